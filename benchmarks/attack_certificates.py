@@ -33,11 +33,7 @@ def attempts(part, seeds):
         return [(attack_twins, (10_000 + seed,)) for seed in range(seeds)]
     if part == "rewriting":
         each = max(300, seeds // 3)
-        return [
-            (attack_rewrite, (name, seed))
-            for name in REWRITES
-            for seed in range(each)
-        ]
+        return [(attack_rewrite, (name, seed)) for name in REWRITES for seed in range(each)]
     names = [*PYTORCHCV, *(f"transformers:{name}" for name in TRANSFORMERS)]
     return [(attack_capture, (name,)) for name in names]
 

@@ -20,10 +20,10 @@ from torch import nn
 
 import secateurs as sc
 from certificate_quality import cut, int8, pixel_range, table
-from secateurs.paths.certificates.certify import look
-from secateurs.paths.certificates.domain import ball_domain
-from secateurs.paths.certificates.problem import read_problem
-from secateurs.paths.certificates.reaching import reaches
+from secateurs.certificates.certify import look
+from secateurs.certificates.domain import ball_domain
+from secateurs.certificates.margins import reaches
+from secateurs.certificates.problem import read_problem
 from secateurs.random import generator
 
 OURS = ["interval", "affine", "linear"]
@@ -45,9 +45,7 @@ def networks():
     )
     yield (
         "784-50×9-10",
-        nn.Sequential(
-            nn.Flatten(), nn.Linear(784, 50), nn.ReLU(), *hidden, nn.Linear(50, 10)
-        ),
+        nn.Sequential(nn.Flatten(), nn.Linear(784, 50), nn.ReLU(), *hidden, nn.Linear(50, 10)),
     )
     for name, pools, side in (
         ("2 conv, max-pool 2", [nn.MaxPool2d(2), nn.MaxPool2d(2)], 7),
@@ -135,9 +133,7 @@ def theirs(f, g, domain, methods):
     pools = any(isinstance(m, nn.MaxPool2d) for m in f.modules())
     dtype = torch.float32 if pools else torch.float64
     both = Difference(f, g).to(dtype)
-    torch.set_default_dtype(
-        dtype
-    )  # its optimised bounds are stored in the default one
+    torch.set_default_dtype(dtype)  # its optimised bounds are stored in the default one
     lo, hi, center = (t.to(dtype) for t in (domain.lo, domain.hi, domain.center))
     for method in methods:
         start = time.process_time()
@@ -149,9 +145,7 @@ def theirs(f, g, domain, methods):
         )
         found = []
         for k in range(len(lo)):
-            ball = PerturbationLpNorm(
-                norm=float("inf"), x_L=lo[k : k + 1], x_U=hi[k : k + 1]
-            )
+            ball = PerturbationLpNorm(norm=float("inf"), x_L=lo[k : k + 1], x_U=hi[k : k + 1])
             x = BoundedTensor(center[k : k + 1], ball)
             low, high = bounded.compute_bounds(x=(x,), method=method)
             found.append(torch.maximum(high, -low).amax().detach().double())

@@ -18,12 +18,12 @@ import torch
 import torch.nn.functional as F
 
 import secateurs as sc
+from secateurs.certificates.certify import look
+from secateurs.certificates.domain import ball_domain, box_domain
+from secateurs.certificates.margins import reaches
+from secateurs.certificates.methods import METHODS
+from secateurs.certificates.problem import read_problem
 from secateurs.errors import DataError
-from secateurs.paths.certificates.domain import ball_domain, box_domain
-from secateurs.paths.certificates.methods import METHODS
-from secateurs.paths.certificates.problem import read_problem
-from secateurs.paths.certificates.prove import look
-from secateurs.paths.certificates.reaching import reaches
 from secateurs.random import generator
 
 RADII = (0.001, 0.004, 0.01)
@@ -66,17 +66,13 @@ def train(data, *, epochs, strength, seed=0):
 
 def int8(model):
     """Round each weight to the nearest of 255 levels of its tensor."""
-    return changed(
-        model, lambda w: (w / (w.abs().max() / 127)).round() * (w.abs().max() / 127)
-    )
+    return changed(model, lambda w: (w / (w.abs().max() / 127)).round() * (w.abs().max() / 127))
 
 
 def cut(model, sparsity, scope="global"):
     """Magnitude pruning."""
     other = copy.deepcopy(model)
-    sc.apply_(
-        other, sc.select(sc.score(other, "magnitude"), sparsity=sparsity, scope=scope)
-    )
+    sc.apply_(other, sc.select(sc.score(other, "magnitude"), sparsity=sparsity, scope=scope))
     return other
 
 
@@ -106,8 +102,7 @@ def tightness(data, model, points):
     ):
         problem = read_problem(model, other, x[:1])
         domains = [
-            (f"{r:g}", ball_domain(x, r * unit, clip=(low - 1e-6, high + 1e-6)))
-            for r in RADII
+            (f"{r:g}", ball_domain(x, r * unit, clip=(low - 1e-6, high + 1e-6))) for r in RADII
         ]
         domains.append(("whole box", box_domain((low, high), example=x[:1])))
         for name, domain in domains:
@@ -120,16 +115,9 @@ def tightness(data, model, points):
                 generator=generator(0, "search"),
             ).per_output.amax(1)
             proven, _ = reaches(problem, domain, METHODS.names())
-            ratios = {
-                m: (r.per_output.amax(1) / found).median() for m, r in proven.items()
-            }
-            best = (
-                torch.stack([r.per_output for r in proven.values()]).amin(0).amax(1)
-            )
-            row = [
-                f"{ratios[m]:.4g}" if m in ratios else "skipped"
-                for m in METHODS.names()
-            ]
+            ratios = {m: (r.per_output.amax(1) / found).median() for m, r in proven.items()}
+            best = torch.stack([r.per_output for r in proven.values()]).amin(0).amax(1)
+            row = [f"{ratios[m]:.4g}" if m in ratios else "skipped" for m in METHODS.names()]
             seconds = time.perf_counter() - start
             yield [
                 label,
@@ -160,9 +148,7 @@ def trade_off(data, epochs, points):
                 ["interval"],
                 ["interval", "linear"],
             ):
-                cert = sc.certify(
-                    model, other, around=x[:1], **ball, methods=methods, restarts=0
-                )
+                cert = sc.certify(model, other, around=x[:1], **ball, methods=methods, restarts=0)
                 shares.append(cert.certified_share(x, **ball))
             whole = cert.certified_share(x, y, **ball, whole_ball=True)
             accuracy = sc.train.evaluate(other, data).accuracy
@@ -205,12 +191,8 @@ def main():
     def say(text):
         print(text, file=out, flush=True)
 
-    say(
-        f"# Quality of certificates ({data.name}, LeNet-300-100, {args.epochs} epochs, seed 0)\n"
-    )
-    say(
-        f"`python benchmarks/certificate_quality.py --points {args.points} --epochs {args.epochs}`"
-    )
+    say(f"# Quality of certificates ({data.name}, LeNet-300-100, {args.epochs} epochs, seed 0)\n")
+    say(f"`python benchmarks/certificate_quality.py --points {args.points} --epochs {args.epochs}`")
     say(
         "2 cores AMD EPYC, no GPU, 1 thread. Radii in units of the pixel range [0, 1]; balls cut to"
         " it.\n"

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 import secateurs as sc
-from secateurs.paths.certificates.domain import ball_domain
-from secateurs.paths.certificates.problem import OWN_UNIT, read_problem
-from secateurs.paths.certificates.reaching import reaches
+from secateurs.certificates.domain import ball_domain
+from secateurs.certificates.margins import reaches
+from secateurs.certificates.problem import OWN_UNIT, read_problem
 from secateurs.random import generator
 
 NETWORKS = (
@@ -35,9 +35,7 @@ def prepare(name, options, balls):
     sc.apply_(sparse, sc.select(sc.score(sparse, "magnitude"), sparsity=0.2))
     shape = (3, 32, 32) if options else (1, 28, 28)
     x = torch.rand(balls, *shape, generator=generator(0, "inputs"))
-    problems = [
-        read_problem(dense, sparse, x[:1], unit=unit) for unit in (0.0, OWN_UNIT)
-    ]
+    problems = [read_problem(dense, sparse, x[:1], unit=unit) for unit in (0.0, OWN_UNIT)]
     return dense.double(), ball_domain(x, 0.004), problems
 
 
@@ -59,9 +57,7 @@ def rows():
             forward = best(lambda m=model, d=domain: m(d.center), 5)
         for method in ("two-stream", "interval"):
             for label, problem in (("", exact), (", outward rounding", outward)):
-                seconds = best(
-                    lambda p=problem, d=domain, m=method: reaches(p, d, [m]), 5
-                )
+                seconds = best(lambda p=problem, d=domain, m=method: reaches(p, d, [m]), 5)
                 yield [name, f"{method}{label}", balls, forward, seconds]
         if name.startswith("lenet"):
             for some in (1, balls if name == "lenet-300-100" else 2):
@@ -104,9 +100,7 @@ def main():
             f"{seconds:.4f}",
             f"{seconds / forward:.1f}",
         )
-        lines.append(
-            "| " + " | ".join(map(str, cells)) + f" | {seconds / balls:.2g} |"
-        )
+        lines.append("| " + " | ".join(map(str, cells)) + f" | {seconds / balls:.2g} |")
         print(lines[-1], flush=True)
     if out:
         out.write_text("\n".join(lines) + "\n", encoding="utf-8")

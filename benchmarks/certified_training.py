@@ -24,12 +24,7 @@ from torch import nn
 
 import secateurs as sc
 from certificate_quality import cut, int8
-from secateurs.paths.certificates.training import (
-    certified_gap,
-    certified_loss,
-    masked,
-    rounded,
-)
+from secateurs.certificates.training import certified_gap, certified_loss, masked, rounded
 from secateurs.random import generator
 
 RADIUS = 1 / 255
@@ -49,9 +44,7 @@ def folded(model):
     for module in model.modules():
         for conv, norm in (("conv", "bn"), ("conv1", "bn1"), ("conv2", "bn2")):
             if hasattr(module, conv) and hasattr(module, norm):
-                setattr(
-                    module, conv, fuse(getattr(module, conv), getattr(module, norm))
-                )
+                setattr(module, conv, fuse(getattr(module, conv), getattr(module, norm)))
                 setattr(module, norm, nn.Identity())
         if isinstance(module, nn.Sequential) and len(module) == 2:
             conv, norm = module
@@ -98,9 +91,7 @@ def train(args):
         if args.ramp == 0:
             radius = args.reach * RADIUS
         change = masked(0.2) if step % 2 == 0 else rounded(8)
-        gap = certified_gap(
-            model, graph, x[index], radius=radius, change=change, generator=draws
-        )
+        gap = certified_gap(model, graph, x[index], radius=radius, change=change, generator=draws)
         output = model(x[index])
         loss = certified_loss(output, y[index], gap, share=args.share)
         optimizer.zero_grad()
@@ -110,9 +101,7 @@ def train(args):
         seen.append((float(loss.detach()), float(gap.detach().mean())))
         if step % args.every == args.every - 1:
             with torch.no_grad():
-                right = (
-                    (model(test_x[:1000]).argmax(1) == test_y[:1000]).float().mean()
-                )
+                right = (model(test_x[:1000]).argmax(1) == test_y[:1000]).float().mean()
             last = seen[-args.every :]
             losses, masks, grids = (
                 sum(v) / len(v)
@@ -171,9 +160,7 @@ def certify(args):
         right = (model(x).argmax(1) == y).float().mean()
         logits = model(x[: args.points])
         margin = logits.topk(2, dim=1).values.diff(dim=1).neg().flatten()
-    print(
-        f"{args.out.name}: accuracy {right:.2%}, median margin {margin.median():.4g}"
-    )
+    print(f"{args.out.name}: accuracy {right:.2%}, median margin {margin.median():.4g}")
     head = ["change", "method", "accuracy", "found", "bound", "bound / found"]
     head += ["bound / margin", "classes certified", "seconds"]
     print("| " + " | ".join(head) + " |")
@@ -231,9 +218,7 @@ def main():
     parser.add_argument("--points", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--symbols", type=int, default=None)
-    parser.add_argument(
-        "--methods", nargs="+", default=["interval", "affine", "linear"]
-    )
+    parser.add_argument("--methods", nargs="+", default=["interval", "affine", "linear"])
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
     torch.set_num_threads(1)

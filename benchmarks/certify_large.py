@@ -28,9 +28,7 @@ def cut(model, share):
     other = copy.deepcopy(model)
     with torch.no_grad():
         for weight in (p for p in other.parameters() if p.ndim > 1):
-            limit = (
-                weight.abs().flatten().kthvalue(int(share * weight.numel())).values
-            )
+            limit = weight.abs().flatten().kthvalue(int(share * weight.numel())).values
             weight[weight.abs() <= limit] = 0
     return other
 

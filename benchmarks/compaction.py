@@ -38,9 +38,7 @@ def interleaved(
     return {name: statistics.median(values) for name, values in seen.items()}
 
 
-def session(
-    model: nn.Module, x: torch.Tensor, threads: int
-) -> Callable[[], object] | None:
+def session(model: nn.Module, x: torch.Tensor, threads: int) -> Callable[[], object] | None:
     """The model in onnxruntime; None where that is not installed."""
     try:
         import onnxruntime
@@ -52,9 +50,7 @@ def session(
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/m.onnx"
         torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
-        made = onnxruntime.InferenceSession(
-            path, options, providers=["CPUExecutionProvider"]
-        )
+        made = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feed = {made.get_inputs()[0].name: x.numpy()}
     return lambda: made.run(None, feed)
 
@@ -62,9 +58,7 @@ def session(
 @torch.inference_mode()
 def speed(threads: int) -> None:
     """ResNet-18 at 32×32 with 70 % of its channels pruned whole, against the dense one."""
-    model = sc.models.build(
-        "resnet-18", generator=torch.Generator().manual_seed(0)
-    ).eval()
+    model = sc.models.build("resnet-18", generator=torch.Generator().manual_seed(0)).eval()
     example = torch.randn(1, 3, 32, 32)
     pruned = sc.prune_channels_(model, example, channels=0.3)
     small = sc.compact(model, example)
@@ -76,19 +70,13 @@ def speed(threads: int) -> None:
     torch_forms |= {f"{n}, channels last": _last(m) for n, m in torch_forms.items()}
     ort_forms = {"dense": model, "compact": small}
     ort_forms |= {
-        f"compact, multiples of {n}": sc.compact(model, example, multiple_of=n)
-        for n in (8, 16)
+        f"compact, multiples of {n}": sc.compact(model, example, multiple_of=n) for n in (8, 16)
     }
-    print(
-        "| batch | form | ms | over torch dense | over ORT dense |\n"
-        + "|---" * 5
-        + "|"
-    )
+    print("| batch | form | ms | over torch dense | over ORT dense |\n" + "|---" * 5 + "|")
     for batch, times in ((1, 40), (32, 9)):
         x = torch.randn(batch, 3, 32, 32)
         runs: dict[str, Callable[[], object]] = {
-            f"torch {name}": lambda net=net, x=x: net(x)
-            for name, net in torch_forms.items()
+            f"torch {name}": lambda net=net, x=x: net(x) for name, net in torch_forms.items()
         }
         runs["program of the compact one"] = lambda x=x: fast(x)
         for name, net in ort_forms.items():
@@ -119,9 +107,7 @@ def how_long() -> None:
     small = sc.compact(
         model,
         torch.randn(1, 3, 224, 224),
-        progress=lambda step: print(
-            f"  {time.process_time() - start:5.1f} s  {step}"
-        ),
+        progress=lambda step: print(f"  {time.process_time() - start:5.1f} s  {step}"),
     )
     print(
         f"ResNet-50: {time.process_time() - start:.1f} s of processor time, "

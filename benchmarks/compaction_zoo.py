@@ -76,9 +76,7 @@ def transformer(kind: str) -> tuple[nn.Module, Any, str]:
     words = {"vocab_size": 50, "intermediate_size": 64}
     ids = {"input_ids": torch.randint(50, (2, 7))}
     if kind == "ViT":
-        config = t.ViTConfig(
-            **sizes, intermediate_size=64, image_size=16, patch_size=8
-        )
+        config = t.ViTConfig(**sizes, intermediate_size=64, image_size=16, patch_size=8)
         model, given = (
             t.ViTForImageClassification(config),
             torch.randn(2, 3, 16, 16).double(),
@@ -92,14 +90,10 @@ def transformer(kind: str) -> tuple[nn.Module, Any, str]:
         config = t.LlamaConfig(**sizes, **words, num_key_value_heads=2)
         model, given = t.LlamaForCausalLM(config), ids
     elif kind == "GPT-2":
-        config = t.GPT2Config(
-            n_embd=32, n_layer=2, n_head=4, n_inner=64, vocab_size=50
-        )
+        config = t.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_inner=64, vocab_size=50)
         model, given = t.GPT2LMHeadModel(config), ids
     elif kind == "T5":
-        config = t.T5Config(
-            d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=50
-        )
+        config = t.T5Config(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=50)
         model = t.T5ForConditionalGeneration(config)
         given = ids | {"decoder_input_ids": ids["input_ids"][:, :5]}
     else:
@@ -133,9 +127,7 @@ def beheaded_(model: nn.Module) -> None:
             continue
         rows = weight.T if type(module).__name__ == "Conv1D" else weight
         gone = torch.zeros(len(rows), dtype=torch.bool)
-        if name.split(".")[-1] in attention or "in_proj_weight" in dict(
-            module.named_parameters()
-        ):
+        if name.split(".")[-1] in attention or "in_proj_weight" in dict(module.named_parameters()):
             gone[:8] = True
             if len(rows) == 96:  # queries, keys and values in one tensor
                 gone[32:40], gone[64:72] = True, True
@@ -208,9 +200,7 @@ def apart(model: nn.Module, small: nn.Module, x: Any) -> float:
 def tensors(output: object) -> list[torch.Tensor]:
     # A cache of keys and values holds heads, which are not there any more.
     own = (
-        {k: v for k, v in output.items() if "past" not in k}
-        if isinstance(output, dict)
-        else output
+        {k: v for k, v in output.items() if "past" not in k} if isinstance(output, dict) else output
     )
     leaves = torch.utils._pytree.tree_leaves(own)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -226,9 +216,7 @@ def row(name: str) -> dict[str, object]:
         small = sc.compact(model, x)
     except sc.errors.SecateursError as error:
         return found | {"says": f"refused: {type(error).__name__}: {error}"[:300]}
-    before, after = (
-        sum(p.numel() for p in form.parameters()) for form in (model, small)
-    )
+    before, after = (sum(p.numel() for p in form.parameters()) for form in (model, small))
     kept = small.compaction.kept
     sc.prune_channels_(fresh := JOBS[name]()[0], x, channels=0.6)
     pruned = sum(p.numel() for p in sc.compact(fresh, x).parameters())
@@ -275,9 +263,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("--out", default="zoo.csv")
-    parser.add_argument(
-        "--only", default="", help="networks whose name this expression finds"
-    )
+    parser.add_argument("--only", default="", help="networks whose name this expression finds")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

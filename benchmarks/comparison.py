@@ -36,9 +36,7 @@ def certified(model, x):
     other = copy.deepcopy(model)
     with torch.no_grad():
         next(other.parameters()).mul_(0.9)
-    return lambda: sc.certify(
-        model, other, box=(x, x + 1e-3), methods="interval", restarts=0
-    )
+    return lambda: sc.certify(model, other, box=(x, x + 1e-3), methods="interval", restarts=0)
 
 
 MODELS = {
@@ -70,11 +68,7 @@ def main():
     parser.add_argument("--functions", nargs="*", default=[*ASKED])
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(
-        "| model | function | first | a twin | again |\n| --- " * 1
-        + "| --- " * 4
-        + "|"
-    )
+    print("| model | function | first | a twin | again |\n| --- " * 1 + "| --- " * 4 + "|")
     for name in args.models:
         build, x = MODELS[name]
         torch.manual_seed(0)
@@ -100,10 +94,10 @@ def main():
 
 def forget():
     """As in a fresh process: nothing is known of any program."""
-    from secateurs.graph.checking import programs, remembered
+    from secateurs.graph import replay
 
-    getattr(programs, "COMPARED", getattr(programs, "CHECKED", None)).clear()
-    remembered.REMEMBERED.clear()
+    getattr(replay, "COMPARED", getattr(replay, "CHECKED", None)).clear()
+    replay.REMEMBERED.clear()
 
 
 if __name__ == "__main__":

@@ -28,9 +28,7 @@ OPTIMIZERS = {
 def digits():
     """Pixels in [0, 1] and labels, the order mixed once; 1,347 to train on, 450 to test."""
     loaded = load_digits()
-    order = torch.randperm(
-        len(loaded.data), generator=torch.Generator().manual_seed(0)
-    )
+    order = torch.randperm(len(loaded.data), generator=torch.Generator().manual_seed(0))
     x = torch.tensor(loaded.data).float()[order] / 16
     y = torch.tensor(loaded.target)[order]
     return (x[:1347], y[:1347]), (x[1347:], y[1347:])

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import secateurs as sc
-from secateurs.optim.sweep.grid import pays
+from secateurs.optim.sweep import pays
 from secateurs.random import generator
 
 GRIDS = {
@@ -26,9 +26,7 @@ GRIDS = {
 
 
 def small(width):
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
-    )
+    return nn.Sequential(nn.Flatten(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
 
 
 def lenet():
@@ -48,9 +46,7 @@ def main() -> None:
         f"{torch.get_num_threads()} threads, {chosen.device}, {chosen.steps} steps, ms per step and"
         " run\n"
     )
-    print(
-        "| net | weights | batch | runs | batched | one by one | one by one / batched | chosen |"
-    )
+    print("| net | weights | batch | runs | batched | one by one | one by one / batched | chosen |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, (build, shape) in NETS.items():
         for batch in (32, 256):
@@ -79,9 +75,7 @@ def row(name, build, shape, batch, runs, chosen):
     ratio = spent[False] / spent[True]
     figures = f"{1e3 * spent[True]:.3f} | {1e3 * spent[False]:.3f} | {ratio:.2f}"
     way = "batched" if pays(model, runs) else "one by one"
-    print(
-        f"| {name} | {weights:,} | {batch} | {runs} | {figures} | {way} |", flush=True
-    )
+    print(f"| {name} | {weights:,} | {batch} | {runs} | {figures} | {way} |", flush=True)
 
 
 def train(model, data, steps, runs, batched):

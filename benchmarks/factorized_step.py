@@ -23,10 +23,10 @@ from torch.nn.utils import parametrize
 
 from secateurs import models
 from secateurs.optim import FactorizedSGD
-from secateurs.optim.factorized.factors.maths import Job, Rule
-from secateurs.optim.factorized.step import compiled as fused
-from secateurs.optim.factorized.step import one_by_one as apart
-from secateurs.optim.factorized.step.block import Block, move_
+from secateurs.optim.factorized import compiled as fused
+from secateurs.optim.factorized import step as apart
+from secateurs.optim.factorized.compiled import Block, move_
+from secateurs.optim.factorized.maths import Job, Rule
 
 OPTIONS = {"lr": 0.15, "momentum": 0.9}
 
@@ -55,9 +55,7 @@ def dense(model, _):
 
 def explicit(model, depth):
     owners = [
-        (m, n)
-        for m in list(model.modules())
-        for n, _ in list(m.named_parameters(recurse=False))
+        (m, n) for m in list(model.modules()) for n, _ in list(m.named_parameters(recurse=False))
     ]
     for module, name in owners:
         parametrize.register_parametrization(module, name, Product(depth))
@@ -83,12 +81,9 @@ class Bare:
     def __init__(self, model, depth):
         self.parameters = list(model.parameters())
         states = [
-            FactorizedSGD(self.parameters, depth=depth, **OPTIONS).state[p]
-            for p in self.parameters
+            FactorizedSGD(self.parameters, depth=depth, **OPTIONS).state[p] for p in self.parameters
         ]
-        self.rule = Rule(
-            lr=OPTIONS["lr"], momentum=OPTIONS["momentum"], decay=2e-4 / depth
-        )
+        self.rule = Rule(lr=OPTIONS["lr"], momentum=OPTIONS["momentum"], decay=2e-4 / depth)
         self.block = Block(
             fused.kernel(),
             weights=self.parameters,
@@ -140,9 +135,7 @@ def side_by_side(name, shape, batch, rounds, block):
     x, y = torch.randn(batch, *shape), torch.randint(10, (batch,))
     steps = {("dense SGD", 0): step_of(name, dense, 0, x, y)}
     steps |= {
-        (label, d): step_of(name, way, d, x, y)
-        for label, way in WAYS.items()
-        for d in (2, 3, 4)
+        (label, d): step_of(name, way, d, x, y) for label, way in WAYS.items() for d in (2, 3, 4)
     }
     times, alone = {key: [] for key in steps}, {key: [] for key in steps}
     for _ in range(rounds + 2):
@@ -150,10 +143,7 @@ def side_by_side(name, shape, batch, rounds, block):
             step()  # the caches are another way's
             inner = []
             times[key].append(
-                [
-                    timed(lambda step=step, inner=inner: inner.append(step()))
-                    for _ in range(block)
-                ]
+                [timed(lambda step=step, inner=inner: inner.append(step())) for _ in range(block)]
             )
             alone[key].append(inner)
     show(f"{name}, batch {batch}", rounds, block, times, alone)
@@ -162,8 +152,7 @@ def side_by_side(name, shape, batch, rounds, block):
 def show(title, rounds, block, times, alone):
     base = ("dense SGD", 0)
     middle = {
-        key: [statistics.median(block) for block in blocks[2:]]
-        for key, blocks in times.items()
+        key: [statistics.median(block) for block in blocks[2:]] for key, blocks in times.items()
     }
     low = {key: decile(list(chain(*blocks[2:]))) for key, blocks in times.items()}
     own = {key: decile(list(chain(*blocks[2:]))) for key, blocks in alone.items()}
@@ -179,9 +168,7 @@ def show(title, rounds, block, times, alone):
     for label in WAYS:
         cells = []
         for key in ((label, d) for d in (2, 3, 4)):
-            ratio = statistics.median(
-                a / b for a, b in zip(middle[key], middle[base], strict=True)
-            )
+            ratio = statistics.median(a / b for a, b in zip(middle[key], middle[base], strict=True))
             cells.append(f"{low[key]:.3f} ({ratio:.2f}×; {own[key]:.3f})")
         print(f"| {label} | {' | '.join(cells)} |", flush=True)
 
@@ -208,9 +195,7 @@ def late():
     for label, flag in (("ours, pure torch", False), ("ours, compiled", None)):
         cells = []
         for decayed in (False, True):
-            model = models.build(
-                "lenet-300-100", generator=torch.Generator().manual_seed(0)
-            )
+            model = models.build("lenet-300-100", generator=torch.Generator().manual_seed(0))
             optimizer = ours(flag)(model, 3)
             for parameter in model.parameters():
                 parameter.grad = torch.randn_like(parameter) * 1e-3
@@ -218,14 +203,10 @@ def late():
                     factors = optimizer.factors(parameter)
                     far = torch.rand(parameter.shape) < 0.99
                     factors.mul_(
-                        torch.where(
-                            far, 10 ** (-12 - 8 * torch.rand(parameter.shape)), 1.0
-                        )
+                        torch.where(far, 10 ** (-12 - 8 * torch.rand(parameter.shape)), 1.0)
                     )
             optimizer.refresh_()
-            cells.append(
-                f"{decile([timed(optimizer.step) for _ in range(120)][20:]):.3f}"
-            )
+            cells.append(f"{decile([timed(optimizer.step) for _ in range(120)][20:]):.3f}")
         print(f"| {label} | {' | '.join(cells)} |")
 
 
@@ -236,12 +217,7 @@ def floor():
     kernel, size = fused.kernel(), 16_000_000
     source = torch.rand(size)
     target = torch.empty_like(source)
-    bandwidth = (
-        8
-        * size
-        / decile([timed(lambda: target.copy_(source)) for _ in range(20)])
-        * 1e3
-    )
+    bandwidth = 8 * size / decile([timed(lambda: target.copy_(source)) for _ in range(20)]) * 1e3
     print(
         f"\nthe kernel alone, {size:,} weights, {torch.get_num_threads()} threads; a copy:"
         f" {bandwidth / 1e9:.1f} GB/s\n"
@@ -262,9 +238,7 @@ def floor():
         times = [timed(lambda job=job: move_(kernel, [job])) for _ in range(20)]
         traffic = 4 * (2 + 4 * depth)
         least, found = traffic * size / bandwidth * 1e3, decile(times)
-        print(
-            f"| {depth} | {traffic} | {least:.1f} | {found:.1f} | {found / least:.2f} |"
-        )
+        print(f"| {depth} | {traffic} | {least:.1f} | {found:.1f} | {found / least:.2f} |")
 
 
 TORCH = {
@@ -297,9 +271,7 @@ def beside(name, dtype, depth, rounds):
     """Times of both ways on equal networks; the first three steps are not counted."""
     steps = []
     for takes in (apart.takes, lambda *_: False):
-        model = models.build(name, generator=torch.Generator().manual_seed(0)).to(
-            dtype
-        )
+        model = models.build(name, generator=torch.Generator().manual_seed(0)).to(dtype)
         for parameter in model.parameters():
             parameter.grad = torch.randn_like(parameter) * 1e-3
         before, apart.takes = apart.takes, takes
@@ -335,16 +307,12 @@ def on_gpu(rounds=30, block=20):
             for key, step in steps.items():
                 times[key].append(waited(step, block) / block)
         base = times["dense SGD", 0][2:]
-        print(
-            f"| {name}, batch {batch}: dense SGD | {statistics.median(base):.3f} | | |"
-        )
+        print(f"| {name}, batch {batch}: dense SGD | {statistics.median(base):.3f} | | |")
         for label in ways:
             cells = []
             for depth in (2, 3, 4):
                 own = times[label, depth][2:]
-                ratio = statistics.median(
-                    a / b for a, b in zip(own, base, strict=True)
-                )
+                ratio = statistics.median(a / b for a, b in zip(own, base, strict=True))
                 cells.append(f"{statistics.median(own):.3f} ({ratio:.2f}×)")
             print(f"| {name}: {label} | {' | '.join(cells)} |", flush=True)
 

@@ -28,11 +28,7 @@ import secateurs as sc
 import secateurs.ship
 from secateurs.ship.c_source import c_source
 
-MASKS = [
-    f"{kind}-{s}"
-    for kind in ("uniform", "global")
-    for s in (0.5, 0.8, 0.9, 0.95, 0.98)
-]
+MASKS = [f"{kind}-{s}" for kind in ("uniform", "global") for s in (0.5, 0.8, 0.9, 0.95, 0.98)]
 
 
 def onnx_session(model: nn.Module, example: Tensor, threads: int):
@@ -104,9 +100,7 @@ def compare(dense: nn.Module, example: Tensor, args: argparse.Namespace) -> None
                 difference = (model(x) - fast(x)).abs().max() / model(x).abs().max()
                 if difference > 1e-5:
                     sys.exit(f"{mask}: outputs differ by {difference:.1e}")
-                found = medians(
-                    calls, args.rounds if batch < 16 else args.rounds // 3 + 1, clock
-                )
+                found = medians(calls, args.rounds if batch < 16 else args.rounds // 3 + 1, clock)
             t, o, f, k = (1e3 * found[n] for n in ("torch", "ort", "fast", "kept"))
             macs = fast.report.macs
             print(
@@ -259,9 +253,7 @@ def main() -> None:
     parser.add_argument("--masks", nargs="*", default=MASKS)
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 64])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--rivals", action="store_true", help="onnxruntime can be kept"
-    )
+    parser.add_argument("--rivals", action="store_true", help="onnxruntime can be kept")
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -41,10 +41,7 @@ def try_one(data):
         counts["refused"] += 1
         return
     counts["read"] += 1
-    if (
-        sum(tensor.nbytes for tensor in file.tensors.values())
-        != file.sizes.dense_bytes
-    ):
+    if sum(tensor.nbytes for tensor in file.tensors.values()) != file.sizes.dense_bytes:
         raise RuntimeError("a tensor is not as large as the file says")
 
 

@@ -12,7 +12,7 @@ import torch
 
 from secateurs import models
 from secateurs.optim import FactorizedSGD
-from secateurs.optim.factorized.start.tail import moments
+from secateurs.optim.factorized.gaussian_start import moments
 from secateurs.random import generator
 
 

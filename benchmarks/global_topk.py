@@ -53,9 +53,7 @@ def by_select(layers: list[nn.Linear]) -> int:
     """Ready scores to boolean masks. The weights stand for the scores: signed values are the harder
     case.
     """
-    masks = select(
-        {str(i): layer.weight for i, layer in enumerate(layers)}, sparsity=SPARSITY
-    )
+    masks = select({str(i): layer.weight for i, layer in enumerate(layers)}, sparsity=SPARSITY)
     return sum(int(mask.count_nonzero()) for mask in masks.values())
 
 
@@ -70,17 +68,13 @@ WAYS: dict[str, Callable[[list[nn.Linear]], int]] = {
 def resident(field: str) -> int:
     """Bytes of resident memory now (VmRSS) or at most so far (VmHWM)."""
     with open("/proc/self/status") as status:
-        return next(
-            int(line.split()[1]) * 1024 for line in status if line.startswith(field)
-        )
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
 
 
 def one(way: str, dtype: str, entries: int, threads: int) -> None:
     torch.set_num_threads(threads)
     layers = [
-        nn.Linear(
-            entries // LAYERS // 1000, 1000, bias=False, dtype=getattr(torch, dtype)
-        )
+        nn.Linear(entries // LAYERS // 1000, 1000, bias=False, dtype=getattr(torch, dtype))
         for _ in range(LAYERS)
     ]
     generator = torch.Generator().manual_seed(0)

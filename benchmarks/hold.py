@@ -24,9 +24,7 @@ import secateurs as sc
 def build(optimizer: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = sc.models.build("resnet-18", generator=torch.Generator().manual_seed(0))
     if optimizer == "sgd":
-        return model, torch.optim.SGD(
-            model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4
-        )
+        return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
@@ -41,8 +39,7 @@ def multiply(
     @torch.no_grad()
     def hook(optimizer: torch.optim.Optimizer, *_: object) -> None:
         states = [
-            [s for s in optimizer.state[p].values() if s.shape == p.shape]
-            for p in parameters
+            [s for s in optimizer.state[p].values() if s.shape == p.shape] for p in parameters
         ]
         for tensors in (
             parameters,
@@ -91,9 +88,7 @@ def main() -> None:
         model.to(options.device)
         if kind != "dense":
             masks = sc.prune_(model, "magnitude", sparsity=options.sparsity).masks
-            held = {"hold": sc.hold, "multiply": multiply}[kind](
-                model, masks, optimizer
-            ) or held
+            held = {"hold": sc.hold, "multiply": multiply}[kind](model, masks, optimizer) or held
         runs[kind] = (model, optimizer)
     times: dict[str, list[float]] = {kind: [] for kind in runs}
     for number in range(options.steps + 2):

@@ -63,9 +63,7 @@ def draw(kind: str, out: int, inside: int, kernel: int) -> Tensor:
     """Random: all frequencies nearly as loud. Peaked: decaying channels, smooth taps, loudest at
     low frequencies.
     """
-    weight = torch.randn(
-        out, inside, kernel, kernel, generator=torch.Generator().manual_seed(0)
-    )
+    weight = torch.randn(out, inside, kernel, kernel, generator=torch.Generator().manual_seed(0))
     if kind != "peaked":
         return weight
     smooth = torch.nn.functional.avg_pool2d(weight, 3, stride=1, padding=1)
@@ -77,9 +75,7 @@ def peak_memory() -> float:
     this one.
     """
     status = Path("/proc/self/status").read_text().splitlines()
-    return next(
-        int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM")
-    )
+    return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
 
 def measure(case: int, threads: int) -> list[str]:
@@ -107,17 +103,13 @@ def exact(case: int) -> tuple[float, float]:
 
     kind, out, inside, kernel, size = CASES[case]
     wall = perf_counter()
-    return float(
-        lemma_7(draw(kind, out, inside, kernel), (size, size))[0]
-    ), perf_counter() - wall
+    return float(lemma_7(draw(kind, out, inside, kernel), (size, size))[0]), perf_counter() - wall
 
 
 def apart(case: int, threads: int, source: str | None = None) -> list[str]:
     command = [sys.executable, __file__, "--case", str(case), str(threads)]
     environment = (
-        os.environ
-        | {"OMP_NUM_THREADS": str(threads)}
-        | ({"PYTHONPATH": source} if source else {})
+        os.environ | {"OMP_NUM_THREADS": str(threads)} | ({"PYTHONPATH": source} if source else {})
     )
     return subprocess.run(
         command, capture_output=True, text=True, check=True, env=environment
@@ -172,9 +164,7 @@ def whole(case: int) -> float:
     """‖W‖ from all eigenvalues of W*W, in double precision."""
     kind, out, inside, kernel, size = ZEROS[case]
     weight = draw(kind, out, inside, kernel).double()
-    basis = torch.eye(inside * size * size, dtype=torch.float64).reshape(
-        -1, inside, size, size
-    )
+    basis = torch.eye(inside * size * size, dtype=torch.float64).reshape(-1, inside, size, size)
     images = torch.cat(
         [
             torch.nn.functional.conv2d(part, weight, padding=1).flatten(1)
@@ -192,8 +182,7 @@ def zeros_table(source: str) -> list[str]:
     for case, (kind, out, inside, kernel, size) in enumerate(ZEROS):
         index = len(CASES) + case
         runs = [
-            (apart(index, 1, source), apart(index, 1))
-            for _ in range(1 if out * size > 4096 else 3)
+            (apart(index, 1, source), apart(index, 1)) for _ in range(1 if out * size > 4096 else 3)
         ]
         olds, news = (min(float(pair[which][2]) for pair in runs) for which in (0, 1))
         offs = ["", ""]
@@ -238,9 +227,7 @@ def main() -> None:
             NOTE,
             "",
         ]
-        RESULTS.joinpath("operator_norm.md").write_text(
-            "\n".join([*head, *table(), ""])
-        )
+        RESULTS.joinpath("operator_norm.md").write_text("\n".join([*head, *table(), ""]))
 
 
 if __name__ == "__main__":

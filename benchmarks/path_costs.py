@@ -20,8 +20,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.graph.checking.programs import COMPARED
-from secateurs.graph.checking.remembered import REMEMBERED
+from secateurs.graph.replay import COMPARED, REMEMBERED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 NETS = ("resnet18", "resnet152")
@@ -83,9 +82,7 @@ def memory(name: str, what: str, threads: int) -> float:
         str(threads),
     ]
     return float(
-        subprocess.run(
-            command, capture_output=True, text=True, check=True
-        ).stdout.split()[-1]
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
     )
 
 
@@ -117,9 +114,7 @@ def row(name: str, threads: int, repeats: int) -> None:
     )
 
 
-def from_model(
-    name: str, repeats: int, clock: Callable[[], float] = time.perf_counter
-) -> None:
+def from_model(name: str, repeats: int, clock: Callable[[], float] = time.perf_counter) -> None:
     """Capturing and costs together, in plain passes of the same round: a model never seen, one
     whose program was compared before (the sparse twin of a dense model), and the same again.
     """
@@ -171,9 +166,7 @@ def main() -> None:
         " parameter s | × slower ",
         end="",
     )
-    print(
-        "| plain MiB | costs MiB | ratio | export s | capture s | ratio | log2 norm |"
-    )
+    print("| plain MiB | costs MiB | ratio | export s | capture s | ratio | log2 norm |")
     print("|" + "---|" * 14)
     for name in NETS if options.only is None else [options.only]:
         row(name, options.threads, options.repeats)

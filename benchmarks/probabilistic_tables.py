@@ -13,24 +13,18 @@ from time import perf_counter
 
 import torch
 
-from secateurs.study.reproduce.probabilistic.tables import (
-    Row,
-    latala_constants,
-    norm_constants,
-)
+from secateurs.papers.probabilistic import NormRow, latala_constants, norm_constants
 
 RESULTS = Path(__file__).with_name("results")
 
 
-def write(name: str, rows: list[Row]) -> None:
+def write(name: str, rows: list[NormRow]) -> None:
     """Every number beside the printed one, with its Monte-Carlo error and the deviation in standard
     errors.
     """
     with (RESULTS / f"{name}.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(
-            ["row", "quantity", "measured", "mc_error", "printed", "deviation", "z"]
-        )
+        table.writerow(["row", "quantity", "measured", "mc_error", "printed", "deviation", "z"])
         for row in rows:
             for cell in row.cells:
                 numbers = (
@@ -40,12 +34,10 @@ def write(name: str, rows: list[Row]) -> None:
                     cell.deviation,
                     cell.z,
                 )
-                table.writerow(
-                    [row.label, cell.name, *(f"{value:.4g}" for value in numbers)]
-                )
+                table.writerow([row.label, cell.name, *(f"{value:.4g}" for value in numbers)])
 
 
-def summary(rows: list[Row]) -> list[str]:
+def summary(rows: list[NormRow]) -> list[str]:
     names = list(dict.fromkeys(cell.name for row in rows for cell in row.cells))
     lines = [
         "| quantity | largest deviation | largest Monte-Carlo error | largest \\|z\\| |",
@@ -62,10 +54,7 @@ def summary(rows: list[Row]) -> list[str]:
 
 
 def _processor() -> float:
-    used = [
-        resource.getrusage(who)
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    ]
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 

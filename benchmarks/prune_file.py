@@ -94,9 +94,7 @@ def main(gigabytes, root):
         torch.manual_seed(0)
         total = make(folder, gigabytes)
         print(f"{total / 1e9:.2f} GB in two shards of bfloat16\n")
-        print(
-            "| what | s | GB/s | peak memory, MB | above the import, MB | sparsity |"
-        )
+        print("| what | s | GB/s | peak memory, MB | above the import, MB | sparsity |")
         print("| --- | --- | --- | --- | --- | --- |")
         base = None
         for row in ROWS:

@@ -36,10 +36,7 @@ def pruned_resnet18(sparsity: float, *, scope: str = "global"):
 def lenet300(compression: float, *, seed: int = 0, epochs: int = 40):
     """LeNet-300-100 on Fashion-MNIST by the factorized optimizer, at a given compression."""
     model = models.build("lenet-300-100", generator=generator(seed, "model"))
-    path = (
-        FOLDER
-        / f"lenet-300-100-{compression:g}x-{epochs}-epochs-seed-{seed}.safetensors"
-    )
+    path = FOLDER / f"lenet-300-100-{compression:g}x-{epochs}-epochs-seed-{seed}.safetensors"
     if not path.exists():
         _train_lenet(model, compression, seed=seed, epochs=epochs)
         save_model(model, path)
@@ -48,9 +45,7 @@ def lenet300(compression: float, *, seed: int = 0, epochs: int = 40):
 
 def _train_resnet(model, *, seed, steps, batch=64):
     images = data.load("fashion-mnist")
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4)
     order = torch.randperm(len(images.train_x), generator=generator(seed, "order"))
     for chosen in order.split(batch)[:steps]:
         x = F.pad(images.train_x[chosen], (2, 2, 2, 2)).expand(-1, 3, -1, -1)
@@ -89,9 +84,7 @@ if __name__ == "__main__":
         network = lenet300(times)
         images = data.load("fashion-mnist")
         with torch.no_grad():
-            right = float(
-                (network(images.test_x).argmax(1) == images.test_y).float().mean()
-            )
+            right = float((network(images.test_x).argmax(1) == images.test_y).float().mean())
         print(
             f"LeNet-300-100 asked {times}×: got {masks.sparsity(network)}, accuracy {right:.2%}",
             flush=True,

@@ -48,14 +48,10 @@ def apart(outputs, wanted) -> float:
 
 @torch.inference_mode()
 def worst(form: nn.Module, net: nn.Module, inputs: list, dtype: torch.dtype) -> float:
-    return max(
-        apart(form(*[t.to(dtype) for t in x]), leaves(net(*x))) for x in inputs
-    )
+    return max(apart(form(*[t.to(dtype) for t in x]), leaves(net(*x))) for x in inputs)
 
 
-def fast(
-    net: nn.Module, wanted: nn.Module, inputs: list, dtype: torch.dtype
-) -> float:
+def fast(net: nn.Module, wanted: nn.Module, inputs: list, dtype: torch.dtype) -> float:
     """A program is made for one resolution: one for each input."""
     found = 0.0
     for x in inputs:
@@ -75,10 +71,7 @@ def saved(small: nn.Module, net: nn.Module, inputs: list, folder: str) -> float:
 
 def exported(thin: nn.Module, inputs: list, folder: str) -> float | str:
     """The largest difference of the ONNX file, exported once for each input; "" for none."""
-    found = [
-        sc.export(thin, f"{folder}/m.onnx", [t.float() for t in x]).difference
-        for x in inputs
-    ]
+    found = [sc.export(thin, f"{folder}/m.onnx", [t.float() for t in x]).difference for x in inputs]
     return max(found, default="")
 
 
@@ -115,8 +108,7 @@ def second(net: nn.Module, x: list) -> list:
     draw = torch.Generator().manual_seed(1)
     if x[0].ndim == 4:
         large = [
-            torch.randn(3, t.shape[1], *(n + 32 for n in t.shape[2:]), generator=draw)
-            for t in x
+            torch.randn(3, t.shape[1], *(n + 32 for n in t.shape[2:]), generator=draw) for t in x
         ]
         large = [t.double() for t in large]
         try:
@@ -140,16 +132,12 @@ def run(asked: argparse.Namespace) -> None:
 
     path = Path(asked.out)
     done = {row["net"] for row in rows(path)}
-    jobs = {
-        str(seed): lambda s=seed: drawn(s) for seed in range(asked.first, asked.seeds)
-    }
+    jobs = {str(seed): lambda s=seed: drawn(s) for seed in range(asked.first, asked.seeds)}
     if not asked.random:
         names = asked.names or architectures.ZOO
         jobs = {n: lambda n=n: named(n) for n in names} | jobs
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(
-            file, ("net", *COLUMNS, "sizes", "seconds", "problem")
-        )
+        writer = csv.DictWriter(file, ("net", *COLUMNS, "sizes", "seconds", "problem"))
         if not done:
             writer.writeheader()
         for name, job in jobs.items():

@@ -32,9 +32,7 @@ def inputs(kind: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
                 torch.randperm(1_000, generator=generator), None
             ]
         )
-        w = w * torch.exp(
-            torch.randn(1_000, generator=generator, dtype=torch.float64)
-        )
+        w = w * torch.exp(torch.randn(1_000, generator=generator, dtype=torch.float64))
     return X, w
 
 
@@ -59,10 +57,7 @@ def rows() -> list[str]:
                 exact = lemma_43(X, w, p, s=s) / float((X.T @ w).square().sum())
                 for method in map(str, SKETCHES):
                     masks = torch.stack(
-                        [
-                            sketch_mask(p, s, generator, method=method)
-                            for _ in range(MASKS)
-                        ]
+                        [sketch_mask(p, s, generator, method=method) for _ in range(MASKS)]
                     )
                     mean, error = measured(X, w, masks)
                     theory = f"{exact:.4g}" if method == "replacement" else ""
@@ -90,9 +85,7 @@ def main() -> None:
         " Algorithm 1."
     )
     lines = [line.replace("‖X_k‖|w_k|", "‖X_k‖\\|w_k\\|") for line in rows()]
-    text = "\n".join(
-        ["# Sketches beside Algorithm 1", "", note, "", *head, *lines, ""]
-    )
+    text = "\n".join(["# Sketches beside Algorithm 1", "", note, "", *head, *lines, ""])
     Path(__file__).with_name("results").joinpath("sketches.md").write_text(text)
     print(text)
 

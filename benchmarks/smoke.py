@@ -14,17 +14,11 @@ import secateurs as sc
 
 def main() -> None:
     """Prune, hold, save and read back; every data file of the package is there."""
-    files = {
-        path.name
-        for path in resources.files("secateurs").rglob("*")
-        if path.is_file()
-    }
+    files = {path.name for path in resources.files("secateurs").rglob("*") if path.is_file()}
     missing = {"py.typed", "compiled.cpp", "cut.cpp"} - files
     if missing:
         raise SystemExit(f"the package lacks {', '.join(sorted(missing))}")
-    model = sc.models.build(
-        "lenet-300-100", size=8, generator=torch.Generator().manual_seed(0)
-    )
+    model = sc.models.build("lenet-300-100", size=8, generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     pruned = sc.prune_(model, "magnitude", sparsity=0.9)
     with sc.hold(model, pruned.masks, optimizer):
@@ -36,9 +30,7 @@ def main() -> None:
         again = sc.load_masks(path)
     if not all(torch.equal(again[name], mask) for name, mask in pruned.masks.items()):
         raise SystemExit("masks came back changed")
-    print(
-        f"secateurs {sc.__version__}: {sc.sparsity(model).total.kept} weights kept, all there"
-    )
+    print(f"secateurs {sc.__version__}: {sc.sparsity(model).total.kept} weights kept, all there")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from time import process_time
 import torch
 
 import shipped_models
-from secateurs.ship import compact, export, measure, read_sparse, save_sparse
+from secateurs.channels import compact
+from secateurs.ship import export, measure, read_sparse, save_sparse
 
 SPARSITIES = (0.5, 0.8, 0.9, 0.95, 0.99, 0.999)
 ROUNDS = 3
@@ -28,9 +29,7 @@ def row(name, model, folder, values="exact"):
         read_sparse(path)
         reading.append(process_time() - start)
     payload = (sizes.bytes - sizes.header) / sizes.entropy_bytes
-    speeds = [
-        f"{sizes.dense_bytes / 1e6 / min(times):.0f}" for times in (writing, reading)
-    ]
+    speeds = [f"{sizes.dense_bytes / 1e6 / min(times):.0f}" for times in (writing, reading)]
     shares = (
         f"{sizes.of_entropy:.3f}",
         f"{payload:.3f}",
@@ -116,19 +115,12 @@ def onnx():
     for form in table.forms:
         cells = [
             form.name,
-            *(
-                f"{n:,}" if n else ""
-                for n in (form.parameters, form.macs, form.file_bytes)
-            ),
+            *(f"{n:,}" if n else "" for n in (form.parameters, form.macs, form.file_bytes)),
         ]
         for took in form.latency.values():
-            cells.append(
-                f"{1e3 * took.median:.2f} ({1e3 * took.low:.2f} to {1e3 * took.high:.2f})"
-            )
+            cells.append(f"{1e3 * took.median:.2f} ({1e3 * took.low:.2f} to {1e3 * took.high:.2f})")
         for base in ("torch dense", "ORT dense"):
-            both = [
-                table.speedup(form.name, n) / table.speedup(base, n) for n in (1, 32)
-            ]
+            both = [table.speedup(form.name, n) / table.speedup(base, n) for n in (1, 32)]
             cells.append(f"{both[0]:.2f} / {both[1]:.2f}")
         print("|", " | ".join(cells), "|")
 

@@ -30,9 +30,7 @@ CASES = (
 def trained(arch: str, data: str, length: str) -> tuple[nn.Module, float]:
     dataset = load(data)
     source = random.generator(0, f"{arch}/{data}")
-    model = build(
-        arch, in_channels=dataset.in_channels, size=dataset.size, generator=source
-    )
+    model = build(arch, in_channels=dataset.in_channels, size=dataset.size, generator=source)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     fit_(
         model,

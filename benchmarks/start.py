@@ -30,9 +30,7 @@ def processor(arguments: list[str]) -> float:
 
 def main(repeats: int = 15) -> None:
     # Round by round, so that every way meets the same moments of the machine.
-    rounds = [
-        {name: processor(way) for name, way in WAYS.items()} for _ in range(repeats)
-    ]
+    rounds = [{name: processor(way) for name, way in WAYS.items()} for _ in range(repeats)]
     print("| | fastest s | median s |\n| --- | --- | --- |")
     for name in WAYS:
         times = [found[name] for found in rounds]

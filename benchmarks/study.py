@@ -37,11 +37,11 @@ from secateurs.study import (
     Training,
     run,
 )
-from secateurs.study.keeping.start import waiting
-from secateurs.study.pipeline.bench import Bench
-from secateurs.study.pipeline.desk import Memory
-from secateurs.study.pipeline.perform import perform
+from secateurs.study.config import waiting
+from secateurs.study.measure import Bench
+from secateurs.study.stages import perform
 from secateurs.study.store import Store
+from secateurs.study.work import Memory
 
 
 def images(examples: int = 20_000) -> Dataset:
@@ -69,8 +69,7 @@ def harness() -> None:
         whole, rows = compared(model, data)
         inside = sum(row.timings["train"] for row in rows)
         stages = {
-            name: round(sum(row.timings[name] for row in rows), 2)
-            for name in rows[0].timings
+            name: round(sum(row.timings[name] for row in rows), 2) for name in rows[0].timings
         }
         print(
             f"harness, {model}: {whole:.2f} s, of them {inside:.2f} s training: "
@@ -138,10 +137,7 @@ def loop() -> None:
     for once in (by_hand, through_a_study):  # imports and first calls
         once(data.first(500, 100), 1, 128)
     for batch in (128, 256):
-        pairs = [
-            (by_hand(data, 6, batch), through_a_study(data, 6, batch))
-            for _ in range(3)
-        ]
+        pairs = [(by_hand(data, 6, batch), through_a_study(data, 6, batch)) for _ in range(3)]
         plain, ours = (min(times) for times in zip(*pairs, strict=True))
         print(
             f"loop, batch {batch}: by hand {plain:.2f} s, a study's run {ours:.2f} s: "
@@ -211,8 +207,7 @@ def store() -> None:
         start = perf_counter()
         page = write_page(folder, Path(folder) / "report.html")
         print(
-            f"store: reported in {perf_counter() - start:.1f} s, "
-            f"{page.stat().st_size / 1e6:.1f} MB"
+            f"store: reported in {perf_counter() - start:.1f} s, {page.stat().st_size / 1e6:.1f} MB"
         )
         for _ in range(2):
             took = status(Path(folder))

@@ -13,11 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-FACTORIZATION = "from secateurs.study.reproduce.factorization.experiment import *"
+FACTORIZATION = "from secateurs.papers.factorization.plans import *"
 SKETCHING = (
     "from dataclasses import replace\n"
     "from secateurs.data import load\n"
-    "from secateurs.study.reproduce.sketching.tables import *\n"
+    "from secateurs.papers.sketching import *\n"
     "def cell(epochs):\n"
     "    length, drops = f'{epochs}ep', (f'{epochs // 2}ep',)\n"
     "    run(replace(SMALL, length=length, drops=drops), load('digits'),\n"
@@ -60,9 +60,7 @@ print("took", perf_counter() - wall, process_time() - own)
 def took(sources: Path, job: str) -> tuple[float, float]:
     """Seconds of wall and of processor time."""
     imports, call, (few, many) = JOBS[job]
-    code = TIMED.format(
-        imports=imports, short=call.format(few), job=call.format(many)
-    )
+    code = TIMED.format(imports=imports, short=call.format(few), job=call.format(many))
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(sources)},
@@ -80,10 +78,7 @@ def main(before: Path, jobs: list[str]) -> None:
     for job in jobs or JOBS:
         name = next(each for each in JOBS if job in each)
         pairs = [(took(before, name), took(now, name)) for _ in range(3)]
-        best = [
-            [min(pair[side][kind] for pair in pairs) for kind in (0, 1)]
-            for side in (0, 1)
-        ]
+        best = [[min(pair[side][kind] for pair in pairs) for kind in (0, 1)] for side in (0, 1)]
         (old, old_own), (new, new_own) = best
         print(
             f"{name}: {old:.2f} s then, {new:.2f} s now, {100 * (new / old - 1):+.1f} %; "

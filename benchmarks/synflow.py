@@ -44,9 +44,7 @@ class Watch:
 
 def main(rounds: int = 100, clock: str = "wall", sparsity: float = 0.98) -> None:
     torch.set_num_threads(1)
-    model = build(
-        "resnet-18", size=32, generator=torch.Generator().manual_seed(0)
-    ).eval()
+    model = build("resnet-18", size=32, generator=torch.Generator().manual_seed(0)).eval()
     x, y = torch.randn(1, 3, 32, 32), torch.tensor([1])
     plain(model, x, y)
     watch = Watch(clock)
@@ -88,9 +86,7 @@ def rounds_of(
     model: nn.Module, x: torch.Tensor, rounds: int, sparsity: float
 ) -> Iterator[tuple[dict[str, torch.Tensor], Round]]:
     """What `prune_` iterates over."""
-    recipe = Recipe(
-        score="synflow", sparsity=sparsity, rounds=rounds, schedule="exponential"
-    )
+    recipe = Recipe(score="synflow", sparsity=sparsity, rounds=rounds, schedule="exponential")
     given = {"example": x, "batch": None, "loss": None}
     ready = prepare(recipe, model, given=given, within={}, generator=None)
     if not isinstance(ready, Prepared):

@@ -35,9 +35,7 @@ def train(images, *, target, depth, seed, epochs):
         "steps": steps,
         "target_sparsity": target,
     }
-    optimizer = FactorizedSGD(
-        model.parameters(), generator=generator(seed, "factors"), **options
-    )
+    optimizer = FactorizedSGD(model.parameters(), generator=generator(seed, "factors"), **options)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     draw, x = generator(seed, "order"), images.train_x.flatten(1)
     for _ in range(epochs):
@@ -52,18 +50,14 @@ def train(images, *, target, depth, seed, epochs):
 
 @torch.no_grad()
 def accuracy(model, images):
-    return 100 * float(
-        (model(images.test_x.flatten(1)).argmax(1) == images.test_y).float().mean()
-    )
+    return 100 * float((model(images.test_x.flatten(1)).argmax(1) == images.test_y).float().mean())
 
 
 def main(epochs):
     torch.set_num_threads(1)
     images = data.load("fashion-mnist")
     print(f"{epochs} epochs, batch {BATCH}, rate 0.5, start λ = 3e-4, one thread\n")
-    print(
-        "| depth | seed | asked % | got % | off | accuracy before collapse | after | s |"
-    )
+    print("| depth | seed | asked % | got % | off | accuracy before collapse | after | s |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     worst = 0.0
     for depth, seed in CASES:
@@ -84,9 +78,7 @@ def main(epochs):
             seconds = time.perf_counter() - start
             print(
                 "|",
-                " | ".join(
-                    (str(depth), str(seed), *cells, f"{after:.2f}", f"{seconds:.0f}")
-                ),
+                " | ".join((str(depth), str(seed), *cells, f"{after:.2f}", f"{seconds:.0f}")),
                 "|",
                 flush=True,
             )

@@ -37,17 +37,13 @@ def main(threads: int = 1, name: str = "fashion-mnist") -> None:
         for label, way in ways.items():
             start = time.perf_counter()
             way(data)
-            best[label] = min(
-                best[label], 1000 * (time.perf_counter() - start) / STEPS
-            )
+            best[label] = min(best[label], 1000 * (time.perf_counter() - start) / STEPS)
     print(
         f"LeNet-300-100 on {name}, batch {BATCH}, {threads} thread(s), torch {torch.__version__}\n"
     )
     print("| loop | ms per step | over the bare step |\n| --- | ---: | ---: |")
     for label, value in best.items():
-        print(
-            f"| {label} | {value:.2f} | {value - best['bare step, one batch']:+.2f} |"
-        )
+        print(f"| {label} | {value:.2f} | {value - best['bare step, one batch']:+.2f} |")
 
 
 def fresh(data: Dataset) -> tuple[torch.nn.Module, torch.optim.Optimizer]:

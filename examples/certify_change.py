@@ -11,7 +11,7 @@ import secateurs as sc
 from secateurs.random import generator
 
 
-def main(epochs: int = 10, images: int = 8) -> sc.paths.Certificate:
+def main(epochs: int = 10, images: int = 8) -> sc.certificates.Certificate:
     """Train, prune a copy, compare the two networks; return the certificate."""
     data = sc.data.load("digits")
     dense = sc.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
@@ -32,9 +32,7 @@ def main(epochs: int = 10, images: int = 8) -> sc.paths.Certificate:
     proof = sc.certify(dense, sparse, around=some, radius=0.01)
     print(f"outputs differ by at most {proof.bound:.3f} ({proof.method})")
     print(f"search found a difference of {proof.lower_bound:.3f}")
-    print(
-        f"{proof.certified_share(some):.0%} of the images provably keep their class"
-    )
+    print(f"{proof.certified_share(some):.0%} of the images provably keep their class")
     for method, reason in proof.skipped.items():
         print(f"skipped {method}: {reason}")
 

@@ -8,9 +8,7 @@ import secateurs as sc
 from secateurs.report import write_page
 
 
-def main(
-    length: str = "100ep", compressions: tuple[float, ...] = (5, 20, 50)
-) -> list:
+def main(length: str = "100ep", compressions: tuple[float, ...] = (5, 20, 50)) -> list:
     """Train every method at every compression; return the rows of the table."""
     study = sc.study.Study(
         name="digits",
@@ -20,17 +18,13 @@ def main(
             sc.study.Prune(score="magnitude"),
             sc.study.Prune(score="snip", after="init"),
             sc.study.Prune(score="random"),
-            sc.study.Dwf(
-                target=True, train={"lr": 0.15}
-            ),  # a short run: a small rate
+            sc.study.Dwf(target=True, train={"lr": 0.15}),  # a short run: a small rate
         ],
         compressions=list(compressions),
         seeds=[0],
         train=sc.study.Training(length=length, batch=64),
     )
-    with sc.study.run(
-        study
-    ) as store:  # rows and weights go to the folder digits.study
+    with sc.study.run(study) as store:  # rows and weights go to the folder digits.study
         rows = store.rows()
     for row in rows:
         print(f"{row.label:28} {row.compression:8.1f}x {row.accuracy:8.1%}")

@@ -31,17 +31,11 @@ def main(epochs: int = 10, bound: float = 1.0) -> float:
         sc.prune_(copy, "magnitude", sparsity=sparsity)
         accuracy = sc.train.evaluate(copy, data).accuracy
         best = sparsity if accuracy >= dense - 0.01 else best
-        print(
-            f"{sparsity:.0%} zeros: test accuracy {accuracy:.1%} (dense {dense:.1%})"
-        )
+        print(f"{sparsity:.0%} zeros: test accuracy {accuracy:.1%} (dense {dense:.1%})")
 
     # 2. Certified: the most zeros whose effect on these balls provably stays below a bound.
     copy = deepcopy(model).eval()
-    print(
-        sc.prune_to_bound_(
-            copy, data.test_x[:2], bound=bound, radius=0.01, tolerance=0.02
-        )
-    )
+    print(sc.prune_to_bound_(copy, data.test_x[:2], bound=bound, radius=0.01, tolerance=0.02))
 
     # 3. Promised: for networks whose weights are as a theorem assumes, before any training.
     print(sc.theory.plan([784, 1024, 1024, 10], alpha=0.5, delta=0.01))

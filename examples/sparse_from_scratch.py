@@ -36,13 +36,9 @@ def main(epochs: int = 100, sparsity: float = 0.98) -> sc.optim.Collapsed:
             optimizer.step()
             scheduler.step()
 
-    result = optimizer.collapse_(
-        model
-    )  # what is as good as zero becomes exactly zero
+    result = optimizer.collapse_(model)  # what is as good as zero becomes exactly zero
     accuracy = sc.train.evaluate(model, data).accuracy
-    print(
-        f"{result.compression:.0f} times fewer weights, test accuracy {accuracy:.1%}"
-    )
+    print(f"{result.compression:.0f} times fewer weights, test accuracy {accuracy:.1%}")
     return result
 
 

@@ -12,9 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def conv_bn(
-    inp: int, out: int, kernel: int | tuple[int, int] = 3, **options
-) -> nn.Sequential:
+def conv_bn(inp: int, out: int, kernel: int | tuple[int, int] = 3, **options) -> nn.Sequential:
     options.setdefault(
         "padding",
         kernel // 2 if isinstance(kernel, int) else tuple(k // 2 for k in kernel),
@@ -63,17 +61,13 @@ class Bottleneck(nn.Module):
         self.downsample = shortcut(inp, width * 4, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(
-            self.body(x) + (x if self.downsample is None else self.downsample(x))
-        )
+        return F.relu(self.body(x) + (x if self.downsample is None else self.downsample(x)))
 
 
 def shortcut(inp: int, out: int, stride: int) -> nn.Module | None:
     if stride == 1 and inp == out:
         return None
-    return nn.Sequential(
-        nn.Conv2d(inp, out, 1, stride, bias=False), nn.BatchNorm2d(out)
-    )
+    return nn.Sequential(nn.Conv2d(inp, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
 
 class ResNet(nn.Module):
@@ -85,15 +79,11 @@ class ResNet(nn.Module):
         base: int = 64,
     ) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            conv_bn(3, base, 7, stride=2), nn.MaxPool2d(3, 2, 1)
-        )
+        self.stem = nn.Sequential(conv_bn(3, base, 7, stride=2), nn.MaxPool2d(3, 2, 1))
         blocks, inp = [], base
         for stage, depth in enumerate(depths):
             for i in range(depth):
-                blocks.append(
-                    block(inp, base * 2**stage, 2 if stage and not i else 1)
-                )
+                blocks.append(block(inp, base * 2**stage, 2 if stage and not i else 1))
                 inp = base * 2**stage * block.expansion
         self.blocks = nn.Sequential(*blocks)
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
@@ -206,26 +196,18 @@ class DenseLayer(nn.Module):
     def forward(self, features: list[Tensor]) -> Tensor:
         x = torch.cat(features, 1)
         x = self.conv1(self.relu(self.norm1(x)))
-        return F.dropout(
-            self.conv2(self.relu(self.norm2(x))), p=0.1, training=self.training
-        )
+        return F.dropout(self.conv2(self.relu(self.norm2(x))), p=0.1, training=self.training)
 
 
 class DenseNet(nn.Module):
-    def __init__(
-        self, depths: tuple[int, ...] = (6, 12, 24, 16), growth: int = 32
-    ) -> None:
+    def __init__(self, depths: tuple[int, ...] = (6, 12, 24, 16), growth: int = 32) -> None:
         super().__init__()
         width = 2 * growth
-        self.stem = nn.Sequential(
-            conv_bn(3, width, 7, stride=2), nn.MaxPool2d(3, 2, 1)
-        )
+        self.stem = nn.Sequential(conv_bn(3, width, 7, stride=2), nn.MaxPool2d(3, 2, 1))
         self.stages, self.transitions = nn.ModuleList(), nn.ModuleList()
         for stage, depth in enumerate(depths):
             self.stages.append(
-                nn.ModuleList(
-                    DenseLayer(width + i * growth, growth) for i in range(depth)
-                )
+                nn.ModuleList(DenseLayer(width + i * growth, growth) for i in range(depth))
             )
             width += depth * growth
             if stage + 1 < len(depths):
@@ -246,9 +228,7 @@ class DenseNet(nn.Module):
                 features.append(layer(features))
             x = torch.cat(features, 1)
             x = self.transitions[i](x) if i < len(self.transitions) else x
-        return self.fc(
-            F.adaptive_avg_pool2d(F.relu(self.norm(x), inplace=True), 1).flatten(1)
-        )
+        return self.fc(F.adaptive_avg_pool2d(F.relu(self.norm(x), inplace=True), 1).flatten(1))
 
 
 # -- GoogLeNet (Szegedy et al. 2014), Inception-v3 (2015)
@@ -270,9 +250,7 @@ class Inception(nn.Module):
         self.one = conv_bn(inp, one, 1)
         self.three = nn.Sequential(conv_bn(inp, red3, 1), conv_bn(red3, three, 3))
         self.five = nn.Sequential(conv_bn(inp, red5, 1), conv_bn(red5, five, 3))
-        self.pool = nn.Sequential(
-            nn.MaxPool2d(3, 1, 1, ceil_mode=True), conv_bn(inp, proj, 1)
-        )
+        self.pool = nn.Sequential(nn.MaxPool2d(3, 1, 1, ceil_mode=True), conv_bn(inp, proj, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.one(x), self.three(x), self.five(x), self.pool(x)], 1)
@@ -314,14 +292,10 @@ class GoogLeNet(nn.Module):
         red = torch.unsqueeze(x[:, 0], 1) * (0.229 / 0.5) + (0.485 - 0.5) / 0.5
         green = torch.unsqueeze(x[:, 1], 1) * (0.224 / 0.5) + (0.456 - 0.5) / 0.5
         blue = torch.unsqueeze(x[:, 2], 1) * (0.225 / 0.5) + (0.406 - 0.5) / 0.5
-        x = self.four(
-            self.pool(self.three(self.stem(torch.cat((red, green, blue), 1))))
-        )
+        x = self.four(self.pool(self.three(self.stem(torch.cat((red, green, blue), 1)))))
         if self.training:
             return self.fc(x.mean((2, 3))), self.aux(x.mean((2, 3)))
-        return self.fc(
-            torch.flatten(F.adaptive_avg_pool2d(self.five(self.pool5(x)), (1, 1)), 1)
-        )
+        return self.fc(torch.flatten(F.adaptive_avg_pool2d(self.five(self.pool5(x)), (1, 1)), 1))
 
 
 class MixedA(nn.Module):
@@ -329,9 +303,7 @@ class MixedA(nn.Module):
         super().__init__()
         self.one = conv_bn(inp, 64, 1)
         self.five = nn.Sequential(conv_bn(inp, 48, 1), conv_bn(48, 64, 5))
-        self.three = nn.Sequential(
-            conv_bn(inp, 64, 1), conv_bn(64, 96, 3), conv_bn(96, 96, 3)
-        )
+        self.three = nn.Sequential(conv_bn(inp, 64, 1), conv_bn(64, 96, 3), conv_bn(96, 96, 3))
         self.proj = conv_bn(inp, pool, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -394,9 +366,7 @@ class MixedC(nn.Module):
 class MixedD(nn.Module):
     def __init__(self, inp: int) -> None:
         super().__init__()
-        self.three = nn.Sequential(
-            conv_bn(inp, 192, 1), conv_bn(192, 320, 3, stride=2, padding=0)
-        )
+        self.three = nn.Sequential(conv_bn(inp, 192, 1), conv_bn(192, 320, 3, stride=2, padding=0))
         deep = (
             conv_bn(inp, 192, 1),
             conv_bn(192, 192, (1, 7)),
@@ -455,9 +425,7 @@ class InceptionV3(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(
-            torch.flatten(
-                self.dropout(F.adaptive_avg_pool2d(self.mixed(self.stem(x)), 1)), 1
-            )
+            torch.flatten(self.dropout(F.adaptive_avg_pool2d(self.mixed(self.stem(x)), 1)), 1)
         )
 
 
@@ -525,9 +493,7 @@ def mobilenet() -> nn.Module:
             conv_bn(inp, inp, 3, stride=stride, groups=inp),
             conv_bn(inp, out, 1),
         ]
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000)
-    )
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000))
 
 
 class ShuffleUnit(nn.Module):
@@ -568,9 +534,7 @@ class ShuffleNetV2Unit(nn.Module):
             nn.Conv2d(half, half, 3, padding=1, groups=half, bias=False),
             nn.BatchNorm2d(half),
         ]
-        self.branch = nn.Sequential(
-            conv_bn(half, half, 1), *depthwise, conv_bn(half, half, 1)
-        )
+        self.branch = nn.Sequential(conv_bn(half, half, 1), *depthwise, conv_bn(half, half, 1))
         self.shuffle = nn.ChannelShuffle(2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -626,9 +590,7 @@ class UNet(nn.Module):
 
     def fit(self, x: Tensor, skip: Tensor) -> Tensor:
         dy, dx = skip.size(2) - x.size(2), skip.size(3) - x.size(3)
-        return torch.cat(
-            [skip, F.pad(x, [dx // 2, dx - dx // 2, dy // 2, dy - dy // 2])], dim=1
-        )
+        return torch.cat([skip, F.pad(x, [dx // 2, dx - dx // 2, dy // 2, dy - dy // 2])], dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
         one = self.down1(x)
@@ -654,9 +616,7 @@ class Tied(nn.Module):
         self.decoder_bias = nn.Parameter(torch.randn(12))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(
-            torch.relu(self.alias(x)), self.encoder.weight.t(), self.decoder_bias
-        )
+        return F.linear(torch.relu(self.alias(x)), self.encoder.weight.t(), self.decoder_bias)
 
 
 class Siamese(nn.Module):
@@ -687,9 +647,7 @@ def huggingface_resnet() -> nn.Module:
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)
-    )
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
 ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = {

@@ -8,11 +8,7 @@ from torch import nn
 def dead_filters(model, share, seed=0):
     """Zero a share of the filters of every hidden layer; biases and norms stay."""
     g = torch.Generator().manual_seed(seed)
-    layers = [
-        m
-        for m in model.modules()
-        if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)
-    ]
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)]
     with torch.no_grad():
         for m in layers[:-1]:
             transposed = isinstance(m, nn.modules.conv._ConvTransposeNd)

@@ -12,9 +12,7 @@ GATHERED = DOCS / "gathered"  # copies that a build leaves; not pages of their o
 
 def pages():
     """Every page of the site that is written by hand."""
-    return sorted(
-        path for path in DOCS.rglob("*.md") if not path.is_relative_to(GATHERED)
-    )
+    return sorted(path for path in DOCS.rglob("*.md") if not path.is_relative_to(GATHERED))
 
 
 def blocks(path, language="python"):
@@ -30,9 +28,7 @@ def run_page(path, names=None):
     """
     names = {"__name__": "page"} if names is None else names
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "error", "secateurs:", DeprecationWarning
-        )  # no old names
+        warnings.filterwarnings("error", "secateurs:", DeprecationWarning)  # no old names
         for number, block in enumerate(blocks(path), start=1):
             where = f"{path.name}, block {number}"
             if block.startswith(">>>"):

@@ -43,9 +43,7 @@ def test_help_does_not_import_torch(arguments):
         " SystemExit as stop:\n    code = stop.code\nheavy = {'torch', 'numpy', 'scipy',"
         " 'sklearn'} & set(sys.modules)\nsys.exit(str(heavy) if heavy else code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
@@ -66,9 +64,7 @@ def test_every_command_says_what_it_does():
 
 def test_the_help_names_what_the_command_line_has():
     """The help is made without signatures; the command line proper has the same names and words."""
-    outline, whole = (
-        typer.main.get_command(app) for app in (_outline(), _named(None))
-    )
+    outline, whole = (typer.main.get_command(app) for app in (_outline(), _named(None)))
     shown = {n: c for n, c in whole.commands.items() if not c.hidden}
     assert list(outline.commands) == list(shown)
     for name, command in shown.items():
@@ -87,8 +83,7 @@ def test_the_lists_name_everything_in_one_line_each(run, command, registry):
     code, out, _ = run(command)
     lines = out.splitlines()
     assert code == 0 and all(
-        any(name in line.split("  ")[0].split() for line in lines)
-        for name in registry.names()
+        any(name in line.split("  ")[0].split() for line in lines) for name in registry.names()
     )
     assert len(lines) <= len(registry.names()) and all(
         len(line.split("  ", 1)[1]) > 10 for line in lines
@@ -120,12 +115,8 @@ def test_prune_writes_a_plain_checkpoint_masks_and_a_report(run, lenet, tmp_path
         load_file(out),
         secateurs.load_masks(masks),
     )
-    assert all(
-        torch.equal(sparse[name], dense[name] * mask) for name, mask in kept.items()
-    )
-    assert all(
-        torch.equal(sparse[name], dense[name]) for name in dense.keys() - kept.keys()
-    )
+    assert all(torch.equal(sparse[name], dense[name] * mask) for name, mask in kept.items())
+    assert all(torch.equal(sparse[name], dense[name]) for name in dense.keys() - kept.keys())
     code, text, _ = run("inspect", masks)
     assert code == 0 and "90.00%" in text
 
@@ -133,11 +124,7 @@ def test_prune_writes_a_plain_checkpoint_masks_and_a_report(run, lenet, tmp_path
 def test_prune_reads_the_network_from_the_notes_of_train(run, tmp_path):
     first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     code, text, err = run(*TRAIN, "--length", "2ep", "--seed", 3, "-o", first)
-    assert (
-        code == 0
-        and "after 24 steps, test accuracy" in text
-        and err.count("epoch") == 2
-    )
+    assert code == 0 and "after 24 steps, test accuracy" in text and err.count("epoch") == 2
     assert read_checkpoint(first).notes == {
         "arch": "lenet-300-100",
         "classes": "10",
@@ -178,9 +165,7 @@ def test_training_on_keeps_the_zeros_of_a_pruned_checkpoint(run, tmp_path):
         paths[2],
     )
     assert (code, err) == (0, "") and zeros(paths[2]) == zeros(paths[1])
-    assert not torch.equal(
-        load_file(paths[1])["fc1.weight"], load_file(paths[2])["fc1.weight"]
-    )
+    assert not torch.equal(load_file(paths[1])["fc1.weight"], load_file(paths[2])["fc1.weight"])
 
 
 def test_the_seed_decides_the_training(run, tmp_path):
@@ -204,9 +189,7 @@ def test_the_seed_decides_the_training(run, tmp_path):
     assert paths[0].read_bytes() == paths[1].read_bytes() != paths[2].read_bytes()
 
 
-def test_synflow_needs_no_data_and_rounds_and_globs_are_passed_on(
-    run, lenet, tmp_path
-):
+def test_synflow_needs_no_data_and_rounds_and_globs_are_passed_on(run, lenet, tmp_path):
     out = tmp_path / "o"
     options = (
         "--score",
@@ -220,9 +203,7 @@ def test_synflow_needs_no_data_and_rounds_and_globs_are_passed_on(
         "--where",
         "!fc3.*",
     )
-    code, text, _ = run(
-        "prune", lenet, "--arch", "lenet-5", *options, "-o", out, "--json"
-    )
+    code, text, _ = run("prune", lenet, "--arch", "lenet-5", *options, "-o", out, "--json")
     report = json.loads(text)
     assert (
         code == 0
@@ -243,9 +224,7 @@ def test_inspect_needs_no_network(run, tmp_path):
     )
     code, text, _ = run("inspect", path, "--json")
     assert code == 0 and json.loads(text)["total"]["sparsity"] == 0.75
-    assert (
-        json.loads(run("inspect", path, "--all", "--json")[1])["total"]["total"] == 6
-    )
+    assert json.loads(run("inspect", path, "--all", "--json")[1])["total"]["total"] == 6
     save_file({"n": torch.tensor(3)}, path)
     assert run("inspect", path) == (
         2,
@@ -344,9 +323,7 @@ def test_errors_are_one_clean_message_exit_2_and_write_nothing(
     before = lenet.read_bytes()
     names = {"M": lenet.name, "OUT": "out.safetensors"}
     code, out, err = run(*[names.get(argument, argument) for argument in arguments])
-    assert (
-        code == 2 and out == "" and err.startswith("error: ") and err.count("\n") == 1
-    )
+    assert code == 2 and out == "" and err.startswith("error: ") and err.count("\n") == 1
     assert message in err and "Traceback" not in err
     assert list(tmp_path.iterdir()) == [lenet] and lenet.read_bytes() == before
 
@@ -354,9 +331,7 @@ def test_errors_are_one_clean_message_exit_2_and_write_nothing(
 def test_an_input_reached_by_another_path_is_not_overwritten(run, lenet, tmp_path):
     link = tmp_path / "link.safetensors"
     link.symlink_to(lenet)
-    code, _, err = run(
-        "prune", lenet, "--arch", "lenet-5", "--sparsity", 0.5, "-o", link
-    )
+    code, _, err = run("prune", lenet, "--arch", "lenet-5", "--sparsity", 0.5, "-o", link)
     assert code == 2 and "is an input" in err
 
 
@@ -372,10 +347,7 @@ def test_notes_of_a_file_are_not_trusted(run, tmp_path):
         code, _, err = run("prune", path, "--sparsity", 0.5, "-o", tmp_path / "o")
         assert code == 2 and "does not fit LeNet300100" in err
     save_model(model, path, notes={"arch": "os.system"})
-    assert (
-        "no model 'os.system'"
-        in run("prune", path, "--sparsity", 0.5, "-o", tmp_path / "o")[2]
-    )
+    assert "no model 'os.system'" in run("prune", path, "--sparsity", 0.5, "-o", tmp_path / "o")[2]
 
 
 def test_a_folder_that_cannot_be_written_is_one_message(run, lenet, tmp_path):

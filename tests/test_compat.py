@@ -35,9 +35,7 @@ def assert_same(theirs: nn.Module, ours: nn.Module) -> None:
         assert mask.dtype == found[name].dtype
         assert torch.equal(mask, found[name]), name
         path = name.removesuffix("_mask").rpartition(".")
-        weights = (
-            getattr(model.get_submodule(path[0]), path[2]) for model in (theirs, ours)
-        )
+        weights = (getattr(model.get_submodule(path[0]), path[2]) for model in (theirs, ours))
         assert torch.equal(*(weight.detach() for weight in weights))
 
 
@@ -107,12 +105,8 @@ def test_global_unstructured_twice(method, amount):
             (model[4], "weight"),
             (model[4], "bias"),
         )
-        prune.global_unstructured(
-            places, pruning_method=getattr(prune, method), amount=amount
-        )
-        prune.global_unstructured(
-            places, pruning_method=getattr(prune, method), amount=amount
-        )
+        prune.global_unstructured(places, pruning_method=getattr(prune, method), amount=amount)
+        prune.global_unstructured(places, pruning_method=getattr(prune, method), amount=amount)
 
     both(twice)
 
@@ -166,9 +160,7 @@ def test_an_old_script_trains_to_the_same_weights(optimizer):
         model(x)  # torch's own weights are only masked by the next forward pass
         prune.remove(model[0], "weight")
         prune.remove(model[3], "weight")
-        return {
-            name: value.clone() for name, value in sorted(model.state_dict().items())
-        }
+        return {name: value.clone() for name, value in sorted(model.state_dict().items())}
 
     theirs, ours = script(torch_prune), script(our_prune)
     assert list(theirs) == list(ours)
@@ -218,9 +210,7 @@ def test_the_model_stays_plain():
     before = (model.weight == 0).sum()
     model(torch.ones(1, 4)).sum().backward()
     torch.optim.SGD(model.parameters(), 1.0).step()
-    assert (model.weight == 0).sum() < before, (
-        "after remove() nothing holds the zeros any more"
-    )
+    assert (model.weight == 0).sum() < before, "after remove() nothing holds the zeros any more"
 
 
 def test_a_shared_parameter_is_counted_once():
@@ -287,9 +277,7 @@ def test_ties_never_prune_too_much():
             r"shape \(4, 4\)",
         ),
         (
-            lambda m: our_prune.global_unstructured(
-                [], our_prune.L1Unstructured, amount=1
-            ),
+            lambda m: our_prune.global_unstructured([], our_prune.L1Unstructured, amount=1),
             ArgumentError,
             "no parameters",
         ),
@@ -313,9 +301,7 @@ def test_errors(call, error, text):
     model = nn.Linear(4, 4)
     with pytest.raises(error, match=text):
         call(model)
-    assert isinstance(ArgumentError(""), ValueError), (
-        "scripts that catch ValueError go on working"
-    )
+    assert isinstance(ArgumentError(""), ValueError), "scripts that catch ValueError go on working"
 
 
 def custom(prune):

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from secateurs import demo
 from secateurs.data import from_tensors
-from secateurs.demo.outcome import chosen
+from secateurs.demo.run import chosen
 from secateurs.masks import load_masks
 from secateurs.models import build
 from secateurs.ship import read_sparse
@@ -31,9 +31,7 @@ def data():
     y = torch.randint(0, 3, (400,), generator=draw)
     spots = torch.nn.functional.one_hot(y, 16).float().view(-1, 1, 4, 4)
     x = spots + 0.1 * torch.randn(400, 1, 4, 4, generator=draw)
-    return from_tensors(
-        "spots", train_x=x[:300], train_y=y[:300], test_x=x[300:], test_y=y[300:]
-    )
+    return from_tensors("spots", train_x=x[:300], train_y=y[:300], test_x=x[300:], test_y=y[300:])
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +100,7 @@ def test_the_best_is_the_sparsest_within_a_point_of_its_own_dense_network(made):
     assert chosen([dense, good, worse]) is good
     assert chosen([dense, worse]) is worse
     other = replace(dense, seed=1, accuracy=dense.accuracy - 0.01)
-    sibling = replace(
-        worse, seed=1
-    )  # within a point of the dense network of its seed
+    sibling = replace(worse, seed=1)  # within a point of the dense network of its seed
     assert chosen([dense, other, good, sibling]) is sibling
 
 
@@ -124,14 +120,13 @@ def test_the_seed_decides_everything_but_the_clock(made, data, tmp_path):
     assert [row.weights_hash for row in again.rows] == hashes
 
 
-def test_a_method_and_a_section_are_added_by_one_line_each(
-    data, tmp_path, monkeypatch
-):
+def test_a_method_and_a_section_are_added_by_one_line_each(data, tmp_path, monkeypatch):
     methods = {"own": lambda settings: Prune(score="random")}
     sections = [lambda outcome: f"best: {outcome.best.label}"]
-    # `demo.plan` and `demo.run` are functions: their modules are found by name.
-    monkeypatch.setattr(sys.modules["secateurs.demo.plan"], "METHODS", methods)
-    monkeypatch.setattr(sys.modules["secateurs.demo.run"], "SECTIONS", sections)
+    # `demo.run` is a function: its module is found by name.
+    module = sys.modules["secateurs.demo.run"]
+    monkeypatch.setattr(module, "METHODS", methods)
+    monkeypatch.setattr(module, "SECTIONS", sections)
     text = io.StringIO()
     demo.run(tmp_path, data=data, settings=SMALL, console=Console(file=text))
     assert "best: own" in text.getvalue()
@@ -148,6 +143,4 @@ def test_it_ends_with_the_smaller_model_its_file_the_measured_table_and_the_cert
     assert file.certificate["bound"] > 0 and file.notes["arch"] == "lenet-300-100"
     assert file.sizes.bytes < (folder / "pruned.safetensors").stat().st_size
     state = outcome.sparse.state_dict()
-    assert all(
-        torch.equal(file.tensors[name], value) for name, value in state.items()
-    )
+    assert all(torch.equal(file.tensors[name], value) for name, value in state.items())

@@ -24,14 +24,9 @@ def law(name, generator, shape=(128, 64)):
     draw = torch.randn(shape, generator=generator)
     return {
         "normal": draw / 8,
-        "uniform": (torch.rand(shape, generator=generator) * 2 - 1)
-        * 1.5
-        / math.sqrt(128),
+        "uniform": (torch.rand(shape, generator=generator) * 2 - 1) * 1.5 / math.sqrt(128),
         "shifted": draw / 8 + 0.1,
-        "laplace": stats.laplace.ppf(
-            torch.rand(shape, generator=generator).double().numpy()
-        )
-        / 8,
+        "laplace": stats.laplace.ppf(torch.rand(shape, generator=generator).double().numpy()) / 8,
         "heavy": torch.from_numpy(
             stats.t(2.1).ppf(torch.rand(shape, generator=generator).double().numpy())
         ),
@@ -42,24 +37,20 @@ def test_moments_and_distances_are_those_of_scipy(generator):
     weight = law("normal", generator)
     layer = sc.diagnose({"w": weight}).layers[0]
     values = weight.double().numpy().ravel()
-    assert layer.mean == pytest.approx(
-        values.mean()
-    ) and layer.variance == pytest.approx(values.var())
+    assert layer.mean == pytest.approx(values.mean()) and layer.variance == pytest.approx(
+        values.var()
+    )
     assert layer.kurtosis == pytest.approx(stats.kurtosis(values, fisher=False))
     assert layer.ks_normal == pytest.approx(
         stats.kstest(values, "norm", (values.mean(), values.std())).statistic
     )
     half = math.sqrt(3) * values.std()
     fitted = (values.mean() - half, 2 * half)
-    assert layer.ks_uniform == pytest.approx(
-        stats.kstest(values, "uniform", fitted).statistic
+    assert layer.ks_uniform == pytest.approx(stats.kstest(values, "uniform", fitted).statistic)
+    assert sum(layer.counts) == values.size and len(layer.edges) == len(layer.counts) + 1
+    assert layer.k1 == pytest.approx((values**2).mean() * 128) and layer.k2 == pytest.approx(
+        (values**4).mean() * 128**2
     )
-    assert (
-        sum(layer.counts) == values.size and len(layer.edges) == len(layer.counts) + 1
-    )
-    assert layer.k1 == pytest.approx(
-        (values**2).mean() * 128
-    ) and layer.k2 == pytest.approx((values**4).mean() * 128**2)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +84,7 @@ def test_infinite_fourth_moments_are_seen(seed):
         f"E w^4 = {layer.k2 / layer.k1**2:.3g} (E w^2)^2 (at most 144), {100 * layer.carried:.0f} %"
         " of it one"
     )
-    assert any(
-        "Theorem 2 does not apply" in note and heavy in note for note in layer.notes
-    )
+    assert any("Theorem 2 does not apply" in note and heavy in note for note in layer.notes)
 
 
 def test_convolutions_are_judged_by_theorem_3(generator):
@@ -105,10 +94,7 @@ def test_convolutions_are_judged_by_theorem_3(generator):
     circular = {"padding": 1, "padding_mode": "circular"}
     layer = sc.diagnose(nn.Conv2d(16, 16, 3, **circular)).layers[0]
     assert (
-        layer.kind == "convolution"
-        and layer.filters
-        and not layer.magnitude
-        and not layer.random
+        layer.kind == "convolution" and layer.filters and not layer.magnitude and not layer.random
     )
     limit = 1 / math.sqrt(16 * 9)  # torch draws from U[-limit, limit]
     assert layer.c1 == pytest.approx(16 * limit**2 / 3, rel=0.1)
@@ -136,11 +122,7 @@ def test_convolutions_are_judged_by_theorem_3(generator):
     ):
         layer = sc.diagnose(conv).layers[0]
         (note,) = [note for note in layer.notes if "as stated does not apply" in note]
-        assert (
-            words in note
-            and not layer.filters
-            and ("plan(scheme='filters'" in note) == explicit
-        )
+        assert words in note and not layer.filters and ("plan(scheme='filters'" in note) == explicit
     heavy = nn.Conv2d(64, 64, 3, padding="same", padding_mode="circular")
     heavy.weight.data = law("heavy", generator, heavy.weight.shape).float()
     layer = sc.diagnose(heavy).layers[0]
@@ -159,30 +141,24 @@ def test_what_is_no_layer_of_a_chain_gets_no_verdict():
     for model in models:
         for found in (
             sc.diagnose(model),
-            sc.diagnose(
-                {f"a.{n}": p for n, p in model.named_parameters() if p.ndim > 1}
-            ),
+            sc.diagnose({f"a.{n}": p for n, p in model.named_parameters() if p.ndim > 1}),
         ):
             for layer in found.layers:
                 assert layer.kind == "other" and not (
                     layer.magnitude or layer.random or layer.filters
                 ), layer
                 assert any(
-                    "no layer of a chain, no theorem applies" in note
-                    for note in layer.notes
+                    "no layer of a chain, no theorem applies" in note for note in layer.notes
                 )
     unseen = sc.diagnose({"w": nn.Conv2d(16, 16, 3).weight}).layers[0]
     assert (
         unseen.filters
-        and "stride 1, one group, which a checkpoint does not tell"
-        in unseen.notes[-1]
+        and "stride 1, one group, which a checkpoint does not tell" in unseen.notes[-1]
     )
 
 
 def test_the_fitted_uniform_is_the_one_drawn(generator):
-    assert sc.diagnose({"w": law("uniform", generator)}).layers[0].k == pytest.approx(
-        1.5, rel=0.02
-    )
+    assert sc.diagnose({"w": law("uniform", generator)}).layers[0].k == pytest.approx(1.5, rel=0.02)
 
 
 def test_pruned_entries_are_left_out(generator):
@@ -201,18 +177,16 @@ def test_scales_and_dtypes(scale, generator):
     """Moments that float64 cannot hold are 0 or infinite; the verdict stands."""
     weight = law("normal", generator).double()
     one, other = (sc.diagnose({"w": w}).layers[0] for w in (weight, weight * scale))
-    assert other.kurtosis == pytest.approx(
-        one.kurtosis
-    ) and other.ks_normal == pytest.approx(one.ks_normal)
+    assert other.kurtosis == pytest.approx(one.kurtosis) and other.ks_normal == pytest.approx(
+        one.ks_normal
+    )
     assert other.variance == pytest.approx(one.variance * scale * scale, rel=1e-9)
     assert (other.magnitude, other.random, other.counts) == (
         one.magnitude,
         one.random,
         one.counts,
     )
-    assert other.edges == pytest.approx(
-        [edge * scale for edge in one.edges], rel=1e-9
-    )
+    assert other.edges == pytest.approx([edge * scale for edge in one.edges], rel=1e-9)
 
 
 def test_edges_and_report():
@@ -231,8 +205,7 @@ def test_edges_and_report():
     )
     json.dumps(flat.rows())
     assert any(
-        "only 4 entries" in note
-        for note in sc.diagnose({"w": torch.randn(2, 2)}).layers[0].notes
+        "only 4 entries" in note for note in sc.diagnose({"w": torch.randn(2, 2)}).layers[0].notes
     )
     text = str(sc.diagnose(nn.Sequential(nn.Linear(10, 10), nn.Conv2d(2, 3, 3))))
     assert "0.weight" in text and "1.weight" in text
@@ -259,9 +232,7 @@ def pruned(model, share, seed=0):
 
 @pytest.fixture
 def linear():
-    return nn.Sequential(
-        nn.Linear(12, 20, bias=False), nn.Identity(), nn.Linear(20, 6, bias=False)
-    )
+    return nn.Sequential(nn.Linear(12, 20, bias=False), nn.Identity(), nn.Linear(20, 6, bias=False))
 
 
 def test_layer_norms_are_exact_and_the_search_meets_the_exact_sup(linear, generator):
@@ -274,12 +245,8 @@ def test_layer_norms_are_exact_and_the_search_meets_the_exact_sup(linear, genera
     assert found.sup_error <= exact * (1 + 1e-5) and found.sup_error > 0.97 * exact
     assert found.product_bound >= exact
     for layer, index in zip(found.layers, (0, 2), strict=True):
-        change = torch.linalg.matrix_norm(
-            linear[index].weight - sparse[index].weight, 2
-        ).item()
-        assert (
-            layer.change == pytest.approx(change, rel=1e-5) and layer.kind == "matrix"
-        )
+        change = torch.linalg.matrix_norm(linear[index].weight - sparse[index].weight, 2).item()
+        assert layer.change == pytest.approx(change, rel=1e-5) and layer.kind == "matrix"
         total = linear[index].weight.numel()
         assert layer.pruned == pytest.approx(total ** (1 - layer.alpha)) == total // 2
         assert layer.magnitude_bound == pytest.approx(
@@ -314,11 +281,7 @@ def test_clopper_pearson_covers():
         intervals = [clopper_pearson(k, 30, confidence=0.9) for k in range(31)]
         chances = stats.binom.pmf(np.arange(31), 30, p)
         assert (
-            sum(
-                c
-                for c, (low, high) in zip(chances, intervals, strict=True)
-                if low <= p <= high
-            )
+            sum(c for c, (low, high) in zip(chances, intervals, strict=True) if low <= p <= high)
             >= 0.9
         )
 
@@ -340,20 +303,14 @@ def test_convolutions_are_measured_on_their_maps():
         a.change <= b.change * (1 + 1e-6)
         for a, b in zip(with_map.layers, kernels.layers, strict=True)
     )
-    assert (
-        with_map.sup_error > 0
-        and kernels.sup_error is None
-        and with_map.product_bound is None
-    )
+    assert with_map.sup_error > 0 and kernels.sup_error is None and with_map.product_bound is None
 
 
 def module_norm(conv, size):
     count = conv.in_channels * math.prod(size)
     basis = torch.eye(count).reshape(count, conv.in_channels, *size)
     copied = copy.deepcopy(conv).requires_grad_(False)
-    return float(
-        torch.linalg.matrix_norm((copied(basis) - copied(basis * 0)).flatten(1), 2)
-    )
+    return float(torch.linalg.matrix_norm((copied(basis) - copied(basis * 0)).flatten(1), 2))
 
 
 LAYERS = {
@@ -406,9 +363,7 @@ def test_what_is_called_a_bound_is_one_and_what_is_called_exact_is_exact(name):
     sparse = pruned(dense, 0.5)
     removed = copy.deepcopy(dense)
     removed.weight.data -= sparse.weight.data
-    layer = sc.measure_pruning(
-        dense, sparse, example=torch.randn(1, 4, 4, 4), steps=0
-    ).layers[0]
+    layer = sc.measure_pruning(dense, sparse, example=torch.randn(1, 4, 4, 4), steps=0).layers[0]
     kernel = sc.measure_pruning(dense, sparse).layers[0]
     assert layer.kind == kind and kernel.kind == "unfolded kernel, upper bound"
     for conv, low, high, free in (
@@ -416,9 +371,7 @@ def test_what_is_called_a_bound_is_one_and_what_is_called_exact_is_exact(name):
         (removed, layer.change_lower, layer.change, kernel.change),
     ):
         norm = module_norm(conv, (4, 4))
-        assert low == pytest.approx(norm, rel=1e-5) and norm <= min(high, free) * (
-            1 + 1e-5
-        )
+        assert low == pytest.approx(norm, rel=1e-5) and norm <= min(high, free) * (1 + 1e-5)
         assert kind != "convolution" or high == pytest.approx(norm, rel=1e-5)
 
 
@@ -429,9 +382,7 @@ def test_a_transposed_convolution_is_measured_on_its_output():
     ).layers[0]
     norm = module_norm(conv, (4, 5))
     assert layer.kind == "convolution, upper bound"
-    assert layer.norm_lower == pytest.approx(
-        norm, rel=1e-5
-    ) and norm <= layer.norm * (1 + 1e-5)
+    assert layer.norm_lower == pytest.approx(norm, rel=1e-5) and norm <= layer.norm * (1 + 1e-5)
 
 
 class Shuffled(nn.Module):
@@ -474,12 +425,8 @@ def test_a_convolution_used_on_two_maps_is_measured_on_both():
 
 def test_an_even_same_convolution_runs_on_one_pixel():
     conv = nn.Conv2d(2, 2, 2, padding="same")
-    found = sc.measure_pruning(
-        conv, pruned(conv, 0.5), example=torch.randn(1, 2, 1, 1)
-    )
-    assert found.layers[0].norm_lower == pytest.approx(
-        module_norm(conv, (1, 1)), rel=1e-5
-    )
+    found = sc.measure_pruning(conv, pruned(conv, 0.5), example=torch.randn(1, 2, 1, 1))
+    assert found.layers[0].norm_lower == pytest.approx(module_norm(conv, (1, 1)), rel=1e-5)
 
 
 def chain(kind):
@@ -494,9 +441,7 @@ def chain(kind):
         ),
         "one layer": nn.Sequential(wide),
         "alone": wide,
-        "clipped": nn.Sequential(
-            nn.Flatten(), tall, nn.Hardtanh(-2, 1), nn.Dropout(), wide
-        ),
+        "clipped": nn.Sequential(nn.Flatten(), tall, nn.Hardtanh(-2, 1), nn.Dropout(), wide),
         "shifted": nn.Sequential(tall, nn.Hardtanh(1, 2), wide),
         "steep": nn.Sequential(tall, nn.LeakyReLU(-2.0), wide),
         "biased": nn.Sequential(tall, nn.Linear(6, 6)),
@@ -504,9 +449,7 @@ def chain(kind):
     }[kind]
 
 
-@pytest.mark.parametrize(
-    "kind", ["reused", "nested", "one layer", "alone", "clipped"]
-)
+@pytest.mark.parametrize("kind", ["reused", "nested", "one layer", "alone", "clipped"])
 def test_the_product_bound_is_above_the_worst_input_found(kind, generator):
     dense = chain(kind)
     found = sc.measure_pruning(dense, pruned(dense, 0.5), generator=generator)
@@ -516,9 +459,7 @@ def test_the_product_bound_is_above_the_worst_input_found(kind, generator):
 @pytest.mark.parametrize("kind", ["shifted", "steep", "biased", "smooth"])
 def test_no_product_bound_where_none_is_proven(kind):
     dense = chain(kind)
-    assert (
-        sc.measure_pruning(dense, pruned(dense, 0.5), steps=0).product_bound is None
-    )
+    assert sc.measure_pruning(dense, pruned(dense, 0.5), steps=0).product_bound is None
 
 
 def test_no_product_bound_between_different_chains():
@@ -529,18 +470,14 @@ def test_no_product_bound_between_different_chains():
     torn[2] = copy.deepcopy(torn[0])
     torn[2].weight.data[0] = 0
     assert sc.measure_pruning(dense, torn, steps=0).product_bound is None
-    linear = nn.Sequential(
-        nn.Linear(6, 6, bias=False), nn.ReLU(), nn.Linear(6, 6, bias=False)
-    )
+    linear = nn.Sequential(nn.Linear(6, 6, bias=False), nn.ReLU(), nn.Linear(6, 6, bias=False))
     swapped = nn.Sequential(linear[0], linear[2], nn.ReLU())
     swapped_names = nn.Sequential()
     for name, module in (("0", swapped[0]), ("2", swapped[1]), ("1", swapped[2])):
         swapped_names.add_module(name, module)
     assert sc.measure_pruning(linear, swapped_names, steps=0).product_bound is None
     assert (
-        sc.measure_pruning(
-            linear, pruned(linear, 0.5), where="0.weight", steps=0
-        ).product_bound
+        sc.measure_pruning(linear, pruned(linear, 0.5), where="0.weight", steps=0).product_bound
         is None
     )
     hooked = pruned(linear, 0.5)
@@ -549,9 +486,7 @@ def test_no_product_bound_between_different_chains():
 
 
 def test_models_are_untouched_and_nothing_pruned_is_no_change():
-    dense = nn.Sequential(
-        nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)
-    ).train()
+    dense = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).train()
     before = copy.deepcopy(dense.state_dict())
     found = sc.measure_pruning(dense, copy.deepcopy(dense), epsilon=0.1, points=10)
     assert (
@@ -559,10 +494,7 @@ def test_models_are_untouched_and_nothing_pruned_is_no_change():
         and found.probability == 1
         and all(layer.within is None for layer in found.layers)
     )
-    assert (
-        all(torch.equal(before[k], v) for k, v in dense.state_dict().items())
-        and dense.training
-    )
+    assert all(torch.equal(before[k], v) for k, v in dense.state_dict().items()) and dense.training
     assert all(p.grad is None for p in dense.parameters())
 
 
@@ -606,12 +538,7 @@ def test_bad_models():
         match=r"shape \(1, 8\): .*guessed from the linear layer defined first.*example=",
     ):
         sc.measure_pruning(Shuffled(), Shuffled())
-    assert (
-        sc.measure_pruning(
-            Shuffled(), Shuffled(), example=torch.randn(1, 5)
-        ).sup_error
-        > 0
-    )
+    assert sc.measure_pruning(Shuffled(), Shuffled(), example=torch.randn(1, 5)).sup_error > 0
     normed = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     normed[1].running_var.fill_(float("nan"))
     with pytest.raises(
@@ -641,8 +568,6 @@ def test_bad_examples():
     with pytest.raises(ArgumentError, match="example is a list"):
         sc.measure_pruning(linear, linear, example=[1.0, 2.0, 3.0])
     assert (
-        sc.measure_pruning(
-            linear, linear, example=torch.ones(1, 3, dtype=torch.float64)
-        ).sup_error
+        sc.measure_pruning(linear, linear, example=torch.ones(1, 3, dtype=torch.float64)).sup_error
         == 0
     )

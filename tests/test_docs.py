@@ -70,23 +70,15 @@ def documented():
 def test_every_public_name_is_on_the_site():
     shown = {id(value) for value in documented()}
     missing = [f"{m}.{n}" for m, n, value in public() if id(value) not in shown]
-    assert not missing, (
-        f"add to a list of a page in docs/api/: {', '.join(sorted(missing))}"
-    )
+    assert not missing, f"add to a list of a page in docs/api/: {', '.join(sorted(missing))}"
 
 
 def test_every_public_name_has_a_docstring():
     bare = []
     for module, name, value in public():
         if inspect.isclass(value) or inspect.isroutine(value):
-            text = (
-                vars(value).get("__doc__")
-                if inspect.isclass(value)
-                else value.__doc__
-            )
-            generated = (text or "").startswith(
-                f"{value.__name__}("
-            )  # a dataclass's own
+            text = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+            generated = (text or "").startswith(f"{value.__name__}(")  # a dataclass's own
             if not (text or "").strip() or generated:
                 bare.append(f"{module}.{name}")
     assert not bare
@@ -120,19 +112,15 @@ def test_the_pages_run_elsewhere_are_run_there():
             assert page in (ROOT / "tests" / test).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "name", [n for n, path in PAGES.items() if blocks(path, "toml")]
-)
+@pytest.mark.parametrize("name", [n for n, path in PAGES.items() if blocks(path, "toml")])
 def test_the_files_of_studies_are_valid(name):
-    from secateurs.study.settings.file import parse
+    from secateurs.study.file import parse
 
     for block in blocks(PAGES[name], "toml"):
         assert parse(block).runs()
 
 
-@pytest.mark.parametrize(
-    "name", [n for n, path in PAGES.items() if blocks(path, "sh")]
-)
+@pytest.mark.parametrize("name", [n for n, path in PAGES.items() if blocks(path, "sh")])
 def test_the_commands_exist_with_their_options(name):
     import typer
 
@@ -145,9 +133,7 @@ def test_the_commands_exist_with_their_options(name):
             if words[:1] == ["secateurs"]:
                 check_command(root, words[1:])
             if words[:1] == ["make"]:
-                assert re.search(
-                    rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M
-                )
+                assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M)
 
 
 def check_command(command, words):
@@ -178,9 +164,7 @@ def test_no_line_is_too_long():
         if name in UNWRAPPED:
             continue
         fenced = False
-        for number, line in enumerate(
-            path.read_text(encoding="utf-8").splitlines(), 1
-        ):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             fenced = fenced != line.startswith("```")
             table = line.startswith("|")
             if len(line) > 100 and not fenced and not table and "](" not in line:
@@ -236,9 +220,7 @@ def test_a_call_in_a_sentence_is_one_that_can_be_made(text):
     # `f(model, ...)` leaves the rest to the reader.
     whole = re.sub(r"(, |\()(\.\.\.|…)\)", r"\1)", text)
     call = ast.parse(whole.replace("…", "..."), mode="eval").body
-    while isinstance(call.func, ast.Attribute) and isinstance(
-        call.func.value, ast.Call
-    ):
+    while isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
         call = call.func.value  # `sc.hold(...).release()`: the first call
     path = ast.unparse(call.func).split(".")[1:]
     function = secateurs

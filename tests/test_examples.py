@@ -21,9 +21,7 @@ def run(name, folder, monkeypatch, **settings):
 
 
 def test_sparse_from_scratch(tmp_path, monkeypatch, capsys):
-    result = run(
-        "sparse_from_scratch", tmp_path, monkeypatch, epochs=12, sparsity=0.8
-    )
+    result = run("sparse_from_scratch", tmp_path, monkeypatch, epochs=12, sparsity=0.8)
     assert result.compression == pytest.approx(5, rel=0.05)
     assert "5 times fewer weights" in capsys.readouterr().out
 
@@ -50,9 +48,7 @@ def test_how_much(tmp_path, monkeypatch, capsys):
 
 
 def test_compare_methods(tmp_path, monkeypatch, capsys):
-    rows = run(
-        "compare_methods", tmp_path, monkeypatch, length="1ep", compressions=(5,)
-    )
+    rows = run("compare_methods", tmp_path, monkeypatch, length="1ep", compressions=(5,))
     labels = {row.label for row in rows}
     assert {"dense", "random"} <= labels and len(labels) == 5
     assert all(row.state == "done" for row in rows)

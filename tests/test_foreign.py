@@ -20,7 +20,7 @@ from secateurs.foreign import cell, markdown, one_line, visible, write_csv
 from secateurs.masks import save_masks
 from secateurs.models import build
 from secateurs.printing import Screen
-from secateurs.report.table import Table as PageTable
+from secateurs.report.tables import Table as PageTable
 from secateurs.ship import save_sparse
 from secateurs.study import Row, Store
 from study.example import example_store
@@ -35,9 +35,7 @@ EVIL = (
 def unseen(text):
     """Characters that a terminal obeys and nobody sees, but for line feeds."""
     kinds = ("Cc", "Cf", "Zl", "Zp", "Cs")
-    return [
-        sign for sign in text if unicodedata.category(sign) in kinds and sign != "\n"
-    ]
+    return [sign for sign in text if unicodedata.category(sign) in kinds and sign != "\n"]
 
 
 def test_every_character_of_unicode_is_seen_or_replaced():
@@ -102,9 +100,7 @@ def test_csv_is_read_back_cell_by_cell():
 
 
 def test_markdown_begins_no_html_no_link_and_no_column():
-    assert "<" not in markdown(EVIL) and "](" not in markdown(EVIL).replace(
-        "\\](", ""
-    )
+    assert "<" not in markdown(EVIL) and "](" not in markdown(EVIL).replace("\\](", "")
     text = PageTable(columns=("a", EVIL), cells=((EVIL, "1"),)).markdown()
     assert [len(re.findall(r"(?<!\\)\|", line)) for line in text.split("\n")] == [
         3,
@@ -119,17 +115,13 @@ def test_what_is_no_markup_is_shown_as_it_is():
     assert "runs[/x].study" in screen.file.getvalue()
 
 
-@pytest.mark.parametrize(
-    "wrap", [str, Text, lambda text: text], ids=["str", "Text", "raw"]
-)
+@pytest.mark.parametrize("wrap", [str, Text, lambda text: text], ids=["str", "Text", "raw"])
 def test_a_screen_shows_texts_and_keeps_its_own_colours(wrap):
     name = EVIL.replace("[/nothing]", "")
     table = Table("[bold]name")
     table.add_row(wrap(name))
     for colour in (None, "truecolor"):
-        screen = Screen(
-            file=io.StringIO(), width=400, color_system=colour, force_terminal=True
-        )
+        screen = Screen(file=io.StringIO(), width=400, color_system=colour, force_terminal=True)
         screen.print(table)
         screen.print(wrap(name), markup=False)
         shown = screen.file.getvalue()
@@ -159,12 +151,8 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("hostile")
     evil = EVIL.replace("\ud800", "")
     torch.manual_seed(0)
-    weights = {
-        f"{evil}.{i}": torch.randn(4, 4) * (torch.rand(4, 4) > 0.5) for i in range(2)
-    }
-    save_file(
-        weights, path / "plain.safetensors", metadata={evil: evil, "note": evil}
-    )
+    weights = {f"{evil}.{i}": torch.randn(4, 4) * (torch.rand(4, 4) > 0.5) for i in range(2)}
+    save_file(weights, path / "plain.safetensors", metadata={evil: evil, "note": evil})
     notes = {"arch": evil, "in_channels": evil, "classes": evil, "size": evil}
     save_file(weights, path / "arch.safetensors", metadata=notes)
     lenet = build("lenet-300-100", generator=torch.Generator().manual_seed(0))
@@ -174,12 +162,8 @@ def folder(tmp_path_factory):
         "in_channels": "1",
         "size": "28",
     }
-    save_file(
-        lenet.state_dict(), path / "lenet.safetensors", metadata=notes | {"why": evil}
-    )
-    save_masks(
-        {name: w != 0 for name, w in weights.items()}, path / "masks.safetensors"
-    )
+    save_file(lenet.state_dict(), path / "lenet.safetensors", metadata=notes | {"why": evil})
+    save_masks({name: w != 0 for name, w in weights.items()}, path / "masks.safetensors")
     plain = dict(enumerate(weights.values()))
     plain = {f"{number}.weight": weight for number, weight in plain.items()}
     for name, tensors in (("sparse", plain), ("known", lenet.state_dict())):
@@ -234,10 +218,7 @@ def hostile(row, evil):
         metrics={**row.metrics, evil: 1.0},
         settings={**row.settings, evil: evil},
         provenance={**row.provenance, evil: evil, "device": evil},
-        layers=tuple(
-            replace(layer, name=evil + layer.name, verdict=evil)
-            for layer in row.layers
-        ),
+        layers=tuple(replace(layer, name=evil + layer.name, verdict=evil) for layer in row.layers),
         certificates=tuple(
             replace(c, domain=evil, method=evil, text=evil) for c in row.certificates
         ),
@@ -300,9 +281,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_writes_what_a_terminal_obeys(
-    command, folder, tmp_path, monkeypatch, capsys
-):
+def test_no_command_writes_what_a_terminal_obeys(command, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     words = [word.replace("OUT", str(tmp_path / "out")) for word in command.split()]
     said = call(words, capsys)
@@ -322,7 +301,7 @@ def test_no_command_writes_what_a_terminal_obeys(
 # ------------------------------------------------------------- no other sink
 
 SINKS = {
-    ("typer", "echo"): "cli/options.py",
+    ("typer", "echo"): "cli/commands.py",
     ("", "print"): "",
     ("", "Console"): "",
     ("csv", "writer"): "foreign.py",
@@ -335,9 +314,7 @@ def calls(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             function = node.func
-            if isinstance(function, ast.Attribute) and isinstance(
-                function.value, ast.Name
-            ):
+            if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
                 yield function.value.id, function.attr
             elif isinstance(function, ast.Name):
                 yield "", function.id
@@ -350,6 +327,4 @@ def test_all_text_goes_through_the_sinks():
             continue
         name = path.relative_to(SOURCE).as_posix()
         for call in calls(path):
-            assert SINKS.get(call, name) == name, (
-                f"{name} writes by {call}: see foreign.py"
-            )
+            assert SINKS.get(call, name) == name, f"{name} writes by {call}: see foreign.py"

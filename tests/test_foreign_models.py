@@ -137,17 +137,13 @@ class PerChannel(nn.Module):
         self.register_buffer("zero", torch.zeros(len(weight), dtype=torch.int32))
 
     def forward(self, weight):
-        return torch.fake_quantize_per_channel_affine(
-            weight, self.scale, self.zero, 0, -127, 127
-        )
+        return torch.fake_quantize_per_channel_affine(weight, self.scale, self.zero, 0, -127, 127)
 
 
 def per_channel(model):
     model = copy.deepcopy(model)
     for layer in (model[0], model[2]):
-        parametrize.register_parametrization(
-            layer, "weight", PerChannel(layer.weight)
-        )
+        parametrize.register_parametrization(layer, "weight", PerChannel(layer.weight))
     return model
 
 
@@ -172,9 +168,7 @@ def test_halves_go_where_the_models_own_precision_puts_them():
             part.scale.fill_(0.1)
     graph = sc.capture(quantised, X)
     state = graph.state(quantised)
-    effective = next(
-        node.weight(state) for node in graph.nodes if getattr(node, "weight", None)
-    )
+    effective = next(node.weight(state) for node in graph.nodes if getattr(node, "weight", None))
     assert torch.equal(effective.float(), quantised[0].weight.detach())
 
 

@@ -14,6 +14,7 @@ ORDER = (
         "version",
         "lazy",
         "errors",
+        "safefile",
         "registry",
         "foreign",
         "printing",
@@ -21,15 +22,12 @@ ORDER = (
         "random",
         "bits",
         "naming",
-        "pickles",
         "sharding",
-        "misfits",
         "parameters",
         "step",
         "stateless",
-        "writing",
     ),
-    *("graph", "paths", "theory", "scores", "masks"),
+    *("graph", "certificates", "paths", "theory", "scores", "masks", "channels"),
     *(
         "optim",
         "ship",
@@ -42,6 +40,7 @@ ORDER = (
         "train",
         "study",
         "report",
+        "papers",
         "demo",
         "cli",
         "__main__",
@@ -92,19 +91,11 @@ def test_no_pickle_no_eval_no_imports_by_name(path):
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        name = (
-            node.func.id
-            if isinstance(node.func, ast.Name)
-            else getattr(node.func, "attr", "")
-        )
+        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         if isinstance(node.func, ast.Name):
-            assert name not in FORBIDDEN_CALLS, (
-                f"{path.name}:{node.lineno} calls {name}"
-            )
+            assert name not in FORBIDDEN_CALLS, f"{path.name}:{node.lineno} calls {name}"
         if ast.unparse(node.func) in {"torch.load", "torch.save"}:
-            raise AssertionError(
-                f"{path.name}:{node.lineno}: files are safetensors, never pickles"
-            )
+            raise AssertionError(f"{path.name}:{node.lineno}: files are safetensors, never pickles")
         # Only public names are imported by name: what a room's own source states, and the table of
         # commands.
         allowed = part(path) in ("lazy", "cli")
@@ -112,9 +103,9 @@ def test_no_pickle_no_eval_no_imports_by_name(path):
 
 
 MODULES = {
-    ".".join(
-        ("secateurs", *path.relative_to(SOURCE).with_suffix("").parts)
-    ).removesuffix(".__init__"): path
+    ".".join(("secateurs", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
     for path in FILES
 }
 
@@ -139,9 +130,7 @@ def test_no_circle_of_imports_anywhere():
     """
     left = {name: imported(name) for name in MODULES}
     while free := {name for name, others in left.items() if not others}:
-        left = {
-            name: others - free for name, others in left.items() if name not in free
-        }
+        left = {name: others - free for name, others in left.items() if name not in free}
     assert not left, f"imports run in a circle among {sorted(left)}"
 
 
@@ -215,7 +204,4 @@ def test_every_public_name_resolves():
 
 def test_import_does_not_load_torch():
     code = "import sys, secateurs; sys.exit('torch' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", code], cwd=SOURCE.parent).returncode
-        == 0
-    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=SOURCE.parent).returncode == 0

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import secateurs as sc
 from secateurs.errors import CaptureError
 from secateurs.graph import Pool, capture, evaluate
-from secateurs.paths.norms.enumeration import lifting
+from secateurs.paths.enumeration import lifting
 
 
 class KPool(nn.Module):
@@ -40,12 +40,8 @@ NETS = {
     "second": lambda: KPool(lambda t: t.kthvalue(2, 2).values),
     "smallest": lambda: KPool(lambda t: t.kthvalue(1).values),
     "median": lambda: KPool(lambda t: t.median(-1).values),
-    "second of sorted": lambda: KPool(
-        lambda t: t.sort(-1, descending=True).values[..., 1]
-    ),
-    "second of the smallest": lambda: KPool(
-        lambda t: t.topk(2, largest=False).values[..., 1]
-    ),
+    "second of sorted": lambda: KPool(lambda t: t.sort(-1, descending=True).values[..., 1]),
+    "second of the smallest": lambda: KPool(lambda t: t.topk(2, largest=False).values[..., 1]),
     "sum of two": SumOfTop,
 }
 
@@ -60,18 +56,12 @@ def test_the_graph_computes_the_model(name):
     model, x = net(name), torch.randn(20, 3, dtype=torch.float64)
     graph = capture(model, x[:1])
     with torch.no_grad():
-        assert torch.allclose(
-            evaluate(graph, [x], graph.state(model)), model(x), atol=1e-12
-        )
+        assert torch.allclose(evaluate(graph, [x], graph.state(model)), model(x), atol=1e-12)
 
 
 def test_ranks_are_read():
     ranks = {
-        n: [
-            p.rank
-            for p in capture(net(n), torch.zeros(1, 3)).nodes
-            if isinstance(p, Pool)
-        ]
+        n: [p.rank for p in capture(net(n), torch.zeros(1, 3)).nodes if isinstance(p, Pool)]
         for n in NETS
     }
     assert ranks["largest"] == [1]
@@ -87,9 +77,7 @@ def test_lifting_norm_and_costs(name):
     """R = ⟨Φ, A(x, 1)⟩; ‖Φ‖₁ sums windows whatever k; a cost is what zeroing takes away."""
     model = net(name)
     for seed in range(5):
-        x = torch.randn(
-            1, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
-        )
+        x = torch.randn(1, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         found = lifting(model, x)
         assert torch.allclose(found.realisation(), model(x)[0].detach(), atol=1e-12)
     norm = sc.path_norm(model, x)
@@ -102,26 +90,18 @@ def test_lifting_norm_and_costs(name):
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize(
-    "method", ["path-metric", "two-stream", "interval", "affine", "linear"]
-)
+@pytest.mark.parametrize("method", ["path-metric", "two-stream", "interval", "affine", "linear"])
 def test_certificates_are_sound(name, method):
     """Pruned networks on boxes of three sizes: no deviation found exceeds its bound."""
     dense = net(name)
     sparse = copy.deepcopy(dense)
     generator = torch.Generator().manual_seed(1)
     for parameter in sparse.parameters():
-        parameter.data *= (
-            torch.rand(parameter.shape, generator=generator).double() > 0.3
-        )
+        parameter.data *= torch.rand(parameter.shape, generator=generator).double() > 0.3
     centre = torch.randn(1, 3, dtype=torch.float64, generator=generator)
     for radius in (0.01, 0.3, 3.0):
-        bound = sc.certify(
-            dense, sparse, around=centre, radius=radius, methods=[method]
-        ).bound
-        points = centre + radius * (
-            2 * torch.rand(500, 3, generator=generator).double() - 1
-        )
+        bound = sc.certify(dense, sparse, around=centre, radius=radius, methods=[method]).bound
+        points = centre + radius * (2 * torch.rand(500, 3, generator=generator).double() - 1)
         with torch.no_grad():
             gaps = (dense(points) - sparse(points)).abs().amax()
         assert float(gaps) <= float(bound) * (1 + 1e-9)
@@ -192,9 +172,7 @@ def test_theorem_31_its_case_of_equality_is_not_the_one_of_the_proof():
     assert out(one, (1.0, 0.0)) == out(two, (1.0, 0.0)) == 0.0
     assert float((phi(one) - phi(two)).norm(1)) == 1.0
     one, two, x = (1.0, 1.0), (1.0, 2.0), (1.0, -1.0)
-    assert (
-        abs(out(one, x) - out(two, x)) == float((phi(one) - phi(two)).norm(1)) == 1.0
-    )
+    assert abs(out(one, x) - out(two, x)) == float((phi(one) - phi(two)).norm(1)) == 1.0
 
 
 @pytest.mark.parametrize("largest", [True, False])
@@ -208,9 +186,7 @@ def test_a_k_th_largest_behind_another_is_bounded_by_planes(largest):
 
         def forward(self, x):
             h = torch.topk(self.l(x).relu(), 3, dim=2, largest=largest).values
-            return torch.topk(h.relu(), 2, dim=2, largest=not largest).values.flatten(
-                1
-            )
+            return torch.topk(h.relu(), 2, dim=2, largest=not largest).values.flatten(1)
 
     torch.manual_seed(0)
     dense = Twice().double()

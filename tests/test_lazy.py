@@ -26,9 +26,7 @@ def test_a_name_loads_little_of_the_package(name, most, tmp_path):
     code = LOADED.format(name=name)
     # The first run writes the byte code that every installation has.
     runs = [
-        subprocess.run(
-            [sys.executable, "-c", code, tmp_path], capture_output=True, text=True
-        )
+        subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
         for _ in range(2)
     ]
     assert runs[-1].returncode == 0, runs[-1].stderr

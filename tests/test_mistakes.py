@@ -25,9 +25,7 @@ def parallel():
 
 def held(masks, optimizer=None):
     model = net()
-    return sc.hold(
-        model, masks, optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
-    )
+    return sc.hold(model, masks, optimizer or torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 X = torch.zeros(2, 6)
@@ -355,9 +353,7 @@ MISTAKES = {
     "a negative sparsity": (lambda: choose(sparsity=-0.1), "not between 0 and 1"),
     "a compression below 1": (lambda: choose(compression=0.5), "total / kept"),
     "more than is left": (
-        lambda: choose(
-            density=0.5, within={"a": torch.tensor([True, False, False, False])}
-        ),
+        lambda: choose(density=0.5, within={"a": torch.tensor([True, False, False, False])}),
         "leave only 1",
     ),
     "a mask of another score": (
@@ -390,9 +386,7 @@ MISTAKES = {
         r"absent\.masks: cannot be read",
     ),
     "a folder that is away": (
-        lambda: sc.masks.save_masks(
-            {"a": torch.ones(2).bool()}, "absent/folder/masks"
-        ),
+        lambda: sc.masks.save_masks({"a": torch.ones(2).bool()}, "absent/folder/masks"),
         "cannot be written.*a folder that exists",
     ),
     "masks of numbers saved": (

@@ -46,15 +46,10 @@ def test_parameter_counts_are_the_published_ones(name, options):
 
 def test_wrn_20_32_is_counted_by_hand():
     w = 32
-    convolutions = 9 * (
-        3 * w + 6 * w * w + 2 * w * w + 5 * 4 * w * w + 8 * w * w + 5 * 16 * w * w
-    )
+    convolutions = 9 * (3 * w + 6 * w * w + 2 * w * w + 5 * 4 * w * w + 8 * w * w + 5 * 16 * w * w)
     shortcuts = 2 * w * w + 8 * w * w
     norms = 2 * (7 * w + 7 * 2 * w + 7 * 4 * w)
-    assert (
-        count(build("wrn-20-32"))
-        == convolutions + shortcuts + norms + 4 * w * 10 + 10
-    )
+    assert count(build("wrn-20-32")) == convolutions + shortcuts + norms + 4 * w * 10 + 10
 
 
 @pytest.mark.parametrize("name", MODELS.names())
@@ -73,26 +68,19 @@ def test_every_model_maps_images_to_finite_logits_and_backpropagates(name):
 def test_the_generator_decides_every_weight_and_nothing_else_is_drawn(name):
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    one, two = (
-        build(name, generator=torch.Generator().manual_seed(3)) for _ in range(2)
-    )
+    one, two = (build(name, generator=torch.Generator().manual_seed(3)) for _ in range(2))
     other = build(name, generator=torch.Generator().manual_seed(4))
     assert torch.equal(torch.get_rng_state(), state)
     assert all(
         torch.equal(a, b)
-        for a, b in zip(
-            one.state_dict().values(), two.state_dict().values(), strict=True
-        )
+        for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True)
     )
     assert any(
-        not torch.equal(a, b)
-        for a, b in zip(one.parameters(), other.parameters(), strict=True)
+        not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True)
     )
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MODELS if MODELS[name].smallest > 1]
-)
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].smallest > 1])
 def test_the_smallest_image_passes_and_a_smaller_one_is_refused(name):
     made = MODELS[name]
     x = torch.zeros(1, made.in_channels, made.smallest, made.smallest)
@@ -112,21 +100,15 @@ def test_larger_images_pass_through_the_convolutional_networks():
 
 
 def test_kaiming_normal_has_variance_two_over_fan_in_and_zero_biases():
-    weight = build(
-        "lenet-300-100", generator=torch.Generator().manual_seed(0)
-    ).fc1.weight
+    weight = build("lenet-300-100", generator=torch.Generator().manual_seed(0)).fc1.weight
     # The sample variance of n normal numbers has relative standard deviation sqrt(2/n): six of
     # them, p < 2e-9.
-    assert abs(weight.var().item() / (2 / 784) - 1) < 6 * math.sqrt(
-        2 / weight.numel()
-    )
+    assert abs(weight.var().item() / (2 / 784) - 1) < 6 * math.sqrt(2 / weight.numel())
     assert not build("lenet-300-100").fc1.bias.any()
 
 
 def test_torch_rule_is_uniform_within_one_over_root_fan_in():
-    layer = build(
-        "lenet-300-100", init="torch", generator=torch.Generator().manual_seed(0)
-    ).fc1
+    layer = build("lenet-300-100", init="torch", generator=torch.Generator().manual_seed(0)).fc1
     assert 0.99 / 28 < layer.weight.abs().max() <= 1 / 28
     assert layer.bias.any()
 
@@ -134,9 +116,7 @@ def test_torch_rule_is_uniform_within_one_over_root_fan_in():
 def test_a_frozen_value_of_the_initialisation():
     model = build("lenet-5", generator=torch.Generator().manual_seed(0))
     assert model.fc3.bias.eq(0).all()
-    assert model.conv1.weight.sum().item() == pytest.approx(
-        1.974493384361267, rel=1e-6
-    )
+    assert model.conv1.weight.sum().item() == pytest.approx(1.974493384361267, rel=1e-6)
 
 
 def test_initialisation_does_not_depend_on_the_number_of_threads():
@@ -147,10 +127,7 @@ def test_initialisation_does_not_depend_on_the_number_of_threads():
         two = build("vgg-16", generator=torch.Generator().manual_seed(0))
     finally:
         torch.set_num_threads(threads)
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(one.parameters(), two.parameters(), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 def test_build_in_another_thread_leaves_the_meta_device_to_itself():
@@ -158,10 +135,7 @@ def test_build_in_another_thread_leaves_the_meta_device_to_itself():
     worker = threading.Thread(target=lambda: made.append(build("lenet-5")))
     worker.start()
     worker.join()
-    assert (
-        torch.zeros(1).device.type == "cpu"
-        and made[0].fc1.weight.device.type == "cpu"
-    )
+    assert torch.zeros(1).device.type == "cpu" and made[0].fc1.weight.device.type == "cpu"
 
 
 def test_batch_norm_starts_as_the_identity():
@@ -190,13 +164,9 @@ def test_errors_name_the_value_and_the_way_out():
         match="for wrn-16-8, there is no option 'depth'.* Known: classes, in_channels",
     ):
         build("wrn-16-8", depth=1)
-    with pytest.raises(
-        UnknownNameError, match="there is no initialisation 'kaiming'"
-    ):
+    with pytest.raises(UnknownNameError, match="there is no initialisation 'kaiming'"):
         build("lenet-5", init="kaiming")
-    with pytest.raises(
-        ArgumentError, match="at least one channel and one class, not 1 and 0"
-    ):
+    with pytest.raises(ArgumentError, match="at least one channel and one class, not 1 and 0"):
         build("lenet-5", classes=0)
     with pytest.raises(
         ArgumentError, match="cannot initialise '0': there is no rule for Embedding"

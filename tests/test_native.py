@@ -71,14 +71,10 @@ def test_a_refused_library_is_one_log_line(source, caplog, problem):
 
     with caplog.at_level(logging.WARNING, logger=LOG.name):
         assert native.kernel(source, refuse, **WORDS) is None
-    assert [r.getMessage() for r in caplog.records] == [
-        f"no answer, it is guessed: {problem}"
-    ]
+    assert [r.getMessage() for r in caplog.records] == [f"no answer, it is guessed: {problem}"]
 
 
-def test_a_source_that_does_not_compile_leaves_nothing_behind(
-    source, caplog, tmp_path
-):
+def test_a_source_that_does_not_compile_leaves_nothing_behind(source, caplog, tmp_path):
     files = set((tmp_path / "cache").iterdir())
     source.write_text("this is not C++")
     assert native.kernel(source, answer, **WORDS) is None
@@ -142,16 +138,12 @@ HARMS = {
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 @pytest.mark.parametrize("which", ["", ".sha256"], ids=["file", "seal"])
-def test_a_file_that_is_not_what_was_compiled_is_compiled_again(
-    source, monkeypatch, harm, which
-):
+def test_a_file_that_is_not_what_was_compiled_is_compiled_again(source, monkeypatch, harm, which):
     target = native.build(source)
     compiled, again = target.read_bytes(), []
     harm(target.with_name(target.name + which))
     compile_ = native._compile
-    monkeypatch.setattr(
-        native, "_compile", lambda *given: (again.append(given), compile_(*given))
-    )
+    monkeypatch.setattr(native, "_compile", lambda *given: (again.append(given), compile_(*given)))
     assert native.build(source) == target
     assert again, "the damaged file was taken"
     assert target.read_bytes() == compiled
@@ -164,7 +156,7 @@ def test_a_file_that_is_not_what_was_compiled_is_compiled_again(
 FIRST_STEP = """
 import torch
 from secateurs.optim import FactorizedSGD
-from secateurs.optim.factorized.step.compiled import kernel
+from secateurs.optim.factorized.compiled import kernel
 layer = torch.nn.Linear(4, 4)
 optimizer = FactorizedSGD(layer.parameters(), lr=.1, strength=.1)
 layer(torch.ones(1, 4)).sum().backward()
@@ -185,7 +177,7 @@ with torch.inference_mode():
 @pytest.mark.parametrize(
     ("code", "name"),
     [
-        (FIRST_STEP, "optim/factorized/step/compiled.cpp"),
+        (FIRST_STEP, "optim/factorized/compiled.cpp"),
         (FAST, "ship/fast/kernels.cpp"),
     ],
     ids=["first step", "accelerate"],

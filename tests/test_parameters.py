@@ -86,9 +86,7 @@ def test_all_problems_in_one_error():
         }
     )
     model.wave = nn.Parameter(torch.zeros(2, 2, dtype=torch.cfloat))
-    model.count = nn.Parameter(
-        torch.zeros(2, 2, dtype=torch.int8), requires_grad=False
-    )
+    model.count = nn.Parameter(torch.zeros(2, 2, dtype=torch.int8), requires_grad=False)
     with pytest.raises(ParameterError) as caught:
         prunable(model)
     for text in (
@@ -120,9 +118,7 @@ def tied_language_model():
     return model
 
 
-@pytest.mark.parametrize(
-    "where", [["*", "!lm_head*"], ["*weight", "!wte*"], "!lm_head*", None]
-)
+@pytest.mark.parametrize("where", [["*", "!lm_head*"], ["*weight", "!wte*"], "!lm_head*", None])
 def test_excluding_any_name_excludes_the_tensor(where):
     chosen = choose(tied_language_model(), where)
     assert "wte.weight" not in chosen.parameters
@@ -165,9 +161,7 @@ def test_pick_sees_ties_too():
 
 def test_predicates_of_two_and_three_arguments():
     two = prunable(Tied(), lambda name, parameter: name == "free")
-    three = prunable(
-        Tied(), lambda name, parameter, module: isinstance(module, nn.Linear)
-    )
+    three = prunable(Tied(), lambda name, parameter, module: isinstance(module, nn.Linear))
     assert list(two) == ["free"] and "head.weight" in three
     with pytest.raises(ParameterError, match="takes 1 arguments: it is called with"):
         prunable(Tied(), lambda name: True)

@@ -8,9 +8,7 @@ import secateurs as sc
 
 def test_reports_print_as_tables():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    recipe = sc.Recipe(
-        score="synflow", sparsity=0.5, rounds=2, schedule="exponential"
-    )
+    recipe = sc.Recipe(score="synflow", sparsity=0.5, rounds=2, schedule="exponential")
     pruned = sc.prune_(model, recipe, example=torch.zeros(1, 4))
     for result in (
         recipe.check(model, example=torch.zeros(1, 4)),
@@ -23,7 +21,5 @@ def test_reports_print_as_tables():
 
 
 def test_problems_keep_their_brackets():
-    plan = sc.Recipe(score="magnitude", sparsity=0.5, where=["[bold]x"]).check(
-        nn.Linear(2, 2)
-    )
+    plan = sc.Recipe(score="magnitude", sparsity=0.5, where=["[bold]x"]).check(nn.Linear(2, 2))
     assert "'[bold]x'" in str(plan)

@@ -93,19 +93,12 @@ def test_prunes_and_trains_unmodified(make, recipe, density):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     hold(model, pruned.masks, optimizer)
     train(model, model, optimizer)
-    assert all(
-        not model.get_parameter(name)[~mask].any()
-        for name, mask in pruned.masks.items()
-    )
-    assert (
-        list(model.state_dict()) == keys
-        and list(map(type, model.modules())) == modules
-    )
+    assert all(not model.get_parameter(name)[~mask].any() for name, mask in pruned.masks.items())
+    assert list(model.state_dict()) == keys and list(map(type, model.modules())) == modules
     fresh = make()
     fresh.load_state_dict(copy.deepcopy(model).state_dict())
     assert all(
-        torch.equal(a, b)
-        for a, b in zip(fresh.parameters(), model.parameters(), strict=True)
+        torch.equal(a, b) for a, b in zip(fresh.parameters(), model.parameters(), strict=True)
     )
 
 
@@ -118,14 +111,10 @@ def test_gradually_while_compiled():
     for _ in range(6):
         train(model, compiled, optimizer, steps=1)
         gradual.step()
-    kept = sum(
-        int(model.get_parameter(name).count_nonzero()) for name in gradual.masks
-    )
+    kept = sum(int(model.get_parameter(name).count_nonzero()) for name in gradual.masks)
     assert (
         kept
         == gradual.rounds[-1].kept
         == round(0.2 * sum(m.numel() for m in gradual.masks.values()))
     )
-    assert isinstance(model, nn.Module) and "_orig_mod" not in "".join(
-        model.state_dict()
-    )
+    assert isinstance(model, nn.Module) and "_orig_mod" not in "".join(model.state_dict())

@@ -24,10 +24,7 @@ def test_the_code_runs_and_prints_what_stands_below(tmp_path, monkeypatch, capsy
     run_page(ROOT / "README.md")
     printed, (shown,) = capsys.readouterr().out, blocks(ROOT / "README.md", "text")
     assert NUMBER.sub("#", printed) == NUMBER.sub("#", shown)
-    ours, theirs = (
-        [float(number) for number in NUMBER.findall(text)]
-        for text in (printed, shown)
-    )
+    ours, theirs = ([float(number) for number in NUMBER.findall(text)] for text in (printed, shown))
     assert ours == pytest.approx(theirs, rel=0.1)
 
 

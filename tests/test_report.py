@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from secateurs.report import page
-from secateurs.report.overlap import Overlap
 from secateurs.report.published import shipped
+from secateurs.report.tables import Overlap
 from study.example import example_store
 
 pytestmark = pytest.mark.slow
@@ -29,9 +29,7 @@ def browser():
     # In a container there is neither a sandbox of its own nor a display.
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
         options.add_argument(argument)
-    options.set_capability(
-        "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
-    )
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     service = webdriver.ChromeService(driver)
     with webdriver.Chrome(options=options, service=service) as found:
         yield found
@@ -65,9 +63,7 @@ def requests(browser):
     messages = (json.loads(e["message"]) for e in browser.get_log("performance"))
     sent = (m["message"] for m in messages)
     return [
-        m["params"]["request"]["url"]
-        for m in sent
-        if m["method"] == "Network.requestWillBeSent"
+        m["params"]["request"]["url"] for m in sent if m["method"] == "Network.requestWillBeSent"
     ]
 
 
@@ -85,9 +81,7 @@ def test_a_page_asks_for_itself_only_and_complains_of_nothing(shown):
 
 
 def test_names_that_are_programs_are_shown_as_text(shown, rows):
-    evil = [
-        replace(row, label=EVIL, model=EVIL, reason=EVIL, data=EVIL) for row in rows
-    ]
+    evil = [replace(row, label=EVIL, model=EVIL, reason=EVIL, data=EVIL) for row in rows]
     laid = Overlap(
         data=EVIL,
         model=EVIL,
@@ -113,9 +107,7 @@ def test_a_script_put_into_the_page_does_not_run(shown):
         "s.textContent = 'document.title = \"run\"'; document.body.append(s);"
     )
     assert browser.title == "example"
-    assert any(
-        "Content Security Policy" in e["message"] for e in browser.get_log("browser")
-    )
+    assert any("Content Security Policy" in e["message"] for e in browser.get_log("browser"))
 
 
 def test_the_mark_under_the_pointer_speaks(shown):

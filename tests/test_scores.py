@@ -24,9 +24,7 @@ def resnet() -> tuple[nn.Module, torch.Tensor]:
         layer_type="basic",
         num_labels=4,
     )
-    return transformers.ResNetForImageClassification(config), torch.randn(
-        2, 3, 16, 16
-    )
+    return transformers.ResNetForImageClassification(config), torch.randn(2, 3, 16, 16)
 
 
 def vit() -> tuple[nn.Module, torch.Tensor]:
@@ -90,13 +88,9 @@ def test_a_torch_transformer_is_scored_by_all_but_wanda():
     model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     x = torch.randn(2, 5, 8)
     for name in set(SCORES.names()) - {"wanda", "path"}:
-        scores = sc.score(
-            model, name, batch=(x, x), loss=F.mse_loss, example=x, generator=seeded()
-        )
+        scores = sc.score(model, name, batch=(x, x), loss=F.mse_loss, example=x, generator=seeded())
         assert len(scores) == 4, name
-    with pytest.raises(
-        sc.errors.ParameterError, match="no input of 'self_attn.in_proj_weight'"
-    ):
+    with pytest.raises(sc.errors.ParameterError, match="no input of 'self_attn.in_proj_weight'"):
         sc.score(model, "wanda", batch=x)
     assert len(sc.score(model, "wanda", batch=x, where="linear*.weight")) == 2
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import secateurs as sc
+from secateurs.channels import normalize_, rescale_random_
 from secateurs.graph import capture
-from secateurs.paths import normalize_, rescale_random_
 from secateurs.stateless import call_with
 
 
@@ -53,12 +53,8 @@ USES = {
     "normalize_": lambda model: normalize_(model, X[:1]),
     "rescale_random_": lambda model: rescale_random_(model, X[:1]),
     "compact": lambda model: sc.compact(model, X[:1]),
-    "certify": lambda model: sc.certify(
-        model, model, around=X[:1], radius=0.1, restarts=0
-    ),
-    "call_with": lambda model: call_with(
-        model, {"two.weight": torch.eye(3).double()}, (X,)
-    ),
+    "certify": lambda model: sc.certify(model, model, around=X[:1], radius=0.1, restarts=0),
+    "call_with": lambda model: call_with(model, {"two.weight": torch.eye(3).double()}, (X,)),
 }
 
 

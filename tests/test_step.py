@@ -20,9 +20,7 @@ def test_parse(written, step):
     assert hash(Step.parse(written)) == hash(step)
 
 
-@pytest.mark.parametrize(
-    "written", ["ep", "-1it", "1.5ep", "10 epochs", "1ep2it", "", None, 1.5]
-)
+@pytest.mark.parametrize("written", ["ep", "-1it", "1.5ep", "10 epochs", "1ep2it", "", None, 1.5])
 def test_what_is_not_a_step_is_refused_with_the_three_ways_to_write_one(written):
     with pytest.raises(
         ArgumentError,
@@ -48,16 +46,12 @@ def test_iterations():
     assert Step.parse("2ep").iterations(391) == 782
     assert Step.parse("7it").iterations() == 7
     for batches in (None, 0):
-        with pytest.raises(
-            ArgumentError, match="'2ep' counts epochs .* give batches_per_epoch"
-        ):
+        with pytest.raises(ArgumentError, match="'2ep' counts epochs .* give batches_per_epoch"):
             Step.parse("2ep").iterations(batches)
 
 
 def test_comparisons_within_one_unit_only():
-    assert (
-        Step(3) < 4 and Step(3) <= "3it" and Step(4) > Step(3) and Step(4) >= Step(4)
-    )
+    assert Step(3) < 4 and Step(3) <= "3it" and Step(4) > Step(3) and Step(4) >= Step(4)
     assert sorted([Step(9, "ep"), Step(1, "ep")])[0] == Step(1, "ep")
     assert Step(3) != Step(3, "ep")
     for compare in (
@@ -66,7 +60,5 @@ def test_comparisons_within_one_unit_only():
         lambda a, b: a > b,
         lambda a, b: a >= b,
     ):
-        with pytest.raises(
-            ArgumentError, match="'3it' and '1ep' are counted in different units"
-        ):
+        with pytest.raises(ArgumentError, match="'3it' and '1ep' are counted in different units"):
             compare(Step(3), Step(1, "ep"))

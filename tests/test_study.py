@@ -65,9 +65,7 @@ after = "init"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("asked", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
-)
+@pytest.mark.parametrize(("asked", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_end_a_study_with_everything_saved(tmp_path, asked, code, capsys):
     file = tmp_path / "long.toml"
     file.write_text(FILE)
@@ -89,9 +87,7 @@ def test_signals_end_a_study_with_everything_saved(tmp_path, asked, code, capsys
     workers = chaos.children(process.pid)
     assert len(workers) == 2
     begun = time.monotonic()
-    os.killpg(process.pid, asked) if asked == signal.SIGINT else process.send_signal(
-        asked
-    )
+    os.killpg(process.pid, asked) if asked == signal.SIGINT else process.send_signal(asked)
     _, errors = process.communicate(timeout=120)
     took = time.monotonic() - begun
     assert process.returncode == code, errors
@@ -211,16 +207,14 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
 
 
 def test_a_second_driver_is_refused(tmp_path):
-    from secateurs.study.keeping.lock import only_writer
+    from secateurs.study.store import only_writer
 
     with Store.create(tmp_path / "s") as held, only_writer(held.folder):
         code = (
-            "from pathlib import Path; from secateurs.study.keeping.lock import only_writer\n"
+            "from pathlib import Path; from secateurs.study.store import only_writer\n"
             f"with only_writer(Path({str(held.folder)!r})): pass"
         )
-        told = subprocess.run(
-            [sys.executable, "-c", code], env=ENV, capture_output=True, text=True
-        )
+        told = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True)
     assert told.returncode == 1
     assert f"being written by another process ({os.getpid()})" in told.stderr
 
@@ -257,7 +251,5 @@ def test_a_signal_leaves_a_checkpoint_and_the_next_call_goes_on(tmp_path):
         assert held.held(sent[0]).keys() == {"checkpoint"}
         assert held.counts() == {"waiting": 2}
     with run(study, tmp_path / "s") as held, run(study, tmp_path / "t") as other:
-        assert [row.result() for row in held.rows()] == [
-            row.result() for row in other.rows()
-        ]
+        assert [row.result() for row in held.rows()] == [row.result() for row in other.rows()]
         assert held.held(sent[0]) == {}

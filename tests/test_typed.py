@@ -103,9 +103,5 @@ def test_a_users_file_sees_our_types(tmp_path):
     revealed = checked(tmp_path, USER)
     assert "dict[str, torch" in revealed, revealed
     assert 'note: Revealed type is "int"' in revealed
-    assert (
-        'Argument "depth" to "FactorizedSGD" has incompatible type "str"' in revealed
-    )
-    assert "found 1 error" in revealed.lower().replace(
-        "found 1 error in 1 file", "found 1 error"
-    )
+    assert 'Argument "depth" to "FactorizedSGD" has incompatible type "str"' in revealed
+    assert "found 1 error" in revealed.lower().replace("found 1 error in 1 file", "found 1 error")

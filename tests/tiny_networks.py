@@ -42,9 +42,7 @@ class ConvBatchNorm(nn.Module):
 class MaxPooled(nn.Module):
     def __init__(self, *, overlapping: bool = False) -> None:
         super().__init__()
-        pool = (
-            nn.MaxPool2d(3, stride=2, padding=1) if overlapping else nn.MaxPool2d(2)
-        )
+        pool = nn.MaxPool2d(3, stride=2, padding=1) if overlapping else nn.MaxPool2d(2)
         self.body = nn.Sequential(
             nn.Conv2d(1, 3, 3, padding=1),
             nn.ReLU(),
@@ -76,9 +74,7 @@ class UShaped(nn.Module):
 
 
 def fully_connected() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3)
-    )
+    return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3))
 
 
 KINDS = {
@@ -91,24 +87,18 @@ KINDS = {
 }
 
 
-def randomize(
-    model: nn.Module, generator: torch.Generator, scale: float = 1.0
-) -> nn.Module:
+def randomize(model: nn.Module, generator: torch.Generator, scale: float = 1.0) -> nn.Module:
     """Random weights, biases and statistics, in eval mode."""
     for name, tensor in model.state_dict().items():
         if not tensor.is_floating_point():
             continue
         noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
         fan = max(1, tensor[0].numel()) ** 0.5 if tensor.ndim > 1 else 2.0
-        tensor.copy_(
-            noise.abs() + 0.5 if "running_var" in name else scale * noise / fan
-        )
+        tensor.copy_(noise.abs() + 0.5 if "running_var" in name else scale * noise / fan)
     return model.eval()
 
 
-def pruned(
-    model: nn.Module, generator: torch.Generator, share: float = 0.5
-) -> nn.Module:
+def pruned(model: nn.Module, generator: torch.Generator, share: float = 0.5) -> nn.Module:
     """A copy with some weights zero: same signs, dominated."""
     return _changed(
         model,
@@ -127,17 +117,11 @@ def rounded(model: nn.Module, bits: int = 8) -> nn.Module:
     return _changed(model, nearest, norms=False)
 
 
-def tuned(
-    model: nn.Module, generator: torch.Generator, size: float = 0.1
-) -> nn.Module:
+def tuned(model: nn.Module, generator: torch.Generator, size: float = 0.1) -> nn.Module:
     """A copy moved at random, as fine-tuning does: signs change."""
     return _changed(
         model,
-        lambda w: (
-            w
-            + size
-            * torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w)
-        ),
+        lambda w: w + size * torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w),
     )
 
 

@@ -111,9 +111,7 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
                 yield from leaves(value[name], f"{key}[{name}]")
     elif isinstance(value, Sequence) and len(value) > 12:
         # Histograms and the like, in one line.
-        parts = [
-            leaf for i, part in enumerate(value) for leaf in leaves(part, f"[{i}]")
-        ]
+        parts = [leaf for i, part in enumerate(value) for leaf in leaves(part, f"[{i}]")]
         made = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
         yield key, f"{len(value)} parts:{made}"
     elif isinstance(value, Sequence):
@@ -140,17 +138,11 @@ def whole(tensors: Mapping[str, Tensor]) -> str:
 def refusal(error: BaseException, call: Mapping[str, Any]) -> str:
     """The class of an error and the names that it tells: of parameters and of arguments."""
     # What an argument is called counts where its value is plain; a model is also a word.
-    names = {
-        name for name, value in call.items() if isinstance(value, str | int | float)
-    }
+    names = {name for name, value in call.items() if isinstance(value, str | int | float)}
     for value in call.values():
         if isinstance(value, nn.Module):
             names |= set(dict(value.named_parameters()))
-    told = sorted(
-        n
-        for n in names
-        if re.search(rf"(?<![\w.]){re.escape(n)}(?![\w])", str(error))
-    )
+    told = sorted(n for n in names if re.search(rf"(?<![\w.]){re.escape(n)}(?![\w])", str(error)))
     return " ".join([f"!{type(error).__name__}", *told])
 
 
@@ -346,9 +338,7 @@ NETWORKS = {
     **{f"seed {seed}": (partial(mlp, 6, 10, 8, 4), ((6,),)) for seed in range(6)},
 }
 LARGE = {"resnet18", "model resnet-20", "model lenet-300-100"}
-SMALL = [
-    name for name in NETWORKS if name not in LARGE and not name.startswith("model")
-]
+SMALL = [name for name in NETWORKS if name not in LARGE and not name.startswith("model")]
 
 
 def network(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Any]:
@@ -377,9 +367,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def thinned(
-    name: str, *, dtype: torch.dtype = torch.float32, rows: bool = True
-) -> tuple:
+def thinned(name: str, *, dtype: torch.dtype = torch.float32, rows: bool = True) -> tuple:
     """A network with half of its weights zero, whole rows of every second layer among them."""
     model, x = network(name, dtype)
     masks = sc.select(sc.score(model, "magnitude"), sparsity=0.5)
@@ -500,9 +488,7 @@ def budgets() -> Answers:
     yield "within", within_masks
     yield (
         "weights",
-        partial(
-            drawn, "mlp-wide", "magnitude", sparsity=0.5, how="sample", weights={}
-        ),
+        partial(drawn, "mlp-wide", "magnitude", sparsity=0.5, how="sample", weights={}),
     )
     for name in SMALL:
         yield f"report {name}", lambda name=name: sc.sparsity(thinned(name)[0])
@@ -541,16 +527,12 @@ def paths() -> Answers:
         for options in ({"split": True}, {"q": 2}, {"per_output": True}):
             yield (
                 f"norm {name} / {options}",
-                lambda name=name, options=options: sc.path_norm(
-                    *network(name, double), **options
-                ),
+                lambda name=name, options=options: sc.path_norm(*network(name, double), **options),
             )
         for options in ({"relative": True}, {"q": 2}):
             yield (
                 f"costs {name} / {options}",
-                lambda name=name, options=options: sc.path_costs(
-                    *network(name, double), **options
-                ),
+                lambda name=name, options=options: sc.path_costs(*network(name, double), **options),
             )
         yield f"metric {name}", partial(metric, name)
         yield f"penalty {name}", partial(penalty, name)
@@ -587,9 +569,7 @@ def penalty(name: str) -> Any:
     model, x = network(name, torch.float64)
     value = sc.path_norm_penalty(model, x)
     value.backward()
-    return value, {
-        n: p.grad for n, p in model.named_parameters() if p.grad is not None
-    }
+    return value, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
 
 @section
@@ -682,9 +662,7 @@ def certificate(name: str, change: str, **options: Any) -> Any:
 @section
 def certificates() -> Answers:
     methods = public("METHODS", "certify", "paths").names()
-    for name, change in itertools.product(
-        (f"tiny {kind}" for kind in KINDS), CHANGES
-    ):
+    for name, change in itertools.product((f"tiny {kind}" for kind in KINDS), CHANGES):
         yield f"{name} / {change}", partial(certificate, name, change)
         for method in methods:
             quick = {"methods": method, "restarts": 1, "steps": 1}
@@ -706,11 +684,7 @@ def certificates() -> Answers:
         "rounding": {"rounding": True},
         "no rounding": {"rounding": False},
         "box": {"box": lambda x: (x[:1] - 0.2, x[:1] + 0.3)},
-        "data": {
-            "data": lambda x: torch.cat(
-                [x * size for size in torch.linspace(0.5, 2, 20)]
-            )
-        },
+        "data": {"data": lambda x: torch.cat([x * size for size in torch.linspace(0.5, 2, 20)])},
         "clip": {"clip": (-1.0, 1.0)},
         "no search": {"restarts": 0},
         "effort": {"effort": 1e3},
@@ -756,9 +730,7 @@ def prune() -> Answers:
     from secateurs import prune as room
     from secateurs.scores import SCORES
 
-    for name, rule in itertools.product(
-        ("mlp-wide", "conv-norm", "recurrent"), SCORES.names()
-    ):
+    for name, rule in itertools.product(("mlp-wide", "conv-norm", "recurrent"), SCORES.names()):
         for rounds, schedule in ((1, None), (5, "exponential"), (4, "linear")):
             options = {"sparsity": 0.8, "rounds": rounds, "schedule": schedule}
             yield f"{name} / {rule} / {rounds}", partial(cut, name, rule, **options)
@@ -827,9 +799,7 @@ def to_bound(rule: str) -> Any:
     )
 
 
-def learn(
-    model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, start: int = 0
-) -> None:
+def learn(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, start: int = 0) -> None:
     x = model.example  # put there by `pupil`
     for step in range(start, start + steps):
         generator = seeded(step)
@@ -855,9 +825,7 @@ def imp(**options: Any) -> Any:
             for step in range(run.start, 5):
                 learn(model, optimizer, 1, start=step)
 
-    found = public("imp_", "prune")(
-        model, train, sparsity=0.7, per_round=0.3, **options
-    )
+    found = public("imp_", "prune")(model, train, sparsity=0.7, per_round=0.3, **options)
     return {
         "weights": model.state_dict(),
         "masks": found.masks,
@@ -870,9 +838,7 @@ def gradual() -> Any:
 
     model = pupil("mlp-norm")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    steps = Gradual(
-        model, sc.Recipe(sparsity=0.8), optimizer, start=2, end=12, every=3
-    )
+    steps = Gradual(model, sc.Recipe(sparsity=0.8), optimizer, start=2, end=12, every=3)
     done = []
     for step in range(15):
         learn(model, optimizer, 1, start=step)
@@ -884,9 +850,7 @@ def blocks() -> Any:
     torch.manual_seed(1)
     layers = nn.Sequential(*(mlp(16, 16, 16) for _ in range(3)))
     x = torch.randn(8, 16, generator=seeded())
-    found = sc.prune_blocks_(
-        layers, "wanda", batch=x, blocks=["0", "1", "2"], sparsity=0.5
-    )
+    found = sc.prune_blocks_(layers, "wanda", batch=x, blocks=["0", "1", "2"], sparsity=0.5)
     return {"weights": layers.state_dict(), "report": found.report}
 
 
@@ -894,9 +858,7 @@ def pruned_and_tuned() -> Any:
     from secateurs.optim import prune_and_tune_
 
     model = pupil("mlp-wide")
-    found = prune_and_tune_(
-        model, lambda optimizer: learn(model, optimizer, 3), to_sparsity=0.7
-    )
+    found = prune_and_tune_(model, lambda optimizer: learn(model, optimizer, 3), to_sparsity=0.7)
     return {"weights": model.state_dict(), "masks": found.masks}
 
 
@@ -908,9 +870,7 @@ def files() -> Answers:
     # Coarser values are saved with a bound on what they change.
     for name, values in itertools.product(("mlp", "tiny residual"), ("bf16", "int8")):
         yield f"sparse {name} / {values}", partial(sparse_file, name, values)
-    for score, pattern in itertools.product(
-        ("magnitude", "random"), ("unstructured", "2:4")
-    ):
+    for score, pattern in itertools.product(("magnitude", "random"), ("unstructured", "2:4")):
         yield f"pruned file {score} {pattern}", partial(pruned_file, score, pattern)
     for name in (
         "mlp-wide",
@@ -985,9 +945,7 @@ def optimizers() -> Answers:
 
     sgd = partial(FactorizedSGD, lr=0.02)
     every = itertools.product(["mlp-wide"], (2, 3, 4, 8), INITS)
-    few = itertools.product(
-        ["conv-norm", "mlp-norm", "added"], (2, 3), ("dwf", "pretrained")
-    )
+    few = itertools.product(["conv-norm", "mlp-norm", "added"], (2, 3), ("dwf", "pretrained"))
     for name, depth, init in (*every, *few):
         for fused in (True, False):
             options = {"depth": depth, "init": init, "fused": fused}
@@ -1004,23 +962,16 @@ def optimizers() -> Answers:
         "where": {"where": "0.*"},
         "freeze": {"freeze": 1e-6, "strength": 1e-2},
         "target": {"target_sparsity": 0.8, "steps": 50, "strength": 1e-3},
-        **{
-            f"groups {g}": {"groups": g}
-            for g in ("neuron", "channel", "kernel", "block")
-        },
+        **{f"groups {g}": {"groups": g} for g in ("neuron", "channel", "kernel", "block")},
         "shared": {"groups": "neuron", "shared": 2},
         **{
             f"schedule {s}": {"schedule": s, "steps": 50}
             for s in ("ramp-hold-relax", "ramp", "relax", "constant")
         },
     }
-    for (key, options), name in itertools.product(
-        variants.items(), ("mlp-wide", "conv-norm")
-    ):
+    for (key, options), name in itertools.product(variants.items(), ("mlp-wide", "conv-norm")):
         for fused in (None, False):
-            made = partial(
-                factorized, name, sgd, fused=fused, **{"init": "dwf", **options}
-            )
+            made = partial(factorized, name, sgd, fused=fused, **{"init": "dwf", **options})
             yield f"sgd {name} / {key} / fused {fused}", made
     bases = {
         "SGD": {"lr": 0.05, "momentum": 0.9},
@@ -1108,9 +1059,7 @@ def stable_rate() -> Any:
     return largest_stable_lr(
         model,
         lambda m: squares(m(x), y),
-        lambda m, lr: FactorizedSGD(
-            m.parameters(), lr=lr, init="dwf", generator=seeded()
-        ),
+        lambda m, lr: FactorizedSGD(m.parameters(), lr=lr, init="dwf", generator=seeded()),
         trials=3,
         steps=10,
     )
@@ -1120,9 +1069,7 @@ def forecasted(schedule: str | None) -> Any:
     from secateurs.optim import forecast
 
     return [
-        forecast(
-            strength=strength, steps=500, lr=0.1, momentum=momentum, schedule=schedule
-        )
+        forecast(strength=strength, steps=500, lr=0.1, momentum=momentum, schedule=schedule)
         for strength in (1e-4, 1e-2)
         for momentum in (0.0, 0.9)
     ]
@@ -1131,14 +1078,9 @@ def forecasted(schedule: str | None) -> Any:
 # -- theory and diagnosis ----------------------------------------------------------------------
 
 
-def sketching_inputs(
-    features: int = 7, examples: int = 9
-) -> tuple[Tensor, Tensor, Tensor]:
+def sketching_inputs(features: int = 7, examples: int = 9) -> tuple[Tensor, Tensor, Tensor]:
     X = torch.randn(features, examples, generator=seeded(1), dtype=torch.float64)
-    w0, w = (
-        torch.randn(features, generator=seeded(i), dtype=torch.float64)
-        for i in (2, 3)
-    )
+    w0, w = (torch.randn(features, generator=seeded(i), dtype=torch.float64) for i in (2, 3))
     return X, w0, w
 
 
@@ -1222,9 +1164,7 @@ def pruning_theorems(t: Any) -> Answers:
     laws = ("uniform", "bounded", "normal", "subgaussian")
     between = [t.Between(lipschitz=1.1, bias=0.2, rest=0.1)] * 4
     widths = [32, 64, 48, 8]
-    for law, amount in itertools.product(
-        laws, ({"alpha": 0.3}, {"alpha": 0.8}, {"counts": [100]})
-    ):
+    for law, amount in itertools.product(laws, ({"alpha": 0.3}, {"alpha": 0.8}, {"counts": [100]})):
         for name in ("theorem_1_explicit", "theorem_1_global", "theorem_2_explicit"):
             call = partial(getattr(t, name), widths, delta=0.05, law=law, **amount)
             yield f"{name} {law} / {amount}", call
@@ -1238,25 +1178,19 @@ def pruning_theorems(t: Any) -> Answers:
             f"theorem_2_explicit without {law} / {amount}",
             partial(call, replacement=False),
         )
-        thresholds = partial(
-            t.theorem_1_explicit, widths, delta=0.05, law=law, thresholds=[0.02]
-        )
+        thresholds = partial(t.theorem_1_explicit, widths, delta=0.05, law=law, thresholds=[0.02])
         yield (
             f"theorem_1_explicit thresholds {law} / {amount}",
             partial(thresholds, **amount),
         )
     settings = {
         "small": t.ConvSetting(depth=4, channels=16, kernel=3, map_size=8),
-        "wide": t.ConvSetting(
-            depth=3, channels=1000, kernel=3, map_size=400, lipschitz=1.1
-        ),
+        "wide": t.ConvSetting(depth=3, channels=1000, kernel=3, map_size=400, lipschitz=1.1),
         "other": t.ConvSetting(
             depth=4, channels=64, kernel=1, map_size=4, input_channels=1, input_size=6
         ),
     }
-    for (name, setting), alpha in itertools.product(
-        settings.items(), (0.4, 0.8, 1.5)
-    ):
+    for (name, setting), alpha in itertools.product(settings.items(), (0.4, 0.8, 1.5)):
         for law in laws:
             for theorem in ("theorem_3_explicit", "theorem_3_magnitude"):
                 call = partial(getattr(t, theorem), setting, delta=0.1, law=law)
@@ -1282,13 +1216,9 @@ def pruning_theorems(t: Any) -> Answers:
                     **moments,
                 ),
             )
-        without = partial(
-            t.theorem_3_explicit, setting, delta=0.1, alpha=alpha, replacement=False
-        )
+        without = partial(t.theorem_3_explicit, setting, delta=0.1, alpha=alpha, replacement=False)
         yield f"theorem_3_explicit without {name} / {alpha}", without
-    for rank, count, below in itertools.product(
-        (1, 10, 1000), (1000, 10**6), (1e-3, 0.1, 0.9)
-    ):
+    for rank, count, below in itertools.product((1, 10, 1000), (1000, 10**6), (1e-3, 0.1, 0.9)):
         for printed in (False, True):
             key = f"{rank} / {count} / {below}"
             yield (
@@ -1311,13 +1241,9 @@ def norms_and_lemmas(t: Any) -> Answers:
     for constant in (t.LATALA_CONSTANT, t.LATALA_MEASURED):
         yield (
             f"lemma_4 {constant}",
-            partial(
-                t.lemma_4, matrices[0], 1.5 * matrices[0] ** 2, constant=constant
-            ),
+            partial(t.lemma_4, matrices[0], 1.5 * matrices[0] ** 2, constant=constant),
         )
-    for excess, mean, printed in itertools.product(
-        (0.1, 1.0, 8.0), (0.5, 100.0), (False, True)
-    ):
+    for excess, mean, printed in itertools.product((0.1, 1.0, 8.0), (0.5, 100.0), (False, True)):
         key = f"{excess} {mean} {printed}"
         yield f"lemma_5 {key}", partial(t.lemma_5, excess, mean, as_printed=printed)
     for bins, balls, printed in itertools.product(
@@ -1411,9 +1337,7 @@ def sketching(t: Any) -> Answers:
             for exact in (False, True):
                 yield (
                     f"theorem_44 {s} {printed} {exact}",
-                    partial(
-                        t.theorem_44, w0, w, s=s, exact=exact, as_printed=printed
-                    ),
+                    partial(t.theorem_44, w0, w, s=s, exact=exact, as_printed=printed),
                 )
             constants = t.NtkConstants(K=1.5, R0=0.3, lambda_min=0.2)
             columns = torch.linspace(0.5, 2, 7, dtype=torch.float64)
@@ -1447,9 +1371,7 @@ def sketching(t: Any) -> Answers:
         for method in t.SKETCHES.names():
             yield (
                 f"mask {s} {method}",
-                lambda s=s, method=method: t.sketch_mask(
-                    p, s, seeded(), method=method
-                ),
+                lambda s=s, method=method: t.sketch_mask(p, s, seeded(), method=method),
             )
     yield "probabilities", partial(t.sketch_probabilities, X, w0, uniform=0.2)
     yield "leverage", partial(t.leverage_scores, X)
@@ -1490,13 +1412,9 @@ def plans(t: Any) -> Answers:
     for scheme, wish in itertools.product(FILTERS, wishes):
         yield (
             f"plan {scheme} / {wish} / widths",
-            partial(
-                t.plan, [3, 16, 16, 10], scheme=scheme, kernel=3, input_size=8, **wish
-            ),
+            partial(t.plan, [3, 16, 16, 10], scheme=scheme, kernel=3, input_size=8, **wish),
         )
-    for name, scheme, wish in itertools.product(
-        SMALL, (*SCHEMES, *FILTERS), wishes[:2]
-    ):
+    for name, scheme, wish in itertools.product(SMALL, (*SCHEMES, *FILTERS), wishes[:2]):
         if name.startswith(("mlp", "chain", "seed", "tiny", "linear")):
             yield (
                 f"plan {name} / {scheme} / {wish}",
@@ -1506,11 +1424,7 @@ def plans(t: Any) -> Answers:
 
 def planned(t: Any, name: str, scheme: str, wish: Mapping[str, Any]) -> Any:
     model, x = network(name)
-    size = (
-        {"input_size": tuple(x.shape[2:])}
-        if isinstance(x, Tensor) and x.ndim > 2
-        else {}
-    )
+    size = {"input_size": tuple(x.shape[2:])} if isinstance(x, Tensor) and x.ndim > 2 else {}
     return t.plan(model, scheme=scheme, **size, **wish)
 
 
@@ -1630,9 +1544,7 @@ def refusals() -> Answers:
         sc.accelerate: [{"model": model, "example": x, "tune": "fast"}],
         sc.load_masks: [{"path": "/nowhere/masks.safetensors"}],
         sc.load_sparse: [{"path": "/nowhere/model.safetensors"}],
-        sc.save_sparse: [
-            {"model": model, "path": "/nowhere/else/m.safetensors", "values": "int3"}
-        ],
+        sc.save_sparse: [{"model": model, "path": "/nowhere/else/m.safetensors", "values": "int3"}],
         sc.hold: [
             {
                 "model": model,
@@ -1709,9 +1621,7 @@ def rows_of(name: str) -> Any:
 
 
 def command(*arguments: str) -> str:
-    path = os.pathsep.join(
-        filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH")))
-    )
+    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-m", "secateurs", "reproduce", *arguments],
         env={**os.environ, "PYTHONPATH": path},
@@ -1739,9 +1649,7 @@ def collect(name: str) -> dict[str, Any]:
     """All leaves of a section by their keys."""
     found: dict[str, Any] = {}
     for key, thunk in SECTIONS[name]():
-        found.update(
-            (f"{key}{leaf}" if leaf else key, value) for leaf, value in ask(thunk)
-        )
+        found.update((f"{key}{leaf}" if leaf else key, value) for leaf, value in ask(thunk))
     return found
 
 
@@ -1750,14 +1658,10 @@ def spent() -> float:
     return sum(os.times()[:4])
 
 
-def differences(
-    name: str, was: Mapping[str, Any], now: Mapping[str, Any]
-) -> list[Difference]:
+def differences(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
     absent = "(not there)"
     return [
-        Difference(
-            section=name, key=key, was=was.get(key, absent), now=now.get(key, absent)
-        )
+        Difference(section=name, key=key, was=was.get(key, absent), now=now.get(key, absent))
         for key in sorted({*was, *now})
         if was.get(key, absent) != now.get(key, absent)
     ]
@@ -1774,9 +1678,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=("write", "compare"))
     parser.add_argument("file", type=Path)
-    parser.add_argument(
-        "--only", action="append", choices=SECTIONS, help="a section; repeatable"
-    )
+    parser.add_argument("--only", action="append", choices=SECTIONS, help="a section; repeatable")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     # What torch and the package log about calls that are meant to fail.
@@ -1806,9 +1708,7 @@ def answer(given: argparse.Namespace) -> int:
             given.file.write_text(json.dumps(held, indent=0, sort_keys=True))
             continue
         for found in differences(name, held.get(name, {}), answers):
-            print(
-                f"{found.section}: {found.key}\n    was {found.was}\n    now {found.now}"
-            )
+            print(f"{found.section}: {found.key}\n    was {found.was}\n    now {found.now}")
             changed += 1
     if given.what == "compare":
         print(f"{changed} differences")

@@ -70,9 +70,7 @@ class Selection:
         return [[t.name for t in part] for part in (first, second) if part]
 
 
-def _within(
-    tests: list[Test], seconds: float, count: int
-) -> tuple[list[Test], list[Test]]:
+def _within(tests: list[Test], seconds: float, count: int) -> tuple[list[Test], list[Test]]:
     """As many as fit into the time (one at least), and the others."""
     taken, left, total = [], [], 0.0
     for test in tests:
@@ -140,9 +138,7 @@ def _who(log: Path, code: int) -> str:
     return f"red: {failed[0] if failed else f'exit {code}'}"
 
 
-def judge(
-    folder: Path, selection: Selection, site: Site, new: str
-) -> dict[str, object]:
+def judge(folder: Path, selection: Selection, site: Site, new: str) -> dict[str, object]:
     path = folder / "src" / site.path
     source = path.read_bytes()
     rounds = selection.rounds(site)
@@ -169,9 +165,7 @@ def judge(
     }
 
 
-def _with_mutant(
-    folder: Path, path: Path, mutant: bytes, tests: list[str], limit: float
-) -> str:
+def _with_mutant(folder: Path, path: Path, mutant: bytes, tests: list[str], limit: float) -> str:
     """The verdict of the tests on the changed file, which is put back whatever happens."""
     source = path.read_bytes()
     path.write_bytes(mutant)
@@ -200,9 +194,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a part of the paths to draw from")
-    parser.add_argument(
-        "--out", type=Path, help="JSON lines; goes on where it stopped"
-    )
+    parser.add_argument("--out", type=Path, help="JSON lines; goes on where it stopped")
     return parser.parse_args()
 
 
@@ -223,9 +215,7 @@ def main() -> None:
         for site, new in mutants[done:]:
             row = judge(folder, selection, site, new)
             red += str(row["verdict"]).startswith("red")
-            print(
-                *(row[k] for k in ("place", "change", "verdict", "seconds")), sep="  "
-            )
+            print(*(row[k] for k in ("place", "change", "verdict", "seconds")), sep="  ")
             sys.stdout.flush()
             if options.out:
                 with open(options.out, "a", encoding="utf-8") as file:

@@ -82,9 +82,7 @@ def sites_of(source: bytes, path: str) -> list[Site]:
     return found
 
 
-def draw(
-    places: list[Site], count: int, generator: random.Random
-) -> list[tuple[Site, str]]:
+def draw(places: list[Site], count: int, generator: random.Random) -> list[tuple[Site, str]]:
     """`count` different sites, each with one of its exchanges."""
     chosen = generator.sample(places, min(count, len(places)))
     return [(site, generator.choice(site.choices)) for site in chosen]
@@ -96,17 +94,11 @@ def _operations(
     """(left, operator, right, the function around it); `within` is the prefix of names."""
     if isinstance(node, ast.Compare):
         lefts = [node.left, *node.comparators]
-        for left, operator, right in zip(
-            lefts, node.ops, node.comparators, strict=False
-        ):
+        for left, operator, right in zip(lefts, node.ops, node.comparators, strict=False):
             yield left, operator, right, function
-    elif isinstance(node, ast.BinOp) and _is_arithmetic(
-        node.op, node.left, node.right
-    ):
+    elif isinstance(node, ast.BinOp) and _is_arithmetic(node.op, node.left, node.right):
         yield node.left, node.op, node.right, function
-    elif isinstance(node, ast.AugAssign) and _is_arithmetic(
-        node.op, node.target, node.value
-    ):
+    elif isinstance(node, ast.AugAssign) and _is_arithmetic(node.op, node.target, node.value):
         yield node.target, node.op, node.value, function
     for name, field in ast.iter_fields(node):
         # Annotations are not computed with.
@@ -129,8 +121,7 @@ def _names(node: ast.AST, function: str, within: str) -> tuple[str, str]:
 def _is_arithmetic(operator: ast.AST, *sides: ast.expr) -> bool:
     """Text is added and formatted with the same operators; that is not meant."""
     text = any(
-        isinstance(s, ast.JoinedStr)
-        or (isinstance(s, ast.Constant) and isinstance(s.value, str))
+        isinstance(s, ast.JoinedStr) or (isinstance(s, ast.Constant) and isinstance(s.value, str))
         for s in sides
     )
     return type(operator) in EXCHANGES and not text

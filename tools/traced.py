@@ -34,9 +34,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 def write(test: str, seconds: float, called: set[CodeType]) -> None:
     ours = (c for c in called if c.co_filename.startswith(SOURCE))
-    functions = {
-        f"{code.co_filename[len(SOURCE) :]}:{code.co_qualname}" for code in ours
-    }
+    functions = {f"{code.co_filename[len(SOURCE) :]}:{code.co_qualname}" for code in ours}
     row = {
         "test": test,
         "seconds": round(seconds, 3),

@@ -12,6 +12,8 @@ from secateurs.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from secateurs import (
+        certificates,
+        channels,
         compat,
         data,
         errors,
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
         theory,
         train,
     )
+    from secateurs.certificates import certify
+    from secateurs.channels import compact, normalize_, rescale_random_
+    from secateurs.channels.macs import macs
     from secateurs.diagnosis import measure_pruning
     from secateurs.diagnosis.diagnose import diagnose
     from secateurs.graph import capture
@@ -34,18 +39,15 @@ if TYPE_CHECKING:
     from secateurs.masks.select import select
     from secateurs.optim import hold
     from secateurs.paths import (
-        certify,
         generalization_bounds,
         lifting,
         lipschitz_bounds,
         liveness,
         log2_path_norm,
-        normalize_,
         path_costs,
         path_metric,
         path_norm,
         path_norm_penalty,
-        rescale_random_,
     )
     from secateurs.prune import (
         Recipe,
@@ -61,22 +63,22 @@ if TYPE_CHECKING:
     from secateurs.scores import score
     from secateurs.ship import (
         accelerate,
-        compact,
-        export,
         latency_table,
         load_sparse,
-        measure,
         read_sparse,
         save_sparse,
     )
-    from secateurs.ship.macs import macs
+    from secateurs.ship.export import export
+    from secateurs.ship.measure import measure
 
 __all__ = [
     "Recipe",
     "accelerate",
     "apply_",
     "capture",
+    "certificates",
     "certify",
+    "channels",
     "check_invariance",
     "compact",
     "compat",

@@ -148,9 +148,7 @@ class MissingExtra(SecateursError, ImportError):
 
     @classmethod
     def of(cls, package: str, *, extra: str) -> "MissingExtra":
-        return cls(
-            f"{package} is not installed. Install it with: pip install 'secateurs[{extra}]'"
-        )
+        return cls(f"{package} is not installed. Install it with: pip install 'secateurs[{extra}]'")
 
 
 def first_line(error: BaseException) -> str:
@@ -172,9 +170,7 @@ def problems_of(*checks: Callable[[], object]) -> list[SecateursError]:
 def refuse(what: str, problems: Sequence[SecateursError]) -> None:
     """Raise all problems as one error, if there are any."""
     if problems:
-        raise one_error(what, problems) from (
-            problems[0] if len(problems) == 1 else None
-        )
+        raise one_error(what, problems) from (problems[0] if len(problems) == 1 else None)
 
 
 def one_error(what: str, problems: Sequence[SecateursError]) -> SecateursError:
@@ -184,7 +180,5 @@ def one_error(what: str, problems: Sequence[SecateursError]) -> SecateursError:
     kind = kinds.pop() if len(kinds) == 1 else ArgumentError
     if len(problems) == 1:
         return kind(f"{what}: {problems[0]}")
-    told = " ".join(
-        f"({number}) {problem}" for number, problem in enumerate(problems, start=1)
-    )
+    told = " ".join(f"({number}) {problem}" for number, problem in enumerate(problems, start=1))
     return kind(f"{what}, {len(problems)} problems: {told}")

@@ -18,9 +18,7 @@ _UNSEEN = re.compile(
 )
 
 _FORMULA = tuple("=+-@＝＋－＠")
-_NUMBER = re.compile(
-    r"[+-]?(\d[\d,_]*\.?\d*|\.\d+)([eE][+-]?\d+)? ?[%×]?|[+-](inf|nan)"
-)
+_NUMBER = re.compile(r"[+-]?(\d[\d,_]*\.?\d*|\.\d+)([eE][+-]?\d+)? ?[%×]?|[+-](inf|nan)")
 
 _MARKDOWN = str.maketrans(
     {
@@ -73,9 +71,7 @@ def cell(value: object) -> object:
     return value
 
 
-def write_csv(
-    file: TextIO, lines: Iterable[Iterable[object]], *, end: str = "\n"
-) -> None:
+def write_csv(file: TextIO, lines: Iterable[Iterable[object]], *, end: str = "\n") -> None:
     """Write lines of cells, each as `cell` has it."""
     # csv would end lines with \r\n by itself, which version control shows as a change of
     # every line.

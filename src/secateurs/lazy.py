@@ -31,9 +31,7 @@ class _Room(ModuleType):
     def __getattr__(self, name: str) -> Any:
         # `__getattr__` runs only for what is not there yet, so each name is looked up once.
         if name not in self._homes:
-            raise AttributeError(
-                f"module {self.__name__!r} has no attribute {name!r}"
-            )
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         home, original = self._homes[name]
         if home == self.__name__:
             return import_module(f"{home}.{original}")
@@ -56,9 +54,7 @@ def _stated(module: ModuleType) -> Iterator[tuple[str, tuple[str, str]]]:
     loader = module.__spec__.loader if module.__spec__ else None
     source = loader.get_source(module.__name__) if loader else None  # type: ignore[attr-defined]
     if source is None:
-        raise ImportError(
-            f"{module.__name__} reads its own source, which is missing."
-        )
+        raise ImportError(f"{module.__name__} reads its own source, which is missing.")
     for node in ast.parse(source).body:
         if not isinstance(node, ast.If) or ast.unparse(node.test) != "TYPE_CHECKING":
             continue

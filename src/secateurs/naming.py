@@ -33,9 +33,7 @@ def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 def _move(function: str, keywords: dict[str, Any], old: str, new: str) -> None:
     if new in keywords:
-        raise ArgumentError(
-            f"{function}({old}=, {new}=): {old} is the old name of {new}."
-        )
+        raise ArgumentError(f"{function}({old}=, {new}=): {old} is the old name of {new}.")
     warn(f"{function}({old}=...) is now {function}({new}=...)")
     keywords[new] = keywords.pop(old)
 

@@ -93,9 +93,7 @@ def cache_folder() -> Path:
     chosen = os.environ.get("SECATEURS_CACHE")
     if chosen:
         return Path(chosen)
-    return (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "secateurs"
-    )
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "secateurs"
 
 
 def _compiler() -> str:
@@ -160,11 +158,7 @@ def _fingerprint(source: Path, compiler: str) -> str:
     if info.exists():
         processor += "".join(
             sorted(
-                {
-                    x
-                    for x in info.read_text().splitlines()
-                    if x.startswith(("model name", "flags"))
-                }
+                {x for x in info.read_text().splitlines() if x.startswith(("model name", "flags"))}
             )
         )
     text = "\n".join([source.read_text(), version, processor, *_FLAGS])
@@ -177,9 +171,7 @@ def _compile(source: Path, compiler: str, target: Path) -> None:
     try:
         for extra in _ATTEMPTS:
             command = [compiler, *_FLAGS, *extra, str(source), "-o", str(temporary)]
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=300, check=False
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
             if done.returncode == 0:
                 _keep(temporary, target)
                 return

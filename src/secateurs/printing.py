@@ -66,9 +66,7 @@ class Printed:
     def __str__(self) -> str:
         # No colours and a fixed width: what is printed into a log is the same
         # everywhere.
-        console = Screen(
-            file=StringIO(), width=WIDTH, color_system=None, force_terminal=False
-        )
+        console = Screen(file=StringIO(), width=WIDTH, color_system=None, force_terminal=False)
         with console.capture() as captured:
             console.print(self.__rich__())
         return captured.get().rstrip()

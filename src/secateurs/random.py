@@ -68,11 +68,7 @@ def check_generator(generator: object) -> None:
     """Refuse what is no generator; a whole number is most likely meant as its seed."""
     if generator is None or isinstance(generator, torch.Generator):
         return
-    way = (
-        f"torch.Generator().manual_seed({generator})"
-        if isinstance(generator, int)
-        else "None"
-    )
+    way = f"torch.Generator().manual_seed({generator})" if isinstance(generator, int) else "None"
     raise ArgumentError(
         f"generator={generator!r} is a {type(generator).__name__}, not a torch.Generator: give"
         f" {way}."

@@ -96,8 +96,6 @@ def refuse_unknown(
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     ]
     kind = f"keyword of {function.__name__}"
-    wrong = [
-        unknown(kind, name, [*taken, *own]) for name in given if name not in taken
-    ]
+    wrong = [unknown(kind, name, [*taken, *own]) for name in given if name not in taken]
     if wrong:
         raise UnknownNameError("; ".join(wrong))

@@ -35,12 +35,8 @@ def call_with(
     named: dict[str, Tensor] = dict(model.named_buffers(remove_duplicate=False))
     named.update(model.named_parameters(remove_duplicate=False))
     given = {id(named[name]): tensor for name, tensor in tensors.items()}
-    places = {
-        name: given[id(own)] for name, own in _places(model) if id(own) in given
-    }
-    return torch.func.functional_call(
-        model, places, args, dict(kwargs or {}), tie_weights=False
-    )
+    places = {name: given[id(own)] for name, own in _places(model) if id(own) in given}
+    return torch.func.functional_call(model, places, args, dict(kwargs or {}), tie_weights=False)
 
 
 def _places(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

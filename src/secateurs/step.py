@@ -31,11 +31,7 @@ class Step:
     unit: Literal["it", "ep"] = "it"
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.count, bool)
-            or not isinstance(self.count, int)
-            or self.count < 0
-        ):
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 0:
             raise ArgumentError(
                 f"a step counts whole iterations or epochs from 0 on, not {self.count!r}."
             )
@@ -53,9 +49,7 @@ class Step:
             return written
         if isinstance(written, int):
             return cls(written)
-        match = (
-            _WRITTEN.fullmatch(written.strip()) if isinstance(written, str) else None
-        )
+        match = _WRITTEN.fullmatch(written.strip()) if isinstance(written, str) else None
         # "160" may mean epochs or iterations: better to ask.
         if match is None and isinstance(written, str) and written.strip().isdigit():
             count = written.strip()

@@ -26,18 +26,12 @@ def test_the_trainer_logs_the_sparsity(tmp_path):
         "use_cpu": True,
         "disable_tqdm": True,
     }
-    args = transformers.TrainingArguments(
-        str(tmp_path), max_steps=6, logging_steps=1, **options
-    )
+    args = transformers.TrainingArguments(str(tmp_path), max_steps=6, logging_steps=1, **options)
     callback = PruningCallback(Recipe(sparsity=0.5), start=0.0, end=0.5, cuts=2)
     data = [{"x": torch.randn(4), "labels": torch.tensor(0)} for _ in range(64)]
     model = Net()
-    trainer = transformers.Trainer(
-        model=model, args=args, train_dataset=data, callbacks=[callback]
-    )
+    trainer = transformers.Trainer(model=model, args=args, train_dataset=data, callbacks=[callback])
     trainer.train()
-    logged = [
-        row["sparsity"] for row in trainer.state.log_history if "sparsity" in row
-    ]
+    logged = [row["sparsity"] for row in trainer.state.log_history if "sparsity" in row]
     assert logged[-1] == 0.5
     assert int(model.layer.weight.count_nonzero()) == 16

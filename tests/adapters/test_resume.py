@@ -34,9 +34,7 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3)
-        )
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
 
     def forward(self, x, labels=None):
         loss = nn.functional.cross_entropy(self.layers(x), labels)
@@ -45,9 +43,7 @@ class Net(nn.Module):
 
 def rows():
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(96, 6, generator=generator), torch.randint(
-        0, 3, (96,), generator=generator
-    )
+    return torch.randn(96, 6, generator=generator), torch.randint(0, 3, (96,), generator=generator)
 
 
 def recipe(**changes):
@@ -59,9 +55,7 @@ class HuggingFace:
 
     skips = ("transformers", "accelerate")
 
-    def __init__(
-        self, folder, *, asked=None, seed=0, steps=STEPS, pruned=True, **given
-    ):
+    def __init__(self, folder, *, asked=None, seed=0, steps=STEPS, pruned=True, **given):
         from transformers import Trainer, TrainerCallback, TrainingArguments
 
         from secateurs.adapters import PruningCallback
@@ -113,9 +107,7 @@ class HuggingFace:
 
         weights = load_file(checkpoint / "model.safetensors")
         change(weights["layers.0.weight"])
-        save_file(
-            weights, checkpoint / "model.safetensors", metadata={"format": "pt"}
-        )
+        save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
 
 
 class Lightning:
@@ -123,9 +115,7 @@ class Lightning:
 
     skips = ("lightning",)
 
-    def __init__(
-        self, folder, *, asked=None, seed=0, steps=STEPS, pruned=True, **given
-    ):
+    def __init__(self, folder, *, asked=None, seed=0, steps=STEPS, pruned=True, **given):
         import lightning
 
         from secateurs.adapters import LightningPruning
@@ -138,9 +128,9 @@ class Lightning:
 
             def training_step(self, batch, index):
                 # Lightning begins its loader anew in the middle of an epoch: the step decides.
-                at = torch.randperm(
-                    96, generator=torch.Generator().manual_seed(self.global_step)
-                )[:8]
+                at = torch.randperm(96, generator=torch.Generator().manual_seed(self.global_step))[
+                    :8
+                ]
                 torch.manual_seed(self.global_step)
                 return self.net(self.x[at], self.y[at])["loss"]
 
@@ -166,9 +156,7 @@ class Lightning:
 
     def run(self, checkpoint=None):
         loader = torch.utils.data.DataLoader(torch.arange(12), batch_size=1)
-        self.trainer.fit(
-            self.module, loader, ckpt_path=checkpoint and str(checkpoint)
-        )
+        self.trainer.fit(self.module, loader, ckpt_path=checkpoint and str(checkpoint))
         return self
 
     @staticmethod
@@ -192,9 +180,7 @@ class Lightning:
         torch.save(saved, checkpoint)
 
 
-@pytest.fixture(
-    params=[HuggingFace, Lightning], ids=["huggingface", "lightning"], scope="module"
-)
+@pytest.fixture(params=[HuggingFace, Lightning], ids=["huggingface", "lightning"], scope="module")
 def loop(request):
     for package in request.param.skips:
         pytest.importorskip(package)
@@ -239,9 +225,7 @@ def same(first, second):
 
 def zeros(model):
     weights = [layer.weight for layer in model.layers if isinstance(layer, nn.Linear)]
-    return 1 - sum(int(w.count_nonzero()) for w in weights) / sum(
-        w.numel() for w in weights
-    )
+    return 1 - sum(int(w.count_nonzero()) for w in weights) / sum(w.numel() for w in weights)
 
 
 def test_the_whole_run_is_pruned(whole):
@@ -249,8 +233,7 @@ def test_the_whole_run_is_pruned(whole):
     total = sum(mask.numel() for mask in masks.values())
     assert sum(int(mask.sum()) for mask in masks.values()) == round(0.2 * total)
     assert any(
-        len(w.shape) > 1 and 0 < int(w.count_nonzero()) < w.numel()
-        for w in weights.values()
+        len(w.shape) > 1 and 0 < int(w.count_nonzero()) < w.numel() for w in weights.values()
     )
 
 
@@ -290,9 +273,7 @@ def test_random_masks_go_on_with_their_generator(loop, tmp_path):
     assert same(again.callback.masks, done.callback.masks)
 
 
-def test_a_checkpoint_without_the_state_is_proved_or_refused(
-    loop, whole, copied, tmp_path
-):
+def test_a_checkpoint_without_the_state_is_proved_or_refused(loop, whole, copied, tmp_path):
     """Where just as many weights are left as the last cut kept, the zeros are the masks."""
     _, weights, masks = whole
     for step in (3, 13):
@@ -303,17 +284,13 @@ def test_a_checkpoint_without_the_state_is_proved_or_refused(
     checkpoint = copied(14)
     loop.forget(checkpoint)
     loop.change(checkpoint, lambda weight: weight.fill_(0.5))
-    with pytest.raises(
-        TrainingError, match=r"step 14 and its checkpoint has no pruning state"
-    ):
+    with pytest.raises(TrainingError, match=r"step 14 and its checkpoint has no pruning state"):
         loop(tmp_path).run(checkpoint)
 
 
 def test_a_dense_run_does_not_become_a_pruned_one_half_way(loop, tmp_path):
     loop(tmp_path, pruned=False).run()
-    with pytest.raises(
-        TrainingError, match="no pruning state: by then .* are not zero"
-    ):
+    with pytest.raises(TrainingError, match="no pruning state: by then .* are not zero"):
         loop(tmp_path).run(loop.checkpoint(tmp_path, 12))
 
 
@@ -330,9 +307,7 @@ def test_a_dense_run_does_not_become_a_pruned_one_half_way(loop, tmp_path):
         ),
     ],
 )
-def test_other_weights_than_the_masks_are_refused(
-    loop, copied, tmp_path, change, message
-):
+def test_other_weights_than_the_masks_are_refused(loop, copied, tmp_path, change, message):
     checkpoint = copied(13)
     loop.change(checkpoint, change)
     with pytest.raises(TrainingError, match=message):

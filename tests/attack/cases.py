@@ -16,13 +16,13 @@ from attack.programs import (
     one_read,
     random_program,
 )
+from secateurs.certificates.certify import prove
+from secateurs.certificates.domain import Domain
+from secateurs.certificates.margins import reaches
+from secateurs.certificates.methods import METHODS
+from secateurs.certificates.problem import OWN_UNIT, Problem, read_problem
+from secateurs.certificates.search import Found
 from secateurs.errors import CaptureError, SecateursError
-from secateurs.paths.certificates.domain import Domain
-from secateurs.paths.certificates.methods import METHODS
-from secateurs.paths.certificates.problem import OWN_UNIT, Problem, read_problem
-from secateurs.paths.certificates.prove import prove
-from secateurs.paths.certificates.reaching import reaches
-from secateurs.paths.certificates.search import Found
 
 BOXES = 48
 DTYPES = (torch.float64, torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -48,23 +48,15 @@ def boxes(shape: tuple[int, ...], g: torch.Generator) -> Domain:
 
     Their ends are float16 numbers, so that inputs on them exist in every precision.
     """
-    scale = torch.tensor([0.0, 1.0, 1.0, 30.0])[
-        torch.randint(4, (BOXES,), generator=g)
-    ]
-    radii = torch.tensor([0.0, 2.0**-10, 0.0625, 0.5, 4.0])[
-        torch.randint(5, (BOXES,), generator=g)
-    ]
+    scale = torch.tensor([0.0, 1.0, 1.0, 30.0])[torch.randint(4, (BOXES,), generator=g)]
+    radii = torch.tensor([0.0, 2.0**-10, 0.0625, 0.5, 4.0])[torch.randint(5, (BOXES,), generator=g)]
     tall = (BOXES, *[1] * len(shape))
     center = torch.randn(BOXES, *shape, generator=g) * scale.reshape(tall)
     width = radii.reshape(tall) * torch.ones(BOXES, *shape)
-    width[::3] *= (
-        torch.rand(width[::3].shape, generator=g) < 0.5
-    ).float()  # flat in some axes
+    width[::3] *= (torch.rand(width[::3].shape, generator=g) < 0.5).float()  # flat in some axes
     width[1::3] *= torch.rand(width[1::3].shape, generator=g)  # of uneven widths
     lo, hi = ((center - width).half().double(), (center + width).half().double())
-    return Domain(
-        lo=lo, hi=hi, center=(lo + hi) / 2, radius=None, description="boxes"
-    )
+    return Domain(lo=lo, hi=hi, center=(lo + hi) / 2, radius=None, description="boxes")
 
 
 def points(f: nn.Module, g_: nn.Module, domain: Domain, g: torch.Generator) -> Tensor:
@@ -167,26 +159,18 @@ def _whole(
     nothing = Found(per_output=torch.zeros_like(seen), worst=domain.center)
     names = ["interval", "two-stream"]
     for rounding in ("auto", True):
-        if rounding is True and any(
-            c.rounds for o in problem.own for c in o.graph.casts
-        ):
+        if rounding is True and any(c.rounds for o in problem.own for c in o.graph.casts):
             continue
-        cert = prove(
-            problem, domain, nothing, methods=names, norm=norm, rounding=rounding
-        )
+        cert = prove(problem, domain, nothing, methods=names, norm=norm, rounding=rounding)
         if math.isnan(cert.bound) or bool(cert.balls.isnan().any()):
             tally.violations.append(f"{label} {rounding}: a bound is NaN")
         if rounding is True:
-            rounded = torch.minimum(
-                torch.maximum(x.half().double(), domain.lo), domain.hi
-            )
+            rounded = torch.minimum(torch.maximum(x.half().double(), domain.lo), domain.hi)
             found = deviations(*own, rounded, problem.dtype)
             # An overflow on both sides is inf − inf; what is not finite needs an infinite bound.
             found = found.nan_to_num(nan=math.inf)
             size = torch.linalg.vector_norm(found, ord=norm, dim=2).amax(dim=0)
-            _compare(
-                tally, size, cert.balls, f"{label} norm {norm} in {problem.dtype}"
-            )
+            _compare(tally, size, cert.balls, f"{label} norm {norm} in {problem.dtype}")
             tally.counts[f"own precision {problem.dtype}"] += len(domain)
         else:
             with torch.no_grad():
@@ -252,9 +236,7 @@ def attack_twins(seed: int) -> Tally:
         )
         label = f"seed {seed} {made[1]}"
         try:
-            found = attack_pair(
-                f, made[0], boxes(shape, g), g, dtype=torch.float64, label=label
-            )
+            found = attack_pair(f, made[0], boxes(shape, g), g, dtype=torch.float64, label=label)
         except (
             SecateursError,
             RuntimeError,
@@ -264,17 +246,13 @@ def attack_twins(seed: int) -> Tally:
         ) as error:
             tally.errors.append(f"{label}: {type(error).__name__}: {error}")
             continue
-        tally.counts[
-            f"{kind}: {'refused' if found.counts['refused'] else 'bounded'}"
-        ] += 1
+        tally.counts[f"{kind}: {'refused' if found.counts['refused'] else 'bounded'}"] += 1
         tally.counts["twins"] += 1
         tally += found
     return tally
 
 
-def _differ(
-    f: nn.Module, g_: nn.Module, shape: tuple[int, ...], g: torch.Generator
-) -> bool:
+def _differ(f: nn.Module, g_: nn.Module, shape: tuple[int, ...], g: torch.Generator) -> bool:
     x = 2 * torch.randn(64, *shape, generator=g, dtype=torch.float64)
     with torch.no_grad():
         one, two = f(x), g_(x)

@@ -27,17 +27,13 @@ class Op:
 class Draw:
     """Literals by name: drawn once, and drawn alike again, except for the one that is changed."""
 
-    def __init__(
-        self, g: torch.Generator, known: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, g: torch.Generator, known: dict[str, Any] | None = None) -> None:
         self.g, self.known = g, dict(known or {})
         self.choices: dict[str, tuple[Any, ...]] = {}
 
     def __call__(self, name: str, *choices: Any) -> Any:
         if name not in self.known:
-            self.known[name] = choices[
-                int(torch.randint(len(choices), (), generator=self.g))
-            ]
+            self.known[name] = choices[int(torch.randint(len(choices), (), generator=self.g))]
         self.choices[name] = choices
         return self.known[name]
 
@@ -68,9 +64,7 @@ def _scaled(draw: Draw, shape: tuple[int, ...]) -> Op:
     way = draw("way", "mul", "div", "rsub")
     if way == "div":
         return _one(lambda x: x / factor + offset)
-    return _one(
-        lambda x: offset - x * factor if way == "rsub" else x * factor + offset
-    )
+    return _one(lambda x: offset - x * factor if way == "rsub" else x * factor + offset)
 
 
 def _clamped(draw: Draw, shape: tuple[int, ...]) -> Op:
@@ -132,9 +126,7 @@ def linear(draw: Draw, shape: tuple[int, ...]) -> Op | None:
     inp, out = shape[-1], draw("out", 2, 3, 4)
     way = draw("way", "linear", "matmul", "einsum", "addmm")
     if way == "linear":
-        return Op(
-            lambda v, p: F.linear(v[0], p[0], p[1]), parameters=((out, inp), (out,))
-        )
+        return Op(lambda v, p: F.linear(v[0], p[0], p[1]), parameters=((out, inp), (out,)))
     if way == "matmul":
         return Op(lambda v, p: v[0] @ p[0], parameters=((inp, out),))
     if way == "einsum":
@@ -171,17 +163,13 @@ def convolution(draw: Draw, shape: tuple[int, ...]) -> Op | None:
     window = [kernel] * dims
     if draw("transposed", False, False, True):
         run = F.conv_transpose1d if dims == 1 else F.conv_transpose2d
-        if (min(shape[2:]) - 1) * stride - 2 * padding + dilation * (
-            kernel - 1
-        ) + 1 < 1:
+        if (min(shape[2:]) - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1 < 1:
             return None
         weight = (shape[1], out // groups, *window)
     else:
         run = F.conv1d if dims == 1 else F.conv2d
         weight = (out, shape[1] // groups, *window)
-    return Op(
-        lambda v, p: run(v[0], p[0], p[1], **options), parameters=(weight, (out,))
-    )
+    return Op(lambda v, p: run(v[0], p[0], p[1], **options), parameters=(weight, (out,)))
 
 
 def normed(draw: Draw, shape: tuple[int, ...]) -> Op | None:
@@ -189,9 +177,7 @@ def normed(draw: Draw, shape: tuple[int, ...]) -> Op | None:
     if len(shape) < 2:
         return None
     return Op(
-        lambda v, p: F.batch_norm(
-            v[0], p[0].detach(), p[1].detach(), p[2], p[3], eps=eps
-        ),
+        lambda v, p: F.batch_norm(v[0], p[0].detach(), p[1].detach(), p[2], p[3], eps=eps),
         parameters=(channels,) * 4,
         positive=(1,),
     )
@@ -215,11 +201,7 @@ def pool(draw: Draw, shape: tuple[int, ...]) -> Op | None:
             (F.avg_pool1d, F.avg_pool2d)[dims - 1],
             draw("counted", True, False),
         )
-        return _one(
-            lambda x: run(
-                x, size, padding=padding, count_include_pad=counted, **options
-            )
-        )
+        return _one(lambda x: run(x, size, padding=padding, count_include_pad=counted, **options))
     names = {"adaptive": "adaptive_avg_pool", "adaptive-max": "adaptive_max_pool"}
     run = getattr(F, f"{names[way]}{dims}d")
     return _one(lambda x: run(x, size))
@@ -280,11 +262,7 @@ def averaged(draw: Draw, shape: tuple[int, ...]) -> Op | None:
     )
     if way == "centred":
         return _one(lambda x: x - x.mean(dim, keepdim=True))
-    return _one(
-        lambda x: (
-            x.mean(dim, keepdim=True) if way == "mean" else x.sum(dim, keepdim=True)
-        )
-    )
+    return _one(lambda x: x.mean(dim, keepdim=True) if way == "mean" else x.sum(dim, keepdim=True))
 
 
 def resized(draw: Draw, shape: tuple[int, ...]) -> Op | None:

@@ -26,9 +26,7 @@ class Step:
 class Program(nn.Module):
     """x, then one value per step; the answer is a linear map of the last."""
 
-    def __init__(
-        self, steps: list[Step], ops: list[Op], shapes: dict[str, tuple[int, ...]]
-    ):
+    def __init__(self, steps: list[Step], ops: list[Op], shapes: dict[str, tuple[int, ...]]):
         super().__init__()
         self.steps, self.ops = steps, ops
         for name, shape in shapes.items():
@@ -81,9 +79,7 @@ def random_program(g: torch.Generator) -> tuple[Program, tuple[int, ...]]:
     return model.double().eval(), shape
 
 
-def _tried(
-    name: str, draw: Draw, values: list[Tensor], at: int, g: torch.Generator
-) -> Any:
+def _tried(name: str, draw: Draw, values: list[Tensor], at: int, g: torch.Generator) -> Any:
     shape = tuple(values[at].shape)
     op = OPERATORS[name](draw, shape)
     if op is None:
@@ -91,15 +87,10 @@ def _tried(
     alike = [i for i, v in enumerate(values) if v.shape == values[at].shape]
     reads = (
         at,
-        *(
-            alike[int(torch.randint(len(alike), (), generator=g))]
-            for _ in range(op.reads - 1)
-        ),
+        *(alike[int(torch.randint(len(alike), (), generator=g))] for _ in range(op.reads - 1)),
     )
     try:
-        result = op.call(
-            [values[i] for i in reads], [torch.ones(s) for s in op.parameters]
-        )
+        result = op.call([values[i] for i in reads], [torch.ones(s) for s in op.parameters])
     except (RuntimeError, IndexError, ValueError):
         return None
     ok = result.ndim >= 2 and 0 < result.numel() <= LARGEST
@@ -162,9 +153,7 @@ def changed(model: Program, kind: str, g: torch.Generator) -> Program:
 
 def one_literal(model: Program, g: torch.Generator) -> tuple[Program, str] | None:
     """The same weights and code, but for one literal, index, flag or alias."""
-    places = [
-        (i, name) for i, step in enumerate(model.steps) for name in step.literals
-    ]
+    places = [(i, name) for i, step in enumerate(model.steps) for name in step.literals]
     if not places:
         return None
     at, name = places[int(torch.randint(len(places), (), generator=g))]
@@ -177,11 +166,7 @@ def one_literal(model: Program, g: torch.Generator) -> tuple[Program, str] | Non
         return None
     value = others[int(torch.randint(len(others), (), generator=g))]
     op = OPERATORS[step.operator](Draw(g, step.literals | {name: value}), shape)
-    if (
-        op is None
-        or op.parameters != model.ops[at].parameters
-        or op.reads != model.ops[at].reads
-    ):
+    if op is None or op.parameters != model.ops[at].parameters or op.reads != model.ops[at].reads:
         return None
     other = copy.copy(model)
     other._parameters = dict(model._parameters)
@@ -209,32 +194,25 @@ def one_read(model: Program, g: torch.Generator) -> tuple[Program, str] | None:
         alike = [
             n
             for n, s in shapes.items()
-            if s == shapes[old]
-            and n != old
-            and (n in model.positive) == (old in model.positive)
+            if s == shapes[old] and n != old and (n in model.positive) == (old in model.positive)
         ]
         if not alike:
             return None
         new = alike[int(torch.randint(len(alike), (), generator=g))]
         parameters = tuple(new if n == old else n for n in step.parameters)
         other.steps = [
-            replace(s, parameters=parameters) if i == at else s
-            for i, s in enumerate(model.steps)
+            replace(s, parameters=parameters) if i == at else s for i, s in enumerate(model.steps)
         ]
         return other, "tie"
     values = all_shapes(model)
     slot = int(torch.randint(len(step.reads), (), generator=g))
     alike = [
-        i
-        for i in range(at + 1)
-        if values[i] == values[step.reads[slot]] and i != step.reads[slot]
+        i for i in range(at + 1) if values[i] == values[step.reads[slot]] and i != step.reads[slot]
     ]
     if not alike:
         return None
     reads = tuple(alike[0] if k == slot else r for k, r in enumerate(step.reads))
-    other.steps = [
-        replace(s, reads=reads) if i == at else s for i, s in enumerate(model.steps)
-    ]
+    other.steps = [replace(s, reads=reads) if i == at else s for i, s in enumerate(model.steps)]
     return other, "value read"
 
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import secateurs as sc
 from attack.cases import Tally
-from paths.channels.test_verify import WIDTH, Net
+from channels.scaling.test_verify import WIDTH, Net
+from secateurs.channels import normalize_, remove_dead_, rescale_random_
 from secateurs.errors import SecateursError
-from secateurs.paths import normalize_, remove_dead_, rescale_random_
 from ship.random_nets import random_net
 
 Rewrite = Callable[[nn.Module, Tensor], nn.Module]
@@ -83,9 +83,7 @@ def attack_rewrite(name: str, seed: int) -> Tally:
     except SecateursError as error:
         tally.counts[f"{name}: refused ({type(error).__name__})"] += 1
         if any(not torch.equal(v, saved[k]) for k, v in model.state_dict().items()):
-            tally.violations.append(
-                f"{name} seed {seed}: refused, but changed the model"
-            )
+            tally.violations.append(f"{name} seed {seed}: refused, but changed the model")
         return tally
     with torch.no_grad():
         gap = float((after(inputs) - before).abs().max())

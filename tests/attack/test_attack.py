@@ -47,7 +47,7 @@ def test_five_hundred_twins():
 def test_the_attack_sees_a_bound_that_is_too_small(monkeypatch):
     """A harness that cannot fail proves nothing: a method that gives 0.9 of its bound is caught."""
     from attack import cases
-    from secateurs.paths.certificates.methods import Reach
+    from secateurs.certificates.methods import Reach
 
     def nearly(problem, domain, names):
         seen = problem.difference(domain.center).abs()
@@ -82,10 +82,7 @@ def test_one_literal_differs_and_nothing_else():
             if one.literals[name] != two.literals[name]
         ]
         assert len(differing) == 1 and all_shapes(model) == all_shapes(made[0])
-        assert all(
-            a is b
-            for a, b in zip(model.parameters(), made[0].parameters(), strict=True)
-        )
+        assert all(a is b for a, b in zip(model.parameters(), made[0].parameters(), strict=True))
     assert found > 10
 
 

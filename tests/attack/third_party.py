@@ -101,9 +101,7 @@ def _rooms() -> dict[str, str]:
     return {
         name: f"pytorchcv.models.{path.stem}"
         for path in sorted(folder.glob("*.py"))
-        for name in re.findall(
-            r"^def ([a-z]\w+)\(", path.read_text("utf-8"), flags=re.M
-        )
+        for name in re.findall(r"^def ([a-z]\w+)\(", path.read_text("utf-8"), flags=re.M)
         if path.stem != "model_store"
     }
 
@@ -113,9 +111,7 @@ def _transformer(name: str) -> nn.Module:
 
     small = {"num_labels": 5}
     if name == "resnet":
-        c = t.ResNetConfig(
-            embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], **small
-        )
+        c = t.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], **small)
         return t.ResNetForImageClassification(c)
     if name.startswith("regnet"):
         kind = name.removeprefix("regnet-")
@@ -162,9 +158,7 @@ def attack_capture(name: str) -> Tally:
             model, x = build(name)
     except Exception as error:  # not in this release, or too small an image
         tally.counts["could not be built"] += 1
-        tally.errors.append(
-            f"{name} was not built: {type(error).__name__}: {error}"[:200]
-        )
+        tally.errors.append(f"{name} was not built: {type(error).__name__}: {error}"[:200])
         return tally
     try:
         graph = capture(model, x)
@@ -172,18 +166,12 @@ def attack_capture(name: str) -> Tally:
         tally.counts["refused"] += 1
         tally.counts[f"refused: {name}: {str(error)[:120]}"] += 1
         return tally
-    other = (
-        torch.randn(x.shape, generator=torch.Generator().manual_seed(7)) * 0.5 + 0.3
-    )
+    other = torch.randn(x.shape, generator=torch.Generator().manual_seed(7)) * 0.5 + 0.3
     with torch.no_grad():
         for image in (x, other):
             theirs = _answer(model, image, graph.output_name)
-            ours = evaluate(graph, [image.double()], graph.state(model)).to(
-                theirs.dtype
-            )
-            gap = float((ours - theirs).abs().max()) / (
-                float(theirs.abs().max()) + 1e-12
-            )
+            ours = evaluate(graph, [image.double()], graph.state(model)).to(theirs.dtype)
+            gap = float((ours - theirs).abs().max()) / (float(theirs.abs().max()) + 1e-12)
             if not gap <= 1e-3:
                 tally.violations.append(f"{name}: the graph is off by {gap:.3g}")
     tally.counts["captured and equal"] += not tally.violations

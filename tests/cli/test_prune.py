@@ -47,9 +47,7 @@ def test_a_folder_and_float8(run, tmp_path):
     ],
 )
 def test_what_needs_the_network(run, model, tmp_path, arguments, message):
-    code, out, errors = run(
-        "prune", model, "-o", tmp_path / "o", "--sparsity", "0.5", *arguments
-    )
+    code, out, errors = run("prune", model, "-o", tmp_path / "o", "--sparsity", "0.5", *arguments)
     assert (code, out) == (2, "") and message in errors
 
 

@@ -55,9 +55,7 @@ def test_from_file_to_table(file, tmp_path, capsys):
     assert "the same weights" in capsys.readouterr().out
     assert run("export", file, "-o", tmp_path / "t.csv") == 0
     assert (tmp_path / "t.csv").read_text().startswith("key,label")
-    assert (
-        run("resume", tmp_path / "small.study") == 0
-    )  # the store remembers its study
+    assert run("resume", tmp_path / "small.study") == 0  # the store remembers its study
 
 
 def test_mistakes_are_told(file, tmp_path, capsys):
@@ -88,8 +86,8 @@ def test_mistakes_are_told(file, tmp_path, capsys):
 
 
 def test_cancelled_runs_are_left_out(file, tmp_path, capsys):
-    from secateurs.study.keeping.start import waiting
-    from secateurs.study.settings.file import read
+    from secateurs.study.config import waiting
+    from secateurs.study.file import read
 
     with Store.create(file.with_suffix(".study")) as store:
         store.add(waiting(each) for each in read(file).runs())

@@ -39,9 +39,7 @@ def web():
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(
-                body[: len(body) // 2] if self.path in site.cut else body
-            )
+            self.wfile.write(body[: len(body) // 2] if self.path in site.cut else body)
 
         def log_message(self, *_):
             pass

@@ -7,7 +7,7 @@ import tarfile
 
 import numpy as np
 
-from secateurs.data.mnist import PARTS
+from secateurs.data.images import PARTS
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -27,9 +27,7 @@ def family(train: int = 6, test: int = 4) -> dict[str, bytes]:
         (test, PARTS[2], PARTS[3]),
     ):
         files[images] = idx(
-            np.arange(count, dtype=np.uint8)[:, None, None]
-            .repeat(28, 1)
-            .repeat(28, 2)
+            np.arange(count, dtype=np.uint8)[:, None, None].repeat(28, 1).repeat(28, 2)
         )
         files[labels] = idx(np.arange(count, dtype=np.uint8) % 10)
     return files
@@ -52,9 +50,7 @@ def record(label: bytes, red: int, green: int, blue: int) -> bytes:
 def cifar(layout, count: int = 3) -> dict[str, bytes]:
     """The files of a CIFAR set; the fine label of record i is i, which no pixel is."""
     lead = b"\x07" * (layout.label_bytes - 1)
-    body = b"".join(
-        record(lead + bytes([i]), 50 + i, 100 + i, 255 - i) for i in range(count)
-    )
+    body = b"".join(record(lead + bytes([i]), 50 + i, 100 + i, 255 - i) for i in range(count))
     return dict.fromkeys((*layout.train, layout.test), body)
 
 

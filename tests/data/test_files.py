@@ -14,10 +14,8 @@ import torch
 
 from data import files as make
 from secateurs.data import load
-from secateurs.data.cifar import CIFAR10, CIFAR100, read_cifar
-from secateurs.data.files import fetch
-from secateurs.data.idx import read_idx
-from secateurs.data.mnist import FASHION, MNIST, PARTS, read_family
+from secateurs.data.files import fetch, read_idx
+from secateurs.data.images import CIFAR10, CIFAR100, FASHION, MNIST, PARTS, read_cifar, read_family
 from secateurs.errors import DataError, MissingExtra
 
 
@@ -32,16 +30,11 @@ def test_idx_files_are_read_from_every_usual_place(tmp_path, below, compressed):
         28,
         28,
     )
-    assert (
-        data.train_y.tolist() == [0, 1, 2, 3, 4, 5]
-        and data.train_y.dtype == torch.int64
-    )
+    assert data.train_y.tolist() == [0, 1, 2, 3, 4, 5] and data.train_y.dtype == torch.int64
     assert torch.allclose(data.train_x[5], torch.full((1, 28, 28), 5 / 255))
 
 
-def test_the_default_home_and_the_system_folder_are_searched_when_no_root_is_given(
-    tmp_path, home
-):
+def test_the_default_home_and_the_system_folder_are_searched_when_no_root_is_given(tmp_path, home):
     make.write_family(home / "kmnist")
     assert load("kmnist").name == load("kuzushiji-mnist").name == "kuzushiji-mnist"
     make.write_family(tmp_path / "system", compressed=True, train=3)
@@ -100,9 +93,7 @@ def test_truncated_lengthened_and_mutated_files_are_refused_or_read_whole_never_
 def test_a_header_that_claims_terabytes_reserves_nothing(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(bytes((0, 0, 8, 3)) + b"\xff" * 12)
-    with pytest.raises(
-        DataError, match=r"claims the shape \(4294967295, 4294967295, 4294967295\)"
-    ):
+    with pytest.raises(DataError, match=r"claims the shape \(4294967295, 4294967295, 4294967295\)"):
         read_idx(path, ndim=3)
 
 
@@ -135,37 +126,26 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path, part, body, mes
         load("mnist", root=tmp_path)
 
 
-@pytest.mark.parametrize(
-    "layout", [CIFAR10, CIFAR100], ids=lambda layout: layout.name
-)
+@pytest.mark.parametrize("layout", [CIFAR10, CIFAR100], ids=lambda layout: layout.name)
 @pytest.mark.parametrize("packed", [False, True])
 def test_cifar_is_read_from_its_folder_and_from_its_archive(tmp_path, layout, packed):
     if packed:
-        (tmp_path / layout.archive).write_bytes(
-            make.archive(layout.folder, make.cifar(layout))
-        )
+        (tmp_path / layout.archive).write_bytes(make.archive(layout.folder, make.cifar(layout)))
     else:
         (tmp_path / layout.folder).mkdir()
         for name, body in make.cifar(layout).items():
             (tmp_path / layout.folder / name).write_bytes(body)
     data = load(layout.name, root=tmp_path)
     assert (
-        data.train_x.shape == (3 * len(layout.train), 3, 32, 32)
-        and data.classes == layout.classes
+        data.train_x.shape == (3 * len(layout.train), 3, 32, 32) and data.classes == layout.classes
     )
     assert data.test_y.tolist() == [0, 1, 2]
-    scale, offset = (
-        torch.tensor(v).view(-1, 1, 1) for v in (data.scale, data.offset)
-    )
-    red, green, blue = (
-        ((data.test_x[2] * scale + offset) * 255).flatten(1).mean(1).tolist()
-    )
+    scale, offset = (torch.tensor(v).view(-1, 1, 1) for v in (data.scale, data.offset))
+    red, green, blue = ((data.test_x[2] * scale + offset) * 255).flatten(1).mean(1).tolist()
     assert (red, green, blue) == pytest.approx((52, 102, 253), abs=1e-2)
 
 
-@pytest.mark.parametrize(
-    "layout", [CIFAR10, CIFAR100], ids=lambda layout: layout.name
-)
+@pytest.mark.parametrize("layout", [CIFAR10, CIFAR100], ids=lambda layout: layout.name)
 def test_damaged_cifar_files_are_refused(tmp_path, layout):
     folder = tmp_path / layout.folder
     folder.mkdir()
@@ -201,9 +181,7 @@ def test_damaged_archives_are_refused(tmp_path):
 
 
 def test_a_download_arrives_checked_under_its_name_and_is_not_repeated(tmp_path, web):
-    bodies = {
-        part: gzip.compress(body, mtime=0) for part, body in make.family().items()
-    }
+    bodies = {part: gzip.compress(body, mtime=0) for part, body in make.family().items()}
     web.pages = {f"/{part}.gz": body for part, body in bodies.items()}
     family = replace(
         MNIST,

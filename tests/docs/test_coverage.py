@@ -50,9 +50,7 @@ STATEMENTS = {
         *numbered("Definition", 1),
         *numbered("Lemma", *range(1, 8)),
         *numbered("Theorem", *range(1, 5)),
-        *numbered(
-            "Appendix", "C.1", "C.2", "D.1", "D.2", "D.3", "D.4", "E.1", "E.2", "E.3"
-        ),
+        *numbered("Appendix", "C.1", "C.2", "D.1", "D.2", "D.3", "D.4", "E.1", "E.2", "E.3"),
         *numbered("Table", 1, 2, 3),
         *numbered("Figure", 1, 2),
     ],
@@ -80,14 +78,8 @@ NAMES = sorted(set(re.findall(r"`(secateurs(?:\.\w+)+)`", PAGE)))
 def section(spec):
     """The rows of one paper: first cells, and the whole text."""
     start = PAGE.index(f"## {PAPERS[spec]}")
-    text = (
-        PAGE[start:].split("\n## ")[0]
-        if start == 0
-        else PAGE[start + 3 :].split("\n## ")[0]
-    )
-    rows = [
-        line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")
-    ]
+    text = PAGE[start:].split("\n## ")[0] if start == 0 else PAGE[start + 3 :].split("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
@@ -134,6 +126,4 @@ def test_every_number_of_the_specifications_has_a_row(spec):
     kinds = "Theorem|Lemma|Corollary|Definition|Algorithm"
     found = set(re.findall(rf"\b({kinds}) ([A-Z]?\.?\d+(?:\.\d+)?)\b", text))
     assert found
-    assert [
-        f"{kind} {n}" for kind, n in sorted(found) if not has_row(spec, f"{kind} {n}")
-    ] == []
+    assert [f"{kind} {n}" for kind, n in sorted(found) if not has_row(spec, f"{kind} {n}")] == []

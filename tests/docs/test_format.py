@@ -17,9 +17,7 @@ GOLDEN = Path(__file__).parents[1] / "ship" / "files" / "golden"
 
 
 def reader():
-    code = re.search(
-        r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S
-    ).group(1)
+    code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S).group(1)
     body = code[code.index("def read(") :].strip().splitlines()
     assert len(body) < 30, "the page promises under thirty lines"
     scope = {}
@@ -35,11 +33,7 @@ def test_the_printed_reader_gives_the_same_bits(block, tmp_path):
         save_sparse(state, path)
         got = dict(read(path))
         for name, value in read_sparse(path).tensors.items():
-            bits = (
-                torch.view_as_real(value.resolve_conj())
-                if value.is_complex()
-                else value
-            )
+            bits = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
             assert got[name].tobytes() == bytes(
                 bits.contiguous().reshape(-1).view(torch.uint8).tolist()
             ), seed
@@ -56,16 +50,12 @@ def test_the_printed_reader_reads_rounded_values(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "path", sorted(GOLDEN.glob("*.safetensors")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.safetensors")), ids=lambda path: path.stem)
 def test_files_of_this_version_are_read_for_good(path):
     """Never write these files anew: they stand for what users have."""
     known = json.loads(path.with_suffix(".json").read_text())
     file = read_sparse(path)
-    assert {name: digest(tensor) for name, tensor in file.state.items()} == known[
-        "tensors"
-    ]
+    assert {name: digest(tensor) for name, tensor in file.state.items()} == known["tensors"]
     assert file.ties == known["ties"]
     assert file.certificate == known["certificate"]
     assert file.notes == known["notes"]

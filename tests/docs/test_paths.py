@@ -20,9 +20,7 @@ def test_the_code_runs(page, tmp_path, monkeypatch):
 def test_the_pictures_are_there_and_well_formed():
     from xml.etree import ElementTree
 
-    names = re.findall(
-        r"\((pictures/.*?\.svg)\)", (DOCS / "paths.md").read_text(encoding="utf-8")
-    )
+    names = re.findall(r"\((pictures/.*?\.svg)\)", (DOCS / "paths.md").read_text(encoding="utf-8"))
     assert len(names) == 4
     for name in names:
         assert ElementTree.parse(DOCS / name).getroot().tag.endswith("svg")

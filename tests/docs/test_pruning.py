@@ -16,7 +16,5 @@ def test_the_page_runs(capsys):
 
 def test_the_page_names_every_field_and_schedule():
     page = PAGE.read_text(encoding="utf-8")
-    assert not [
-        entry.name for entry in fields(Recipe) if f"`{entry.name}`" not in page
-    ]
+    assert not [entry.name for entry in fields(Recipe) if f"`{entry.name}`" not in page]
     assert not [name for name in SCHEDULES.names() if f"`{name}`" not in page]

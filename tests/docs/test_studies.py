@@ -1,7 +1,7 @@
 """The page on studies: its Python runs as it stands."""
 
 from pages import DOCS, blocks
-from secateurs.study.settings.file import parse
+from secateurs.study.file import parse
 
 
 def test_fifteen_lines_for_an_own_model(tmp_path, monkeypatch, capsys):
@@ -16,9 +16,7 @@ def test_fifteen_lines_for_an_own_model(tmp_path, monkeypatch, capsys):
         *["magnitude"] * 2,
         *["dwf"] * 2,
     ]
-    assert all(
-        float(words[-2]) > 0.8 for words in lines
-    )  # nobody's first table is rubbish
+    assert all(float(words[-2]) > 0.8 for words in lines)  # nobody's first table is rubbish
     assert (tmp_path / "mine.html").read_text().startswith("<!doctype html>")
     assert (tmp_path / "mine.study" / "study.db").exists()
 

@@ -12,10 +12,10 @@ import secateurs as sc
 from secateurs import data
 from secateurs.cli.reproduce import reproduce
 from secateurs.optim import FactorizedSGD, hold
-from secateurs.optim.sweep.grid import grid
+from secateurs.optim.sweep import grid
+from secateurs.papers.catalogue import EXPERIMENTS
 from secateurs.scores import SCORES, score
 from secateurs.study import Dwf, Gradual, Imp, Prune, Study, Training, run
-from secateurs.study.reproduce.catalogue import EXPERIMENTS
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
@@ -78,9 +78,7 @@ def test_masks_stay_on_the_device_and_hold(how):
     assert {mask.device.type for mask in masks.values()} == {"cuda"}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with hold(model, masks, optimizer):
-        sc.train.fit_(
-            model, some, optimizer=optimizer, length="3ep", batch=64, verbose=False
-        )
+        sc.train.fit_(model, some, optimizer=optimizer, length="3ep", batch=64, verbose=False)
     for name, mask in masks.items():
         assert not model.get_parameter(name)[~mask].any()
     assert sc.train.evaluate(model, some).accuracy > 0.2
@@ -114,10 +112,7 @@ def test_a_grid_of_strengths_is_that_of_the_cpu():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
         draw = torch.Generator().manual_seed(1)
-        batches = [
-            (torch.randn(32, 8, generator=draw), torch.arange(32) % 3)
-            for _ in range(20)
-        ]
+        batches = [(torch.randn(32, 8, generator=draw), torch.arange(32) % 3) for _ in range(20)]
         there = [(x.to(device), y.to(device)) for x, y in batches]
         runs = grid(
             model.to(device),
@@ -140,18 +135,13 @@ def test_a_compacted_network_is_the_same_function():
         model[1].bias[:3] = 0
     x = torch.rand(4, 1, 8, 8, device="cuda")
     small = sc.compact(model, x)
-    assert sum(p.numel() for p in small.parameters()) < sum(
-        p.numel() for p in model.parameters()
-    )
+    assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in model.parameters())
     torch.testing.assert_close(small(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_path_norms_and_certificates_are_those_of_the_cpu():
     (here, batch), (there, moved) = pair()
-    norms = [
-        sc.path_norm(model.eval(), x[:1])
-        for model, (x, _) in ((here, batch), (there, moved))
-    ]
+    norms = [sc.path_norm(model.eval(), x[:1]) for model, (x, _) in ((here, batch), (there, moved))]
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)
     pruned = copy.deepcopy(there)
     sc.prune_(pruned, sc.Recipe(score="magnitude", density=0.9))
@@ -193,9 +183,8 @@ def test_the_papers_experiments_run_there(name, tmp_path):
 
 
 def test_the_published_recipes_take_their_first_steps_there():
-    from secateurs.study.reproduce.path_pruning.protocol import train
-    from secateurs.study.reproduce.path_pruning.tables import LARGE
-    from secateurs.study.reproduce.place import placed
+    from secateurs.papers.experiment import placed
+    from secateurs.papers.path_pruning import LARGE, train
 
     with placed("cuda"):
         done = train(replace(LARGE, examples=512, tested=256, epochs=2, drops=(1,)))

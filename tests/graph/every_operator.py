@@ -52,9 +52,7 @@ ACTIVATIONS = {
     ),
     aten.native_dropout.default: first(aten.native_dropout.default, 0.5, False),
     aten.dropout.default: given(aten.dropout.default, 0.0, True),
-    aten.feature_dropout.default: given(
-        aten.feature_dropout.default, 0.0, True, shape=S
-    ),
+    aten.feature_dropout.default: given(aten.feature_dropout.default, 0.0, True, shape=S),
     aten.alpha_dropout.default: given(aten.alpha_dropout.default, 0.0, True),
 }
 
@@ -96,29 +94,19 @@ MATRICES = {
 
 CONVOLUTIONS = {
     aten.convolution.default: (
-        lambda x, w, b: aten.convolution.default(
-            x, w, b, [2, 1], [1, 0], [1, 2], False, [0, 0], 2
-        ),
+        lambda x, w, b: aten.convolution.default(x, w, b, [2, 1], [1, 0], [1, 2], False, [0, 0], 2),
         I,
         ((6, 2, 3, 2), (6,)),
     ),
     aten.conv1d.default: plain(aten.conv1d.default, S, (3, 4, 2), (3,)),
-    aten.conv1d.padding: plain(
-        aten.conv1d.padding, S, (3, 4, 2), (3,), padding="same"
-    ),
+    aten.conv1d.padding: plain(aten.conv1d.padding, S, (3, 4, 2), (3,), padding="same"),
     aten.conv2d.default: plain(aten.conv2d.default, I, (3, 4, 2, 2), (3,)),
-    aten.conv2d.padding: plain(
-        aten.conv2d.padding, I, (3, 4, 2, 3), (3,), padding="same"
-    ),
+    aten.conv2d.padding: plain(aten.conv2d.padding, I, (3, 4, 2, 3), (3,), padding="same"),
     aten.conv3d.default: plain(aten.conv3d.default, D, (3, 2, 2, 2, 2), (3,)),
-    aten.conv3d.padding: plain(
-        aten.conv3d.padding, D, (3, 2, 2, 2, 2), (3,), padding="same"
-    ),
+    aten.conv3d.padding: plain(aten.conv3d.padding, D, (3, 2, 2, 2, 2), (3,), padding="same"),
     aten.conv_transpose1d.default: plain(aten.conv_transpose1d.default, S, (4, 3, 2)),
     aten.conv_transpose2d.input: plain(aten.conv_transpose2d.input, I, (4, 3, 2, 2)),
-    aten.conv_transpose3d.input: plain(
-        aten.conv_transpose3d.input, D, (2, 3, 2, 2, 2)
-    ),
+    aten.conv_transpose3d.input: plain(aten.conv_transpose3d.input, D, (2, 3, 2, 2, 2)),
 }
 
 
@@ -137,9 +125,7 @@ NORMS = {
     aten._native_batch_norm_legit_no_training.default: _norm(
         aten._native_batch_norm_legit_no_training.default, 0.1, 1e-5
     ),
-    aten.instance_norm.default: _norm(
-        aten.instance_norm.default, False, 0.1, 1e-5, False
-    ),
+    aten.instance_norm.default: _norm(aten.instance_norm.default, False, 0.1, 1e-5, False),
 }
 
 POOLS = {
@@ -151,44 +137,24 @@ POOLS = {
     aten.max.default: batchless(aten.max.default, S),
     aten.max.dim: first(aten.max.dim, 1, shape=S),
     aten.max_pool1d.default: given(aten.max_pool1d.default, [2], shape=S),
-    aten.max_pool1d_with_indices.default: first(
-        aten.max_pool1d_with_indices.default, [2], shape=S
-    ),
+    aten.max_pool1d_with_indices.default: first(aten.max_pool1d_with_indices.default, [2], shape=S),
     aten.max_pool2d.default: given(aten.max_pool2d.default, [2, 3], shape=I),
     aten.max_pool2d_with_indices.default: first(
         aten.max_pool2d_with_indices.default, [2, 3], shape=I
     ),
     aten.max_pool3d.default: given(aten.max_pool3d.default, [2], shape=D),
-    aten.max_pool3d_with_indices.default: first(
-        aten.max_pool3d_with_indices.default, [2], shape=D
-    ),
+    aten.max_pool3d_with_indices.default: first(aten.max_pool3d_with_indices.default, [2], shape=D),
     aten.avg_pool1d.default: given(aten.avg_pool1d.default, [2], shape=S),
     aten.avg_pool2d.default: given(aten.avg_pool2d.default, [2, 3], shape=I),
     aten.avg_pool3d.default: given(aten.avg_pool3d.default, [2], shape=D),
-    aten.adaptive_avg_pool1d.default: given(
-        aten.adaptive_avg_pool1d.default, [4], shape=S
-    ),
-    aten.adaptive_avg_pool2d.default: given(
-        aten.adaptive_avg_pool2d.default, [3, 5], shape=I
-    ),
-    aten.adaptive_avg_pool3d.default: given(
-        aten.adaptive_avg_pool3d.default, [2, 4, 3], shape=D
-    ),
-    aten._adaptive_avg_pool2d.default: given(
-        aten._adaptive_avg_pool2d.default, [3, 5], shape=I
-    ),
-    aten._adaptive_avg_pool3d.default: given(
-        aten._adaptive_avg_pool3d.default, [2, 4, 3], shape=D
-    ),
-    aten.adaptive_max_pool1d.default: first(
-        aten.adaptive_max_pool1d.default, [4], shape=S
-    ),
-    aten.adaptive_max_pool2d.default: first(
-        aten.adaptive_max_pool2d.default, [3, 5], shape=I
-    ),
-    aten.adaptive_max_pool3d.default: first(
-        aten.adaptive_max_pool3d.default, [2, 4, 3], shape=D
-    ),
+    aten.adaptive_avg_pool1d.default: given(aten.adaptive_avg_pool1d.default, [4], shape=S),
+    aten.adaptive_avg_pool2d.default: given(aten.adaptive_avg_pool2d.default, [3, 5], shape=I),
+    aten.adaptive_avg_pool3d.default: given(aten.adaptive_avg_pool3d.default, [2, 4, 3], shape=D),
+    aten._adaptive_avg_pool2d.default: given(aten._adaptive_avg_pool2d.default, [3, 5], shape=I),
+    aten._adaptive_avg_pool3d.default: given(aten._adaptive_avg_pool3d.default, [2, 4, 3], shape=D),
+    aten.adaptive_max_pool1d.default: first(aten.adaptive_max_pool1d.default, [4], shape=S),
+    aten.adaptive_max_pool2d.default: first(aten.adaptive_max_pool2d.default, [3, 5], shape=I),
+    aten.adaptive_max_pool3d.default: first(aten.adaptive_max_pool3d.default, [2, 4, 3], shape=D),
     aten.kthvalue.default: first(aten.kthvalue.default, 2, 1, shape=S),
     aten.median.dim: first(aten.median.dim, 1, shape=S),
     aten.topk.default: first(aten.topk.default, 2, 1, shape=S),
@@ -274,9 +240,7 @@ SHAPES = {
     ),
     aten.mT.default: plain(aten.mT.default, S),
     aten.adjoint.default: plain(aten.adjoint.default, S),
-    aten.squeeze.default: batchless(
-        lambda row: aten.squeeze.default(row.unsqueeze(0)), V
-    ),
+    aten.squeeze.default: batchless(lambda row: aten.squeeze.default(row.unsqueeze(0)), V),
     aten.squeeze.dim: given(aten.squeeze.dim, 1, shape=(1, 6)),
     aten.squeeze.dims: given(aten.squeeze.dims, [1, 3], shape=(1, 6, 1)),
     aten.unsqueeze.default: given(aten.unsqueeze.default, 1),
@@ -287,34 +251,22 @@ SHAPES = {
         (),
     ),
     aten.repeat.default: given(aten.repeat.default, [1, 2, 1], shape=S),
-    aten.repeat_interleave.self_int: given(
-        aten.repeat_interleave.self_int, 2, 1, shape=S
-    ),
+    aten.repeat_interleave.self_int: given(aten.repeat_interleave.self_int, 2, 1, shape=S),
     aten.tile.default: given(aten.tile.default, [1, 2, 1], shape=S),
     aten.broadcast_to.default: (
         lambda x: aten.broadcast_to.default(x, [x.shape[0], 3, 6]),
         (1, 6),
         (),
     ),
-    aten.constant_pad_nd.default: given(
-        aten.constant_pad_nd.default, [1, 2], 0.5, shape=S
-    ),
+    aten.constant_pad_nd.default: given(aten.constant_pad_nd.default, [1, 2], 0.5, shape=S),
     aten.pad.default: given(aten.pad.default, [1, 2], "constant", 0.5, shape=S),
-    aten.reflection_pad1d.default: given(
-        aten.reflection_pad1d.default, [1, 2], shape=S
-    ),
-    aten.reflection_pad2d.default: given(
-        aten.reflection_pad2d.default, [1, 2, 3, 1], shape=I
-    ),
+    aten.reflection_pad1d.default: given(aten.reflection_pad1d.default, [1, 2], shape=S),
+    aten.reflection_pad2d.default: given(aten.reflection_pad2d.default, [1, 2, 3, 1], shape=I),
     aten.reflection_pad3d.default: given(
         aten.reflection_pad3d.default, [1, 2, 3, 1, 1, 1], shape=D
     ),
-    aten.replication_pad1d.default: given(
-        aten.replication_pad1d.default, [1, 2], shape=S
-    ),
-    aten.replication_pad2d.default: given(
-        aten.replication_pad2d.default, [1, 2, 3, 1], shape=I
-    ),
+    aten.replication_pad1d.default: given(aten.replication_pad1d.default, [1, 2], shape=S),
+    aten.replication_pad2d.default: given(aten.replication_pad2d.default, [1, 2, 3, 1], shape=I),
     aten.replication_pad3d.default: given(
         aten.replication_pad3d.default, [1, 2, 3, 1, 1, 1], shape=D
     ),
@@ -350,16 +302,10 @@ ORDER = {
     aten.tril.default: plain(aten.tril.default, S),
     aten.triu.default: plain(aten.triu.default, S),
     aten.pixel_shuffle.default: given(aten.pixel_shuffle.default, 2, shape=I),
-    aten.pixel_unshuffle.default: given(
-        aten.pixel_unshuffle.default, 2, shape=(3, 4, 6)
-    ),
-    aten.native_channel_shuffle.default: given(
-        aten.native_channel_shuffle.default, 2, shape=I
-    ),
+    aten.pixel_unshuffle.default: given(aten.pixel_unshuffle.default, 2, shape=(3, 4, 6)),
+    aten.native_channel_shuffle.default: given(aten.native_channel_shuffle.default, 2, shape=I),
     aten.channel_shuffle.default: given(aten.channel_shuffle.default, 2, shape=I),
-    aten.im2col.default: given(
-        aten.im2col.default, [2, 2], [1, 1], [0, 0], [1, 1], shape=I
-    ),
+    aten.im2col.default: given(aten.im2col.default, [2, 2], [1, 1], [0, 0], [1, 1], shape=I),
 }
 
 
@@ -377,9 +323,7 @@ SEVERAL = {
     aten.concat.default: _joins(aten.concat.default, 1),
     aten.stack.default: _joins(aten.stack.default, 1),
     aten.hstack.default: _joins(aten.hstack.default),
-    aten.vstack.default: batchless(
-        lambda row: aten.vstack.default([row, row + 1]), (2, 6)
-    ),
+    aten.vstack.default: batchless(lambda row: aten.vstack.default([row, row + 1]), (2, 6)),
     aten.split.Tensor: _parts(aten.split.Tensor, 2, 1),
     aten.split.sizes: _parts(aten.split.sizes, [1, 3], 1),
     aten.split_with_sizes.default: _parts(aten.split_with_sizes.default, [1, 3], 1),
@@ -390,24 +334,12 @@ SEVERAL = {
 }
 
 RESIZING = {
-    aten.upsample_nearest1d.default: given(
-        aten.upsample_nearest1d.default, [9], shape=S
-    ),
-    aten.upsample_nearest1d.vec: given(
-        aten.upsample_nearest1d.vec, None, [1.5], shape=S
-    ),
-    aten.upsample_nearest2d.default: given(
-        aten.upsample_nearest2d.default, [5, 12], shape=I
-    ),
-    aten.upsample_nearest2d.vec: given(
-        aten.upsample_nearest2d.vec, None, [2.0, 1.5], shape=I
-    ),
-    aten.upsample_nearest3d.default: given(
-        aten.upsample_nearest3d.default, [4, 7, 8], shape=D
-    ),
-    aten.upsample_nearest3d.vec: given(
-        aten.upsample_nearest3d.vec, None, [2.0, 1.5, 1.0], shape=D
-    ),
+    aten.upsample_nearest1d.default: given(aten.upsample_nearest1d.default, [9], shape=S),
+    aten.upsample_nearest1d.vec: given(aten.upsample_nearest1d.vec, None, [1.5], shape=S),
+    aten.upsample_nearest2d.default: given(aten.upsample_nearest2d.default, [5, 12], shape=I),
+    aten.upsample_nearest2d.vec: given(aten.upsample_nearest2d.vec, None, [2.0, 1.5], shape=I),
+    aten.upsample_nearest3d.default: given(aten.upsample_nearest3d.default, [4, 7, 8], shape=D),
+    aten.upsample_nearest3d.vec: given(aten.upsample_nearest3d.vec, None, [2.0, 1.5, 1.0], shape=D),
     aten._upsample_nearest_exact1d.default: given(
         aten._upsample_nearest_exact1d.default, [9], shape=S
     ),
@@ -426,12 +358,8 @@ RESIZING = {
     aten._upsample_nearest_exact3d.vec: given(
         aten._upsample_nearest_exact3d.vec, None, [2.0, 1.5, 1.0], shape=D
     ),
-    aten.upsample_linear1d.vec: given(
-        aten.upsample_linear1d.vec, [9], False, None, shape=S
-    ),
-    aten.upsample_bilinear2d.vec: given(
-        aten.upsample_bilinear2d.vec, [5, 12], True, None, shape=I
-    ),
+    aten.upsample_linear1d.vec: given(aten.upsample_linear1d.vec, [9], False, None, shape=S),
+    aten.upsample_bilinear2d.vec: given(aten.upsample_bilinear2d.vec, [5, 12], True, None, shape=I),
     aten.upsample_trilinear3d.vec: given(
         aten.upsample_trilinear3d.vec, [4, 7, 8], False, None, shape=D
     ),

@@ -16,30 +16,26 @@ import torch
 from torch import Tensor, nn
 
 import secateurs
+from secateurs.certificates.affine import AffineForms
+from secateurs.certificates.domain import Domain, ball_domain
+from secateurs.certificates.forms import Pair
+from secateurs.certificates.interval import Coarse, Interval
+from secateurs.certificates.linear import Probe, Relaxation
+from secateurs.certificates.problem import Problem, read_problem
+from secateurs.certificates.rounding import Rounding
+from secateurs.certificates.two_stream import PathStreams, TwoStream
+from secateurs.channels.scaling import coupling
+from secateurs.channels.ties import EdgeFlow, LabelFlow
 from secateurs.graph import Graph
-from secateurs.graph.checking.spot_check import _Peak
 from secateurs.graph.propagate import Evaluate, Flow
-from secateurs.paths.bounds.kinds import KindsFlow
-from secateurs.paths.bounds.lipschitz_flow import LemmaE1
-from secateurs.paths.bounds.normalized_flow import TheoremE1
-from secateurs.paths.certificates.domain import Domain, ball_domain
-from secateurs.paths.certificates.flows.affine_forms import AffineForms
-from secateurs.paths.certificates.flows.coarse import Coarse
-from secateurs.paths.certificates.flows.interval import Interval
-from secateurs.paths.certificates.flows.pair import Pair
-from secateurs.paths.certificates.flows.relaxed import Relaxation
-from secateurs.paths.certificates.flows.rounding import Rounding
-from secateurs.paths.certificates.flows.two_stream import PathStreams, TwoStream
-from secateurs.paths.certificates.probing import Probe
-from secateurs.paths.certificates.problem import Problem, read_problem
-from secateurs.paths.channels.coupling import coupling
-from secateurs.paths.channels.ties.edges import EdgeFlow
-from secateurs.paths.channels.ties.labels import LabelFlow
-from secateurs.paths.norms.flows.depth import Depth
-from secateurs.paths.norms.flows.difference import DifferenceFlow
-from secateurs.paths.norms.flows.mass import MassFlow
-from secateurs.paths.norms.flows.norm import NormFlow
-from secateurs.paths.norms.recorder import Recorder
+from secateurs.graph.spot_check import _Peak
+from secateurs.paths.costs import Recorder
+from secateurs.paths.enumeration import Depth
+from secateurs.paths.lipschitz import LemmaE1
+from secateurs.paths.mass import MassFlow, NormFlow
+from secateurs.paths.metric import DifferenceFlow
+from secateurs.paths.normalized import TheoremE1
+from secateurs.paths.partition import KindsFlow
 from tiny_networks import KINDS, pruned, randomize
 
 METHODS = ("input", "affine", "activation", "pool", "structural", "add")
@@ -86,9 +82,7 @@ class Setting:
     def samples(self) -> Tensor:
         """Points of each ball, its middle and some corners among them: (points, 3, *shape)."""
         generator = torch.Generator().manual_seed(7)
-        noise = torch.randn(
-            24, *self.x.shape, generator=generator, dtype=torch.float64
-        )
+        noise = torch.randn(24, *self.x.shape, generator=generator, dtype=torch.float64)
         steps = torch.cat([noise.clamp(-1, 1), noise[:8].sign(), noise[:1] * 0])
         return self.x + RADIUS * steps
 
@@ -169,9 +163,7 @@ CASES: dict[type, Case] = {
     _Peak: Case(make=lambda s: _Peak(), **VALUES),
     Recorder: Case(make=lambda s: Recorder(), **VALUES),
     NormFlow: Case(make=lambda s: NormFlow(), read=lambda f, v: v.plain(), **NORMS),
-    MassFlow: Case(
-        make=lambda s: MassFlow(s.graph), read=lambda f, v: v.scaled.plain(), **NORMS
-    ),
+    MassFlow: Case(make=lambda s: MassFlow(s.graph), read=lambda f, v: v.scaled.plain(), **NORMS),
     DifferenceFlow: Case(
         make=lambda s: DifferenceFlow(),
         params=both,
@@ -184,24 +176,16 @@ CASES: dict[type, Case] = {
         read=lambda f, v: v.d,
         **{**METRICS, "feed": lambda s: s.ones.unsqueeze(0)},
     ),
-    LemmaE1: Case(
-        make=lambda s: LemmaE1(), params=pair, read=lambda f, v: v.gap, **METRICS
-    ),
+    LemmaE1: Case(make=lambda s: LemmaE1(), params=pair, read=lambda f, v: v.gap, **METRICS),
     TheoremE1: Case(make=lambda s: TheoremE1(), feed=lambda s: s.ones, params=pair),
     TwoStream: Case(
         make=lambda s: TwoStream(),
         read=lambda f, v: v.d,
         **{**BOXES, "feed": magnitude},
     ),
-    Interval: Case(
-        make=lambda s: Interval(), read=lambda f, v: f.bounds(v).largest, **BOXES
-    ),
-    AffineForms: Case(
-        make=lambda s: AffineForms(), read=lambda f, v: f.bounds(v).largest, **BOXES
-    ),
-    Relaxation: Case(
-        make=lambda s: Relaxation(), read=lambda f, v: f.bounds(v).largest, **BOXES
-    ),
+    Interval: Case(make=lambda s: Interval(), read=lambda f, v: f.bounds(v).largest, **BOXES),
+    AffineForms: Case(make=lambda s: AffineForms(), read=lambda f, v: f.bounds(v).largest, **BOXES),
+    Relaxation: Case(make=lambda s: Relaxation(), read=lambda f, v: f.bounds(v).largest, **BOXES),
     # Its results are guesses: no claim is made of them, but that they can be had again.
     Probe: Case(
         make=lambda s: Probe(),

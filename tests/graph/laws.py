@@ -64,9 +64,7 @@ class _Watched:
 
 
 def _same(one: Tensor, two: Tensor) -> bool:
-    return torch.equal(one, two) or bool(
-        torch.allclose(one, two, 0, 0, equal_nan=True)
-    )
+    return torch.equal(one, two) or bool(torch.allclose(one, two, 0, 0, equal_nan=True))
 
 
 def equals_the_model(case: Case, setting: Setting) -> None:
@@ -121,8 +119,7 @@ def describes(case: Case, setting: Setting) -> None:
 def differences(setting: Setting) -> Tensor:
     """|f − g| at the samples."""
     dense, sparse = (
-        setting.outputs(model, setting.samples)
-        for model in (setting.dense, setting.sparse)
+        setting.outputs(model, setting.samples) for model in (setting.dense, setting.sparse)
     )
     return (dense - sparse).abs()
 

@@ -120,9 +120,7 @@ STATEFUL = {kind.__name__: kind for kind in (Grid, Tables, Counting, Head)}
 def described(value: object, seen: dict[int, object] | None = None) -> object:
     """A value that is equal for equal holdings; written apart from the code that is tested."""
     seen = {} if seen is None else seen
-    if isinstance(
-        value, str | int | float | bool | type(None) | torch.dtype | torch.Size
-    ):
+    if isinstance(value, str | int | float | bool | type(None) | torch.dtype | torch.Size):
         return value
     if id(value) in seen:
         return "again"

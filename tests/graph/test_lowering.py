@@ -39,18 +39,14 @@ def reached(monkeypatch):
 
         return call
 
-    rules = {
-        operator: noted(operator, rule) for operator, rule in LOWERINGS._rules.items()
-    }
+    rules = {operator: noted(operator, rule) for operator, rule in LOWERINGS._rules.items()}
     monkeypatch.setattr(LOWERINGS, "_rules", rules)
     return names
 
 
 def test_every_registered_operator_has_a_case():
     known = set(LOWERINGS._rules)
-    assert known - set(CASES) - set(UNREACHED) == set(), (
-        "add a line to every_operator.py"
-    )
+    assert known - set(CASES) - set(UNREACHED) == set(), "add a line to every_operator.py"
     assert set(CASES) - known == set(), "no rule is registered for these"
 
 
@@ -66,9 +62,7 @@ def test_the_rule_is_reached_and_agrees_with_the_operator(operator, reached):
         theirs, ours = model(x), evaluate(graph, [x], graph.state(model))
     assert ours.shape == theirs.shape
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    bound = sc.path_norm(model, graph, per_output=True) * max(
-        1.0, float(x.abs().max())
-    )
+    bound = sc.path_norm(model, graph, per_output=True) * max(1.0, float(x.abs().max()))
     assert bool((theirs.abs() <= bound * (1 + 1e-12)).all())
 
 

@@ -17,9 +17,7 @@ class Products(nn.Module):
     def forward(self, x):
         a, b = self.one(x), self.two(x)
         scores = torch.einsum("bi,bj->bij", a, b).softmax(-1)
-        return (scores @ b.unsqueeze(-1)).squeeze(-1) * torch.sigmoid(a) + a / (
-            1 + b * b
-        )
+        return (scores @ b.unsqueeze(-1)).squeeze(-1) * torch.sigmoid(a) + a / (1 + b * b)
 
 
 X = torch.randn(3, 4, dtype=torch.float64)

@@ -150,9 +150,7 @@ def test_flags_that_pick_are_an_index_for_paths():
     plain = Net(4).eval()
     plain.load_state_dict(model.state_dict())
     plain.between = lambda h: h[:, [0, 2, 3, 5]]
-    assert float(sc.path_norm(model, x)) == pytest.approx(
-        float(sc.path_norm(plain, x))
-    )
+    assert float(sc.path_norm(model, x)) == pytest.approx(float(sc.path_norm(plain, x)))
 
 
 def test_other_flags_are_another_network():
@@ -169,9 +167,7 @@ class ByInput(Net):
         return h[:, h[0] > -100]
 
 
-@pytest.mark.parametrize(
-    "ask", [sc.macs, sc.path_norm, sc.compact, sc.accelerate, c_source]
-)
+@pytest.mark.parametrize("ask", [sc.macs, sc.path_norm, sc.compact, sc.accelerate, c_source])
 def test_sizes_that_the_input_decides_are_refused(ask):
     model, x = made(ByInput)
     with pytest.raises(UnsupportedOperation, match="depends? on the data"):
@@ -185,9 +181,7 @@ class Slope(Net):
         return h + torch.func.grad(lambda v: (v**2).sum())(h)
 
 
-@pytest.mark.parametrize(
-    "ask", [sc.macs, sc.path_norm, sc.compact, sc.accelerate, c_source]
-)
+@pytest.mark.parametrize("ask", [sc.macs, sc.path_norm, sc.compact, sc.accelerate, c_source])
 def test_gradients_inside_are_refused_in_words(ask):
     model, x = made(Slope)
     with pytest.raises(SecateursError, match="Slope"):

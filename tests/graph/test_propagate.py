@@ -9,20 +9,17 @@ from torch import nn
 import secateurs as sc
 from graph import laws
 from graph.flows import CASES, VALUES, Case, every_flow, setting
+from secateurs.certificates.interval import Interval
 from secateurs.graph import evaluate
 from secateurs.graph.propagate import Evaluate
-from secateurs.paths.certificates.flows.interval import Interval
-from secateurs.paths.norms.flows.norm import NormFlow
+from secateurs.paths.mass import NormFlow
 from tiny_networks import KINDS
 
 
 def randomise(model: nn.Module) -> nn.Module:
     """Non-trivial running statistics, scales and shifts, so that a forgotten one shows."""
     for module in model.modules():
-        if (
-            isinstance(module, nn.modules.batchnorm._BatchNorm)
-            and module.running_mean is not None
-        ):
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
             nn.init.normal_(module.running_mean)
             nn.init.uniform_(module.running_var, 0.5, 2.0)
             if module.weight is not None:
@@ -31,9 +28,7 @@ def randomise(model: nn.Module) -> nn.Module:
     return model.double().eval()
 
 
-def agreement(
-    model: nn.Module, *inputs: torch.Tensor, output: str | None = None
-) -> float:
+def agreement(model: nn.Module, *inputs: torch.Tensor, output: str | None = None) -> float:
     """Largest relative difference between the graph and the model on these inputs."""
     model = randomise(model)
     graph = sc.capture(model, inputs, output=output)

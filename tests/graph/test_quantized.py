@@ -16,9 +16,7 @@ class Mixed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(1, 2, 3)
-        self.body = nn.Sequential(
-            nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3, bias=False)
-        )
+        self.body = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3, bias=False))
 
     def forward(self, x):
         return self.body(self.conv(x).relu().flatten(1))

@@ -77,9 +77,7 @@ def test_no_message_names_what_is_ours(name, kind, caplog):
         ASKED[name](model, x)
     except SecateursError as error:
         text = str(error)
-        assert (
-            "AllOutputs" not in text and "Whole" not in text and "Tracee" not in text
-        )
+        assert "AllOutputs" not in text and "Whole" not in text and "Tracee" not in text
         assert "inner.fc" not in text and "inner.body" not in text
         assert "inner.inner" not in text
         if kind is Curved and not isinstance(error, EmptySelectionError):
@@ -92,9 +90,7 @@ def test_names_inside_of_two_wrappers():
     assert own_name("inner.inner.0.weight", model) == "0.weight"
     assert own_name("inner.inner", model) == ""
     place = Place(module="inner", kind="Wrapper", operation="aten.cat.default")
-    assert str(own_place(place, model)) == (
-        "aten.cat.default at the model itself (Sequential)"
-    )
+    assert str(own_place(place, model)) == ("aten.cat.default at the model itself (Sequential)")
 
 
 def test_the_users_own_inner_keeps_its_name():

@@ -21,9 +21,7 @@ def generator(seed: int = 11) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def many(
-    draw, values: list[float], count: int, *, rows: int = ROWS, weighted: bool = False
-):
+def many(draw, values: list[float], count: int, *, rows: int = ROWS, weighted: bool = False):
     """The same draw, independently in each row."""
     score = torch.tensor(values, dtype=torch.float64).expand(rows, -1).contiguous()
     counts = torch.full((rows,), count)

@@ -51,10 +51,7 @@ def oracle(given: dict[str, Tensor], count: int) -> dict[str, Tensor]:
     mask = torch.zeros(len(flat), dtype=torch.bool)
     mask[flat.sort(descending=True, stable=True).indices[:count]] = True
     parts = mask.split([score.numel() for score in given.values()])
-    return {
-        name: part.view(given[name].shape)
-        for name, part in zip(given, parts, strict=True)
-    }
+    return {name: part.view(given[name].shape) for name, part in zip(given, parts, strict=True)}
 
 
 def _strided(score: Tensor) -> Tensor:

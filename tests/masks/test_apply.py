@@ -87,6 +87,4 @@ def test_clear_keeps_bits_and_leaves_positive_zeros(dtype, layout):
     assert torch.equal(tensor[0], torch.zeros(4, dtype=dtype))
     assert torch.equal(tensor[1][:3], values[1][:3]) and bool(tensor[1, 3].isnan())
     if not dtype.is_complex:
-        assert tensor[0].signbit().tolist() == [False] * 4 and bool(
-            tensor[1, 2].signbit()
-        )
+        assert tensor[0].signbit().tolist() == [False] * 4 and bool(tensor[1, 2].signbit())

@@ -43,9 +43,7 @@ def test_sparsity_and_density_are_exact_decimals(value):
 
 def test_erk_densities_are_in_proportion():
     counts = SCOPES["erk"](demand(LENET, 26_620))
-    expected = {
-        name: sum(shape) / (shape[0] * shape[1]) for name, shape in LENET.items()
-    }
+    expected = {name: sum(shape) / (shape[0] * shape[1]) for name, shape in LENET.items()}
     # The head, at (10 + 100) / 1000, would be denser than full: it is dense.
     scale = (26_620 - 1000) / (1084 + 400)
     assert counts["fc3"] == 1000 and sum(counts.values()) == 26_620
@@ -77,9 +75,7 @@ def test_share_meets_the_total_within_floors_and_capacities(data, part, floor):
     asked = demand(shapes, keep, capacity=capacity, floor=floor)
     counts = share({str(i): raw for i, (_, _, raw) in enumerate(data)}, asked)
     assert sum(counts.values()) == keep
-    assert all(
-        asked.floor[name] <= count <= capacity[name] for name, count in counts.items()
-    )
+    assert all(asked.floor[name] <= count <= capacity[name] for name, count in counts.items())
 
 
 @given(
@@ -92,7 +88,6 @@ def test_share_grows_with_the_budget(values, seed):
     raw = {str(i): value + 1e-3 for i, value in enumerate(values)}
     total = sum(5 * (i + 3) for i in range(len(values)))
     few, many = (
-        share(raw, demand(shapes, keep))
-        for keep in (total // 3 + seed, total // 2 + seed)
+        share(raw, demand(shapes, keep)) for keep in (total // 3 + seed, total // 2 + seed)
     )
     assert all(many[name] >= few[name] - 1 for name in shapes)

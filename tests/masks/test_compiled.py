@@ -30,23 +30,15 @@ def compiled_everywhere(monkeypatch):
 
 
 def streamed(scores, count, *, within=None, absolute=False):
-    masks = {
-        name: torch.zeros(score.shape, dtype=torch.bool)
-        for name, score in scores.items()
-    }
+    masks = {name: torch.zeros(score.shape, dtype=torch.bool) for name, score in scores.items()}
     streamed_(masks, scores, count, within=within or {}, absolute=absolute)
     return masks
 
 
 def written(scores, count, *, within=None, absolute=False):
     """What the kernel wrote, into masks that held something else; None where it declined."""
-    masks = {
-        name: torch.ones(score.shape, dtype=torch.bool)
-        for name, score in scores.items()
-    }
-    done = KERNEL.largest_(
-        masks, scores, count, within=within or {}, absolute=absolute
-    )
+    masks = {name: torch.ones(score.shape, dtype=torch.bool) for name, score in scores.items()}
+    done = KERNEL.largest_(masks, scores, count, within=within or {}, absolute=absolute)
     return masks if done else None
 
 
@@ -60,9 +52,7 @@ def drawn(kind, size, dtype, seed=0):
         "signs": normal.sign(),
         "sorted": normal.sort().values,
         "denormal": normal * torch.finfo(dtype).tiny / 100,
-        "mostly zero": torch.where(
-            normal > 1, normal, torch.tensor(-0.0, dtype=dtype)
-        ),
+        "mostly zero": torch.where(normal > 1, normal, torch.tensor(-0.0, dtype=dtype)),
     }[kind]
 
 
@@ -103,23 +93,17 @@ def test_equals_the_streamed_selection(kind, dtype, share, absolute):
             if n not in ("a", "one")
         }
         within["b"][5:] = False  # long stretches without anything allowed are skipped
-    room = sum(
-        int(within[n].sum()) if n in within else s.numel() for n, s in scores.items()
-    )
+    room = sum(int(within[n].sum()) if n in within else s.numel() for n, s in scores.items())
     for count in {1, 2, 100, room // 50, room // 2, room - 1, room}:
         expected = streamed(scores, count, within=within, absolute=absolute)
-        assert equal(
-            largest(scores, count, within=within, absolute=absolute), expected
-        ), count
+        assert equal(largest(scores, count, within=within, absolute=absolute), expected), count
         found = written(scores, count, within=within, absolute=absolute)
         assert equal(found, expected), count
 
 
 @for_all(
     values=st.lists(
-        st.sampled_from(
-            [-2.0, -0.0, 0.0, TINY, -TINY, 1e-45, 1e-30, 0.5, 0.5, 1.0, 1e30]
-        ),
+        st.sampled_from([-2.0, -0.0, 0.0, TINY, -TINY, 1e-45, 1e-30, 0.5, 0.5, 1.0, 1e30]),
         min_size=1,
         max_size=150,
     ),
@@ -137,15 +121,11 @@ def test_ties_signs_zeros_and_denormals(values, cut, part, hidden, dtype, absolu
     count = round(part * room)
     if count:
         expected = streamed(scores, count, within=within, absolute=absolute)
-        assert equal(
-            written(scores, count, within=within, absolute=absolute), expected
-        )
+        assert equal(written(scores, count, within=within, absolute=absolute), expected)
     assert (
         sum(
             int(mask.sum())
-            for mask in largest(
-                scores, count, within=within, absolute=absolute
-            ).values()
+            for mask in largest(scores, count, within=within, absolute=absolute).values()
         )
         == count
     )
@@ -259,9 +239,7 @@ def test_counting(size):
 def test_a_wrong_binary_is_refused(monkeypatch):
     monkeypatch.setattr(Kernel, "largest_", lambda *_, **__: True)
     with pytest.raises(RuntimeError, match="disagrees with the reference"):
-        compiled._made(
-            compiled.ctypes.CDLL(str(compiled.native.build(compiled.SOURCE)))
-        )
+        compiled._made(compiled.ctypes.CDLL(str(compiled.native.build(compiled.SOURCE))))
 
 
 def test_a_build_for_any_processor_chooses_the_same(monkeypatch, tmp_path):

@@ -65,12 +65,9 @@ def priority_inclusion(values: list[float], count: int) -> list[float]:
                 if j != i:
                     p = min(1.0, other / key)
                     above = [
-                        a * (1 - p) + (above[n - 1] * p if n else 0.0)
-                        for n, a in enumerate(above)
+                        a * (1 - p) + (above[n - 1] * p if n else 0.0) for n, a in enumerate(above)
                     ]
-            total += sum(above[:count]) * (
-                1 if k in (0, steps) else 4 if k % 2 else 2
-            )
+            total += sum(above[:count]) * (1 if k in (0, steps) else 4 if k % 2 else 2)
         result.append(total / (3 * steps))
     return result
 
@@ -97,9 +94,7 @@ def test_replacement_hits_with_one_minus_the_chance_of_missing(case, count):
     values = SCORES[case]
     drawn = many(replacement, values, count)
     assert int(drawn.mask.sum(1).max()) <= count
-    assert_frequencies(
-        drawn.mask.sum(0), [1 - (1 - v / sum(values)) ** count for v in values]
-    )
+    assert_frequencies(drawn.mask.sum(0), [1 - (1 - v / sum(values)) ** count for v in values])
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -109,9 +104,7 @@ def test_weights_are_unbiased(name, case):
     heavy tail).
     """
     values = torch.tensor(SCORES[case], dtype=torch.float64)
-    drawn = many(
-        DRAWS[name], SCORES[case], 4 if case != "some zero" else 3, weighted=True
-    )
+    drawn = many(DRAWS[name], SCORES[case], 4 if case != "some zero" else 3, weighted=True)
     assert drawn.weights is not None
     assert bool((drawn.weights[~drawn.mask] == 0).all()) and bool(
         (drawn.weights[drawn.mask] > 0).all()
@@ -137,9 +130,7 @@ def test_zeros_fill_up_evenly_when_the_positive_do_not_suffice(name):
     assert bool(drawn.mask[:, [1, 3]].all())
     assert_frequencies(drawn.mask.sum(0), [1 / 3, 1.0, 1 / 3, 1.0, 1 / 3])
     assert drawn.weights is not None
-    torch.testing.assert_close(
-        drawn.weights[:, [1, 3]], torch.ones(ROWS, 2, dtype=torch.float64)
-    )
+    torch.testing.assert_close(drawn.weights[:, [1, 3]], torch.ones(ROWS, 2, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -175,9 +166,7 @@ def test_one_long_row_and_many_short_ones_choose_alike():
 @pytest.mark.parametrize("count", [1, 1000, 999_999, 1_000_000])
 def test_a_million_units_in_exact_number(count):
     score = torch.rand(1, 1_000_000, generator=generator()) ** 8
-    parts, bits = inclusion(
-        score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool)
-    )
+    parts, bits = inclusion(score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool))
     assert int(parts.sum()) == count << bits and int(parts.max()) <= 1 << bits
     for name in ("race", "systematic"):
         rows = Rows(score, torch.tensor([count]), generator=generator())

@@ -25,9 +25,7 @@ def some_masks() -> dict[str, Tensor]:
         "nine": (9,),
         "b": (16, 2),
     }
-    return {
-        name: torch.rand(shape, generator=g) < 0.5 for name, shape in shapes.items()
-    }
+    return {name: torch.rand(shape, generator=g) < 0.5 for name, shape in shapes.items()}
 
 
 def test_round_trip_keeps_order_shapes_and_bits(tmp_path):
@@ -90,21 +88,16 @@ def forged(blob: bytes):
         return joined({**header, name: {**header[name], **fields}}, body)
 
     def metadata(**fields):
-        return joined(
-            {**header, "__metadata__": {**header["__metadata__"], **fields}}, body
-        )
+        return joined({**header, "__metadata__": {**header["__metadata__"], **fields}}, body)
 
     text = json.dumps(header)
     yield joined(
         text[:-1] + ', "a": {"dtype": "U8", "shape": [1], "data_offsets": [4, 5]}}',
         body,
     )
+    yield joined(text.replace('"__metadata__"', '"__metadata__": {}, "__metadata__"', 1), body)
     yield joined(
-        text.replace('"__metadata__"', '"__metadata__": {}, "__metadata__"', 1), body
-    )
-    yield joined(
-        text[:-1]
-        + ', "x": {"dtype": "U8", "dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}',
+        text[:-1] + ', "x": {"dtype": "U8", "dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}',
         body,
     )
     yield from (
@@ -115,23 +108,15 @@ def forged(blob: bytes):
         changed("a", data_offsets=offsets)
         for offsets in ([True, 1], [4.0, 5.0], [4, 5, 6], [None, 5])
     )
+    yield from (changed("a", dtype=dtype) for dtype in ("F32", "BOOL", 1, None, ["U8"]))
     yield from (
-        changed("a", dtype=dtype) for dtype in ("F32", "BOOL", 1, None, ["U8"])
-    )
-    yield from (
-        changed("a", shape=shape)
-        for shape in ([8], [], [-1], [1, 1], [True], None, [2**63])
+        changed("a", shape=shape) for shape in ([8], [], [-1], [1, 1], [True], None, [2**63])
     )
     yield changed("a", extra=1)
     yield from (joined({**header, "a": field}, body) for field in (None, [], 3, "U8"))
     yield joined({key: value for key, value in header.items() if key != "a"}, body)
-    yield joined(
-        {key: value for key, value in header.items() if key != "__metadata__"}, body
-    )
-    yield from (
-        joined({**header, "__metadata__": value}, body)
-        for value in (None, [], "x", 7)
-    )
+    yield joined({key: value for key, value in header.items() if key != "__metadata__"}, body)
+    yield from (joined({**header, "__metadata__": value}, body) for value in (None, [], "x", 7))
     shapes = json.loads(header["__metadata__"]["shapes"])
     for shape in (
         [4, 2],
@@ -172,8 +157,7 @@ def forged(blob: bytes):
         )
     )
     yield from (
-        joined(value, b"")
-        for value in (b"\xff\xfe{}", b"{}", b"\0" * 16, b'{"\\ud800": 1}')
+        joined(value, b"") for value in (b"\xff\xfe{}", b"{}", b"\0" * 16, b'{"\\ud800": 1}')
     )
     yield from (
         n.to_bytes(8, "little") + blob[8:]
@@ -195,8 +179,7 @@ def mutated(blob: bytes):
     """Every truncation, every byte changed, and random damage."""
     yield from (blob[:length] for length in range(len(blob)))
     yield from (
-        blob[:i] + bytes([blob[i] ^ (1 << (i % 8))]) + blob[i + 1 :]
-        for i in range(len(blob))
+        blob[:i] + bytes([blob[i] ^ (1 << (i % 8))]) + blob[i + 1 :] for i in range(len(blob))
     )
     chance = random.Random(0)
     for _ in range(500):
@@ -235,9 +218,7 @@ def test_damaged_and_hostile_files_are_refused_or_mean_the_same(tmp_path, kind):
     assert refused >= 0.98 * tried
 
 
-def test_even_a_seal_made_anew_does_not_help_bits_after_the_end(
-    tmp_path, monkeypatch
-):
+def test_even_a_seal_made_anew_does_not_help_bits_after_the_end(tmp_path, monkeypatch):
     from secateurs.masks import files
 
     monkeypatch.setattr(files, "pack", lambda mask: b"\xff")
@@ -248,9 +229,7 @@ def test_even_a_seal_made_anew_does_not_help_bits_after_the_end(
 
 def test_foreign_and_missing_files(tmp_path):
     save_file({"w": torch.ones(3)}, tmp_path / "weights")
-    with pytest.raises(
-        MaskFileError, match="weights: not a mask file of this library"
-    ):
+    with pytest.raises(MaskFileError, match="weights: not a mask file of this library"):
         load_masks(tmp_path / "weights")
     with pytest.raises(MaskFileError, match="missing: cannot be read"):
         load_masks(tmp_path / "missing")

@@ -38,9 +38,7 @@ def test_nm_is_the_best_choice_of_its_count():
 
 def test_nm_without_a_budget_keeps_n_of_every_m():
     masks = select(scores(), pattern="2:4")
-    assert all(
-        bool((NM(2, 4).runs(mask).sum(1) == 2).all()) for mask in masks.values()
-    )
+    assert all(bool((NM(2, 4).runs(mask).sum(1) == 2).all()) for mask in masks.values())
     assert kept(run(pattern="2:4", how="sample")) * 2 == TOTAL
 
 
@@ -57,9 +55,7 @@ def test_nm_runs_along_the_inputs():
 def test_blocks_are_tiles_of_the_matrix():
     score = torch.zeros(4, 6)
     score[2:, 3:] = 1
-    assert torch.equal(
-        select({"w": score}, density=0.25, pattern=Block(2, 3))["w"], score.bool()
-    )
+    assert torch.equal(select({"w": score}, density=0.25, pattern=Block(2, 3))["w"], score.bool())
 
 
 def test_groups_take_the_nearest_reachable_count():
@@ -76,12 +72,12 @@ def test_groups_take_the_nearest_reachable_count():
 def test_groups_partly_pruned_before_count_what_is_left():
     score = torch.tensor([[1.0, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]])
     within = {"w": torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]]).bool()}
-    assert select({"w": score}, density=1 / 12, pattern="filter", within=within)[
-        "w"
-    ].sum(1).tolist() == [0, 1, 0]
-    assert select({"w": score}, density=5 / 12, pattern="filter", within=within)[
-        "w"
-    ].sum(1).tolist() == [4, 1, 0]
+    assert select({"w": score}, density=1 / 12, pattern="filter", within=within)["w"].sum(
+        1
+    ).tolist() == [0, 1, 0]
+    assert select({"w": score}, density=5 / 12, pattern="filter", within=within)["w"].sum(
+        1
+    ).tolist() == [4, 1, 0]
 
 
 def test_patterns_name_every_misfit_and_the_way_out():

@@ -30,9 +30,7 @@ def test_pieces_are_the_tensor_in_order(shape):
     ):
         parts = list(pieces(layout))
         assert all(part.ndim == 1 and len(part) <= PIECE for part in parts)
-        assert torch.equal(
-            torch.cat([*parts, torch.empty(0, dtype=torch.int64)]), tensor.flatten()
-        )
+        assert torch.equal(torch.cat([*parts, torch.empty(0, dtype=torch.int64)]), tensor.flatten())
         assert [len(part) for part in parts] == [len(part) for part in pieces(tensor)]
 
 
@@ -48,17 +46,11 @@ def test_several_pieces_per_tensor_are_ranked_together():
         .values[9621 - 1]
     )
     assert sum(int(mask.sum()) for mask in masks.values()) == 9621
-    assert all(
-        torch.equal(mask, given[name] >= threshold) for name, mask in masks.items()
-    )
+    assert all(torch.equal(mask, given[name] >= threshold) for name, mask in masks.items())
 
 
 def test_ties_across_pieces_go_to_the_earlier():
     given = {"a": torch.ones(3, PIECE // 2), "b": torch.ones(5)}
     masks = select(given, density=Fraction(PIECE + 7, 3 * (PIECE // 2) + 5), floor=0)
     flat = masks["a"].flatten()
-    assert (
-        bool(flat[: PIECE + 7].all())
-        and not flat[PIECE + 7 :].any()
-        and not masks["b"].any()
-    )
+    assert bool(flat[: PIECE + 7].all()) and not flat[PIECE + 7 :].any() and not masks["b"].any()

@@ -47,15 +47,10 @@ def test_counts_and_shapes_everywhere(scope, pattern, how, density):
         assert obeys(mask, pattern)
         assert mask.dtype == torch.bool and mask.shape == SHAPES[name]
         count, hard_count = int(mask.sum()), int(hard[name].sum())
-        assert (
-            count == hard_count if SELECTIONS[how].exact else 0 < count <= hard_count
-        )
+        assert count == hard_count if SELECTIONS[how].exact else 0 < count <= hard_count
         if scope == "layer":
             size = group_size(pattern, SHAPES[name])
-            assert (
-                abs(hard_count - round(density * mask.numel())) <= size / 2
-                or hard_count == size
-            )
+            assert abs(hard_count - round(density * mask.numel())) <= size / 2 or hard_count == size
     if scope != "layer" and largest_group == 1:
         assert kept(hard) == round(density * TOTAL)
     if scope == "global":
@@ -116,9 +111,7 @@ def test_rounds_within_earlier_masks_are_exact(scope, pattern, how):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_global_topk_equals_the_sort(dtype, density):
     given = scores(dtype)
-    assert equal(
-        select(given, density=density, floor=0), oracle(given, round(density * TOTAL))
-    )
+    assert equal(select(given, density=density, floor=0), oracle(given, round(density * TOTAL)))
 
 
 def test_mixed_dtypes_compare_by_value():
@@ -127,9 +120,7 @@ def test_mixed_dtypes_compare_by_value():
         for dtype, score in zip(DTYPES, [*scores().values()] * 2, strict=False)
     }
     total = sum(score.numel() for score in given.values())
-    assert equal(
-        select(given, density=0.3, floor=0), oracle(given, round(0.3 * total))
-    )
+    assert equal(select(given, density=0.3, floor=0), oracle(given, round(0.3 * total)))
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-10, 1.0, 1e10, 1e30])
@@ -166,9 +157,7 @@ def test_ties_signs_and_zeros_against_the_sort(values, cut, count, dtype):
 
 
 def test_equal_scores_keep_the_exact_count_and_the_first():
-    masks = select(
-        {"a": torch.ones(3, 3), "b": torch.ones(4)}, density=6 / 13, floor=0
-    )
+    masks = select({"a": torch.ones(3, 3), "b": torch.ones(4)}, density=6 / 13, floor=0)
     assert masks["a"].flatten().tolist() == [True] * 6 + [False] * 3
     assert not masks["b"].any()
 
@@ -231,9 +220,7 @@ def test_floor_for_groups_and_what_they_cost():
     given = {"big": torch.rand(10, 5) + 1, "small": torch.rand(3, 4)}
     masks = select(given, density=0.2, pattern="filter")
     assert int(masks["small"].sum()) == 4
-    assert kept(masks) == 14, (
-        "12.4 of 62 entries: 4 for the floor, 10 of the 8 left in steps of 5"
-    )
+    assert kept(masks) == 14, "12.4 of 62 entries: 4 for the floor, 10 of the 8 left in steps of 5"
 
 
 def test_all_zero_layer_and_one_channel():
@@ -387,13 +374,9 @@ def test_bad_scores_are_named_together():
         assert text in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "how", [name for name in SELECTIONS.names() if SELECTIONS[name].draw]
-)
+@pytest.mark.parametrize("how", [name for name in SELECTIONS.names() if SELECTIONS[name].draw])
 def test_negative_scores_are_no_probabilities(how):
-    with pytest.raises(
-        ScoreError, match=r"'w' has negative values \(down to -1\).*how='topk'"
-    ):
+    with pytest.raises(ScoreError, match=r"'w' has negative values \(down to -1\).*how='topk'"):
         select({"w": torch.tensor([-1.0, 2.0])}, density=0.5, how=how)
     assert select({"w": torch.tensor([-1.0, 2.0])}, density=0.5)["w"].tolist() == [
         False,
@@ -427,6 +410,4 @@ def test_a_parameter_at_its_floor_keeps_it_and_the_others_share_the_rest(high):
     within = {"a": torch.arange(10) == 7, "gone": torch.zeros(5, dtype=torch.bool)}
     masks = select(given, density=21 / 55, within=within)
     assert torch.equal(masks["a"], within["a"]) and not masks["gone"].any()
-    assert torch.equal(
-        masks["b"], given["b"] >= given["b"].sort(descending=True).values[19]
-    )
+    assert torch.equal(masks["b"], given["b"] >= given["b"].sort(descending=True).values[19])

@@ -9,9 +9,7 @@ from secateurs.errors import ArgumentError
 from secateurs.masks import NM, SELECTIONS, select, sketch
 
 
-@pytest.mark.parametrize(
-    "how", [name for name in SELECTIONS.names() if SELECTIONS[name].draw]
-)
+@pytest.mark.parametrize("how", [name for name in SELECTIONS.names() if SELECTIONS[name].draw])
 def test_sketch_is_unbiased_for_groups_and_runs(how):
     """400 sketches by filters, and by 2:4; each mean within 6.5 standard errors of 1."""
     for pattern, shape in (("filter", (6, 2)), (NM(2, 4), (2, 4))):
@@ -26,10 +24,7 @@ def test_sketch_is_unbiased_for_groups_and_runs(how):
                 scope="layer",
                 generator=g,
             )
-            assert (
-                torch.equal(drawn.weights["w"] > 0, drawn.masks["w"])
-                and not drawn.biased
-            )
+            assert torch.equal(drawn.weights["w"] > 0, drawn.masks["w"]) and not drawn.biased
             found.append(drawn.weights["w"].double())
         weights = torch.stack(found)
         error = weights.std(0) / 400**0.5

@@ -27,9 +27,7 @@ def certain_and_proportional(values: list[float], count: int) -> list[float]:
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_systematic_includes_with_exactly_the_probabilities_it_states(case, count):
     score = torch.tensor([SCORES[case]], dtype=torch.float64)
-    parts, bits = inclusion(
-        score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool)
-    )
+    parts, bits = inclusion(score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool))
     assert int(parts.sum()) == count << bits
     stated = (parts[0].double() / 2.0**bits).tolist()
     assert stated == pytest.approx(

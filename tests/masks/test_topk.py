@@ -7,9 +7,7 @@ from secateurs.errors import ArgumentError
 from secateurs.masks.topk import kth_largest
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_threshold_is_the_value_of_the_rank(dtype):
     """All paths: buckets that are gathered, and buckets too full for that (equal upper bits, two
     million entries).
@@ -26,9 +24,7 @@ def test_threshold_is_the_value_of_the_rank(dtype):
         expected = values.sort(descending=True).values
         magnitudes = values.abs().sort(descending=True).values
         for rank in (1, 2, len(values) // 3, len(values)):
-            cut = kth_largest(
-                lambda values=values: iter(values.split(1000000)), rank, dtype
-            )
+            cut = kth_largest(lambda values=values: iter(values.split(1000000)), rank, dtype)
             assert cut.value == expected[rank - 1]
             assert cut.ties == rank - int((values > cut.value).sum())
             size = kth_largest(

@@ -10,9 +10,7 @@ from secateurs.masks import apply_, from_torch_prune
 
 
 def pruned() -> nn.Sequential:
-    model = nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3)
-    )
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3))
     prune.l1_unstructured(model[0], "weight", 0.5)
     prune.ln_structured(model[3], "weight", 1, 2, 0)
     prune.random_unstructured(model[3], "bias", 1)
@@ -28,9 +26,7 @@ def test_state_loads_into_the_plain_model_and_computes_the_same():
     plain.load_state_dict(found.state)
     x = torch.randn(5, 2, 3, 3)
     assert torch.equal(source(x), plain(x))
-    assert list(found.masks) == ["0.weight", "3.weight", "3.bias"] or set(
-        found.masks
-    ) == {
+    assert list(found.masks) == ["0.weight", "3.weight", "3.bias"] or set(found.masks) == {
         "0.weight",
         "3.weight",
         "3.bias",
@@ -46,10 +42,7 @@ def test_dropped_values_are_exact_zeros():
         "w_mask": torch.tensor([0.0, 0.0, 1.0]),
     }
     found = from_torch_prune(state)
-    assert (
-        found.state["w"].tolist() == [0.0, 0.0, 2.0]
-        and not found.state["w"].signbit().any()
-    )
+    assert found.state["w"].tolist() == [0.0, 0.0, 2.0] and not found.state["w"].signbit().any()
     assert list(state) == ["w_orig", "w_mask"]
 
 
@@ -109,9 +102,7 @@ def test_everything_wrong_at_once():
 
 def test_masks_that_do_not_fit_the_model():
     state = {"weight_orig": torch.ones(3), "weight_mask": torch.ones(3)}
-    with pytest.raises(
-        MaskError, match=r"shape \(2, 2\), but its mask has shape \(3,\)"
-    ):
+    with pytest.raises(MaskError, match=r"shape \(2, 2\), but its mask has shape \(3,\)"):
         from_torch_prune(state, nn.Linear(2, 2))
 
 

@@ -17,7 +17,7 @@ from secateurs.errors import (
     ParameterError,
 )
 from secateurs.optim import FactorizedSGD, hold
-from secateurs.optim.factorized.factors.maths import product
+from secateurs.optim.factorized.maths import product
 
 
 def test_weights_are_always_the_product():
@@ -45,9 +45,7 @@ def test_groups_differ_in_depth_strength_and_may_opt_out():
         {"params": [model[0].bias, model[2].bias], "depth": None},
     ]
     kept = model[0].bias.detach().clone()
-    optimizer = FactorizedSGD(
-        groups, lr=0.1, generator=torch.Generator().manual_seed(0)
-    )
+    optimizer = FactorizedSGD(groups, lr=0.1, generator=torch.Generator().manual_seed(0))
     assert torch.equal(model[0].bias, kept)
     assert optimizer.factors(model[0].weight).shape[0] == 4
     assert optimizer.factors(model[2].weight).shape[0] == 2
@@ -70,8 +68,7 @@ def test_deepcopy_of_model_and_optimizer_goes_its_own_way():
     train(model, optimizer, 3, first=3)
     train(twin, twin_optimizer, 3, first=3)
     assert all(
-        torch.equal(a, b)
-        for a, b in zip(model.parameters(), twin.parameters(), strict=True)
+        torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True)
     )
     train(twin, twin_optimizer, 1)
     assert not torch.equal(model[0].weight, twin[0].weight)
@@ -83,9 +80,7 @@ def test_half_precision_weights_have_float32_factors():
     train(model, optimizer, 5)
     assert model[0].weight.dtype == torch.bfloat16
     assert optimizer.factors("0.weight").dtype == torch.float32
-    assert torch.equal(
-        product(optimizer.factors("0.weight")).bfloat16(), model[0].weight
-    )
+    assert torch.equal(product(optimizer.factors("0.weight")).bfloat16(), model[0].weight)
     twin = net(torch.bfloat16)
     again = make(twin, lr=0.05)
     again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
@@ -111,9 +106,7 @@ def test_clipping_scaler_and_schedulers():
             else:
                 loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 0.1)
-        reference.param_groups[0]["lr"] = (
-            0.2 * (1 + math.cos(math.pi * seed / 10)) / 2
-        )
+        reference.param_groups[0]["lr"] = 0.2 * (1 + math.cos(math.pi * seed / 10)) / 2
         scaler.step(optimizer)
         scaler.update()
         reference.step()
@@ -139,9 +132,7 @@ def test_held_zeros_stay_with_or_without_hold():
     assert not model[0].weight.any()
     with pytest.raises(MaskError, match="'2.bias' has shape .* its mask"):
         optimizer.mask_({"2.bias": torch.ones(3, dtype=torch.bool)})
-    with pytest.raises(
-        MaskError, match="no parameter '0.wieght'. Did you mean '0.weight'"
-    ):
+    with pytest.raises(MaskError, match="no parameter '0.wieght'. Did you mean '0.weight'"):
         optimizer.mask_({"0.wieght": torch.ones(3, dtype=torch.bool)})
 
 
@@ -176,16 +167,12 @@ def test_tied_and_strided_parameters():
         model(torch.ones(2, 6)).square().sum().backward()
         optimizer.step()
     assert len(optimizer.state) == 1
-    torch.testing.assert_close(
-        product(optimizer.factors("0.weight")), layer.weight.detach()
-    )
+    torch.testing.assert_close(product(optimizer.factors("0.weight")), layer.weight.detach())
     conv = nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last)
     optimizer = make(conv)
     conv(torch.ones(1, 4, 5, 5)).square().sum().backward()
     optimizer.step()
-    torch.testing.assert_close(
-        product(optimizer.factors("weight")), conv.weight.detach()
-    )
+    torch.testing.assert_close(product(optimizer.factors("weight")), conv.weight.detach())
 
 
 def test_unused_parameters_wait():
@@ -222,12 +209,8 @@ def test_masks_that_cannot_be_taken():
     optimizer = FactorizedSGD(groups, lr=0.1)
     before = copy.deepcopy(model.state_dict())
     for dtype in (torch.float32, torch.uint8):
-        with pytest.raises(
-            MaskError, match=f"'0.weight' has a mask of {dtype} values"
-        ):
-            optimizer.mask_(
-                {"0.weight": torch.zeros(16, 12, dtype=dtype)}, model=model
-            )
+        with pytest.raises(MaskError, match=f"'0.weight' has a mask of {dtype} values"):
+            optimizer.mask_({"0.weight": torch.zeros(16, 12, dtype=dtype)}, model=model)
     with pytest.raises(
         MaskError,
         match=r"'0.bias' has no factors.*hold\(model, masks, optimizer\) keeps its zeros",
@@ -236,7 +219,5 @@ def test_masks_that_cannot_be_taken():
             {"0.weight": torch.zeros(16, 12) > 0, "0.bias": torch.zeros(16) > 0},
             model=model,
         )
-    assert all(
-        torch.equal(before[name], value) for name, value in model.state_dict().items()
-    )
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     optimizer.mask_({"0.bias": torch.ones(16, dtype=torch.bool)}, model=model)

@@ -39,8 +39,7 @@ class Branches(nn.Module):
         joined = torch.cat([left, self.b(x) * 0.5 - x], 1) * self.gain
         tops = torch.maximum(joined, joined.flip(2))
         return self.head(
-            F.avg_pool1d(tops, 2, 1, 1, count_include_pad=False)[:, :, 1:3].flatten(1)
-            - 0.25
+            F.avg_pool1d(tops, 2, 1, 1, count_include_pad=False)[:, :, 1:3].flatten(1) - 0.25
         )
 
 
@@ -59,9 +58,7 @@ class UpDown(nn.Module):
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)
-    )
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
 
 
 TINY = {

@@ -71,9 +71,7 @@ def test_transposed_convolution_with_n_of_m():
 def test_unknown_modules_are_refused_by_name_and_told_by_an_example():
     model = nn.Sequential(Reader(8, 12))
     before = model[0].weight.detach().clone()
-    with pytest.raises(
-        PatternError, match=r"'0\.weight' \(8, 12\) of Reader.*example="
-    ):
+    with pytest.raises(PatternError, match=r"'0\.weight' \(8, 12\) of Reader.*example="):
         prune_(model, "magnitude", pattern="2:4")
     assert torch.equal(before, model[0].weight)
     prune_(model, "magnitude", pattern="2:4", example=torch.randn(2, 8))
@@ -83,13 +81,9 @@ def test_unknown_modules_are_refused_by_name_and_told_by_an_example():
 
 def test_fused_experts_lose_neurons_and_not_experts():
     model = Experts()
-    prune_(
-        model, "magnitude", sparsity=0.5, pattern="filter", example=torch.randn(3, 8)
-    )
+    prune_(model, "magnitude", sparsity=0.5, pattern="filter", example=torch.randn(3, 8))
     assert zero_rows(model.up, 2) + zero_rows(model.down, 1) == 4 * (6 + 8) // 2
-    assert not any(
-        bool((w[e] == 0).all()) for w in (model.up, model.down) for e in range(4)
-    )
+    assert not any(bool((w[e] == 0).all()) for w in (model.up, model.down) for e in range(4))
 
 
 def test_fused_experts_with_n_of_m():
@@ -130,9 +124,7 @@ def test_a_row_keeps_its_own_share(density):
 def test_rows_within_earlier_masks_and_ties():
     within = torch.ones(3, 4, dtype=torch.bool)
     within[0, :3] = False
-    mask = select(
-        {"w": torch.ones(3, 4)}, density=0.5, scope="row", within={"w": within}
-    )["w"]
+    mask = select({"w": torch.ones(3, 4)}, density=0.5, scope="row", within={"w": within})["w"]
     assert mask.tolist() == [
         [False, False, False, True],
         [True, True, False, False],

@@ -67,9 +67,7 @@ def data(count=3, length=10):
         tokens = torch.randint(1, WORDS, (2, length), generator=drawn)
         attention = torch.ones_like(tokens)
         attention[0, : 3 * (number == 1)] = 0  # one batch is padded
-        batches.append(
-            {"input_ids": tokens, "attention_mask": attention, "labels": tokens}
-        )
+        batches.append({"input_ids": tokens, "attention_mask": attention, "labels": tokens})
     return batches
 
 
@@ -93,9 +91,7 @@ def one_after_another(model, batches, sparsity):
 
             handles.append(module.register_forward_pre_hook(look))
         for batch in batches:
-            model(
-                **{k: v for k, v in batch.items() if k != "labels"}, use_cache=False
-            )
+            model(**{k: v for k, v in batch.items() if k != "labels"}, use_cache=False)
         for handle in handles:
             handle.remove()
         for inner, module in linears(block).items():
@@ -191,14 +187,9 @@ class Plain(nn.Module):
 
 def test_path_where_it_applies():
     model, x = Plain(), torch.randn(5, 6)
-    alone = [
-        sc.prune_(copy.deepcopy(p), "path", sparsity=0.6, example=x)
-        for p in model.parts
-    ]
+    alone = [sc.prune_(copy.deepcopy(p), "path", sparsity=0.6, example=x) for p in model.parts]
     done = prune_blocks_(model, "path", sparsity=0.6, batch=x)
-    assert all(
-        torch.equal(done.masks["parts.0." + n], m) for n, m in alone[0].masks.items()
-    )
+    assert all(torch.equal(done.masks["parts.0." + n], m) for n, m in alone[0].masks.items())
 
 
 def test_the_model_is_as_before_but_for_the_zeros():
@@ -208,9 +199,7 @@ def test_the_model_is_as_before_but_for_the_zeros():
     modes = [m.training for m in model.modules()]
     done = prune_blocks_(model, "wanda", scope="row", sparsity=0.5, batch=data())
     assert [m.training for m in model.modules()] == modes
-    assert model.config.use_cache and not any(
-        "forward" in vars(m) for m in model.modules()
-    )
+    assert model.config.use_cache and not any("forward" in vars(m) for m in model.modules())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with sc.hold(model, done.masks, optimizer):
         model(**data()[0]).loss.backward()
@@ -251,6 +240,4 @@ def test_errors_leave_the_model_alone(options, error, text):
 
 def test_no_list_of_blocks():
     with pytest.raises(ArgumentError, match="name them with blocks="):
-        prune_blocks_(
-            nn.Linear(2, 2), "magnitude", sparsity=0.5, batch=torch.ones(1, 2)
-        )
+        prune_blocks_(nn.Linear(2, 2), "magnitude", sparsity=0.5, batch=torch.ones(1, 2))

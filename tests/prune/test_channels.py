@@ -31,8 +31,7 @@ EXAMPLE = torch.zeros(1, 3, 8, 8)
 
 
 BIG = [
-    pytest.param(name, marks=pytest.mark.slow)
-    for name in ("resnet18", "mobilenet", "densenet121")
+    pytest.param(name, marks=pytest.mark.slow) for name in ("resnet18", "mobilenet", "densenet121")
 ]
 
 
@@ -48,9 +47,7 @@ def test_a_budget_in_multiplications_is_what_compact_leaves(name):
 
 
 @pytest.mark.parametrize("scope", ["global", "uniform"])
-@pytest.mark.parametrize(
-    ("budget", "part"), [("density", "entries"), ("channels", "channels")]
-)
+@pytest.mark.parametrize(("budget", "part"), [("density", "entries"), ("channels", "channels")])
 def test_budgets_are_met_from_below_by_less_than_a_channel(scope, budget, part):
     pruned = cut_channels(net(), EXAMPLE, scope=scope, **{budget: 0.5})
     kept, total = getattr(pruned, part)
@@ -72,9 +69,7 @@ def test_uniform_keeps_the_same_share_of_every_layer():
 
 
 def test_every_layer_keeps_its_floor():
-    masks = cut_channels(
-        net(), EXAMPLE, scope="global", channels=0.3, floor=0.25
-    ).masks
+    masks = cut_channels(net(), EXAMPLE, scope="global", channels=0.3, floor=0.25).masks
     for name, size in (("0.weight", 16), ("3.weight", 32)):
         kept = int(masks[name].flatten(1).any(1).sum()) if name in masks else size
         assert kept >= size // 4

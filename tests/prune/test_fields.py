@@ -21,9 +21,7 @@ def test_counts_never_grow_and_end_exactly(schedule, way):
     start, end, rounds = way
     kept = counts(schedule, start=start, end=end, rounds=rounds)
     assert len(kept) == rounds and kept[-1] == end
-    assert all(
-        later <= earlier for earlier, later in zip([start, *kept], kept, strict=False)
-    )
+    assert all(later <= earlier for earlier, later in zip([start, *kept], kept, strict=False))
     assert all(isinstance(count, int) and end <= count <= start for count in kept)
 
 
@@ -46,9 +44,7 @@ def test_against_exact_arithmetic(way):
             <= Fraction(1, 2) + 1e-6
         )
         if end:
-            exponential = math.exp(
-                (1 - k / rounds) * math.log(start) + k / rounds * math.log(end)
-            )
+            exponential = math.exp((1 - k / rounds) * math.log(start) + k / rounds * math.log(end))
             got = counts("exponential", start=start, end=end, rounds=rounds)[k - 1]
             assert abs(got - exponential) <= 0.5 + 1e-9 * start
 
@@ -86,15 +82,11 @@ def test_refusals(call, message):
 
 
 def test_unknown_schedule_is_suggested():
-    with pytest.raises(
-        UnknownNameError, match="no schedule 'cubical'. Did you mean 'cubic'"
-    ):
+    with pytest.raises(UnknownNameError, match="no schedule 'cubical'. Did you mean 'cubic'"):
         counts("cubical", start=2, end=1, rounds=1)
 
 
-@given(
-    start=st.integers(1, 10**7), share=st.floats(0.01, 0.9), rounds=st.integers(1, 30)
-)
+@given(start=st.integers(1, 10**7), share=st.floats(0.01, 0.9), rounds=st.integers(1, 30))
 def test_shares_of_the_rest(start, share, rounds):
     end = max(1, round(start * (1 - share) ** rounds))
     kept = counts_by_share(start=start, end=end, per_round=share)

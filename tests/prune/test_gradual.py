@@ -14,9 +14,7 @@ from secateurs.prune.fields import counts_at
 def make(seed=0):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(5, 20), nn.ReLU(), nn.Linear(20, 5))
-    return model, torch.optim.SGD(
-        model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3
-    )
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
 
 
 def train(model, optimizer, x):
@@ -27,9 +25,7 @@ def train(model, optimizer, x):
 
 def test_cubic_sparsity_and_zeros_held_between_the_cuts():
     model, optimizer = make()
-    gradual = Gradual(
-        model, Recipe(sparsity=0.9), optimizer, start=10, end=50, every=8
-    )
+    gradual = Gradual(model, Recipe(sparsity=0.9), optimizer, start=10, end=50, every=8)
     sizes, done = [], {}
     for iteration in range(1, 61):
         train(model, optimizer, torch.randn(8, 5))
@@ -46,9 +42,7 @@ def test_cubic_sparsity_and_zeros_held_between_the_cuts():
     )
     assert [e.number for e in done.values()] == [1, 2, 3, 4, 5] and sizes[-1] == 20
     for name, mask in gradual.masks.items():
-        assert not optimizer.state[model.get_parameter(name)]["momentum_buffer"][
-            ~mask
-        ].any()
+        assert not optimizer.state[model.get_parameter(name)]["momentum_buffer"][~mask].any()
     gradual.held.release()
     train(model, optimizer, torch.randn(8, 5))
     assert sum(int(p.count_nonzero()) for p in model.parameters() if p.ndim == 2) > 20
@@ -81,11 +75,7 @@ def test_other_schedules_scopes_and_a_period_that_does_not_divide(schedule, scop
         train(model, optimizer, x)
         gradual.step()
     assert [r.kept for r in gradual.rounds] == [r.asked for r in gradual.rounds]
-    assert (
-        len(gradual.rounds) == 2
-        and gradual.rounds[-1].kept == 40
-        and gradual.finished
-    )
+    assert len(gradual.rounds) == 2 and gradual.rounds[-1].kept == 40 and gradual.finished
 
 
 def test_followed_average_and_within():
@@ -108,10 +98,7 @@ def test_followed_average_and_within():
         train(model, optimizer, torch.randn(8, 5))
         gradual.step()
         ema.update_parameters(model)
-        assert all(
-            not ema.module.get_parameter(n)[~m].any()
-            for n, m in gradual.masks.items()
-        )
+        assert all(not ema.module.get_parameter(n)[~m].any() for n, m in gradual.masks.items())
     assert (
         not (gradual.masks["0.weight"] & ~within["0.weight"]).any()
         and gradual.rounds[-1].kept == 20
@@ -129,11 +116,7 @@ def test_an_error_in_step_changes_nothing_and_the_step_can_be_repeated():
     with pytest.raises(ParameterError, match="'0.weight' .1 of 100 entries"):
         gradual.step()
     assert gradual.iteration == 1 and not gradual.rounds
-    assert all(
-        torch.equal(v, before[k])
-        for k, v in model.state_dict().items()
-        if k != "0.weight"
-    )
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items() if k != "0.weight")
     with torch.no_grad():
         model[0].weight[0, 0] = 1.0
     assert gradual.step().number == 1
@@ -146,9 +129,7 @@ def test_checkpoint_and_resume():
     for _ in range(5):
         train(model, optimizer, torch.ones(8, 5))
         gradual.step()
-    saved = copy.deepcopy(
-        (model.state_dict(), optimizer.state_dict(), gradual.state_dict())
-    )
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict(), gradual.state_dict()))
     other, other_optimizer = make(seed=1)
     other.load_state_dict(saved[0])
     other_optimizer.load_state_dict(saved[1])
@@ -159,8 +140,7 @@ def test_checkpoint_and_resume():
             train(m, o, torch.ones(8, 5))
             g.step()
     assert all(
-        torch.equal(a, b)
-        for a, b in zip(model.parameters(), other.parameters(), strict=True)
+        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
     )
     assert resumed.finished and all(
         torch.equal(m, resumed.masks[n]) for n, m in gradual.masks.items()
@@ -209,9 +189,7 @@ def test_refusals_before_anything_is_held(change, error, message):
         **change,
     }
     if options["optimizer"] == "half":
-        options["optimizer"] = optimizer = torch.optim.SGD(
-            model[0].parameters(), lr=0.1
-        )
+        options["optimizer"] = optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
     with pytest.raises(error, match=message):
         Gradual(model, **options)
     assert not optimizer._optimizer_step_post_hooks

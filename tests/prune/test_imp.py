@@ -26,9 +26,7 @@ class Net(nn.Module):
         self.conv = nn.Conv2d(3, 6, 3)
         self.norm = nn.BatchNorm2d(6)
         self.fc = nn.Linear(6, 2)
-        self.register_buffer(
-            "calls", torch.zeros((), dtype=torch.long), persistent=False
-        )
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long), persistent=False)
 
     def forward(self, x):
         self.calls += self.training
@@ -62,9 +60,7 @@ class Training:
         self.starts.append((run.round, run.rounds, run.start, copied(model)))
         self.modes.append([m.training for m in model.modules()])
         assert all(p.grad is None for p in model.parameters())
-        optimizer = torch.optim.SGD(
-            model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3
-        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
         if self.hold:
             run.hold(optimizer)
         self.momenta.append(copy.deepcopy(optimizer.state_dict()["state"]))
@@ -75,9 +71,7 @@ class Training:
             F.cross_entropy(model(X[rows % 64]), Y[rows % 64]).backward()
             optimizer.step()
             if run.round == 0:
-                self.trace.append(
-                    (copied(model), copy.deepcopy(optimizer.state_dict()["state"]))
-                )
+                self.trace.append((copied(model), copy.deepcopy(optimizer.state_dict()["state"])))
             for name, mask in run.masks.items():
                 assert not self.hold or not model.get_parameter(name)[~mask].any()
         model.eval()
@@ -109,9 +103,7 @@ def test_every_round_starts_from_the_state_of_the_dense_run(rewind_to):
         masks = {name: state[name] != 0 for name in found.masks}
         for name, value in state.items():
             mask = masks.get(name)
-            assert torch.equal(
-                value, dense[name] if mask is None else dense[name] * mask
-            ), (
+            assert torch.equal(value, dense[name] if mask is None else dense[name] * mask), (
                 number,
                 name,
             )
@@ -120,8 +112,7 @@ def test_every_round_starts_from_the_state_of_the_dense_run(rewind_to):
     )
     assert found.start == point
     assert all(
-        torch.equal(found.rewound.parameters[n], dense[n])
-        for n, _ in model.named_parameters()
+        torch.equal(found.rewound.parameters[n], dense[n]) for n, _ in model.named_parameters()
     )
 
 
@@ -134,14 +125,8 @@ def test_counts_masks_and_result():
         total,
         *counts_by_share(start=total, end=70, per_round=0.3),
     ]
-    assert (
-        [r.kept for r in found.rounds]
-        == [r.asked for r in found.rounds]
-        == [174, 122, 85, 70]
-    )
-    assert (
-        found.report.total.kept == 70 and [r.returned for r in found.rounds][-1] > 0
-    )
+    assert [r.kept for r in found.rounds] == [r.asked for r in found.rounds] == [174, 122, 85, 70]
+    assert found.report.total.kept == 70 and [r.returned for r in found.rounds][-1] > 0
     shrinking = [{n: s[n] != 0 for n in found.masks} for _, _, _, s in train.starts]
     for earlier, later in zip(shrinking, [*shrinking[1:], found.masks], strict=True):
         assert not any((later[n] & ~earlier[n]).any() for n in found.masks)
@@ -163,17 +148,14 @@ def test_masks_are_those_of_the_trained_magnitudes():
     flat = torch.cat([trained[n].flatten().abs() for n in found.masks])
     smallest_kept = flat.sort(descending=True).values[found.report.total.kept - 1]
     assert all(
-        torch.equal(mask, trained[n].abs() >= smallest_kept)
-        for n, mask in found.masks.items()
+        torch.equal(mask, trained[n].abs() >= smallest_kept) for n, mask in found.masks.items()
     )
 
 
 def test_ticket_and_rewind():
     torch.manual_seed(1)
     model, train = Net(), Training()
-    found = imp_(
-        model, train, sparsity=0.5, per_round=0.5, rewind_to=5, train_last=False
-    )
+    found = imp_(model, train, sparsity=0.5, per_round=0.5, rewind_to=5, train_last=False)
     assert len(train.starts) == len(found.rounds) == 1
     ticket = copied(model)
     dense = train.trace[4][0]
@@ -184,9 +166,7 @@ def test_ticket_and_rewind():
         )
     train(model, _Free())
     found.rewind_(model)
-    assert all(
-        torch.equal(value, ticket[name]) for name, value in copied(model).items()
-    )
+    assert all(torch.equal(value, ticket[name]) for name, value in copied(model).items())
 
 
 class _Free:
@@ -199,40 +179,30 @@ class _Free:
 def test_learning_rate_rewinding_keeps_the_trained_weights():
     torch.manual_seed(1)
     model, train = Net(), Training()
-    found = imp_(
-        model, train, sparsity=0.5, per_round=0.5, rewind_to=5, rewind="learning-rate"
-    )
+    found = imp_(model, train, sparsity=0.5, per_round=0.5, rewind_to=5, rewind="learning-rate")
     _, _, start, state = train.starts[1]
     trained = train.trace[-1][0]
     assert start == 5
     for name, value in state.items():
         assert torch.equal(
             value,
-            trained[name] * found.masks[name]
-            if name in found.masks
-            else trained[name],
+            trained[name] * found.masks[name] if name in found.masks else trained[name],
         )
 
 
 def test_optimizer_rewinding():
     torch.manual_seed(1)
     model, train = Net(), Training()
-    found = imp_(
-        model, train, sparsity=0.5, per_round=0.5, rewind_to=5, rewind_optimizer=True
-    )
+    found = imp_(model, train, sparsity=0.5, per_round=0.5, rewind_to=5, rewind_optimizer=True)
     then, now = train.trace[4][1], train.momenta[1]
     names = [name for name, _ in model.named_parameters()]
     assert not train.momenta[0]
     for index, name in enumerate(names):
         mask = found.masks.get(name, 1)
-        assert torch.equal(
-            now[index]["momentum_buffer"], then[index]["momentum_buffer"] * mask
-        )
+        assert torch.equal(now[index]["momentum_buffer"], then[index]["momentum_buffer"] * mask)
 
 
-@pytest.mark.parametrize(
-    "scope", ["layer", "erk", {"conv.weight": 0.3, "fc.weight": 0.6}]
-)
+@pytest.mark.parametrize("scope", ["layer", "erk", {"conv.weight": 0.3, "fc.weight": 0.6}])
 def test_other_scopes_and_scores(scope):
     torch.manual_seed(1)
     model = Net()
@@ -305,13 +275,11 @@ def test_holding_twice_and_a_model_that_changes_shape():
 
     model = Net()
     before = copied(model)
-    with pytest.raises(
-        TrainingError, match="'new' appeared, vanished or changed shape"
-    ):
+    with pytest.raises(TrainingError, match="'new' appeared, vanished or changed shape"):
         imp_(model, grow, sparsity=0.5)
-    assert all(
-        torch.equal(tensors(model)[name], value) for name, value in before.items()
-    ), "what can be is put back"
+    assert all(torch.equal(tensors(model)[name], value) for name, value in before.items()), (
+        "what can be is put back"
+    )
 
 
 def _unchanged_after(train, error, message, **options):
@@ -327,14 +295,9 @@ def _unchanged_after(train, error, message, **options):
 
     with pytest.raises(error, match=message):
         imp_(model, without_gradients, **{"sparsity": 0.5, **options})
-    assert all(
-        torch.equal(value, before[name]) for name, value in copied(model).items()
-    )
+    assert all(torch.equal(value, before[name]) for name, value in copied(model).items())
     assert [m.training for m in model.modules()] == modes
-    assert all(
-        torch.equal(p.grad, g)
-        for p, g in zip(model.parameters(), gradients, strict=True)
-    )
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True))
 
 
 @pytest.mark.parametrize(

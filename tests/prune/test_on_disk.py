@@ -56,9 +56,7 @@ def expected(state, **options):
     return {n: t * masks[n] if n in masks else t for n, t in state.items()}
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     "options",
     [
@@ -103,9 +101,7 @@ def test_equals_select_in_memory(tmp_path, dtype, options):
 def test_everything_but_the_zeros_is_the_same_bytes(tmp_path):
     state = tensors() | {"count": torch.tensor(3), "flags": torch.ones(3, 3) > 0}
     pruned(tmp_path, state, sparsity=0.5)
-    before, after = (
-        (tmp_path / n).read_bytes() for n in ("m.safetensors", "out.safetensors")
-    )
+    before, after = ((tmp_path / n).read_bytes() for n in ("m.safetensors", "out.safetensors"))
     body = read_header(tmp_path / "m.safetensors").body
     assert before[:body] == after[:body] and len(before) == len(after)
     changed = [i for i in range(body, len(before)) if before[i] != after[i]]
@@ -113,9 +109,7 @@ def test_everything_but_the_zeros_is_the_same_bytes(tmp_path):
 
 
 def test_globs_choose_and_leave_out(tmp_path):
-    done, found = pruned(
-        tmp_path, tensors(), density=0, where=["*", "!*.1.*", "!embed*"]
-    )
+    done, found = pruned(tmp_path, tensors(), density=0, where=["*", "!*.1.*", "!embed*"])
     zero = {n for n, t in found.items() if not t.any()}
     assert zero == {
         "layers.0.q_proj.weight",
@@ -128,13 +122,9 @@ def test_globs_choose_and_leave_out(tmp_path):
 def test_random_is_drawn_by_the_seed_alone(tmp_path):
     results = []
     for seed in (1, 1, 2):
-        _, found = pruned(
-            tmp_path, tensors(), sparsity=0.5, score="random", seed=seed
-        )
+        _, found = pruned(tmp_path, tensors(), sparsity=0.5, score="random", seed=seed)
         results.append(torch.cat([found[n].flatten() for n in WEIGHTS]))
-    assert torch.equal(results[0], results[1]) and not torch.equal(
-        results[0], results[2]
-    )
+    assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
     assert int((results[0] == 0).sum()) == results[0].numel() // 2
 
 
@@ -145,9 +135,7 @@ def folder_of(root, state):
     names, places = list(state), {}
     for number, part in enumerate((names[:3], names[3:]), 1):
         file = f"model-0000{number}-of-00002.safetensors"
-        save_file(
-            {n: state[n] for n in part}, source / file, metadata={"format": "pt"}
-        )
+        save_file({n: state[n] for n in part}, source / file, metadata={"format": "pt"})
         places |= dict.fromkeys(part, file)
     (source / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
     (source / "config.json").write_text("{}")
@@ -166,10 +154,7 @@ def test_a_folder_of_shards_is_pruned_as_one_model(tmp_path):
         assert torch.equal(found[name], tensor), name
     assert {p.name for p in (tmp_path / "out").iterdir()} >= {INDEX, "config.json"}
     assert not (tmp_path / "out" / "pytorch_model.bin").exists()
-    assert (
-        done.report.total.kept
-        == counted(open_stored(tmp_path / "out")).total.kept - 800
-    )
+    assert done.report.total.kept == counted(open_stored(tmp_path / "out")).total.kept - 800
     with pytest.raises(ArgumentError, match="name a new folder"):
         sc.prune_file(source, tmp_path / "out", sparsity=0.7)
 
@@ -271,12 +256,8 @@ def test_every_dtype_is_counted(tmp_path, dtype):
     codes = [3, 0, 5, 7, 2, 1, 9, 6]
     signed = KINDS[dtype].floating and dtype != "F8_E8M0" and "FNUZ" not in dtype
     codes[4] = 1 << (bits - 1) if signed else codes[4]
-    word = sum(
-        (code % (1 << bits)) << (bits * place) for place, code in enumerate(codes)
-    )
-    path = written(
-        tmp_path / "m.safetensors", dtype, [2, 4], word.to_bytes(bits, "little")
-    )
+    word = sum((code % (1 << bits)) << (bits * place) for place, code in enumerate(codes))
+    path = written(tmp_path / "m.safetensors", dtype, [2, 4], word.to_bytes(bits, "little"))
     report = counted(open_stored(path), all=True)
     zeros = 2 if signed else 0 if dtype == "F8_E8M0" else 1
     assert (report.total.total, report.total.kept) == (8, 8 - zeros)
@@ -318,36 +299,25 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize(
-    "options", [{}, {"pattern": "4x4"}, {"pattern": "2:4"}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"pattern": "4x4"}, {"pattern": "2:4"}], ids=str)
 def test_masks_are_those_of_save_masks(tmp_path, dtype, options):
     """Byte for byte, with tensors whose entries do not fill their last byte."""
     state = tensors(dtype)
     if not options:
-        state["layers.0.q_proj.weight"] = state["layers.0.q_proj.weight"][
-            :13, :21
-        ].clone()
-    done, found = pruned(
-        tmp_path, state, sparsity=0.6, masks_out=tmp_path / "m.bits", **options
-    )
-    masks = sc.select(
-        {n: state[n] for n in WEIGHTS}, absolute=True, sparsity=0.6, **options
-    )
+        state["layers.0.q_proj.weight"] = state["layers.0.q_proj.weight"][:13, :21].clone()
+    done, found = pruned(tmp_path, state, sparsity=0.6, masks_out=tmp_path / "m.bits", **options)
+    masks = sc.select({n: state[n] for n in WEIGHTS}, absolute=True, sparsity=0.6, **options)
     # A file holds its tensors in an order of its own.
     order = [tensor.name for tensor in done.report.tensors]
     sc.save_masks({name: masks[name] for name in order}, tmp_path / "own.bits")
     assert (tmp_path / "m.bits").read_bytes() == (tmp_path / "own.bits").read_bytes()
     assert all(
-        torch.equal(mask, masks[n])
-        for n, mask in sc.load_masks(tmp_path / "m.bits").items()
+        torch.equal(mask, masks[n]) for n, mask in sc.load_masks(tmp_path / "m.bits").items()
     )
     assert torch.equal(found[WEIGHTS[1]], state[WEIGHTS[1]] * masks[WEIGHTS[1]])
 
 
-@pytest.mark.parametrize(
-    "name", ["m.safetensors", "out.safetensors", "folder", "no/where.bits"]
-)
+@pytest.mark.parametrize("name", ["m.safetensors", "out.safetensors", "folder", "no/where.bits"])
 def test_masks_have_a_file_of_their_own(tmp_path, name):
     (tmp_path / "folder").mkdir()
     state = tensors()

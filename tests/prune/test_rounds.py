@@ -92,9 +92,7 @@ def pure_torch(monkeypatch) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("score", ["synflow", "synflow-chi"])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_masks_of_ten_rounds_are_those_of_pure_torch(
-    make, score, threads, monkeypatch
-):
+def test_masks_of_ten_rounds_are_those_of_pure_torch(make, score, threads, monkeypatch):
     model, before = make(), torch.get_num_threads()
     x = torch.zeros(1, 3, 6, 6).to(next(model.parameters()))
     state = copy.deepcopy(model.state_dict())

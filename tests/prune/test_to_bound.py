@@ -38,9 +38,7 @@ def test_the_certificate_holds_and_a_little_more_does_not(methods, model):
         ).bound
         * 1.001
     )
-    result = sc.prune_to_bound_(
-        model, X, bound=bound, radius=0.1, methods=methods, tolerance=0.01
-    )
+    result = sc.prune_to_bound_(model, X, bound=bound, radius=0.1, methods=methods, tolerance=0.01)
     again = sc.certify(dense, model, around=X, radius=0.1, methods=methods)
     assert again.bound == result.certificate.bound <= bound
     assert again.lower_bound <= bound
@@ -57,8 +55,7 @@ def test_masks_are_what_was_applied(model):
     result = sc.prune_to_bound_(model, X, bound=1.0, radius=0.1)
     sc.apply_(dense, result.masks)
     assert all(
-        torch.equal(a, b)
-        for a, b in zip(dense.parameters(), model.parameters(), strict=True)
+        torch.equal(a, b) for a, b in zip(dense.parameters(), model.parameters(), strict=True)
     )
     kept = sum(int(m.sum()) for m in result.masks.values())
     total = sum(m.numel() for m in result.masks.values())
@@ -82,9 +79,7 @@ def test_a_box_and_a_convolution(generator):
     make, shape = KINDS["batch norm"]
     model = randomize(make(), generator)
     x = torch.zeros(1, *shape)
-    result = sc.prune_to_bound_(
-        model, x, bound=0.5, box=(-1.0, 1.0), scope="layer", tolerance=0.05
-    )
+    result = sc.prune_to_bound_(model, x, bound=0.5, box=(-1.0, 1.0), scope="layer", tolerance=0.05)
     assert 0 < result.sparsity < 1
     assert result.certificate.bound <= 0.5
 
@@ -127,7 +122,5 @@ def test_errors_leave_the_model_alone(options, error, text, model):
 
 def _pruned(model, sparsity):
     other = copy.deepcopy(model)
-    sc.apply_(
-        other, sc.select(sc.score(other, "magnitude"), sparsity=sparsity, floor=0)
-    )
+    sc.apply_(other, sc.select(sc.score(other, "magnitude"), sparsity=sparsity, floor=0))
     return other

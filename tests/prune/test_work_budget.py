@@ -55,9 +55,7 @@ def test_one_table_gives_one_answer():
         )
         for _ in range(2)
     )
-    assert all(
-        torch.equal(first.masks[name], second.masks[name]) for name in first.masks
-    )
+    assert all(torch.equal(first.masks[name], second.masks[name]) for name in first.masks)
 
 
 def test_the_table_decides_and_not_the_multiplications():

@@ -8,7 +8,7 @@ from secateurs.errors import DataError
 from secateurs.report import page, read_published, write_page
 from secateurs.report.published import names_in_print, printed_lines, shipped
 from secateurs.study import Prune, Study, Training, run
-from secateurs.study.settings.file import StudyFileError, parse
+from secateurs.study.file import StudyFileError, parse
 from study.example import example_store
 
 
@@ -50,10 +50,7 @@ def test_the_page_shows_them_dotted_and_measures_them_by_their_own_dense_network
     rows,
 ):
     text = page(rows, name="a", published=shipped())
-    assert (
-        "gmp (Kolb et al. 2025, table 2)" in text
-        and 'stroke-dasharray="1.5 4"' in text
-    )
+    assert "gmp (Kolb et al. 2025, table 2)" in text and 'stroke-dasharray="1.5 4"' in text
     assert "printed" not in page(rows, name="a").partition("<body>")[2].lower()
 
 

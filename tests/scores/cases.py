@@ -53,9 +53,9 @@ def awkward(dtype: torch.dtype = torch.float64) -> Awkward:
 
 def data(dtype: torch.dtype = torch.float64, n: int = 6) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(5)
-    return torch.randn(n, 2, 4, 4, generator=g, dtype=torch.float64).to(
-        dtype
-    ), torch.randint(3, (n,), generator=g)
+    return torch.randn(n, 2, 4, 4, generator=g, dtype=torch.float64).to(dtype), torch.randint(
+        3, (n,), generator=g
+    )
 
 
 def arguments(dtype: torch.dtype = torch.float64) -> dict:
@@ -78,19 +78,13 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def picture(model: nn.Module) -> dict:
     """Every bit of the model and of the global generators."""
-    seen = {
-        f"parameter {n}": bits(p)
-        for n, p in model.named_parameters(remove_duplicate=False)
-    }
+    seen = {f"parameter {n}": bits(p) for n, p in model.named_parameters(remove_duplicate=False)}
     seen |= {f"flag {n}": p.requires_grad for n, p in model.named_parameters()}
     seen |= {
         f"gradient {n}": None if p.grad is None else bits(p.grad)
         for n, p in model.named_parameters()
     }
-    seen |= {
-        f"identity {n}": id(p)
-        for n, p in model.named_parameters(remove_duplicate=False)
-    }
+    seen |= {f"identity {n}": id(p) for n, p in model.named_parameters(remove_duplicate=False)}
     seen |= {f"version {n}": p._version for n, p in model.named_parameters()}
     seen |= {f"buffer {n}": bits(b) for n, b in model.named_buffers()}
     for name, module in model.named_modules():

@@ -47,9 +47,7 @@ def flat_loss(model, x, y, temperature=1.0):
     def loss(vector):
         parts = [
             p.view(s)
-            for p, s in zip(
-                vector.split([s.numel() for s in shapes]), shapes, strict=True
-            )
+            for p, s in zip(vector.split([s.numel() for s in shapes]), shapes, strict=True)
         ]
         fresh = {n: b.clone() for n, b in buffers.items()}
         return F.cross_entropy(

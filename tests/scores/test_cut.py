@@ -7,7 +7,7 @@ from torch import nn
 from compilers import need
 from secateurs.bits import multiplied_
 from secateurs.scores import Scorer, cut
-from secateurs.scores.copies import Copy
+from secateurs.scores.scorer import Copy
 
 KERNEL = cut.kernel()
 
@@ -100,6 +100,5 @@ def test_scores_are_the_same_without_it(monkeypatch):
     monkeypatch.setattr(cut, "kernel", lambda: None)
     theirs = Scorer(net, "synflow", example=torch.zeros(1, 20))
     assert all(
-        torch.equal(a, theirs.scores(mask)["weight"])
-        for a, mask in zip(found, masks, strict=True)
+        torch.equal(a, theirs.scores(mask)["weight"]) for a, mask in zip(found, masks, strict=True)
     )

@@ -23,9 +23,7 @@ def seeded():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_shape_dtype_labels_and_reproducibility(kind, dtype):
     x, y = probe(kind, LIKE.to(dtype), examples=32, classes=10, generator=seeded())
-    again, labels = probe(
-        kind, LIKE.to(dtype), examples=32, classes=10, generator=seeded()
-    )
+    again, labels = probe(kind, LIKE.to(dtype), examples=32, classes=10, generator=seeded())
     assert x.shape == (32, 3, 8, 8) and x.dtype == dtype and torch.isfinite(x).all()
     assert y.shape == (32,) and int(y.min()) >= 0 and int(y.max()) < 10
     assert torch.equal(x, again) and torch.equal(y, labels)
@@ -58,19 +56,12 @@ def test_mean_and_standard_deviation_are_those_of_the_data_per_channel():
         )
         for channel in range(3):
             values = x[:, channel][x[:, channel] != 0]
-            assert (
-                kstest(
-                    ((values - mean[channel]) / std[channel]).numpy(), "norm"
-                ).pvalue
-                > 1e-4
-            )
+            assert kstest(((values - mean[channel]) / std[channel]).numpy(), "norm").pvalue > 1e-4
 
 
 def test_chi_and_ones():
     x, _ = probe("chi", torch.empty(1, 100), examples=50, generator=seeded())
-    assert (
-        kstest(x.flatten().numpy() * math.sqrt(128), "chi", args=(128,)).pvalue > 1e-4
-    )
+    assert kstest(x.flatten().numpy() * math.sqrt(128), "chi", args=(128,)).pvalue > 1e-4
     assert bool((probe("ones", LIKE, examples=2)[0] == 1).all())
 
 
@@ -90,9 +81,7 @@ def test_l1_takes_labels_as_one_hot():
 
 
 def test_unsupervised_snip_is_one_call():
-    net = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
-    )
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
     batch = probe("sparse", LIKE, examples=32, classes=10, generator=seeded())
     scores = sc.score(net, "snip", batch=batch, loss=F.cross_entropy)
     assert all(float(s.sum()) > 0 for s in scores.values())
@@ -122,7 +111,5 @@ def test_errors(changes, words):
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest():
-    with pytest.raises(
-        UnknownNameError, match="no probe 'spares'. Did you mean 'sparse'"
-    ):
+    with pytest.raises(UnknownNameError, match="no probe 'spares'. Did you mean 'sparse'"):
         probe("spares", LIKE)

@@ -18,12 +18,8 @@ def test_batches_count_by_their_size():
     parts = [(x[:2], y[:2]), (x[2:], y[2:])]
     for name in ("snip", "grasp", "wanda"):
         loader = [list(part) for part in parts]  # a DataLoader makes lists of [x, y]
-        whole, split = (
-            sc.score(net, name, batch=b, loss=half_square) for b in ((x, y), loader)
-        )
+        whole, split = (sc.score(net, name, batch=b, loss=half_square) for b in ((x, y), loader))
         check(split, whole["0.weight"].tolist(), whole["2.weight"].tolist())
-    first, second = (
-        sc.score(net, "taylor", batch=b, loss=half_square)["0.weight"] for b in parts
-    )
+    first, second = (sc.score(net, "taylor", batch=b, loss=half_square)["0.weight"] for b in parts)
     together = sc.score(net, "taylor", batch=parts, loss=half_square)["0.weight"]
     torch.testing.assert_close(together, (2 * first + 3 * second) / 5)

@@ -8,9 +8,9 @@ from torch import nn
 
 
 def two_layers(dtype: torch.dtype = torch.float64) -> nn.Sequential:
-    net = nn.Sequential(
-        nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False)
-    ).to(dtype)
+    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False)).to(
+        dtype
+    )
     with torch.no_grad():
         net[0].weight.copy_(torch.tensor([[1.0, -2.0], [3.0, 1.0]]))
         net[2].weight.copy_(torch.tensor([[2.0, -1.0]]))
@@ -26,9 +26,5 @@ def half_square(output, target):
 
 
 def check(scores, first, second):
-    torch.testing.assert_close(
-        scores["0.weight"], torch.tensor(first, dtype=torch.float64)
-    )
-    torch.testing.assert_close(
-        scores["2.weight"], torch.tensor(second, dtype=torch.float64)
-    )
+    torch.testing.assert_close(scores["0.weight"], torch.tensor(first, dtype=torch.float64))
+    torch.testing.assert_close(scores["2.weight"], torch.tensor(second, dtype=torch.float64))

@@ -49,9 +49,7 @@ class Layer(nn.Module):
             inp, out, kernel, padding_mode=mode if kernel < 5 else "zeros", **options
         )
         self.norm = pick(g, nn.BatchNorm2d, nn.BatchNorm2d, nn.Identity)(out)
-        self.act = pick(
-            g, nn.ReLU(), nn.ReLU(inplace=True), nn.LeakyReLU(0.1), nn.Identity()
-        )
+        self.act = pick(g, nn.ReLU(), nn.ReLU(inplace=True), nn.LeakyReLU(0.1), nn.Identity())
 
     def forward(self, x: Tensor) -> Tensor:
         return self.act(self.norm(self.conv(x)))
@@ -86,9 +84,7 @@ class Net(nn.Module):
         self.flat = pick(g, True, False)
         self.head: nn.Module = nn.Linear(width, 3)
         if self.flat:
-            self.head = nn.Sequential(
-                nn.Linear(width * 16, 7), nn.ReLU(), nn.Linear(7, 3)
-            )
+            self.head = nn.Sequential(nn.Linear(width * 16, 7), nn.ReLU(), nn.Linear(7, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
@@ -152,9 +148,7 @@ def spoil(net: nn.Module, g: torch.Generator, share: float | None = None) -> Non
             )
             gone = lambda size: torch.rand(size, generator=g) < share  # noqa: E731
             if tensor.ndim > 1:
-                way = pick(
-                    g, "rows", "columns", "entries", "rows", "rows and columns"
-                )
+                way = pick(g, "rows", "columns", "entries", "rows", "rows and columns")
                 if "rows" in way:
                     tensor[gone(tensor.shape[0])] = 0
                 if "columns" in way:

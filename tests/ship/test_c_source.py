@@ -10,8 +10,8 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ShipError
+from secateurs.ship import c_source as module
 from secateurs.ship.c_source import c_source
-from secateurs.ship.c_source import writer as module
 
 CC = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
 pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
@@ -60,9 +60,7 @@ class Everything(nn.Module):
     def forward(self, x):
         x = nn.functional.leaky_relu(self.a(x), 0.2)
         x = torch.cat([nn.functional.relu6(x + self.b(x)), x], 1)
-        x = nn.functional.max_pool2d(
-            nn.functional.relu(self.norm(x)), 2, ceil_mode=True
-        )
+        x = nn.functional.max_pool2d(nn.functional.relu(self.norm(x)), 2, ceil_mode=True)
         x = nn.functional.avg_pool2d(x, 2, 1, padding=1).flip(1)
         return self.last(torch.relu(self.fc(x.flatten(1)[:, : 8 * 9])))
 
@@ -93,9 +91,7 @@ def test_tables_where_straight_code_would_be_long(tmp_path, monkeypatch):
 
 def test_numbers_are_the_floats_themselves(tmp_path):
     layer = nn.Linear(3, 3, bias=False)
-    layer.weight.data = torch.tensor(
-        [[1 / 3, 0, 0], [0, 1e-38, 0], [0, 0, 123456789.0]]
-    )
+    layer.weight.data = torch.tensor([[1 / 3, 0, 0], [0, 1e-38, 0], [0, 0, 123456789.0]])
     found = predict(layer.eval(), torch.eye(3), tmp_path)
     assert torch.equal(found, layer.weight.data.T.contiguous())
 

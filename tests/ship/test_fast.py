@@ -17,11 +17,7 @@ SLOW = tuple(name for name in architectures.ZOO if name not in QUICK)
 
 
 def leaves(outputs) -> list[torch.Tensor]:
-    return [
-        t
-        for t in torch.utils._pytree.tree_leaves(outputs)
-        if isinstance(t, torch.Tensor)
-    ]
+    return [t for t in torch.utils._pytree.tree_leaves(outputs) if isinstance(t, torch.Tensor)]
 
 
 def check(model: nn.Module, inputs: list[torch.Tensor]) -> FastModule:
@@ -31,13 +27,9 @@ def check(model: nn.Module, inputs: list[torch.Tensor]) -> FastModule:
         wanted = leaves(model(*inputs))
         for a, b in zip(leaves(fast(*inputs)), wanted, strict=True):
             assert close(a, b, 1e-9)
-    single = sc.accelerate(
-        model.float(), [x.float() for x in inputs], tune="guess", keep="always"
-    )
+    single = sc.accelerate(model.float(), [x.float() for x in inputs], tune="guess", keep="always")
     with torch.inference_mode():
-        for a, b in zip(
-            leaves(single(*[x.float() for x in inputs])), wanted, strict=True
-        ):
+        for a, b in zip(leaves(single(*[x.float() for x in inputs])), wanted, strict=True):
             assert close(a, b, 1e-5)
     model.double()
     return fast
@@ -83,10 +75,7 @@ def test_another_resolution_is_another_program():
 def test_what_has_no_kernel_is_named():
     fast = check(*named("unet-transposed"))
     assert len(fast.report.outside) == 2
-    assert all(
-        "conv_transpose2d" in line and "no kernel" in line
-        for line in fast.report.outside
-    )
+    assert all("conv_transpose2d" in line and "no kernel" in line for line in fast.report.outside)
 
 
 class Odd(nn.Module):
@@ -112,9 +101,7 @@ def test_outputs_keep_their_structure_and_inputs_their_names():
         wanted, found = model(**given), fast(**given)
     assert close(found["features"], wanted["features"], 1e-5)
     assert close(found["logits"][0], wanted["logits"][0], 1e-5)
-    assert {line.split(" at ")[0] for line in fast.report.outside} >= {
-        "aten.sigmoid.default"
-    }
+    assert {line.split(" at ")[0] for line in fast.report.outside} >= {"aten.sigmoid.default"}
 
 
 class Moves(nn.Module):

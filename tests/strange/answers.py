@@ -271,9 +271,7 @@ def c_source_(case: Case) -> list[str]:
         with torch.no_grad():
             wanted = main(oracle(x))
         if apart := gap([[wanted]], [[_predicted(text, x, wanted)]]):
-            wrong += (
-                [] if apart <= CLOSE else [f"differs from the model by {apart:.3g}"]
-            )
+            wrong += [] if apart <= CLOSE else [f"differs from the model by {apart:.3g}"]
     return wrong
 
 
@@ -283,9 +281,7 @@ def _predicted(text: str, x: Tensor, like: Tensor) -> Tensor:
         source, library = Path(folder, "net.c"), Path(folder, "net.so")
         source.write_text(text)
         options = ["-std=c99", "-O0", "-shared", "-fPIC", "-lm"]
-        subprocess.run(
-            [compiler, str(source), "-o", str(library), *options], check=True
-        )
+        subprocess.run([compiler, str(source), "-o", str(library), *options], check=True)
         y = torch.full_like(like, float("nan")).contiguous()
         predict = ctypes.CDLL(str(library)).predict
         predict(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()))
@@ -308,9 +304,7 @@ def prune_channels(case: Case) -> list[str]:
     with _refusing(case, model):
         sc.prune_channels_(model, case.inputs(1), channels=0.7)
     wrong = changes(before, snapshot(model, parameters=False))
-    for (name, now), then in zip(
-        model.named_parameters(), case.fresh().parameters(), strict=True
-    ):
+    for (name, now), then in zip(model.named_parameters(), case.fresh().parameters(), strict=True):
         if not bool(((now == then) | (now == 0)).all()):
             wrong.append(f"{name} has entries that are neither old nor zero")
     return wrong

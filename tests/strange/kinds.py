@@ -265,9 +265,7 @@ class ParameterMadeOnFirstUse(Strange):
 class BufferMadeOnFirstUse(Strange):
     def forward(self, h):
         if not hasattr(self, "late"):
-            self.register_buffer(
-                "late", torch.full((h.shape[1],), 0.5, dtype=h.dtype)
-            )
+            self.register_buffer("late", torch.full((h.shape[1],), 0.5, dtype=h.dtype))
         return h + along(self.late, h)
 
 
@@ -464,9 +462,7 @@ def noticing(name: str, notices: Callable[[Strange, Tensor], bool]) -> None:
     def forward(self, h):
         return self.scaled(h, notices(self, h))
 
-    kind("tracer")(
-        type(name, (Strange,), {"forward": forward, "__module__": __name__})
-    )
+    kind("tracer")(type(name, (Strange,), {"forward": forward, "__module__": __name__}))
 
 
 def _fails(h: Tensor) -> bool:
@@ -496,9 +492,7 @@ noticing("AsksDoublePrecision", lambda s, h: h.dtype == torch.float64)
 noticing("AsksOtherPrecision", lambda s, h: h.dtype != torch.float32)
 noticing("AsksContiguous", lambda s, h: not h.is_contiguous())
 noticing("AsksForAValue", lambda s, h: _fails(h))
-noticing(
-    "AsksTypeAndGrad", lambda s, h: type(h) is not Tensor or torch.is_grad_enabled()
-)
+noticing("AsksTypeAndGrad", lambda s, h: type(h) is not Tensor or torch.is_grad_enabled())
 
 
 @kind("tracer")
@@ -536,9 +530,7 @@ def indexed(name: str, order: Callable[[Strange], Tensor]) -> None:
     def forward(self, h):
         return h[:, order(self)]
 
-    kind("index")(
-        type(name, (Strange,), {"forward": forward, "__module__": __name__})
-    )
+    kind("index")(type(name, (Strange,), {"forward": forward, "__module__": __name__}))
 
 
 def gated(name: str, gate: Callable[[Strange], Tensor]) -> None:
@@ -547,9 +539,7 @@ def gated(name: str, gate: Callable[[Strange], Tensor]) -> None:
     def forward(self, h):
         return h * along(gate(self).to(h.dtype), h)
 
-    kind("index")(
-        type(name, (Strange,), {"forward": forward, "__module__": __name__})
-    )
+    kind("index")(type(name, (Strange,), {"forward": forward, "__module__": __name__}))
 
 
 def _picked(s: Strange) -> Tensor:
@@ -669,9 +659,7 @@ def mixing(name: str, mix: Callable[[Tensor], Tensor]) -> None:
     def forward(self, h):
         return mix(h)
 
-    kind("batch")(
-        type(name, (Strange,), {"forward": forward, "__module__": __name__})
-    )
+    kind("batch")(type(name, (Strange,), {"forward": forward, "__module__": __name__}))
 
 
 mixing("MinusMean", lambda h: h - h.mean(0))
@@ -705,9 +693,7 @@ mixing("CappedBatch", lambda h: h * min(len(h), 3))
 mixing(
     "StatisticsOfTheBatch",
     lambda h: (
-        nn.functional.batch_norm(h, None, None, training=True)
-        if len(h) > 1 or h.ndim > 2
-        else h
+        nn.functional.batch_norm(h, None, None, training=True) if len(h) > 1 or h.ndim > 2 else h
     ),
 )
 # These look at the batch, and every sample is alone nevertheless.

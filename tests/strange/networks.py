@@ -143,7 +143,5 @@ def draw(count: int, *, seed: int = 0) -> list[Case]:
     for number in range(count):
         name = order[number % len(order)]
         place = "output" if name in ENDS else one(*POSITIONS)
-        cases.append(
-            Case(name, place, one(*SHAPES), one(True, False), seed * 1000 + number)
-        )
+        cases.append(Case(name, place, one(*SHAPES), one(True, False), seed * 1000 + number))
     return cases

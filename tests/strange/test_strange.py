@@ -74,9 +74,7 @@ def test_the_harness_sees_a_wrong_answer(name, monkeypatch):
 def test_the_harness_sees_a_bound_and_a_norm_that_are_too_small(monkeypatch):
     case = next(case for case in draw(400) if case.kind == "Reshaped")
     norm = sc.path_norm
-    monkeypatch.setattr(
-        answers.sc, "path_norm", lambda m, x: 0.01 * float(norm(m, x))
-    )
+    monkeypatch.setattr(answers.sc, "path_norm", lambda m, x: 0.01 * float(norm(m, x)))
     assert outcome("path_norm", case).wrong
     bound = type("Bound", (), {"bound": 1e-3, "assumptions": ()})()
     monkeypatch.setattr(answers.sc, "certify", lambda *_, **__: bound)

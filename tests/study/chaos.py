@@ -41,9 +41,7 @@ class Chaos:
     def __init__(self, folder, *, seeds, epochs, rng):
         self.folder, self.rng = Path(folder), rng
         self.script = self.folder / "driver.py"
-        text = DRIVER.replace("SEEDS", str(list(range(seeds)))).replace(
-            "EPOCHS", str(epochs)
-        )
+        text = DRIVER.replace("SEEDS", str(list(range(seeds)))).replace("EPOCHS", str(epochs))
         self.script.write_text(text)
         self.env = {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
         self.kills = {"driver": 0, "worker": 0, "both": 0}
@@ -165,9 +163,7 @@ def opened(store):
 def finished(store):
     try:
         with opened(store) as held:
-            return {
-                row.key for row in held.rows(details=False, hidden=True) if row.ended
-            }
+            return {row.key for row in held.rows(details=False, hidden=True) if row.ended}
     except Exception:
         return set()
 
@@ -179,9 +175,7 @@ def results(store):
     with opened(store) as held:
         rows = held.rows(hidden=True)
         assert len({row.key for row in rows}) == len(rows)
-        assert all(
-            row.weights is None or held.artefacts.fits(row.weights) for row in rows
-        )
+        assert all(row.weights is None or held.artefacts.fits(row.weights) for row in rows)
         return sorted(row.result() for row in rows)
 
 

@@ -18,9 +18,9 @@ from secateurs.study import (
     Store,
     Study,
 )
+from secateurs.study.config import Run
 from secateurs.study.key import full_settings
-from secateurs.study.runs import Run
-from secateurs.study.settings.identity import weights_hash
+from secateurs.study.own import weights_hash
 
 SHAPES = {
     "fc1.weight": (300, 64),
@@ -52,9 +52,7 @@ def example_store(path: str | Path, *, seeds: int = 3) -> Store:
     """
     store, runs = Store.create(path), example_study(seeds=seeds).runs()
     store.add([waiting(run) for run in runs])
-    store.remember(
-        "study", {"name": "example", "text": "[study]\nname = 'example'\n"}
-    )
+    store.remember("study", {"name": "example", "text": "[study]\nname = 'example'\n"})
     for number, run in enumerate(runs):
         store.put(finished(run, number, store))
     return store
@@ -79,9 +77,7 @@ def waiting(run: Run) -> Row:
 def finished(run: Run, number: int, store: Store) -> Row:
     """A plausible end: accuracy falls with compression, some runs go wrong."""
     source = torch.Generator().manual_seed(number)
-    compression = (
-        run.compression or 1 + 1e4 * (getattr(run.method, "strength", None) or 0) * 8
-    )
+    compression = run.compression or 1 + 1e4 * (getattr(run.method, "strength", None) or 0) * 8
     weights = _weights(compression, source)
     name = store.artefacts.put(save(weights))
     layers = tuple(_layer(name, tensor) for name, tensor in weights.items())
@@ -121,9 +117,7 @@ def finished(run: Run, number: int, store: Store) -> Row:
             "accuracy_before": accuracy / 2,
             "own.f1": accuracy,
         },
-        history=tuple(
-            _point(epoch, accuracy, compression, run) for epoch in range(1, 21)
-        ),
+        history=tuple(_point(epoch, accuracy, compression, run) for epoch in range(1, 21)),
         layers=layers,
         certificates=_certificates(number),
         timings={
@@ -150,23 +144,15 @@ def finished(run: Run, number: int, store: Store) -> Row:
 
 
 def _weights(compression: float, source: torch.Generator) -> dict[str, torch.Tensor]:
-    weights = {
-        name: torch.randn(shape, generator=source) for name, shape in SHAPES.items()
-    }
+    weights = {name: torch.randn(shape, generator=source) for name, shape in SHAPES.items()}
     flat = torch.cat([weight.abs().flatten() for weight in weights.values()])
-    limit = flat.sort(descending=True).values[
-        min(len(flat) - 1, int(len(flat) / compression))
-    ]
-    return {
-        name: weight * (weight.abs() >= limit) for name, weight in weights.items()
-    }
+    limit = flat.sort(descending=True).values[min(len(flat) - 1, int(len(flat) / compression))]
+    return {name: weight * (weight.abs() >= limit) for name, weight in weights.items()}
 
 
 def _layer(name: str, weight: torch.Tensor) -> LayerKept:
     logs = weight[weight != 0].abs().log10()
-    counts = torch.histc(
-        logs, len(HISTOGRAM_EDGES) - 1, HISTOGRAM_EDGES[0], HISTOGRAM_EDGES[-1]
-    )
+    counts = torch.histc(logs, len(HISTOGRAM_EDGES) - 1, HISTOGRAM_EDGES[0], HISTOGRAM_EDGES[-1])
     kept = int(weight.count_nonzero())
     return LayerKept(
         name=name,

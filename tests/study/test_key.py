@@ -20,8 +20,7 @@ from secateurs.study import (
     Run,
     Training,
 )
-from secateurs.study.first import FIRST, SILENT
-from secateurs.study.key import _plain, full_settings
+from secateurs.study.key import FIRST, SILENT, _plain, full_settings
 
 DIGITS, LENET = Data(name="digits"), Net(name="lenet-300-100")
 
@@ -112,20 +111,14 @@ def test_every_field_has_a_first_default_or_is_named_as_none():
         PathPenalty,
     ):
         silent = SILENT.get(cls.__name__, SILENT[""])
-        wanted = (
-            {entry.name for entry in fields(cls)}
-            - silent
-            - needed.get(cls.__name__, set())
-        )
+        wanted = {entry.name for entry in fields(cls)} - silent - needed.get(cls.__name__, set())
         assert wanted == set(FIRST[cls.__name__]), cls.__name__
 
 
 def test_what_decides_nothing_is_no_part_of_a_key():
     labelled = run(Prune(label="ours"), compression=10)
     assert labelled.key == run(Prune(), compression=10).key
-    assert (
-        replace(run(), data=Data(name="digits", root="/elsewhere")).key == run().key
-    )
+    assert replace(run(), data=Data(name="digits", root="/elsewhere")).key == run().key
 
 
 def test_one_setting_written_in_two_ways_has_one_key():

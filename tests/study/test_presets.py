@@ -31,11 +31,7 @@ def shortened(study):
 
 def _first_strength(method):
     strength = getattr(method, "strength", None)
-    return (
-        replace(method, strength=strength[0])
-        if isinstance(strength, tuple)
-        else method
-    )
+    return replace(method, strength=strength[0]) if isinstance(strength, tuple) else method
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -53,6 +49,4 @@ def test_the_first_two_steps_of_every_method(name, tmp_path):
     with run(shortened(PRESETS[name]), tmp_path / "s") as store:
         ended = {row.label: (row.state, row.reason) for row in store.rows()}
     assert all(state in ("done", "collapsed") for state, _ in ended.values()), ended
-    assert {
-        method.title for method in shortened(PRESETS[name]).methods
-    } <= ended.keys()
+    assert {method.title for method in shortened(PRESETS[name]).methods} <= ended.keys()

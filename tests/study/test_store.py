@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from secateurs.errors import StoreError
-from secateurs.study import Row, Store
-from secateurs.study.keeping import leases
-from secateurs.study.keeping.filesystems import filesystem, refuse_network
+from secateurs.study import Row, Store, leases
+from secateurs.study.database import filesystem, refuse_network
 from study.example import example_store, example_study
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -19,9 +18,7 @@ ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
-    with example_store(
-        tmp_path_factory.mktemp("store") / "example.study", seeds=1
-    ) as store:
+    with example_store(tmp_path_factory.mktemp("store") / "example.study", seeds=1) as store:
         yield store
 
 
@@ -81,9 +78,7 @@ def test_a_damaged_artefact_is_refused_wherever_the_damage_is(tmp_path):
         name = store.artefacts.put(blob)
         path = store.artefacts.path(name)
         for place in range(0, 4000, 4):
-            path.write_bytes(
-                blob[:place] + bytes([blob[place] ^ 1]) + blob[place + 1 :]
-            )
+            path.write_bytes(blob[:place] + bytes([blob[place] ^ 1]) + blob[place + 1 :])
             assert not store.artefacts.fits(name)
             path.write_bytes(blob[:place])
             with pytest.raises(StoreError, match="damaged"):
@@ -121,13 +116,9 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
 def test_network_file_systems_are_refused_with_the_way_out(tmp_path):
     mounts = tmp_path / "mountinfo"
     base = "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
-    mounts.write_text(
-        base + f"2 1 0:5 / {tmp_path} rw shared:1 - nfs4 server:/x rw\n"
-    )
+    mounts.write_text(base + f"2 1 0:5 / {tmp_path} rw shared:1 - nfs4 server:/x rw\n")
     assert filesystem(tmp_path / "deeper", mounts) == "nfs4"
-    with pytest.raises(
-        StoreError, match=r"network file system \(nfs4\).*--store.*ray"
-    ):
+    with pytest.raises(StoreError, match=r"network file system \(nfs4\).*--store.*ray"):
         refuse_network(tmp_path, mounts)
     mounts.write_text(base)
     refuse_network(tmp_path, mounts)

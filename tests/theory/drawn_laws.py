@@ -15,8 +15,6 @@ def draws(law, shape, rng):
     return {
         "uniform": lambda: rng.uniform(-1, 1, shape),
         "normal": lambda: rng.normal(size=shape),
-        "subgaussian": lambda: (
-            rng.choice([-1.0, 1.0], shape) * rng.uniform(0.8, 1, shape)
-        ),
+        "subgaussian": lambda: rng.choice([-1.0, 1.0], shape) * rng.uniform(0.8, 1, shape),
         "bounded": lambda: rng.choice([-1.0, 1.0], shape),
     }[law]()

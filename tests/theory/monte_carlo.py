@@ -28,9 +28,7 @@ def assert_counts(counts, trials, probabilities):
     """Binomial counts, two-sided and exact; TINY is shared out among them."""
     tail = TINY / (2 * len(counts))
     assert np.all(stats.binom.cdf(counts, trials, probabilities) > tail)
-    assert np.all(
-        stats.binom.sf(np.asarray(counts) - 1, trials, probabilities) > tail
-    )
+    assert np.all(stats.binom.sf(np.asarray(counts) - 1, trials, probabilities) > tail)
 
 
 def mean_margin(sample, width):

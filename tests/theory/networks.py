@@ -26,10 +26,7 @@ def prune_smallest(weights, count):
 def random_claim(widths, alpha, **options):
     failure = 0.001
     shapes = list(zip(widths[1:], widths[:-1], strict=True))
-    bounds = [
-        uniform_norm_bound(*s, bound=1 / math.sqrt(max(s)), failure=failure)
-        for s in shapes
-    ]
+    bounds = [uniform_norm_bound(*s, bound=1 / math.sqrt(max(s)), failure=failure) for s in shapes]
     norms = NormBounds(bounds=tuple(bounds), failures=(failure,) * len(bounds))
     return theorem_2(widths, alpha=alpha, norms=norms, k1=1 / 3, k2=1 / 5, **options)
 
@@ -46,9 +43,7 @@ def stated_2(width, *, alpha, scale, failure=0.001, as_printed=False):
     """Theorem 2 as stated for four equal widths and uniform entries on ±K/√d; square layers, hence
     Lemma 4 with 2/3.
     """
-    bound = uniform_norm_bound(
-        width, width, bound=scale / math.sqrt(width), failure=failure
-    )
+    bound = uniform_norm_bound(width, width, bound=scale / math.sqrt(width), failure=failure)
     norms_ = NormBounds(bounds=(bound,) * 3, failures=(failure,) * 3)
     return theorem_2(
         [width] * 4,

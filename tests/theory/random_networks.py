@@ -13,9 +13,9 @@ from secateurs.theory import spectral_norms
 
 def uniform_layer(rows, columns, batch, generator):
     """Entries iid uniform on ±1/√max(rows, columns)."""
-    return (
-        torch.rand(batch, rows, columns, generator=generator) * 2 - 1
-    ) / math.sqrt(max(rows, columns))
+    return (torch.rand(batch, rows, columns, generator=generator) * 2 - 1) / math.sqrt(
+        max(rows, columns)
+    )
 
 
 def prune_drawn(weights, count, generator):
@@ -44,9 +44,7 @@ def linear_errors(widths, count, batch, generator, scale=1.0):
 
 def filters(batch, rows, columns, kernel, generator):
     """Entries iid uniform on ±1."""
-    return (
-        torch.rand(batch, rows, columns, kernel, kernel, generator=generator) * 2 - 1
-    )
+    return torch.rand(batch, rows, columns, kernel, kernel, generator=generator) * 2 - 1
 
 
 def pull_back(rows, kernels):
@@ -61,9 +59,7 @@ def pull_back(rows, kernels):
         (side,) * 4,
         mode="circular",
     )
-    found = F.conv2d(
-        maps, taps.reshape(-1, channels, *kernels.shape[-2:]), groups=batch
-    )
+    found = F.conv2d(maps, taps.reshape(-1, channels, *kernels.shape[-2:]), groups=batch)
     return found.view(count, batch, -1, p, p).transpose(0, 1)
 
 
@@ -74,15 +70,8 @@ def conv_errors(setting, count, batch, generator, scale=1.0, last_scale=None):
     `last_scale` is the K of the linear layer."""
     d, p, q = setting.channels, setting.map_size, setting.kernel
     bound = scale / (p * math.sqrt(d))
-    first, inner = (
-        bound * filters(batch, d, c, q, generator)
-        for c in (setting.input_channels, d)
-    )
-    last = (
-        torch.rand(batch, setting.outputs, d, p, p, generator=generator) * 2 - 1
-    ) * bound
+    first, inner = (bound * filters(batch, d, c, q, generator) for c in (setting.input_channels, d))
+    last = (torch.rand(batch, setting.outputs, d, p, p, generator=generator) * 2 - 1) * bound
     last = last if last_scale is None else last * last_scale / scale
     removed = inner - prune_drawn(inner, count, generator)
-    return setting.input_norm * norms(
-        pull_back(pull_back(last, removed), first).flatten(2)
-    )
+    return setting.input_norm * norms(pull_back(pull_back(last, removed), first).flatten(2))

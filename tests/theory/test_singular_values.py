@@ -7,12 +7,8 @@ from secateurs.errors import ArgumentError
 from secateurs.theory import spectral_norms
 
 
-@pytest.mark.parametrize(
-    "shape", [(1, 1), (1, 5), (5, 1), (7, 3), (40, 90), (150, 140)]
-)
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128]
-)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1), (7, 3), (40, 90), (150, 140)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
 def test_values_are_the_largest_singular_values(shape, dtype):
     matrices = torch.randn(2, 3, *shape, dtype=dtype)
     exact = torch.linalg.svdvals(
@@ -32,9 +28,7 @@ def test_clustered_values():
     clustered = torch.diag(
         torch.tensor([1.0, 1 - 1e-4, 1 - 2e-4, *torch.linspace(0, 0.9, 97)])
     ).double()
-    assert float(spectral_norms(clustered, tolerance=1e-8).values) == pytest.approx(
-        1.0, rel=1e-7
-    )
+    assert float(spectral_norms(clustered, tolerance=1e-8).values) == pytest.approx(1.0, rel=1e-7)
 
 
 def test_the_residual_is_honest():
@@ -43,8 +37,7 @@ def test_the_residual_is_honest():
     found = spectral_norms(matrices, tolerance=0.0, max_steps=6)
     every = torch.linalg.svdvals(matrices)
     distance = (
-        (every.square() - found.values[:, None].square()).abs().amin(1)
-        / found.values.square()
+        (every.square() - found.values[:, None].square()).abs().amin(1) / found.values.square()
     ) / 2
     assert bool((distance <= found.residual + 1e-12).all())
 

@@ -29,12 +29,8 @@ def test_masks_are_unbiased_and_no_larger_than_s(method, s, generator):
     priority sampling has not. What the paper states is Algorithm 1: `test_algorithm_1_frequencies`
     is exact.
     """
-    p = torch.tensor(
-        [0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.06, 0.04, 0.0], dtype=torch.float64
-    )
-    masks = torch.stack(
-        [sketch_mask(p, s, generator, method=method) for _ in range(3_000)]
-    )
+    p = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.06, 0.04, 0.0], dtype=torch.float64)
+    masks = torch.stack([sketch_mask(p, s, generator, method=method) for _ in range(3_000)])
     assert int((masks != 0).sum(1).max()) <= s and bool((masks[:, 8] == 0).all())
     error = 5.5 * masks.std(0) / math.sqrt(len(masks)) + 1e-12
     assert bool(((masks.mean(0) - 1).abs() <= error)[:8].all())
@@ -45,15 +41,12 @@ def test_masks_are_reproducible_and_keep_everything_when_they_may(method):
     p = torch.rand(1_000) + 0.1
     p = p / p.sum()
     first, second = (
-        sketch_mask(p, 50, torch.Generator().manual_seed(3), method=method)
-        for _ in range(2)
+        sketch_mask(p, 50, torch.Generator().manual_seed(3), method=method) for _ in range(2)
     )
     assert torch.equal(first, second) and first.dtype == p.dtype
     if method != "replacement":
         assert int((first != 0).sum()) == 50
-        torch.testing.assert_close(
-            sketch_mask(p, 1_000, method=method), torch.ones(1_000)
-        )
+        torch.testing.assert_close(sketch_mask(p, 1_000, method=method), torch.ones(1_000))
 
 
 def test_algorithm_1_frequencies(generator):
@@ -85,9 +78,7 @@ def test_a_mask_for_other_data(case):
     other = torch.randn(4, 7, dtype=torch.float64)
     found = sketch_error(X, w0, s=3, w=w, X_mask=other)
     torch.testing.assert_close(found.probabilities, sketch_probabilities(other, w0))
-    assert found.expected == pytest.approx(
-        lemma_43(X, w, sketch_probabilities(other, w0), s=3)
-    )
+    assert found.expected == pytest.approx(lemma_43(X, w, sketch_probabilities(other, w0), s=3))
     assert found.bound >= found.expected and found.relative == pytest.approx(
         found.expected / found.energy
     )

@@ -23,9 +23,7 @@ from theory.monte_carlo import assert_mean, mean_margin
 @pytest.fixture
 def model():
     torch.manual_seed(3)
-    return nn.Sequential(
-        nn.Linear(3, 5), nn.Tanh(), nn.BatchNorm1d(5), nn.Linear(5, 2)
-    )
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.BatchNorm1d(5), nn.Linear(5, 2))
 
 
 WEIGHTS = ["0.weight", "3.weight"]
@@ -38,10 +36,7 @@ def jacobian(model, x, names=None):
     model, x = copy.deepcopy(model).eval().double(), x.double()
     names = [name for name, _ in model.named_parameters()] if names is None else names
     parameters = [dict(model.named_parameters())[name] for name in names]
-    rows = [
-        torch.autograd.grad(y, parameters, retain_graph=True)
-        for y in model(x).flatten()
-    ]
+    rows = [torch.autograd.grad(y, parameters, retain_graph=True) for y in model(x).flatten()]
     J = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
     return J, torch.cat([p.detach().flatten() for p in parameters])
 
@@ -82,9 +77,7 @@ def test_frozen_parameters_are_left_out_unless_named(model):
         "0.weight",
         "0.bias",
     ]
-    with pytest.raises(
-        EmptySelectionError, match="Sequential has no trainable parameter"
-    ):
+    with pytest.raises(EmptySelectionError, match="Sequential has no trainable parameter"):
         ntk_sketch(model.requires_grad_(False), x, s=2)
 
 
@@ -101,9 +94,7 @@ def test_expectation_by_simulation(model, generator):
     rows = J * torch.where(p > 0, theta / p, 0.0)
     width = float((rows - (J @ theta)[:, None]).square().sum(0).max())
     assert_mean(errors, found.expected, width)
-    assert abs(float(errors.mean()) - found.uniform) > mean_margin(
-        errors.numpy(), width
-    )
+    assert abs(float(errors.mean()) - found.uniform) > mean_margin(errors.numpy(), width)
 
 
 def test_the_model_is_untouched(model):
@@ -131,13 +122,10 @@ def test_theorem_72_bounds_the_exact_expectation_and_print_is_larger(model):
     J, theta = jacobian(model, x, names)
     constants = NtkConstants(K=3 * float(J.norm()), R0=0.01, lambda_min=1.0)
     bound = theorem_72(theta, J.norm(dim=0), constants=constants, s=4)
-    assert ntk_sketch(
-        model, x, s=4, where=names, constants=constants
-    ).bound == pytest.approx(bound, rel=1e-10)
-    assert (
-        theorem_72(theta, J.norm(dim=0), constants=constants, s=4, as_printed=True)
-        > bound
+    assert ntk_sketch(model, x, s=4, where=names, constants=constants).bound == pytest.approx(
+        bound, rel=1e-10
     )
+    assert theorem_72(theta, J.norm(dim=0), constants=constants, s=4, as_printed=True) > bound
     radius = 3 * constants.K * constants.R0 / constants.lambda_min
     for _ in range(20):
         trained = copy.deepcopy(model)
@@ -147,9 +135,7 @@ def test_theorem_72_bounds_the_exact_expectation_and_print_is_larger(model):
             trained[0].weight += step[:15].view(5, 3)
             trained[3].weight += step[15:].view(2, 5)
         assert float(jacobian(trained, x, names)[0].norm()) <= constants.K
-        assert (
-            ntk_sketch(model, x, s=4, where=names, trained=trained).expected <= bound
-        )
+        assert ntk_sketch(model, x, s=4, where=names, trained=trained).expected <= bound
 
 
 def test_theorem_72_by_simulation(model, generator):
@@ -195,9 +181,7 @@ def test_bad_input_is_named(model):
         ntk_sketch(model, x, 0)
     theta, columns = torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0])
     with pytest.raises(TheoryError, match="1 zero entries or columns in theta_0"):
-        theorem_72(
-            theta, columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0), s=1
-        )
+        theorem_72(theta, columns, constants=NtkConstants(K=2.0, R0=1.0, lambda_min=1.0), s=1)
     with pytest.raises(TheoryError, match="K = 1 is below"):
         theorem_72(
             torch.ones(2),
@@ -246,20 +230,14 @@ def test_draws_are_whole_numbers(model, s):
 
 def spoiled(model, name):
     other = copy.deepcopy(model)
-    dict([*other.named_parameters(), *other.named_buffers()])[name].data.view(-1)[
-        0
-    ] = math.nan
+    dict([*other.named_parameters(), *other.named_buffers()])[name].data.view(-1)[0] = math.nan
     return other
 
 
 def test_models_that_do_not_fit_are_named(model):
     x = torch.randn(2, 3)
-    turned = nn.Sequential(
-        nn.Linear(3, 2), nn.Tanh(), nn.BatchNorm1d(2), nn.Linear(2, 5)
-    )
-    with pytest.raises(
-        ArgumentError, match=r"'0.weight' is \(2, 3\), in the model \(5, 3\)"
-    ):
+    turned = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.BatchNorm1d(2), nn.Linear(2, 5))
+    with pytest.raises(ArgumentError, match=r"'0.weight' is \(2, 3\), in the model \(5, 3\)"):
         ntk_sketch(model, x, 1, trained=turned)
     with pytest.raises(ArgumentError, match=r"'2.weight' \(5,\) is missing"):
         ntk_sketch(model, x, 1, trained=nn.Sequential(nn.Linear(3, 5), nn.Tanh()))
@@ -329,10 +307,5 @@ def test_another_activation_is_no_trained_version(ours, theirs, named):
 
 def test_what_only_training_sees_may_differ():
     ours = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.1), nn.Linear(4, 2))
-    theirs = nn.Sequential(
-        nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4, 2)
-    )
-    assert (
-        ntk_sketch(ours, torch.ones(2, 3), 2, trained=theirs, uniform=0.1).expected
-        > 0
-    )
+    theirs = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4, 2))
+    assert ntk_sketch(ours, torch.ones(2, 3), 2, trained=theirs, uniform=0.1).expected > 0

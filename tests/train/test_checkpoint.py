@@ -35,11 +35,7 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name
-        for name in MODELS.names()
-        if name not in {"vgg-16", "vgg-19", "resnet-34"}
-    ],
+    [name for name in MODELS.names() if name not in {"vgg-16", "vgg-19", "resnet-34"}],
 )
 def test_a_round_trip_is_exact_and_keeps_the_models_own_keys(name, tmp_path):
     model, other = seeded(name, 0), seeded(name, 1)
@@ -51,14 +47,9 @@ def test_a_round_trip_is_exact_and_keeps_the_models_own_keys(name, tmp_path):
 
 def test_the_same_model_gives_the_same_bytes_on_aligned_tensors(tmp_path):
     notes = {letter: letter for letter in "abcdefgh"}
-    paths = [
-        save_model(seeded("lenet-5", 0), tmp_path / name, notes=notes)
-        for name in "ab"
-    ]
+    paths = [save_model(seeded("lenet-5", 0), tmp_path / name, notes=notes) for name in "ab"]
     blob = paths[0].read_bytes()
-    assert (
-        blob == paths[1].read_bytes() and int.from_bytes(blob[:8], "little") % 8 == 0
-    )
+    assert blob == paths[1].read_bytes() and int.from_bytes(blob[:8], "little") % 8 == 0
 
 
 def test_tied_channels_last_and_half_precision(tmp_path):
@@ -66,10 +57,7 @@ def test_tied_channels_last_and_half_precision(tmp_path):
     tied, fresh = Tied(), Tied()
     assert list(load_file(save_model(tied, path))) == ["one.weight"]
     load_model_(fresh, path)
-    assert (
-        torch.equal(fresh.two.weight, tied.one.weight)
-        and fresh.two.weight is fresh.one.weight
-    )
+    assert torch.equal(fresh.two.weight, tied.one.weight) and fresh.two.weight is fresh.one.weight
     # As other tools write tied weights.
     both = {
         "one.weight": torch.ones(3, 3),
@@ -81,9 +69,7 @@ def test_tied_channels_last_and_half_precision(tmp_path):
     assert equal(load_model_(seeded("lenet-5", 1), save_model(model, path)), model)
     half = seeded("lenet-300-100", 0).half()
     assert (
-        load_model_(
-            seeded("lenet-300-100", 1), save_model(half, path)
-        ).fc1.weight.dtype
+        load_model_(seeded("lenet-300-100", 1), save_model(half, path)).fc1.weight.dtype
         == torch.float32
     )
 
@@ -96,13 +82,9 @@ def test_everything_that_does_not_fit_is_listed_and_nothing_is_changed(tmp_path)
     message = str(caught.value)
     assert "does not fit LeNet300100" in message and equal(model, before)
     assert (
-        "unexpected 'bn1.bias', 'bn1.num_batches_tracked', " in message
-        and "and 9 more" in message
+        "unexpected 'bn1.bias', 'bn1.num_batches_tracked', " in message and "and 9 more" in message
     )
-    assert (
-        "'fc1.weight' is [120, 400] in the file and [300, 784] in the model"
-        in message
-    )
+    assert "'fc1.weight' is [120, 400] in the file and [300, 784] in the model" in message
     path = save_model(seeded("lenet-300-100", 0), path)
     with pytest.raises(DataError, match="missing 'conv1.weight', .* and 9 more"):
         load_model_(seeded("lenet-5", 0), path)

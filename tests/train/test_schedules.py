@@ -26,10 +26,7 @@ def test_cosine_falls_from_one_to_zero_and_is_symmetric():
         and values[1600] == pytest.approx(0, abs=1e-15)
     )
     assert all(a >= b for a, b in pairwise(values))
-    assert all(
-        a + b == pytest.approx(1)
-        for a, b in zip(values, reversed(values), strict=True)
-    )
+    assert all(a + b == pytest.approx(1) for a, b in zip(values, reversed(values), strict=True))
 
 
 def test_cosine_warms_up_and_ends_at_its_floor():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import sparsity
-from secateurs.optim.holding.optimizers import unwrapped
+from secateurs.optim.holding import unwrapped
 from secateurs.parameters import prunable
 from secateurs.prune import Gradual, Recipe
 from secateurs.sharding import local, local_mask, sharded
@@ -32,14 +32,8 @@ class When:
             raise ArgumentError(
                 f"start={self.start!r}, end={self.end!r}: shares of the run, 0 <= start < end <= 1."
             )
-        if (
-            isinstance(self.cuts, bool)
-            or not isinstance(self.cuts, int)
-            or self.cuts < 1
-        ):
-            raise ArgumentError(
-                f"cuts={self.cuts!r} is not a whole number from 1 on."
-            )
+        if isinstance(self.cuts, bool) or not isinstance(self.cuts, int) or self.cuts < 1:
+            raise ArgumentError(f"cuts={self.cuts!r} is not a whole number from 1 on.")
 
     def steps(self, total: int) -> tuple[int, int, int]:
         """First and last step, and the steps between two cuts."""
@@ -73,9 +67,7 @@ class Pruner:
             return self.gradual.masks
         return {} if self.saved is None else dict(self.saved["masks"])
 
-    def begin(
-        self, model: nn.Module, optimizer: object, steps: int, *, done: int = 0
-    ) -> None:
+    def begin(self, model: nn.Module, optimizer: object, steps: int, *, done: int = 0) -> None:
         """Hold from now on, and cut over the shares of a run of `steps` optimizer steps.
 
         After `done` steps of a run that goes on, the masks and the cuts to come are those saved.
@@ -204,9 +196,7 @@ class Pruner:
             )
 
 
-def read_state(
-    saved: Mapping[str, Any], masks: Mapping[str, Tensor], place: str
-) -> dict[str, Any]:
+def read_state(saved: Mapping[str, Any], masks: Mapping[str, Tensor], place: str) -> dict[str, Any]:
     """A state as `Pruner.state` gives it, from what a checkpoint holds; an error for anything
     else.
     """
@@ -246,9 +236,7 @@ def read_state(
     return state
 
 
-def _other_weights(
-    model: nn.Module, saved: Mapping[str, Any], recipe: Recipe
-) -> list[str]:
+def _other_weights(model: nn.Module, saved: Mapping[str, Any], recipe: Recipe) -> list[str]:
     """Parameters whose zeros are not those of the saved state, in words."""
     problems = []
     for name, parameter in prunable(model, recipe.where).items():
@@ -256,9 +244,7 @@ def _other_weights(
         if mask is None or mask.shape != parameter.shape:
             continue  # refused by name, with the masks
         weight = local(parameter.detach())
-        alive = int(
-            weight[~local_mask(mask, parameter).to(weight.device)].count_nonzero()
-        )
+        alive = int(weight[~local_mask(mask, parameter).to(weight.device)].count_nonzero())
         nonzero, expected = int(weight.count_nonzero()), saved["nonzero"].get(name)
         if alive:
             problems.append(f"{name!r} has {alive} weights that its mask drops")
@@ -287,11 +273,7 @@ def _found(gradual: Gradual, model: nn.Module, done: int) -> dict[str, Any]:
     if not any(sharded(weight) for weight in weights.values()):
         masks = {name: weight != 0 for name, weight in weights.items()}
         counts = {name: int(mask.sum()) for name, mask in masks.items()}
-        if (
-            counts == kept
-            if isinstance(kept, Mapping)
-            else sum(counts.values()) == kept
-        ):
+        if counts == kept if isinstance(kept, Mapping) else sum(counts.values()) == kept:
             _log.warning(
                 "the checkpoint of step %d has no pruning state; exactly as many weights are not"
                 " zero as the last cut kept, so the zeros are taken as the masks.",

@@ -64,9 +64,7 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
         """The masks held, by parameter name, True = kept."""
         return self._pruner.masks
 
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The model and the optimizer are there: begin to hold, or go on from a checkpoint."""
         done = state.global_step
         if done and (saved := self._read(args, done)) is not None:
@@ -95,9 +93,7 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
             return
         folder = _folder(args, state.global_step)
         if not folder.is_dir():
-            _log.warning(
-                "%s: no such folder, the pruning state is not saved.", folder
-            )
+            _log.warning("%s: no such folder, the pruning state is not saved.", folder)
             return
         masks, numbers = saved.pop("masks"), saved["generator"]
         saved["generator"] = None if numbers is None else numbers.tolist()
@@ -108,9 +104,7 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
         temporary.write_text(json.dumps(saved, indent=1))
         temporary.replace(small)
 
-    def on_train_end(
-        self, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop holding."""
         self._pruner.end()
 
@@ -120,8 +114,7 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
         mark = (
             ""
             if where is None
-            else "-"
-            + hashlib.blake2b(repr(where).encode(), digest_size=4).hexdigest()
+            else "-" + hashlib.blake2b(repr(where).encode(), digest_size=4).hexdigest()
         )
         return folder / f"pruning{mark}.json", folder / f"pruning{mark}.safetensors"
 
@@ -131,11 +124,7 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
         given = getattr(args, "resume_from_checkpoint", None)
         folders = [
             *([Path(self._resume_from)] if self._resume_from is not None else []),
-            *(
-                [Path(given)]
-                if isinstance(given, str) and Path(given).is_dir()
-                else []
-            ),
+            *([Path(given)] if isinstance(given, str) and Path(given).is_dir() else []),
             _folder(args, done),
         ]
         for small, large in map(self._files, folders):

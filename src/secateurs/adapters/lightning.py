@@ -79,9 +79,7 @@ class LightningPruning(Callback):  # type: ignore[misc]
             ) from None
         self._pruner.saved = read_state(state_dict, masks, "the checkpoint")
 
-    def on_load_checkpoint(
-        self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """A checkpoint replaces what is remembered, also where it knows nothing of pruning."""
         self._pruner.saved = None
 
@@ -111,9 +109,7 @@ class LightningPruning(Callback):  # type: ignore[misc]
         """Stop holding."""
         self._pruner.end()
 
-    def on_exception(
-        self, trainer: Any, pl_module: Any, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Let go: a hold that stays would clear the weights of a checkpoint that is loaded next."""
         self._pruner.release()
 
@@ -131,9 +127,9 @@ def _packed(masks: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
 def _unpacked(masks: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
     return {
         name: torch.from_numpy(
-            np.unpackbits(
-                packed["bits"].cpu().numpy(), count=int(np.prod(packed["shape"]))
-            ).astype(bool)
+            np.unpackbits(packed["bits"].cpu().numpy(), count=int(np.prod(packed["shape"]))).astype(
+                bool
+            )
         ).reshape(packed["shape"])
         for name, packed in masks.items()
     }

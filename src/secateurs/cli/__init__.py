@@ -20,8 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from secateurs.cli.commands import COMMANDS, STUDY
-from secateurs.cli.options import say
+from secateurs.cli.commands import COMMANDS, STUDY, say
 from secateurs.errors import SecateursError
 from secateurs.foreign import visible
 from secateurs.version import __version__
@@ -64,9 +63,7 @@ def _named(name: str | None) -> typer.Typer:
     for each, command in COMMANDS.items():
         app.command(each)(command.function)
     # Its first name said nothing of what it does; scripts that use it go on for now.
-    app.command("probabilistic", hidden=True, deprecated=True)(
-        COMMANDS["random-matrices"].function
-    )
+    app.command("probabilistic", hidden=True, deprecated=True)(COMMANDS["random-matrices"].function)
     return app
 
 

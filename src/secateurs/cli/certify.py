@@ -1,12 +1,13 @@
 """`secateurs certify DENSE SPARSE`: how far the changed network can depart from the dense one."""
 
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from secateurs.cli.asked import Source, Which
-from secateurs.cli.options import (
+from secateurs.cli.commands import (
     Arch,
     Classes,
     DataName,
@@ -16,27 +17,89 @@ from secateurs.cli.options import (
     Root,
     Seed,
     Size,
+    Source,
+    Which,
+    nothing_in,
     say,
     show,
+    tell,
 )
-from secateurs.cli.proving.how import How, proven
+from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
-    pass
+    from torch import Tensor
+
+    from secateurs.certificates import Certificate
+    from secateurs.data import Dataset
+
+
+# How `secateurs certify` proves: the domain, the methods, and what is said of fresh data.
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """Where the bound has to hold, how it is computed, and what is said of fresh data."""
+
+    radius: float
+    points: int
+    methods: list[str] | None
+    rounding: bool
+    seconds: float | None
+    alpha: float
+    beta: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.points < 1:
+            raise ArgumentError(f"--points {self.points}: at least one input is needed.")
+
+    def options(self, known: "Dataset | None") -> "dict[str, Any]":
+        """The options of `secateurs.certify`."""
+        from secateurs.random import generator
+
+        options: dict[str, Any] = {
+            "radius": self.radius,
+            "methods": self.methods or "auto",
+            "rounding": True if self.rounding else "auto",
+            "seconds": self.seconds,
+            "generator": generator(self.seed, "certify"),
+        }
+        if known is not None:
+            # The statement on fresh data is made of the whole test set, not of the balls.
+            options |= {"data": (known.test_x, known.test_y)}
+            options |= {"alpha": self.alpha, "beta": self.beta}
+        return options
+
+
+def proven(
+    which: Which, dense: Path, sparse: Path, known: "Dataset | None", how: How
+) -> "tuple[Certificate, Tensor]":
+    """The certificate, and the inputs in the middle of its balls."""
+    from secateurs.certificates import certify as prove
+
+    first, notes = which.opened(dense)
+    second, _ = which.opened(sparse)
+    inputs = nothing_in(notes) if known is None else known.test_x[: how.points]
+    # Nobody reads progress in a log, and scripts parse what is left.
+    say = tell if sys.stderr.isatty() else None
+    certificate = prove(
+        first.eval(),
+        second.eval(),
+        around=inputs,
+        progress=say,
+        **how.options(known),
+    )
+    return certificate, inputs
 
 
 def certify(
     dense: Annotated[
         Path,
-        typer.Argument(
-            help="The checkpoint of the dense network.", show_default=False
-        ),
+        typer.Argument(help="The checkpoint of the dense network.", show_default=False),
     ],
     sparse: Annotated[
         Path,
-        typer.Argument(
-            help="The changed one: pruned, rounded, tuned.", show_default=False
-        ),
+        typer.Argument(help="The changed one: pruned, rounded, tuned.", show_default=False),
     ],
     arch: Arch = None,
     radius: Annotated[
@@ -67,9 +130,7 @@ def certify(
     ] = 0.05,
     beta: Annotated[
         float,
-        typer.Option(
-            help="With --data: how rarely a fresh deviation may exceed the level."
-        ),
+        typer.Option(help="With --data: how rarely a fresh deviation may exceed the level."),
     ] = 0.05,
     root: Root = None,
     download: Download = False,
@@ -95,6 +156,39 @@ def certify(
     show(certificate)
     if known is not None:
         share = certificate.certified_share(inputs)
-        say(
-            f"Certified share: {share:.1%} of {len(inputs)} test inputs cannot change their class."
-        )
+        say(f"Certified share: {share:.1%} of {len(inputs)} test inputs cannot change their class.")
+
+
+def recheck(
+    certificate: Annotated[
+        Path,
+        typer.Argument(help="What `certify --save` (or --json) wrote.", show_default=False),
+    ],
+    dense: Annotated[
+        Path,
+        typer.Argument(help="The checkpoint of the dense network.", show_default=False),
+    ],
+    sparse: Annotated[
+        Path,
+        typer.Argument(help="The checkpoint of the changed one.", show_default=False),
+    ],
+    arch: Arch = None,
+    in_channels: InChannels = None,
+    classes: Classes = None,
+    size: Size = None,
+) -> None:
+    """Prove a kept certificate again, from the two networks alone.
+
+    Exits with 1 where it does not hold: other weights, another graph, or a bound that was too
+    small.
+    """
+    from secateurs.certificates import recheck as prove_again
+
+    which = Which(arch, in_channels, classes, size)
+    models = [which.opened(path)[0].eval() for path in (dense, sparse)]
+    heard = tell if sys.stderr.isatty() else None
+    result = prove_again(certificate, models[0], models[1], progress=heard)
+    say(str(result))
+    # An exit code, so that a script can stop where a certificate no longer holds.
+    if not result.holds:
+        raise typer.Exit(1)

@@ -5,20 +5,16 @@ from typing import Annotated
 
 import typer
 
-from secateurs.cli.options import Root, Seed, say
+from secateurs.cli.commands import Root, Seed, say
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The folder to write.")
-    ] = Path("demo"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")] = Path("demo"),
     data: Annotated[str, typer.Option("--data", help="A data set.")] = "digits",
     root: Root = None,
     quick: Annotated[
         bool,
-        typer.Option(
-            "--quick", help="A few seconds instead of a minute; worse results."
-        ),
+        typer.Option("--quick", help="A few seconds instead of a minute; worse results."),
     ] = False,
     seed: Seed = 0,
 ) -> None:
@@ -27,7 +23,7 @@ def demo(
     Stopped in any way, it goes on where it was when it is called again.
     """
     from secateurs import demo as bench
-    from secateurs.demo.plan import QUICK
+    from secateurs.demo.run import QUICK
     from secateurs.study import Data, Stopped
 
     seeds = (seed,) if quick else (seed, seed + 1)

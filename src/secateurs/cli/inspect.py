@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from secateurs.cli.options import Json, say, show
+from secateurs.cli.commands import Json, say, show
 from secateurs.errors import DataError
 from secateurs.foreign import one_line
 
@@ -65,14 +65,10 @@ def _as_table(told: dict[str, Any]) -> "Table":
 
     sizes = told["sizes"]
     table = Table(title="the file", show_header=False)
-    table.add_row(
-        "bytes", f"{sizes['bytes']:,}, {sizes['compression']:.3g} times smaller"
-    )
+    table.add_row("bytes", f"{sizes['bytes']:,}, {sizes['compression']:.3g} times smaller")
     table.add_row("of it header", f"{sizes['header']:,}")
     for kind in ("certificate", "rounding", "notes"):
-        plain = {
-            k: v for k, v in told[kind].items() if not isinstance(v, list | dict)
-        }
+        plain = {k: v for k, v in told[kind].items() if not isinstance(v, list | dict)}
         # Whoever wrote the file chose these texts: a line each, and no markup.
         text = "\n".join(one_line(f"{key}: {value}") for key, value in plain.items())
         table.add_row(kind, escape(text) or "none")
@@ -103,9 +99,7 @@ def _report(file: Path, *, all: bool) -> "SparsityReport":
     return report
 
 
-def _weights(
-    tensors: "dict[str, Tensor]", file: Path, *, all: bool
-) -> "dict[str, Tensor]":
+def _weights(tensors: "dict[str, Tensor]", file: Path, *, all: bool) -> "dict[str, Tensor]":
     """The tensors that can be sparse."""
     counted = {
         name: t

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secateurs.cli.opening import open_model
-from secateurs.cli.options import (
+from secateurs.cli.commands import (
     Arch,
     Classes,
     InChannels,
     Json,
     ModelFile,
     Size,
+    open_model,
     say,
     show,
 )
@@ -30,9 +30,7 @@ def paths(
     classes: Classes = None,
     in_channels: InChannels = None,
     size: Size = None,
-    q: Annotated[
-        float, typer.Option(help="The exponent of the norm, at least 1.")
-    ] = 1.0,
+    q: Annotated[float, typer.Option(help="The exponent of the norm, at least 1.")] = 1.0,
     json: Json = False,
 ) -> None:
     """Path norm of a network, the share of path mass in each layer, dead channels, and layers that
@@ -43,13 +41,9 @@ def paths(
     from secateurs.graph import capture
     from secateurs.paths import liveness, path_norm
 
-    model, made = open_model(
-        file, arch=arch, in_channels=in_channels, classes=classes, size=size
-    )
+    model, made = open_model(file, arch=arch, in_channels=in_channels, classes=classes, size=size)
     side = int(made["size"])
-    graph = capture(
-        model.eval(), torch.zeros(1, int(made["in_channels"]), side, side)
-    )
+    graph = capture(model.eval(), torch.zeros(1, int(made["in_channels"]), side, side))
     norm, alive = path_norm(model, graph, q=q, split=True), liveness(model, graph)
     say(_json(norm, alive)) if json else show(_table(norm, alive))
 

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from secateurs.cli.asked import Source, Which
-from secateurs.cli.options import (
+from secateurs.cli.commands import (
     Arch,
     Classes,
     DataName,
@@ -21,19 +20,19 @@ from secateurs.cli.options import (
     Root,
     Seed,
     Size,
+    Source,
+    Which,
     say,
     show,
 )
-from secateurs.cli.pruning.order import Cut, Order, Rounds
+from secateurs.cli.prune_order import Cut, Order, Rounds
 
 
 def prune(
     model: ModelFile,
     out: Annotated[
         Path,
-        typer.Option(
-            "--out", "-o", help="The checkpoint to write.", show_default=False
-        ),
+        typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False),
     ],
     arch: Arch = None,
     score: Annotated[
@@ -42,24 +41,16 @@ def prune(
     sparsity: Annotated[
         float | None, typer.Option(help="Share of the weights to cut, such as 0.9.")
     ] = None,
-    density: Annotated[
-        float | None, typer.Option(help="Or: share of the weights to keep.")
-    ] = None,
-    compression: Annotated[
-        float | None, typer.Option(help="Or: total / kept, such as 10.")
-    ] = None,
+    density: Annotated[float | None, typer.Option(help="Or: share of the weights to keep.")] = None,
+    compression: Annotated[float | None, typer.Option(help="Or: total / kept, such as 10.")] = None,
     scope: Annotated[
         str, typer.Option(help="Where to cut how much: global, layer, uniform, erk.")
     ] = "global",
     pattern: Annotated[
         str, typer.Option(help="In which shapes: 2:4, 4x4, kernel, filter, ...")
     ] = "unstructured",
-    how: Annotated[
-        str, typer.Option(help="topk, or a random draw such as sample.")
-    ] = "topk",
-    rounds: Annotated[
-        int, typer.Option(help="How often to score and cut; SynFlow wants 100.")
-    ] = 1,
+    how: Annotated[str, typer.Option(help="topk, or a random draw such as sample.")] = "topk",
+    rounds: Annotated[int, typer.Option(help="How often to score and cut; SynFlow wants 100.")] = 1,
     schedule: Annotated[
         str | None,
         typer.Option(help="Over the rounds: exponential, linear or cubic."),
@@ -102,7 +93,7 @@ def prune(
         examples=examples,
         seed=seed,
     )
-    from secateurs.cli.pruning.work import carry_out
+    from secateurs.cli.prune_work import carry_out
 
     done = carry_out(order, quiet=json)
     say(done.to_json()) if json else show(done)

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secateurs.cli.options import check_outputs, say
+from secateurs.cli.commands import check_outputs, say
 from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from secateurs.study.reproduce.experiment import Experiment, Row
+    from secateurs.papers.experiment import Experiment, Row
 
 
 def reproduce(
@@ -26,20 +26,14 @@ def reproduce(
             "cores) or full (as in print)."
         ),
     ] = "smoke",
-    part: Annotated[
-        str, typer.Option(help="K/N: only every N-th job from the K-th on.")
-    ] = "1/1",
+    part: Annotated[str, typer.Option(help="K/N: only every N-th job from the K-th on.")] = "1/1",
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="CSV file that grows row by row; what is in it is skipped."
-        ),
+        typer.Option(help="CSV file that grows row by row; what is in it is skipped."),
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the comparison here: Markdown, or with the figures as .html."
-        ),
+        typer.Option(help="Write the comparison here: Markdown, or with the figures as .html."),
     ] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Folder for the paper's figures, as SVG.")
@@ -48,9 +42,7 @@ def reproduce(
         bool,
         typer.Option("--redraw", help="Run nothing: only show what OUT has already."),
     ] = False,
-    threads: Annotated[
-        int, typer.Option(help="Threads of the numerical library.")
-    ] = 1,
+    threads: Annotated[int, typer.Option(help="Threads of the numerical library.")] = 1,
     device: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +53,7 @@ def reproduce(
     """Run a published experiment and print ours, the paper's and the deviation."""
     if name is None:
         return _list()
-    from secateurs.study.reproduce.experiment import SCALES
+    from secateurs.papers.experiment import SCALES
 
     # A misspelt scale is answered before any file or experiment is touched.
     if scale not in SCALES:
@@ -85,7 +77,7 @@ def reproduce(
 
 
 def _list() -> None:
-    from secateurs.study.reproduce.catalogue import EXPERIMENTS
+    from secateurs.papers.catalogue import EXPERIMENTS
 
     for name in EXPERIMENTS.names():
         experiment = EXPERIMENTS[name]
@@ -107,18 +99,14 @@ def _run(
 ) -> None:
     import torch
 
-    from secateurs.cli.options import show
-    from secateurs.study.reproduce.catalogue import EXPERIMENTS
-    from secateurs.study.reproduce.experiment import check_own, part_of, run
-    from secateurs.study.reproduce.page import as_table
-    from secateurs.study.reproduce.place import placed
+    from secateurs.cli.commands import show
+    from secateurs.papers.catalogue import EXPERIMENTS
+    from secateurs.papers.experiment import as_table, check_own, part_of, placed, run
     from secateurs.train.evaluate import fastest_device
 
     experiment = EXPERIMENTS[name]
     if scale not in experiment.settings:
-        raise ArgumentError(
-            f"{name} has no scale {scale!r}: {', '.join(experiment.settings)}."
-        )
+        raise ArgumentError(f"{name} has no scale {scale!r}: {', '.join(experiment.settings)}.")
     # One thread by default: parts of an experiment are started side by side.
     torch.set_num_threads(threads)
     jobs = part_of(experiment.jobs(scale), part)  # type: ignore[arg-type]
@@ -139,13 +127,8 @@ def _write(
     figures: Path | None,
 ) -> None:
     """The page as Markdown or HTML by its name, and the figures as files."""
-    from secateurs.report.reproduced import (
-        figures_of,
-        links,
-        write_figures,
-        write_html,
-    )
-    from secateurs.study.reproduce.page import markdown
+    from secateurs.papers.experiment import markdown
+    from secateurs.papers.figures import figures_of, links, write_figures, write_html
     from secateurs.train import replacing
 
     panels = figures_of(experiment.name, rows)

@@ -23,8 +23,7 @@ pass on, and the values they had are gone.
 
 from torch.nn.utils.prune import PruningContainer
 
-from secateurs.compat.kept import is_pruned, remove
-from secateurs.compat.methods import (
+from secateurs.compat.prune import (
     BasePruningMethod,
     CustomFromMask,
     Identity,
@@ -32,15 +31,15 @@ from secateurs.compat.methods import (
     LnStructured,
     RandomStructured,
     RandomUnstructured,
-)
-from secateurs.compat.prune import (
     custom_from_mask,
     global_unstructured,
     identity,
+    is_pruned,
     l1_unstructured,
     ln_structured,
     random_structured,
     random_unstructured,
+    remove,
 )
 
 __all__ = [

@@ -5,11 +5,17 @@ To extend it, append to `METHODS` (a line of every figure, in `plan.py`) or to `
 shown at the end, in `ending.py`).
 """
 
-from secateurs.demo.ending import SECTIONS, Section
-from secateurs.demo.outcome import Outcome
-from secateurs.demo.plan import METHODS, Settings, plan
-from secateurs.demo.results import table, write
-from secateurs.demo.run import run
+from secateurs.demo.run import (
+    METHODS,
+    SECTIONS,
+    Outcome,
+    Section,
+    Settings,
+    plan,
+    run,
+    table,
+    write,
+)
 
 __all__ = [
     "METHODS",

@@ -66,10 +66,7 @@ def _chain(model: nn.Module) -> list[nn.Module]:
     """The modules in the order they run; a reused one comes again (`children()` would leave it
     out).
     """
-    if (
-        isinstance(model, nn.Sequential)
-        and type(model).forward is nn.Sequential.forward
-    ):
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
         return [leaf for child in model for leaf in _chain(child)]
     return [model]
 
@@ -102,9 +99,7 @@ _ADMITTED: dict[type[nn.Module], Callable[..., bool]] = {
 def _hooked(model: nn.Module) -> bool:
     """Does anything change what a module returns?"""
     tables: Iterable[Mapping[int, object]] = (
-        table
-        for m in model.modules()
-        for table in (m._forward_hooks, m._forward_pre_hooks)
+        table for m in model.modules() for table in (m._forward_hooks, m._forward_pre_hooks)
     )
     return any(tables)
 
@@ -204,10 +199,7 @@ def module_roles(model: nn.Module) -> dict[str, Role]:
         if isinstance(module, nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention)
         for parameter in module.parameters()
     }
-    return {
-        name: _module_role(inside.get(id(p)), owner)
-        for name, p, owner in owned(model)
-    }
+    return {name: _module_role(inside.get(id(p)), owner) for name, p, owner in owned(model)}
 
 
 def _module_role(inside: str | None, owner: nn.Module) -> Role:
@@ -215,9 +207,7 @@ def _module_role(inside: str | None, owner: nn.Module) -> Role:
         return Role(kind="linear")
     if inside is None and isinstance(owner, nn.Conv2d):
         explicit = owner.groups == 1 and owner.padding_mode in ("zeros", "circular")
-        return Role(
-            kind="convolution", misfits=tuple(_conv_misfits(owner)), explicit=explicit
-        )
+        return Role(kind="convolution", misfits=tuple(_conv_misfits(owner)), explicit=explicit)
     return Role(kind="other", what=inside or type(owner).__name__)
 
 
@@ -236,9 +226,7 @@ def _conv_misfits(conv: nn.Conv2d) -> Iterator[str]:
 
 
 def _keeps_the_map(conv: nn.Conv2d) -> bool:
-    reach = [
-        d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)
-    ]
+    reach = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
     if isinstance(conv.padding, str):
         # "valid" pads nothing, which keeps the map only for kernels of one tap.
         return conv.padding == "same" or not any(reach)
@@ -262,9 +250,7 @@ def checkpoint_roles(weights: Mapping[str, Tensor]) -> dict[str, Role]:
     """By name and shape alone: matrices count as linear layers unless torch's names say
     otherwise.
     """
-    return {
-        name: _named_role(name, weight, weights) for name, weight in weights.items()
-    }
+    return {name: _named_role(name, weight, weights) for name, weight in weights.items()}
 
 
 def _named_role(name: str, weight: Tensor, weights: Mapping[str, Tensor]) -> Role:
@@ -276,9 +262,7 @@ def _named_role(name: str, weight: Tensor, weights: Mapping[str, Tensor]) -> Rol
     if weight.ndim == 2:
         return Role(kind="linear")
     if weight.ndim == 4:
-        misfits = tuple(
-            _shape_misfits(weight.shape[0], weight.shape[1], tuple(weight.shape[2:]))
-        )
+        misfits = tuple(_shape_misfits(weight.shape[0], weight.shape[1], tuple(weight.shape[2:])))
         return Role(kind="convolution", misfits=misfits, unseen=CIRCULAR)
     return Role(kind="other", what=f"tensor of {weight.ndim} dimensions")
 
@@ -349,25 +333,19 @@ def _failures(entries: Entries, role: Role) -> list[str]:
             f" w^2)^2 (at most {HEAVY:g}), {100 * entries.carried:.0f} % of it one entry's"
         )
     if entries.count < FEW:
-        notes.append(
-            f"only {entries.count} entries: they would pass for almost any law"
-        )
+        notes.append(f"only {entries.count} entries: they would pass for almost any law")
     return notes
 
 
 def _filters(role: Role, scales: tuple[float, float]) -> list[str]:
-    notes = [
-        f"Theorem 3's C1 = {scales[0]:.3g} p^2, C2 = {scales[1]:.3g} p^4 on maps of p x p"
-    ]
+    notes = [f"Theorem 3's C1 = {scales[0]:.3g} p^2, C2 = {scales[1]:.3g} p^4 on maps of p x p"]
     if role.misfits:
         explicit = (
             " (its explicit form does: plan(scheme='filters', law='bounded'))"
             if role.explicit
             else ""
         )
-        notes.append(
-            f"Theorem 3 as stated does not apply: {', '.join(role.misfits)}{explicit}"
-        )
+        notes.append(f"Theorem 3 as stated does not apply: {', '.join(role.misfits)}{explicit}")
     elif role.unseen:
         notes.append(f"if it has {role.unseen}, which a checkpoint does not tell")
     return notes
@@ -474,9 +452,7 @@ def moments_of(
     return Moments(
         mean=mean * size,
         variance=variance * square,
-        kurtosis=float(((scaled - mean) ** 4).mean()) / variance**2
-        if varied
-        else 0.0,
+        kurtosis=float(((scaled - mean) ** 4).mean()) / variance**2 if varied else 0.0,
         k=math.sqrt(3 * variance * wide) * size,
         k1=second * wide,
         k2=fourth * wide**2,
@@ -530,14 +506,10 @@ def entries_of(scaled: "np.ndarray[Any, Any]") -> Entries:
         count=len(scaled),
         varied=varied,
         mean_ratio=abs(mean) / deviation if varied else 0.0,
-        heavy=float(powers.mean()) / float((scaled**2).mean()) ** 2
-        if varied
-        else 0.0,
+        heavy=float(powers.mean()) / float((scaled**2).mean()) ** 2 if varied else 0.0,
         carried=float(powers.max() / powers.sum()) if varied else 0.0,
         ks_normal=_distance(scaled, stats.norm(mean, deviation)) if varied else 1.0,
-        ks_uniform=_distance(scaled, stats.uniform(mean - half, 2 * half))
-        if varied
-        else 1.0,
+        ks_uniform=_distance(scaled, stats.uniform(mean - half, 2 * half)) if varied else 1.0,
     )
 
 
@@ -622,9 +594,7 @@ def _pads(conv: _ConvNd) -> tuple[tuple[int, int], ...]:
     if conv.padding == "valid":
         return ((0, 0),) * len(conv.kernel_size)
     if conv.padding == "same":
-        reach = (
-            d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)
-        )
+        reach = (d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True))
         # torch puts the odd row behind.
         return tuple((whole // 2, whole - whole // 2) for whole in reach)
     return tuple((int(p), int(p)) for p in conv.padding)
@@ -637,9 +607,7 @@ def _repeats(conv: _ConvNd) -> int:
     mode, worst = conv.padding_mode, 1
     for pair in _pads(conv):
         first = {"circular": max(1, *pair), "reflect": max(pair) + 1}.get(mode, 1)
-        worst *= max(
-            multiplicity(mode, n, pair) for n in range(first, first + sum(pair) + 3)
-        )
+        worst *= max(multiplicity(mode, n, pair) for n in range(first, first + sum(pair) + 3))
     return worst
 
 
@@ -749,9 +717,7 @@ def uses_of(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
 BINS = 61
 
 
-def diagnose(
-    model: "nn.Module | Mapping[str, Tensor]", *, where: Where = None
-) -> Diagnosis:
+def diagnose(model: "nn.Module | Mapping[str, Tensor]", *, where: Where = None) -> Diagnosis:
     """Per layer: moments, kurtosis, distance to fitted normal and uniform, histogram, and which
     theorem may be asked.
 
@@ -777,19 +743,10 @@ def diagnose(
     """
     if not isinstance(model, nn.Module | Mapping):
         check_model(model)
-    weights = (
-        prunable(model, where) if isinstance(model, nn.Module) else _matrices(model)
-    )
-    roles = (
-        module_roles(model)
-        if isinstance(model, nn.Module)
-        else checkpoint_roles(weights)
-    )
+    weights = prunable(model, where) if isinstance(model, nn.Module) else _matrices(model)
+    roles = module_roles(model) if isinstance(model, nn.Module) else checkpoint_roles(weights)
     return Diagnosis(
-        layers=tuple(
-            _layer(name, weight.detach(), roles[name])
-            for name, weight in weights.items()
-        )
+        layers=tuple(_layer(name, weight.detach(), roles[name]) for name, weight in weights.items())
     )
 
 

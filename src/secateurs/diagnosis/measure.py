@@ -47,11 +47,7 @@ class LayerChange:
     @property
     def within(self) -> bool | None:
         """‖W* − W‖₂ ≤ d^{−α}? None when nothing was pruned."""
-        return (
-            None
-            if self.magnitude_bound is None
-            else self.change <= self.magnitude_bound
-        )
+        return None if self.magnitude_bound is None else self.change <= self.magnitude_bound
 
 
 def layer_change(
@@ -65,8 +61,7 @@ def layer_change(
     stand for.
     """
     norm, change = (
-        layer_norm(owner, weight, uses or frozenset())
-        for weight in (before, before - after)
+        layer_norm(owner, weight, uses or frozenset()) for weight in (before, before - after)
     )
     # Entries that were zero before were not pruned by anybody.
     pruned = int(((after == 0) & (before != 0)).sum())
@@ -91,9 +86,7 @@ def layer_change(
     )
 
 
-def clopper_pearson(
-    successes: int, trials: int, *, confidence: float
-) -> tuple[float, float]:
+def clopper_pearson(successes: int, trials: int, *, confidence: float) -> tuple[float, float]:
     """The exact confidence interval of a binomial probability.
 
     >>> clopper_pearson(0, 10, confidence=0.95)[0]
@@ -145,23 +138,15 @@ class OutputErrors:
     def ball(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Uniform points of the unit ball."""
         like = next(self.dense.parameters())
-        points = random.normal(
-            like.new_empty(count, *self.shape), generator=generator
-        )
+        points = random.normal(like.new_empty(count, *self.shape), generator=generator)
         # The volume within radius r grows as r^n, so the radius of a uniform point is
         # u^(1/n).
         radius = random.uniform(like.new_empty(count), generator=generator) ** (
             1 / math.prod(self.shape)
         )
-        return (
-            points
-            / _norms(points)
-            * radius.to(points).view(-1, *(1 for _ in self.shape))
-        )
+        return points / _norms(points) * radius.to(points).view(-1, *(1 for _ in self.shape))
 
-    def search(
-        self, restarts: int, steps: int, generator: torch.Generator | None
-    ) -> float:
+    def search(self, restarts: int, steps: int, generator: torch.Generator | None) -> float:
         """Projected gradient ascent from random points of the ball; the best error seen."""
         x, best = self.ball(restarts, generator), 0.0
         for step in range(steps):
@@ -196,15 +181,12 @@ class OutputErrors:
                     (
                         # 256 at a time, so that memory does not grow with the number of
                         # points.
-                        self.at(self.ball(min(256, points - start), generator))
-                        <= epsilon
+                        self.at(self.ball(min(256, points - start), generator)) <= epsilon
                     ).sum()
                 )
                 for start in range(0, points, 256)
             )
-        return within / points, *clopper_pearson(
-            within, points, confidence=confidence
-        )
+        return within / points, *clopper_pearson(within, points, confidence=confidence)
 
 
 def _norms(x: Tensor) -> Tensor:
@@ -239,9 +221,7 @@ def pair_of(
     chosen = prunable(dense, where)
     other = dict(sparse.named_parameters(remove_duplicate=False))
     wrong = [
-        name
-        for name, p in chosen.items()
-        if name not in other or other[name].shape != p.shape
+        name for name, p in chosen.items() if name not in other or other[name].shape != p.shape
     ]
     if wrong:
         raise StructureMismatch(
@@ -249,18 +229,14 @@ def pair_of(
         )
     for which, model in models.items():
         bad = [
-            repr(name)
-            for name, p in model.named_parameters()
-            if not bool(torch.isfinite(p).all())
+            repr(name) for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())
         ]
         if bad:
             raise ParameterError(
                 f"{', '.join(bad[:4])} hold NaN or infinite weights in the {which} model: mend them"
                 " before measuring."
             )
-    return {n: p.detach() for n, p in chosen.items()}, {
-        n: other[n].detach() for n in chosen
-    }
+    return {n: p.detach() for n, p in chosen.items()}, {n: other[n].detach() for n in chosen}
 
 
 def example_for(example: Tensor, model: nn.Module) -> Tensor:
@@ -341,9 +317,7 @@ def measure_pruning(
     # `not … > 0` refuses NaN as well.
     if epsilon is not None and not epsilon > 0:
         raise ArgumentError(f"epsilon = {epsilon:g} is not positive.")
-    found = _errors(
-        dense, sparse, None if example is None else example_for(example, dense)
-    )
+    found = _errors(dense, sparse, None if example is None else example_for(example, dense))
     uses = {} if example is None else uses_of(dense, example_for(example, dense))
     owners = {name: owner for name, _, owner in owned(dense)}
     layers = tuple(
@@ -370,24 +344,16 @@ def measure_pruning(
     )
 
 
-def _errors(
-    dense: nn.Module, sparse: nn.Module, example: Tensor | None
-) -> OutputErrors | None:
+def _errors(dense: nn.Module, sparse: nn.Module, example: Tensor | None) -> OutputErrors | None:
     """The models beside one another on inputs of the example's shape, or the guessed one; None
     without either.
     """
     if example is not None:
         hint = "example= needs the shape of one input with a batch axis in front."
-        found = OutputErrors(
-            dense=dense, sparse=sparse, shape=tuple(example.shape[1:]), hint=hint
-        )
+        found = OutputErrors(dense=dense, sparse=sparse, shape=tuple(example.shape[1:]), hint=hint)
     else:
         first = next(
-            (
-                m
-                for m in dense.modules()
-                if next(m.children(), None) is None and [*m.parameters()]
-            ),
+            (m for m in dense.modules() if next(m.children(), None) is None and [*m.parameters()]),
             None,
         )
         if not isinstance(first, nn.Linear):
@@ -396,9 +362,7 @@ def _errors(
             "Its inputs were guessed from the linear layer defined first: give example=, one input"
             " with a batch axis."
         )
-        found = OutputErrors(
-            dense=dense, sparse=sparse, shape=(first.in_features,), hint=hint
-        )
+        found = OutputErrors(dense=dense, sparse=sparse, shape=(first.in_features,), hint=hint)
     with torch.no_grad():
         # One point now, so that a wrong shape is told before minutes of measuring.
         found.at(found.ball(1, torch.Generator().manual_seed(0)))

@@ -1,11 +1,10 @@
 """Models as graphs of six primitives: capture once, analyse many times."""
 
 from secateurs.graph.builder import Builder
-from secateurs.graph.capture import Example, capture
-from secateurs.graph.checking.structure import same_structure
+from secateurs.graph.capture import Joint, capture, joint
+from secateurs.graph.export import Example
 from secateurs.graph.ir import Graph, affines
-from secateurs.graph.joint import Joint, joint
-from secateurs.graph.lower import LOWERINGS, Gap, Value, lowers, lowers_opaquely
+from secateurs.graph.operators import LOWERINGS, Gap, Value, lowers, lowers_opaquely
 from secateurs.graph.primitives import (
     Activation,
     Add,
@@ -13,16 +12,20 @@ from secateurs.graph.primitives import (
     Axes,
     Bilinear,
     Cast,
+    Computed,
     Input,
+    Named,
     Node,
     Opaque,
     Place,
     Pool,
+    Source,
+    State,
     Structural,
 )
 from secateurs.graph.propagate import Evaluate, Flow, evaluate, propagate
 from secateurs.graph.quantized import dequantized
-from secateurs.graph.sources import Computed, Named, Source, State
+from secateurs.graph.structure import same_structure
 
 __all__ = [
     "LOWERINGS",

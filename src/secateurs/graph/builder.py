@@ -7,20 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.lower import Value
+from secateurs.graph.operators import Value
 from secateurs.graph.primitives import (
     Activation,
     Add,
     Affine,
     Axes,
     Bilinear,
+    Computed,
+    Named,
     Node,
     Opaque,
     Place,
     Pool,
+    Source,
+    State,
     Structural,
 )
-from secateurs.graph.sources import Computed, Named, Source, State
 
 
 def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -39,9 +42,7 @@ class Builder:
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Tensor] = field(default_factory=dict)
     decided: list[tuple[Source, Tensor]] = field(default_factory=list)
-    place: Place = field(
-        default_factory=lambda: Place(module="", kind="", operation="")
-    )
+    place: Place = field(default_factory=lambda: Place(module="", kind="", operation=""))
 
     def constant(self, value: Tensor | float | int) -> Named:
         """A source for a number or tensor written in the model's code."""
@@ -101,9 +102,7 @@ class Builder:
         **options: Any,
     ) -> Value:
         """y = weight · x + bias, elementwise with broadcasting."""
-        source = (
-            weight if isinstance(weight, Source) else self.constant(float(weight))
-        )
+        source = weight if isinstance(weight, Source) else self.constant(float(weight))
         shape = broadcast(x.shape, source.shape)
         operation = Bilinear(
             label="scale",
@@ -148,9 +147,7 @@ class Builder:
         # A neuron that has a bias and no antecedents: paths may start in it.
         values = [_neuron(self, x) for x in xs]
         shape = tuple(function(*[v.meta() for v in values]).shape)
-        return self._append(
-            Structural, values, shape, function=function, detail=detail
-        )
+        return self._append(Structural, values, shape, function=function, detail=detail)
 
     def opaque(
         self,
@@ -167,14 +164,10 @@ class Builder:
         dims = [[None] * len(x.shape) for x in xs] if carried is None else carried
         # Ids and flags among the constants are read now: as a neuron they would be real numbers.
         fixed = {
-            i: self.literal(x)
-            for i, x in enumerate(xs)
-            if isinstance(x, Source) and not x.floating
+            i: self.literal(x) for i, x in enumerate(xs) if isinstance(x, Source) and not x.floating
         }
         if fixed and facts.get("zeros"):
-            facts["zeros"] = tuple(
-                sum(j not in fixed for j in range(i)) for i in facts["zeros"]
-            )
+            facts["zeros"] = tuple(sum(j not in fixed for j in range(i)) for i in facts["zeros"])
         open_ = [i for i in range(len(xs)) if i not in fixed]
         values = [_neuron(self, xs[i]) for i in open_]
         return self._append(
@@ -233,9 +226,7 @@ def _filled(
 
     def rest(*xs: Tensor) -> Tensor:
         given = iter(xs)
-        return function(
-            *[fixed[i] if i in fixed else next(given) for i in range(count)]
-        )
+        return function(*[fixed[i] if i in fixed else next(given) for i in range(count)])
 
     return rest
 
@@ -245,11 +236,7 @@ def _affine_shape(
 ) -> tuple[int, ...]:
     if x is None:
         return tuple(bias.shape) if bias is not None else ()
-    y = (
-        operation.function(x.meta(), weight.meta())
-        if weight is not None
-        else x.meta()
-    )
+    y = operation.function(x.meta(), weight.meta()) if weight is not None else x.meta()
     if bias is None or operation.bias_shape is not None:
         return tuple(y.shape)
     return broadcast(y.shape, bias.shape)
@@ -266,8 +253,6 @@ def _floating(source: Source) -> Source:
     )
 
 
-def _scale_axes(
-    x: tuple[int, ...], weight: tuple[int, ...], y: Sequence[int]
-) -> Axes | None:
+def _scale_axes(x: tuple[int, ...], weight: tuple[int, ...], y: Sequence[int]) -> Axes | None:
     # Broadcast over x, one input reaches several outputs: no longer entry by entry.
     return Axes(diagonal=True) if tuple(x) == tuple(y) else None

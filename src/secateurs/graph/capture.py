@@ -1,20 +1,22 @@
 """Reads a model into a graph: example, export, reader, and a check of the result."""
 
 import hashlib
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from secateurs.errors import StructureMismatch
 from secateurs.graph import lowering
-from secateurs.graph.checking.programs import COMPARED, program_key, raw
-from secateurs.graph.checking.remembered import REMEMBERED, own
-from secateurs.graph.checking.replay import recorded, replay_key
-from secateurs.graph.checking.spot_check import compare
-from secateurs.graph.example import Call, Example, call_of, check_parameters
-from secateurs.graph.export import export
+from secateurs.graph.export import Call, Example, call_of, check_parameters, export
 from secateurs.graph.ir import Graph, tensors_of, unwrapped
+from secateurs.graph.primitives import Affine, Named, Node, Pool, Source, State, Structural
 from secateurs.graph.quantized import refuse_quantized
-from secateurs.graph.reader import Reader
+from secateurs.graph.reading import Reader
+from secateurs.graph.replay import COMPARED, REMEMBERED, own, program_key, raw, recorded, replay_key
+from secateurs.graph.spot_check import compare
+from secateurs.graph.structure import canonical, same_structure
 from secateurs.graph.untouched import keeping
 from secateurs.parameters import check_model
 
@@ -95,3 +97,121 @@ def _traced(
     graph = Reader(model, exported, output, opaque=opaque).graph()
     # Constants of the code are the user's own tensors up to here.
     return own(graph), key
+
+
+# Two models as one graph with two parameter vectors: matched by structure, not by names.
+#
+# What has to agree is what every node *does*; where its weight comes from does not matter. So a
+# weight times a mask, a weight-normed layer or a tied one matches a plain layer. Each model's
+# effective weights are computed through its own graph; functions are compared by their labels and
+# by what they answer on random values, so that an index list hidden in a function is seen too.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint:
+    """One graph over effective weights `vᵢ.weight`, `vᵢ.bias`, and the values of both models."""
+
+    graph: Graph
+    first: dict[str, Tensor]
+    second: dict[str, Tensor]
+
+
+@torch.no_grad()
+def joint(a: Graph, b: Graph, states: tuple[State, State]) -> Joint:
+    """The graph of both models, or a StructureMismatch that names the first difference."""
+    left, right = canonical(a), canonical(b)
+    same_structure(left, right)
+    named = tuple(_effective(node) for node in left.nodes)
+    first, second = (_values(g, s) for g, s in zip((left, right), states, strict=True))
+    _same_shapes(first, second, left)
+    shapes = {name: tuple(value.shape) for name, value in first.items()}
+    graph = replace(
+        left,
+        nodes=named,
+        parameters=shapes,
+        buffers={},
+        constants={},
+        decided=(),
+        alone=left.alone or right.alone,
+    )
+    # With the first model's weights in both: what differs then is the function.
+    _same_functions(graph, right, first)
+    return Joint(graph=graph, first=first, second=second)
+
+
+def _effective(node: Node) -> Node:
+    """The node with its weight and bias as named tensors of the joint graph."""
+    if not isinstance(node, Affine):
+        return node
+    weight = None if node.weight is None else Named(f"{node.name}.weight", node.weight.shape)
+    bias = None if node.bias is None else Named(f"{node.name}.bias", node.bias.shape)
+    # The effective bias is a tensor of its own here: nothing is known to scale it.
+    return replace(node, weight=weight, bias=bias, bias_scaled_by=None)
+
+
+def _values(graph: Graph, state: State) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for node in graph.nodes:
+        if isinstance(node, Affine):
+            for role, source in (("weight", node.weight), ("bias", node.bias)):
+                if source is not None:
+                    found[f"{node.name}.{role}"] = _value(source, state)
+    return found
+
+
+def _value(source: Source, state: State) -> Tensor:
+    return source(state).detach().double()
+
+
+def _same_shapes(first: Mapping[str, Tensor], second: Mapping[str, Tensor], graph: Graph) -> None:
+    """One shape for each effective tensor."""
+    places = {node.name: node.place for node in graph.nodes}
+    # Sorted, so that the message names the same place every time.
+    for name in sorted({*first, *second}):
+        one, two = first.get(name), second.get(name)
+        shapes = [None if t is None else tuple(t.shape) for t in (one, two)]
+        if shapes[0] != shapes[1]:
+            place = places[name.rsplit(".", 1)[0]]
+            raise StructureMismatch(
+                f"the two models differ at {place}: a {name.rsplit('.', 1)[1]} of shape"
+                f" {shapes[0]} against {shapes[1]}. A bound needs two parameter vectors of one"
+                " network."
+            )
+
+
+def _same_functions(a: Graph, b: Graph, weights: Mapping[str, Tensor]) -> None:
+    """Every pair of matched nodes answers alike on random values."""
+    generator = torch.Generator().manual_seed(0)
+    device = next((t.device for t in weights.values()), torch.device("cpu"))
+
+    def drawn(shape: Sequence[int]) -> Tensor:
+        return torch.randn(tuple(shape), generator=generator, dtype=torch.float64).to(device)
+
+    for one, two in zip(a.nodes, b.nodes, strict=True):
+        xs = [drawn(a.by_name[name].shape) for name in one.inputs]
+        for left, right in _probed(one, two, xs, weights):
+            # The same function on the same numbers: only the order of a sum may differ.
+            if left.shape != right.shape or not torch.allclose(left, right, rtol=1e-9, atol=1e-12):
+                raise StructureMismatch(
+                    f"the two models differ at {one.place}: the same operation with other values"
+                    " written in the code (an index, an order, a window). A bound needs two"
+                    " parameter vectors of one network."
+                )
+
+
+def _probed(
+    one: Node, two: Node, xs: list[Tensor], weights: Mapping[str, Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    match one, two:
+        case Affine(), Affine() if xs:
+            weight = one.weight_in(weights)
+            return [(one.linear(xs[0], weight), two.linear(xs[0], weight))]
+        case Pool(), Pool():
+            return [
+                (one.maximum(xs[0]), two.maximum(xs[0])),
+                (one.apply(xs[0]), two.apply(xs[0])),
+                (one.total(xs[0]), two.total(xs[0])),
+            ]
+        case Structural(), Structural():
+            return [(one.function(*xs), two.function(*xs))]
+    return []

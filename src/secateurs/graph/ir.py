@@ -17,12 +17,11 @@ from secateurs.graph.primitives import (
     Node,
     Opaque,
     Pool,
+    Source,
     Structural,
 )
-from secateurs.graph.sources import Source
 from secateurs.graph.wrapper import kind_of
-from secateurs.misfits import all_finite
-from secateurs.parameters import aliases
+from secateurs.parameters import aliases, all_finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +81,7 @@ class Graph:
         found = tensors_of(unwrapped(model))
         self._check(found, kind_of(model))
         # Constants follow the parameters to their device.
-        device = next(
-            (found[name].device for name in self.parameters), torch.device("cpu")
-        )
+        device = next((found[name].device for name in self.parameters), torch.device("cpu"))
         state = {name: found[name] for name in (*self.parameters, *self.buffers)}
         state |= {name: value.to(device) for name, value in self.constants.items()}
         if not self.decides_the_same(found):
@@ -148,9 +145,7 @@ class Graph:
 
     def describe(self) -> str:
         """One line per node; graphs with the same text have the same structure."""
-        return (
-            "\n".join(_line(node) for node in self.nodes) + f"\noutput {self.output}"
-        )
+        return "\n".join(_line(node) for node in self.nodes) + f"\noutput {self.output}"
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

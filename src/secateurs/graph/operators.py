@@ -1,12 +1,91 @@
 """What an exported operator is: its out-of-place form, its result's type, whether it casts."""
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from secateurs.graph.lower import Many, Unknown, Value
+from secateurs.registry import Registry
+
+# From operators to primitives: the registry of lowering rules.
+#
+# A rule is a function of a few lines under a decorator; it receives the operator's own arguments,
+# in which every tensor that depends on the network's input is a `Value` and every other tensor a
+# `Source`:
+#
+#     @lowers(aten.relu.default)
+#     def relu(build, x):
+#         return build.activation(x, slope=0.0)
+#
+# It returns a `Value`, or raises `Gap("why")`. Register rules for your own operators the same way.
+
+
+class Gap(Exception):
+    """Raised by a rule: this use of the operator is not covered, and why. Collected by
+    `capture`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The result of a node: a tensor that depends on the network's input."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    def meta(self) -> Tensor:
+        """A tensor of this shape without values."""
+        return torch.empty(self.shape, dtype=torch.float64, device="meta")
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Stands for a value that could not be lowered, so that all gaps are found in one pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """Several results of one operator; `getitem` picks one by calling `pick(i)`."""
+
+    pick: Callable[[int], Any]
+
+
+Rule: TypeAlias = Callable[..., Any]
+LOWERINGS: Registry[Rule] = Registry("lowering rule")
+OPAQUES: Registry[Rule] = Registry("opaque rule")
+"""What `capture(..., opaque=True)` asks where no lowering rule covers an operator."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def lowers(*operators: Any) -> Callable[[F], F]:
+    """Decorator: the rule for these operators (`torch.ops.aten.relu.default`, ...)."""
+    register = LOWERINGS.register(*operators)
+
+    def decorate(rule: F) -> F:
+        register(rule)
+        return rule
+
+    return decorate
+
+
+def lowers_opaquely(*operators: Any) -> Callable[[F], F]:
+    """Decorator: the rule for operators that paths do not cover, read for their channels alone."""
+    register = OPAQUES.register(*operators)
+
+    def decorate(rule: F) -> F:
+        register(rule)
+        return rule
+
+    return decorate
+
+
+def refuse(reason: str) -> NoReturn:
+    """Stop the rule: this use is not covered."""
+    raise Gap(reason)
+
 
 aten = torch.ops.aten
 _SHAPE_ONLY = {
@@ -35,14 +114,8 @@ def functional(target: Any) -> Any:
     # The trailing underscore is only a custom; the schema says whether it writes.
     if schema is None or not schema.is_mutable:
         return target
-    packet = getattr(
-        torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None
-    )
-    return (
-        getattr(packet, target._overloadname, target)
-        if packet is not None
-        else target
-    )
+    packet = getattr(torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None)
+    return getattr(packet, target._overloadname, target) if packet is not None else target
 
 
 # Operators with a chance in them that does nothing in evaluation; their rules look at that.
@@ -71,9 +144,7 @@ def runnable(target: Any, node: fx.Node) -> Any:
     def function(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         steps = [a.float() if _is_floating(a) else a for a in args]
         result = target(x.to(own), *steps, **kwargs)
-        return pytree.tree_map(
-            lambda t: t.to(x.dtype) if _is_floating(t) else t, result
-        )
+        return pytree.tree_map(lambda t: t.to(x.dtype) if _is_floating(t) else t, result)
 
     return function
 
@@ -94,11 +165,7 @@ def real(expected: Any) -> bool:
 def dtype_of(node: fx.Node) -> torch.dtype | None:
     """The floating dtype of a node's result; None for all else."""
     value = node.meta.get("val")
-    return (
-        value.dtype
-        if isinstance(value, Tensor) and value.is_floating_point()
-        else None
-    )
+    return value.dtype if isinstance(value, Tensor) and value.is_floating_point() else None
 
 
 def casts(node: fx.Node) -> bool:

@@ -54,9 +54,7 @@ def propagate(graph: Graph, flow: Flow[V], inputs: Sequence[Any], params: Any) -
     use.
     """
     if len(inputs) != len(graph.inputs):
-        raise DomainError(
-            f"the graph has {len(graph.inputs)} input(s), {len(inputs)} were given."
-        )
+        raise DomainError(f"the graph has {len(graph.inputs)} input(s), {len(inputs)} were given.")
     values: dict[str, V] = {}
     # Once per use, so that a value that is read twice survives the first reader.
     left = Counter(name for node in graph.nodes for name in node.inputs)
@@ -73,9 +71,7 @@ def propagate(graph: Graph, flow: Flow[V], inputs: Sequence[Any], params: Any) -
     return values[graph.output]
 
 
-def _step(
-    flow: Flow[V], node: Node, xs: list[V], inputs: Sequence[Any], params: Any
-) -> V:
+def _step(flow: Flow[V], node: Node, xs: list[V], inputs: Sequence[Any], params: Any) -> V:
     match node:
         case Affine():
             return flow.affine(node, xs[0] if xs else None, params)

@@ -110,7 +110,5 @@ def _made(layer: nn.Module, kind: str, bias: bool) -> nn.Module:
         return nn.Linear(own["in_features"], own["out_features"], bias=bias)
     names = ("in_channels", "out_channels", "kernel_size", "stride", "padding")
     more = ("dilation", "groups", "padding_mode")
-    made: nn.Module = getattr(nn, kind)(
-        **{n: own[n] for n in names + more}, bias=bias
-    )
+    made: nn.Module = getattr(nn, kind)(**{n: own[n] for n in names + more}, bias=bias)
     return made

@@ -81,9 +81,7 @@ class _Held:
         self._dicts: list[tuple[dict[Any, Any], list[Any], list[Any]]] = []
         self._left = _MOST_BYTES
         # Parameters and buffers have other keepers.
-        self._named = {
-            id(tensor) for tensor in (*model.parameters(), *model.buffers())
-        }
+        self._named = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         # By identity; the objects are kept, for that of one that is gone is given to another.
         self._seen: dict[int, tuple[int, Any]] = {}
         self._kinds: dict[type, list[str]] = {}
@@ -164,9 +162,7 @@ class _Held:
             self._dict(own)
         kind = type(value)
         if kind not in self._kinds:
-            self._kinds[kind] = [
-                name for base in kind.__mro__ for name in _slots(base)
-            ]
+            self._kinds[kind] = [name for base in kind.__mro__ for name in _slots(base)]
             if isinstance(value, nn.Module):
                 self._classes(kind)
         for name in self._kinds[kind]:
@@ -232,9 +228,7 @@ class _Held:
             self._words.append(str(tensor.detach().cpu().tolist()))
         if size <= self._left:
             self._left -= size
-            self._undo.append(
-                partial(_refill_tensor, tensor, tensor.detach().clone())
-            )
+            self._undo.append(partial(_refill_tensor, tensor, tensor.detach().clone()))
 
     def _array(self, array: "np.ndarray[Any, Any]") -> None:
         self._words.append(f"{array.shape} {array.dtype}")
@@ -250,9 +244,7 @@ def _slots(kind: type) -> list[str]:
     listed = [names] if isinstance(names, str) else [*names]
     # Classes of compiled code have slots that cannot be set.
     inner = kind.__module__.partition(".")[0] in ("builtins", "torch", "numpy")
-    return (
-        [] if inner else [n for n in listed if n not in ("__dict__", "__weakref__")]
-    )
+    return [] if inner else [n for n in listed if n not in ("__dict__", "__weakref__")]
 
 
 def _refill(held: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:

@@ -41,9 +41,7 @@ def own_name(name: str, model: nn.Module) -> str:
 def own_place(place: Place, model: nn.Module) -> Place:
     """A place in the user's own model."""
     module = own_name(place.module, model)
-    return replace(
-        place, module=module, kind=place.kind if module else kind_of(model)
-    )
+    return replace(place, module=module, kind=place.kind if module else kind_of(model))
 
 
 def _own(model: nn.Module) -> nn.Module:

@@ -7,8 +7,15 @@ from torch import Tensor, nn
 
 from secateurs.bits import clear_
 from secateurs.errors import MaskError
-from secateurs.misfits import mask_misfit, unworkable, without_values
-from secateurs.parameters import absent, aliases, check_model, fitted
+from secateurs.parameters import (
+    absent,
+    aliases,
+    check_model,
+    fitted,
+    mask_misfit,
+    unworkable,
+    without_values,
+)
 from secateurs.sharding import local, local_mask
 
 
@@ -40,9 +47,7 @@ def check(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """Raise one MaskError that lists every mask the model cannot take."""
     parameters, tied = dict(model.named_parameters()), aliases(model)
     problems = [
-        text
-        for name, mask in masks.items()
-        if (text := _problem(parameters, tied, name, mask))
+        text for name, mask in masks.items() if (text := _problem(parameters, tied, name, mask))
     ]
     if problems:
         raise MaskError(
@@ -66,8 +71,6 @@ def _problem(
         return absent(name, parameters)
     parameter = parameters[name]
     problem = (
-        without_values(parameter)
-        or unworkable(parameter)
-        or mask_misfit(mask, parameter.shape)
+        without_values(parameter) or unworkable(parameter) or mask_misfit(mask, parameter.shape)
     )
     return f"{name!r} {problem}" if problem else ""

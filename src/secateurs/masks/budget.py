@@ -87,16 +87,8 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
             free = {name: ideal[name] for name in free}
         total = sum(free.values(), Fraction(0))
         scale = left / total if total else Fraction(0)
-        over = {
-            name: Fraction(high[name])
-            for name in free
-            if scale * free[name] > high[name]
-        }
-        under = {
-            name: Fraction(low[name])
-            for name in free
-            if scale * free[name] < low[name]
-        }
+        over = {name: Fraction(high[name]) for name in free if scale * free[name] > high[name]}
+        under = {name: Fraction(low[name]) for name in free if scale * free[name] < low[name]}
         excess = sum((scale * free[name] - high[name] for name in over), Fraction(0))
         lack = sum((low[name] - scale * free[name] for name in under), Fraction(0))
         if not over and not under:
@@ -150,9 +142,7 @@ class Amount:
     @property
     def work(self) -> str | None:
         """The name of the work of which a share is to be left; None where entries are counted."""
-        return next(
-            (name for name in ("macs", "latency") if name in self.stated), None
-        )
+        return next((name for name in ("macs", "latency") if name in self.stated), None)
 
     @property
     def fraction(self) -> Fraction | None:
@@ -194,11 +184,7 @@ def entries(density: Fraction, total: int) -> int:
 
 def check_share(name: str, value: object) -> None:
     """Refuse what is no share of work."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value <= 1
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise ArgumentError(f"{name}={value!r} is not a share between 0 and 1.")
 
 
@@ -212,27 +198,15 @@ def _instead(value: object) -> str:
         number = float(value.strip().removesuffix("%"))
     except ValueError:
         return ": 0.9 is nine tenths"
-    return (
-        f": give {number / 100 if value.strip().endswith('%') else number:g}, no text"
-    )
+    return f": give {number / 100 if value.strip().endswith('%') else number:g}, no text"
 
 
 def _exact(name: str, value: float) -> Fraction:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, Real)
-        or not math.isfinite(value)
-    ):
-        raise ArgumentError(
-            f"{name}={value!r} is not a finite number{_instead(value)}."
-        )
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ArgumentError(f"{name}={value!r} is not a finite number{_instead(value)}.")
     # The printed decimal is what the user meant: Fraction(0.9) would be a number near
     # nine tenths.
-    exact = (
-        Fraction(value)
-        if isinstance(value, Rational)
-        else Fraction(repr(float(value)))
-    )
+    exact = Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
     if name == "compression" and exact < 1:
         raise ArgumentError(
             f"compression={value!r} is below 1: it is total / kept, so 10 keeps a tenth."
@@ -271,16 +245,11 @@ def layer(demand: Demand) -> dict[str, int]:
     """Every parameter keeps round(density · size), halves to even, on its own (at least its
     floor).
     """
-    counts = {
-        name: entries(demand.density, size) for name, size in demand.sizes.items()
-    }
-    short = {
-        name: count for name, count in counts.items() if count > demand.capacity[name]
-    }
+    counts = {name: entries(demand.density, size) for name, size in demand.sizes.items()}
+    short = {name: count for name, count in counts.items() if count > demand.capacity[name]}
     if short:
         text = ", ".join(
-            f"{name!r} {count} of {demand.capacity[name]}"
-            for name, count in short.items()
+            f"{name!r} {count} of {demand.capacity[name]}" for name, count in short.items()
         )
         raise ArgumentError(
             f"more entries asked than may be kept: {text}. Lower the density, or use"
@@ -326,9 +295,6 @@ def erk(demand: Demand) -> dict[str, int]:
     2020, section 3.1).
     """
     return share(
-        {
-            name: Fraction(sum(s), max(math.prod(s), 1))
-            for name, s in demand.shapes.items()
-        },
+        {name: Fraction(sum(s), max(math.prod(s), 1)) for name, s in demand.shapes.items()},
         demand,
     )

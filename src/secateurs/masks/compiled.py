@@ -41,11 +41,7 @@ class Kernel:
 
     def count(self, mask: Tensor) -> int:
         """How many entries of a contiguous mask are True."""
-        return int(
-            self._count(
-                ctypes.c_void_p(mask.data_ptr()), ctypes.c_int64(mask.numel())
-            )
-        )
+        return int(self._count(ctypes.c_void_p(mask.data_ptr()), ctypes.c_int64(mask.numel())))
 
     @staticmethod
     def takes(scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> bool:
@@ -84,9 +80,7 @@ class Kernel:
             _pointers([scores[name] for name in names]),
             _pointers([within.get(name) for name in names]),
             _pointers([masks[name] for name in names]),
-            (ctypes.c_int64 * len(names))(
-                *(score.numel() for score in scores.values())
-            ),
+            (ctypes.c_int64 * len(names))(*(score.numel() for score in scores.values())),
             ctypes.c_int64(count),
             # -1: to be counted.
             ctypes.c_int64(-1 if room is None else room),
@@ -110,13 +104,9 @@ def count_true(mask: Tensor) -> int:
     return made.count(mask)
 
 
-def kernel_for(
-    scores: Mapping[str, Tensor], within: Mapping[str, Tensor]
-) -> Kernel | None:
+def kernel_for(scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> Kernel | None:
     """The compiled selection where there is one and it takes these scores."""
-    if sum(score.numel() for score in scores.values()) < FEWEST or not Kernel.takes(
-        scores, within
-    ):
+    if sum(score.numel() for score in scores.values()) < FEWEST or not Kernel.takes(scores, within):
         return None
     return kernel()
 
@@ -159,11 +149,7 @@ def _made(library: ctypes.CDLL) -> Kernel:
 
 
 def _plain(tensor: Tensor) -> bool:
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
-        and tensor.is_contiguous()
-    )
+    return tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.is_contiguous()
 
 
 def _pointers(

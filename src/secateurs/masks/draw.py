@@ -50,9 +50,7 @@ Draw: TypeAlias = Callable[[Rows], Drawn]
 # Who wins a race: the largest keys of each row, and the first that loses.
 
 
-def winners(
-    keys: Tensor, counts: Tensor, allowed: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def winners(keys: Tensor, counts: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
     """The `counts` largest keys of each row, and the largest key left out (−inf where none is)."""
     # One row is ranked by a streamed threshold; only many short rows are sorted.
     if len(keys) == 1:
@@ -71,9 +69,7 @@ def _first_of_rows(keys: Tensor, counts: Tensor, allowed: Tensor | None) -> Tens
     open_keys = keys if allowed is None else keys.masked_fill(~allowed, -torch.inf)
     order = open_keys.sort(dim=1, descending=True, stable=True).indices
     places = torch.arange(keys.shape[1], device=keys.device)
-    return torch.zeros_like(keys, dtype=torch.bool).scatter_(
-        1, order, places < counts[:, None]
-    )
+    return torch.zeros_like(keys, dtype=torch.bool).scatter_(1, order, places < counts[:, None])
 
 
 # Draws without replacement by a race: every unit gets a random key, and the largest keys win.
@@ -230,16 +226,10 @@ def _chances(rows: Rows) -> Tensor:
 
 def _tally(ends: Tensor, counts: Tensor, generator: torch.Generator | None) -> Tensor:
     """How often each unit is hit by `counts[r]` uniform throws on the cumulated scores of row r."""
-    throws = uniform(
-        ends.new_empty(len(ends), int(counts.max())), generator=generator
-    )
+    throws = uniform(ends.new_empty(len(ends), int(counts.max())), generator=generator)
     # right=True passes over units of score 0, whose ends are equal. The clamp is for a
     # throw that rounding takes to the very end.
-    hits = torch.searchsorted(ends, throws * ends[:, -1:], right=True).clamp_(
-        max=ends.shape[1] - 1
-    )
+    hits = torch.searchsorted(ends, throws * ends[:, -1:], right=True).clamp_(max=ends.shape[1] - 1)
     # As many throws for every row as the largest needs; the surplus is not counted.
     valid = torch.arange(throws.shape[1], device=ends.device) < counts[:, None]
-    return torch.zeros_like(ends, dtype=torch.int64).scatter_add_(
-        1, hits, valid.long()
-    )
+    return torch.zeros_like(ends, dtype=torch.int64).scatter_add_(1, hits, valid.long())

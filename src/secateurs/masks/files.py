@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from secateurs.errors import MaskError, MaskFileError
 from secateurs.masks.apply import check
 from secateurs.parameters import check_model, fitted, masks_in
-from secateurs.writing import refusing, replacing
+from secateurs.safefile import refusing, replacing
 
 # The header of a mask file, read with suspicion: every length, name, shape and offset is checked
 # before use.
@@ -50,9 +50,7 @@ def read_header(blob: bytes, path: str) -> Header:
     """Parse and check the header; every doubt is a MaskFileError that names the file."""
     length = int.from_bytes(blob[:8], "little")
     if len(blob) < 10 or length > min(_LONGEST, len(blob) - 8):
-        raise MaskFileError(
-            f"{path}: not a safetensors file, or cut off ({len(blob)} bytes)."
-        )
+        raise MaskFileError(f"{path}: not a safetensors file, or cut off ({len(blob)} bytes).")
     fields = _json(blob[8 : 8 + length], path)
     metadata = fields.pop("__metadata__", None)
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
@@ -61,9 +59,7 @@ def read_header(blob: bytes, path: str) -> Header:
         )
     seal, shapes = metadata.get("seal"), metadata.get("shapes")
     if not isinstance(seal, str) or not isinstance(shapes, str):
-        raise MaskFileError(
-            f"{path}: the metadata lack the shapes or the seal of the masks."
-        )
+        raise MaskFileError(f"{path}: the metadata lack the shapes or the seal of the masks.")
     named = _shapes(_json(shapes.encode("utf-8", "surrogatepass"), path), path)
     # Shapes and bits are described at two places; where they disagree neither is
     # believed.
@@ -72,10 +68,7 @@ def read_header(blob: bytes, path: str) -> Header:
             f"{path}: the shapes in the metadata name other masks than the file holds."
         )
     body = 8 + length
-    entries = {
-        name: _entry(name, fields[name], shape, body, path)
-        for name, shape in named.items()
-    }
+    entries = {name: _entry(name, fields[name], shape, body, path) for name, shape in named.items()}
     _check_tiling(entries, body, len(blob), path)
     return Header(entries=entries, seal=seal)
 
@@ -87,9 +80,7 @@ def _json(text: bytes, path: str) -> dict[str, Any]:
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise MaskFileError(
-            f"{path}: the header is not valid ({str(error)[:80]})."
-        ) from None
+        raise MaskFileError(f"{path}: the header is not valid ({str(error)[:80]}).") from None
     if not isinstance(value, dict):
         raise MaskFileError(f"{path}: the header is not a JSON object.")
     return value
@@ -111,49 +102,33 @@ def _shapes(fields: Mapping[str, Any], path: str) -> dict[str, tuple[int, ...]]:
             or len(shape) > _MOST_DIMENSIONS
             or not all(_is_size(size) for size in shape)
         ):
-            raise MaskFileError(
-                f"{path}: the shape of {name[:80]!r} is no list of sizes."
-            )
+            raise MaskFileError(f"{path}: the shape of {name[:80]!r} is no list of sizes.")
         # max(size, 1): a size of 0 must not hide an absurd one beside it.
         if math.prod(max(size, 1) for size in shape) > _LARGEST:
-            raise MaskFileError(
-                f"{path}: the shape of {name[:80]!r} is impossibly large."
-            )
+            raise MaskFileError(f"{path}: the shape of {name[:80]!r} is impossibly large.")
     return {name: tuple(shape) for name, shape in fields.items()}
 
 
-def _entry(
-    name: str, field: Any, shape: tuple[int, ...], body: int, path: str
-) -> Entry:
+def _entry(name: str, field: Any, shape: tuple[int, ...], body: int, path: str) -> Entry:
     size = (math.prod(shape) + 7) // 8
     offsets = field.get("data_offsets") if isinstance(field, dict) else None
-    start = (
-        offsets[0]
-        if isinstance(offsets, list) and offsets and _is_size(offsets[0])
-        else 0
-    )
+    start = offsets[0] if isinstance(offsets, list) and offsets and _is_size(offsets[0]) else 0
     # Compared whole: a field that says more than expected is not ours.
     if field != {
         "dtype": "U8",
         "shape": [size],
         "data_offsets": [start, start + size],
     }:
-        raise MaskFileError(
-            f"{path}: {name[:80]!r} is not described as a mask of shape {shape}."
-        )
+        raise MaskFileError(f"{path}: {name[:80]!r} is not described as a mask of shape {shape}.")
     return Entry(shape=shape, start=body + start, stop=body + start + size)
 
 
-def _check_tiling(
-    entries: Mapping[str, Entry], body: int, end: int, path: str
-) -> None:
+def _check_tiling(entries: Mapping[str, Entry], body: int, end: int, path: str) -> None:
     """The masks fill the file without gaps and overlaps: nothing is hidden, nothing is read
     twice.
     """
     position = body
-    for entry in sorted(
-        entries.values(), key=lambda entry: (entry.start, entry.stop)
-    ):
+    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.stop)):
         if entry.start != position:
             raise MaskFileError(f"{path}: the masks overlap or leave gaps.")
         position = entry.stop
@@ -192,9 +167,7 @@ def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> Non
             f" {', '.join(wrong)}."
         )
     # A file outlives the process in which the model, or a part of it, was compiled.
-    short = [
-        name.replace("._orig_mod.", ".").removeprefix("_orig_mod.") for name in masks
-    ]
+    short = [name.replace("._orig_mod.", ".").removeprefix("_orig_mod.") for name in masks]
     if len(set(short)) == len(short):
         masks = dict(zip(short, masks.values(), strict=True))
     packed = {name: pack(mask) for name, mask in masks.items()}
@@ -231,9 +204,7 @@ def sealed(name: str, shape: tuple[int, ...]) -> bytes:
     return json.dumps([name, shape, packed_size(shape)]).encode()
 
 
-def load_masks(
-    path: str | os.PathLike[str], model: nn.Module | None = None
-) -> dict[str, Tensor]:
+def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> dict[str, Tensor]:
     """Read masks written by `save_masks`; with a model, names and shapes are checked against it,
     and the names are those of this model, compiled or wrapped or neither.
 
@@ -247,9 +218,7 @@ def load_masks(
     except OSError as error:
         raise MaskFileError(f"{path}: cannot be read ({error.strerror}).") from None
     header = read_header(blob, str(path))
-    packed = {
-        name: blob[entry.start : entry.stop] for name, entry in header.entries.items()
-    }
+    packed = {name: blob[entry.start : entry.stop] for name, entry in header.entries.items()}
     shapes = {name: entry.shape for name, entry in header.entries.items()}
     # Against damage, not against forgery: a flipped bit would else be another mask.
     if _seal(shapes, packed) != header.seal:
@@ -257,8 +226,7 @@ def load_masks(
             f"{path}: the seal does not match the masks: the file is damaged. Save the masks again."
         )
     masks = {
-        name: _unpack(packed[name], entry, str(path))
-        for name, entry in header.entries.items()
+        name: _unpack(packed[name], entry, str(path)) for name, entry in header.entries.items()
     }
     if model is None:
         return masks
@@ -269,9 +237,7 @@ def load_masks(
 
 def pack(mask: Tensor) -> bytes:
     """The bits of a mask in row-major order, the first entry in the lowest bit."""
-    return np.packbits(
-        mask.detach().cpu().reshape(-1).numpy(), bitorder="little"
-    ).tobytes()
+    return np.packbits(mask.detach().cpu().reshape(-1).numpy(), bitorder="little").tobytes()
 
 
 def _unpack(data: bytes, entry: Entry, path: str) -> Tensor:

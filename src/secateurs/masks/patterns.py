@@ -56,10 +56,7 @@ def _row_sums(rows: Tensor) -> Tensor:
         parts = torch.split(rows, max(1, SERIAL // max(1, rows.shape[1])))
         return torch.cat([part.double().sum(1) for part in parts])
     return torch.stack(
-        [
-            sum(_serial_sums(row), rows.new_zeros((), dtype=torch.float64))
-            for row in rows
-        ]
+        [sum(_serial_sums(row), rows.new_zeros((), dtype=torch.float64)) for row in rows]
     )
 
 
@@ -88,19 +85,13 @@ class NM:
 
     def __post_init__(self) -> None:
         if not 0 < self.n <= self.m:
-            raise ArgumentError(
-                f"{self.n}:{self.m} is no N:M pattern: N must be between 1 and M."
-            )
+            raise ArgumentError(f"{self.n}:{self.m} is no N:M pattern: N must be between 1 and M.")
 
     def misfit(self, shape: tuple[int, ...]) -> str:
         """Why the pattern does not fit this shape; empty when it does."""
         if len(shape) < 2:
             return "has no input dimension"
-        return (
-            f"has {shape[1]} inputs, which {self.m} does not divide"
-            if shape[1] % self.m
-            else ""
-        )
+        return f"has {shape[1]} inputs, which {self.m} does not divide" if shape[1] % self.m else ""
 
     def runs(self, tensor: Tensor) -> Tensor:
         """The entries as rows of M: `(runs, M)`."""
@@ -118,17 +109,11 @@ class NM:
         shape.
         """
         rows = self.runs(score)
-        allowed = (
-            torch.ones_like(rows, dtype=torch.bool)
-            if within is None
-            else self.runs(within)
-        )
+        allowed = torch.ones_like(rows, dtype=torch.bool) if within is None else self.runs(within)
         # Ranking a run compares each entry with each: M² temporaries an entry, hence
         # shorter pieces.
         length = max(1, PIECE // self.m**2)
-        parts = zip(
-            torch.split(rows, length), torch.split(allowed, length), strict=True
-        )
+        parts = zip(torch.split(rows, length), torch.split(allowed, length), strict=True)
         return self.unrun(
             torch.cat([_largest_of_run(row, ok, self.n) for row, ok in parts]),
             tuple(score.shape),
@@ -169,11 +154,7 @@ class Kernel(Grouped):
 
     def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
         """One value per channel pair, copied over its kernel."""
-        return (
-            groups.reshape(*shape[:2], *[1] * (len(shape) - 2))
-            .expand(shape)
-            .contiguous()
-        )
+        return groups.reshape(*shape[:2], *[1] * (len(shape) - 2)).expand(shape).contiguous()
 
     def __str__(self) -> str:
         return "kernel"
@@ -215,9 +196,7 @@ class Channel(Grouped):
 
     def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
         """One value per input, copied over everything that reads it."""
-        return (
-            groups.reshape(1, -1, *[1] * (len(shape) - 2)).expand(shape).contiguous()
-        )
+        return groups.reshape(1, -1, *[1] * (len(shape) - 2)).expand(shape).contiguous()
 
     def __str__(self) -> str:
         return "channel"
@@ -234,9 +213,7 @@ class Block(Grouped):
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1:
-            raise ArgumentError(
-                f"a block of {self.height} x {self.width} has no entries."
-            )
+            raise ArgumentError(f"a block of {self.height} x {self.width} has no entries.")
 
     def misfit(self, shape: tuple[int, ...]) -> str:
         """Why the pattern does not fit this shape; empty when it does."""
@@ -257,17 +234,13 @@ class Block(Grouped):
         """The entries as `(tiles, entries per tile)`, tiles in row-major order."""
         height, width = self.height, self.width
         matrix = tensor.reshape(tensor.shape[0], -1)
-        tiles = matrix.reshape(
-            matrix.shape[0] // height, height, matrix.shape[1] // width, width
-        )
+        tiles = matrix.reshape(matrix.shape[0] // height, height, matrix.shape[1] // width, width)
         return tiles.transpose(1, 2).reshape(-1, height * width)
 
     def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
         """One value per tile, copied to every entry of the tile."""
         tiles = groups.reshape(shape[0] // self.height, -1)
-        wide = tiles.repeat_interleave(self.height, 0).repeat_interleave(
-            self.width, 1
-        )
+        wide = tiles.repeat_interleave(self.height, 0).repeat_interleave(self.width, 1)
         return wide.reshape(shape)
 
     def __str__(self) -> str:
@@ -310,15 +283,11 @@ def pattern_of(pattern: "str | Pattern") -> Pattern:
     if isinstance(pattern, Unstructured | NM | Grouped):
         return pattern
     if not isinstance(pattern, str):
-        raise ArgumentError(
-            f"{pattern!r} is neither a pattern nor the name of one, such as '2:4'."
-        )
+        raise ArgumentError(f"{pattern!r} is neither a pattern nor the name of one, such as '2:4'.")
     sizes = re.fullmatch(r"(\d{1,4})([:x])(\d{1,4})", pattern)
     if pattern in PATTERNS or not sizes:
         if pattern not in PATTERNS:
-            raise UnknownNameError(
-                unknown("pattern", pattern, [*PATTERNS.names(), "N:M", "RxC"])
-            )
+            raise UnknownNameError(unknown("pattern", pattern, [*PATTERNS.names(), "N:M", "RxC"]))
         return PATTERNS[pattern]
     kind: type[NM] | type[Block] = NM if sizes[2] == ":" else Block
     return kind(int(sizes[1]), int(sizes[3]))

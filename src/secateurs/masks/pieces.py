@@ -56,17 +56,12 @@ def _flat(tensor: Tensor, length: int) -> Iterator[Tensor]:
             yield part.reshape(-1)
 
 
-def by_pieces(
-    function: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor
-) -> Tensor:
+def by_pieces(function: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor) -> Tensor:
     """An element-wise function, piece by piece: vectorised and left-over entries are the same on
     any thread count.
     """
     out = torch.empty(left.shape, dtype=torch.float64, device=left.device)
-    parts = (
-        pieces(tensor, length=SERIAL)
-        for tensor in (left, right.expand(left.shape), out)
-    )
+    parts = (pieces(tensor, length=SERIAL) for tensor in (left, right.expand(left.shape), out))
     for a, b, result in zip(*parts, strict=True):
         result.copy_(function(a, b))
     return out

@@ -23,7 +23,7 @@ from secateurs.masks.draw import SELECTIONS
 from secateurs.masks.patterns import NM, Pattern, Unstructured, pattern_of
 from secateurs.masks.pieces import pieces
 from secateurs.masks.units import Units
-from secateurs.misfits import mask_misfit
+from secateurs.parameters import mask_misfit
 from secateurs.registry import unknown
 
 # How many entries each parameter keeps, where a mapping says it: densities by name and glob.
@@ -111,28 +111,19 @@ class Selection:
 
 def counts_of(scope: ScopeLike, demand: Demand) -> Mapping[str, int] | None:
     """How many entries each parameter keeps; None where the global threshold decides."""
-    return (
-        _mapped(scope, demand)
-        if isinstance(scope, Mapping)
-        else SCOPES[scope](demand)
-    )
+    return _mapped(scope, demand) if isinstance(scope, Mapping) else SCOPES[scope](demand)
 
 
 def _mapped(scope: Mapping[str, float], demand: Demand) -> dict[str, int]:
     densities = {name: _density_for(name, scope) for name in demand.shapes}
-    problems = [
-        f"no density for {name!r}"
-        for name, value in densities.items()
-        if value is None
-    ]
+    problems = [f"no density for {name!r}" for name, value in densities.items() if value is None]
     problems += [
         unknown("score", key, demand.shapes).rstrip(".")
         for key in scope
         if not _matches(key, demand.shapes)
     ]
     counts = {
-        name: entries(value or Fraction(0), demand.sizes[name])
-        for name, value in densities.items()
+        name: entries(value or Fraction(0), demand.sizes[name]) for name, value in densities.items()
     }
     problems += [
         f"{name!r} has {count} entries asked and {demand.capacity[name]} that may be kept"
@@ -200,9 +191,7 @@ def check_rows(pattern: Pattern, positive: bool) -> None:
         )
 
 
-def check_scores(
-    scores: Mapping[str, Tensor], positive: bool, *, finite: bool = False
-) -> None:
+def check_scores(scores: Mapping[str, Tensor], positive: bool, *, finite: bool = False) -> None:
     """Scores must be finite real numbers, and not negative where they are probabilities.
 
     `finite`: that they are finite is known, and need not be looked at.
@@ -265,14 +254,10 @@ def _bad_values(score: Tensor, positive: bool) -> str:
 def check_shapes(scores: Mapping[str, Tensor], pattern: Pattern) -> None:
     """Every parameter must have a shape that the pattern divides."""
     misfits = {
-        name: pattern.misfit(tuple(score.shape))
-        for name, score in scores.items()
-        if score.numel()
+        name: pattern.misfit(tuple(score.shape)) for name, score in scores.items() if score.numel()
     }
     problems = [
-        f"{name!r} {tuple(scores[name].shape)} {text}"
-        for name, text in misfits.items()
-        if text
+        f"{name!r} {tuple(scores[name].shape)} {text}" for name, text in misfits.items() if text
     ]
     if problems:
         raise PatternError(
@@ -323,9 +308,7 @@ def demand_of(
             f" and within= leave only {room} (density {room / total:.6g}). Ask for no more than"
             " that."
         )
-    floors = _floors(
-        question.selection.floor, sizes, capacity, off=keep == 0 and density == 0
-    )
+    floors = _floors(question.selection.floor, sizes, capacity, off=keep == 0 and density == 0)
     shapes = {name: tuple(score.shape) for name, score in scores.items()}
     exact = Fraction(keep, total) if density is None else density
     return Demand(
@@ -351,7 +334,4 @@ def _floors(
         else math.ceil(Fraction(repr(floor)) * size)
         for name, size in sizes.items()
     }
-    return {
-        name: 0 if off else min(count, capacity[name])
-        for name, count in wanted.items()
-    }
+    return {name: 0 if off else min(count, capacity[name]) for name, count in wanted.items()}

@@ -241,20 +241,12 @@ def sparsity(
         masks = masks_in(masks)
         check(model, masks)
     counted: Mapping[str, Tensor] = prunable(model, where) if masks is None else masks
-    collapsed = [
-        name
-        for name, tensor in counted.items()
-        if tensor.numel() and not _kept(tensor)
-    ]
+    collapsed = [name for name, tensor in counted.items() if tensor.numel() and not _kept(tensor)]
     # Whether a lost layer matters needs a pass through the graph, so it is asked for
     # lost layers only.
-    verdicts = verdicts_of(
-        model, collapsed, example=example, masks=masks, judge=judge
-    )
+    verdicts = verdicts_of(model, collapsed, example=example, masks=masks, judge=judge)
     tensors = _rows(counted, aliases(model), verdicts)
-    return SparsityReport(
-        tensors=tensors, source="weights" if masks is None else "masks"
-    )
+    return SparsityReport(tensors=tensors, source="weights" if masks is None else "masks")
 
 
 def _rows(

@@ -38,9 +38,7 @@ def best(choice: Choice) -> dict[str, Tensor]:
     return chosen
 
 
-def _with_floors(
-    choice: Choice, names: Sequence[str], keep: int
-) -> dict[str, Tensor]:
+def _with_floors(choice: Choice, names: Sequence[str], keep: int) -> dict[str, Tensor]:
     """Let the parameters compete; those below their floor get exactly that and leave, the others
     compete again.
     """
@@ -52,23 +50,16 @@ def _with_floors(
             f"{keep} entries cannot keep the floor of {least} in {len(names)} parameters. "
             "Ask for more, or allow parameters to vanish with floor=0."
         )
-    fixed = {
-        name: units.at_least(name, floor[name]) for name in _settled(choice, names)
-    }
+    fixed = {name: units.at_least(name, floor[name]) for name in _settled(choice, names)}
     # Every turn settles at least one parameter, so there are at most as many turns as
     # parameters.
     while True:
         free = [name for name in names if name not in fixed]
         spent = sum(units.kept(name, mask) for name, mask in fixed.items())
         chosen = units.choose(free, max(0, keep - spent)) if free else {}
-        short = [
-            name for name in free if units.kept(name, chosen[name]) < floor[name]
-        ]
+        short = [name for name in free if units.kept(name, chosen[name]) < floor[name]]
         if not short:
-            return {
-                name: fixed.get(name, chosen.get(name, torch.empty(0)))
-                for name in names
-            }
+            return {name: fixed.get(name, chosen.get(name, torch.empty(0))) for name in names}
         fixed |= {name: units.at_least(name, floor[name]) for name in short}
 
 
@@ -94,9 +85,7 @@ def read(question: Question) -> Choice:
     _check(question, shape, random)
     # Magnitudes of plain top-k are taken while ranking, so that no tensor of scores is
     # made.
-    plain = (
-        isinstance(shape, Unstructured) and not random and selection.scope != "row"
-    )
+    plain = isinstance(shape, Unstructured) and not random and selection.scope != "row"
     while_ranking = question.absolute and plain
     scores = question.scores if while_ranking else _ranked(question)
     within = question.within or {}
@@ -138,9 +127,7 @@ def _ranked(question: Question) -> Mapping[str, Tensor]:
     return scores
 
 
-def _floor_within(
-    floor: Mapping[str, int], counts: Mapping[str, int] | None
-) -> dict[str, int]:
+def _floor_within(floor: Mapping[str, int], counts: Mapping[str, int] | None) -> dict[str, int]:
     """A density of 0 in a mapping asks for nothing there, so no floor stands against it."""
     if counts is None:
         return dict(floor)
@@ -193,9 +180,7 @@ def select(
     question = Question(
         scores=scores,
         selection=Selection(
-            amount=Amount(
-                sparsity=sparsity, density=density, compression=compression
-            ),
+            amount=Amount(sparsity=sparsity, density=density, compression=compression),
             scope=scope,
             pattern=pattern,
             how=how,
@@ -208,9 +193,7 @@ def select(
     return answer(question, generator=generator)
 
 
-def answer(
-    question: Question, *, generator: torch.Generator | None = None
-) -> dict[str, Tensor]:
+def answer(question: Question, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
     """What `select` answers, for a question at hand."""
     drawn = draw(read(question), question.selection.how, generator=generator)
     return {name: part.mask for name, part in drawn}
@@ -248,9 +231,7 @@ def draw(
         scores, allowed = units.rows(name)
         rows = Rows(scores, units.counts(name, chosen), allowed, weighted, generator)
         drawn = rule(rows)
-        weights = (
-            None if drawn.weights is None else units.entries(name, drawn.weights)
-        )
+        weights = None if drawn.weights is None else units.entries(name, drawn.weights)
         mask = units.entries(name, drawn.mask)
         biased = weighted and _biased(choice, name, rows)
         yield name, Part(mask=mask, weights=weights, biased=biased)

@@ -63,9 +63,7 @@ def sketch(
     question = Question(
         scores=scores,
         selection=Selection(
-            amount=Amount(
-                sparsity=sparsity, density=density, compression=compression
-            ),
+            amount=Amount(sparsity=sparsity, density=density, compression=compression),
             scope=scope,
             pattern=pattern,
             how=how,
@@ -77,9 +75,7 @@ def sketch(
     drawn = dict(draw(read(question), how, weighted=True, generator=generator))
     return Sketch(
         masks={name: part.mask for name, part in drawn.items()},
-        weights={
-            name: _as(scores[name], part.weights) for name, part in drawn.items()
-        },
+        weights={name: _as(scores[name], part.weights) for name, part in drawn.items()},
         biased=tuple(name for name, part in drawn.items() if part.biased),
     )
 
@@ -87,8 +83,4 @@ def sketch(
 def _as(score: Tensor, weights: Tensor | None) -> Tensor:
     """In the dtype of the scores, float32 at least; weights of 10**5 do not fit half precision."""
     dtype = torch.promote_types(score.dtype, torch.float32)
-    return (
-        score.new_zeros(score.shape, dtype=dtype)
-        if weights is None
-        else weights.to(dtype)
-    )
+    return score.new_zeros(score.shape, dtype=dtype) if weights is None else weights.to(dtype)

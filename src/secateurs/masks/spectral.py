@@ -46,11 +46,7 @@ def allocate(takers: Mapping[str, Taker], total: int) -> dict[str, int]:
     {'line': 6, 'square': 2}
     """
     unit = 1 if total <= EXACT else -(-total // UNITS)
-    amounts = dict(
-        zip(
-            takers, _in_units(list(takers.values()), total // unit, unit), strict=True
-        )
-    )
+    amounts = dict(zip(takers, _in_units(list(takers.values()), total // unit, unit), strict=True))
     # From coarse to fine: an exchange of single entries alone would take a step per
     # entry.
     for step in _halved(unit):
@@ -92,35 +88,25 @@ def _in_units(takers: Sequence[Taker], units: int, unit: int) -> list[int]:
     return found[::-1]
 
 
-def _fill_(
-    amounts: dict[str, int], takers: Mapping[str, Taker], total: int, step: int
-) -> None:
+def _fill_(amounts: dict[str, int], takers: Mapping[str, Taker], total: int, step: int) -> None:
     """What the units left over, a step at a time to the cheapest."""
     while total - sum(amounts.values()) >= step:
-        prices = {
-            name: _price(taker, amounts[name], step) for name, taker in takers.items()
-        }
+        prices = {name: _price(taker, amounts[name], step) for name, taker in takers.items()}
         cheapest = min(prices, key=lambda name: prices[name])
         if prices[cheapest] == np.inf:
             return
         amounts[cheapest] += step
 
 
-def _exchange_(
-    amounts: dict[str, int], takers: Mapping[str, Taker], step: int
-) -> None:
+def _exchange_(amounts: dict[str, int], takers: Mapping[str, Taker], step: int) -> None:
     """Move a step from one taker to another while that pays."""
     up = {name: _price(taker, amounts[name], step) for name, taker in takers.items()}
-    down = {
-        name: _price(taker, amounts[name], -step) for name, taker in takers.items()
-    }
+    down = {name: _price(taker, amounts[name], -step) for name, taker in takers.items()}
     # A limit on the exchanges of one step size: the next finer step goes on from there.
     for _ in range(8 * len(takers)):
         # The best two on both sides are enough: the best pair of different takers is
         # among them.
-        givers, getters = (
-            sorted(price, key=lambda name: price[name])[:2] for price in (down, up)
-        )
+        givers, getters = (sorted(price, key=lambda name: price[name])[:2] for price in (down, up))
         pairs = [(down[a] + up[b], a, b) for a in givers for b in getters if a != b]
         change, giver, getter = min(pairs, default=(0.0, "", ""))
         # Rounding alone must not keep two takers swapping for ever.
@@ -186,9 +172,7 @@ def layer_of(
     order = scores.argsort(descending=True, stable=True).flip(0)
     flat = weight.detach().flatten()
     going = flat[order[first : first + room]] != 0
-    rank = torch.empty_like(
-        order, dtype=torch.int32 if len(order) < 2**31 else torch.int64
-    )
+    rank = torch.empty_like(order, dtype=torch.int32 if len(order) < 2**31 else torch.int64)
     rank[order] = torch.arange(len(order), dtype=rank.dtype, device=rank.device)
     matrix = matrix_of(weight.detach())
     return Layer(
@@ -210,9 +194,7 @@ def measured(layer: Layer, amounts: Iterable[int]) -> dict[int, float]:
     parts = torch.split(counts, max(1, _CHUNK // layer.weight.numel()))
     # All removals of a chunk at once: small matrices in a batch are ten calls instead
     # of thousands.
-    norms = [
-        _norms(layer.weight * (layer.rank < part[:, None, None])) for part in parts
-    ]
+    norms = [_norms(layer.weight * (layer.rank < part[:, None, None])) for part in parts]
     return dict(
         zip(
             wanted,
@@ -230,10 +212,7 @@ def power_laws(layer: Layer, curve: Curve) -> Cost:
     """
     at, cost = _columns(curve)
     base = float(np.interp(layer.idle, at, cost))
-    x, y = (
-        np.append(0.0, column[at > layer.idle])
-        for column in (at - layer.idle, cost - base)
-    )
+    x, y = (np.append(0.0, column[at > layer.idle]) for column in (at - layer.idle, cost - base))
     return lambda amounts: base + _powers(np.maximum(amounts - layer.idle, 0.0), x, y)
 
 
@@ -284,9 +263,7 @@ def _powers(amounts: Array, x: Array, y: Array) -> Array:
         powers[0] = powers[1] if len(powers) > 1 else 1.0
         curved = y[i + 1] * (amounts / x[i + 1]) ** powers[i]
     straight = np.interp(amounts, x, y)
-    return np.where(
-        np.isfinite(powers[i]) & (powers[i] > 0) & (y[i + 1] > 0), curved, straight
-    )
+    return np.where(np.isfinite(powers[i]) & (powers[i] > 0) & (y[i + 1] > 0), curved, straight)
 
 
 # The best budget that models of the error curves lead to: minimised, measured, refined.
@@ -306,9 +283,7 @@ Amounts = dict[str, int]
 Curves = dict[str, dict[int, float]]
 
 
-def refined(
-    layers: Mapping[str, Layer], curves: Curves, tried: list[Amounts]
-) -> Amounts:
+def refined(layers: Mapping[str, Layer], curves: Curves, tried: list[Amounts]) -> Amounts:
     """The best of the budgets tried, of those that the model leads to, and of what is measured
     around the best.
     """
@@ -317,9 +292,7 @@ def refined(
     tried = [*tried, *_descent(power_laws, layers, curves, sum(tried[0].values()))]
     for name, amount in _best(curves, tried).items():
         _measure_(curves, layers, name, {round(amount * part) for part in _NEAR})
-    return _best(
-        curves, [*tried, *_descent(chords, layers, curves, sum(tried[0].values()))]
-    )
+    return _best(curves, [*tried, *_descent(chords, layers, curves, sum(tried[0].values()))])
 
 
 def _descent(
@@ -343,14 +316,10 @@ def _descent(
             return
 
 
-def _measure_(
-    curves: Curves, layers: Mapping[str, Layer], name: str, amounts: set[int]
-) -> None:
+def _measure_(curves: Curves, layers: Mapping[str, Layer], name: str, amounts: set[int]) -> None:
     """Add to a curve what it lacks of these counts."""
     layer = layers[name]
-    curves[name] |= measured(
-        layer, {n for n in amounts if n <= layer.room} - set(curves[name])
-    )
+    curves[name] |= measured(layer, {n for n in amounts if n <= layer.room} - set(curves[name]))
 
 
 def _best(curves: Curves, tried: list[Amounts]) -> Amounts:
@@ -397,17 +366,12 @@ def spectral(demand: Demand) -> dict[str, int]:
     entries could go. Needs `weights=`; without it the scores stand in for the weights.
     """
     weights = _weights(demand)
-    starts = [
-        _removed(demand, scope(demand) or {}) for scope in (uniform, erk, _global)
-    ]
+    starts = [_removed(demand, scope(demand) or {}) for scope in (uniform, erk, _global)]
     layers = {
-        name: layer
-        for name in demand.sizes
-        if (layer := _layer(demand, name, weights[name]))
+        name: layer for name in demand.sizes if (layer := _layer(demand, name, weights[name]))
     }
     tried = [
-        {name: amounts[name] - layer.first for name, layer in layers.items()}
-        for amounts in starts
+        {name: amounts[name] - layer.first for name, layer in layers.items()} for amounts in starts
     ]
     curves = {
         name: measured(layer, _grid(layer, [a[name] for a in tried]))
@@ -472,15 +436,10 @@ def _grid(layer: Layer, tried: list[int]) -> set[int]:
 
 def _global(demand: Demand) -> Mapping[str, int]:
     """What each keeps when all compete; floors as near as `share` gets."""
-    masks = largest(
-        demand.scores, demand.keep, within=demand.allowed, absolute=demand.absolute
-    )
+    masks = largest(demand.scores, demand.keep, within=demand.allowed, absolute=demand.absolute)
     sizes = demand.sizes
     return share(
-        {
-            name: Fraction(int(mask.sum()), max(sizes[name], 1))
-            for name, mask in masks.items()
-        },
+        {name: Fraction(int(mask.sum()), max(sizes[name], 1)) for name, mask in masks.items()},
         demand,
     )
 
@@ -498,11 +457,7 @@ def _weights(demand: Demand) -> Mapping[str, Tensor]:
             f"weights= lacks {', '.join(map(repr, missing))}: scope='spectral' measures every"
             " parameter that has a score. Give its weight, or leave it out of the scores."
         )
-    problems = [
-        f"{name!r} {text}"
-        for name in demand.scores
-        if (text := trouble(weights[name]))
-    ]
+    problems = [f"{name!r} {text}" for name in demand.scores if (text := trouble(weights[name]))]
     if problems:
         raise ParameterError(
             f"scope='spectral' cannot measure {len(problems)} of the weights:"

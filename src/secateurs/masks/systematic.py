@@ -56,9 +56,9 @@ def ticks(parts: Tensor, bits: int, *, generator: torch.Generator | None) -> Ten
     No unit is longer than the distance of the ticks, so none is hit twice.
     """
     device = parts.device if generator is None else generator.device
-    start = torch.randint(
-        1 << bits, (len(parts), 1), generator=generator, device=device
-    ).to(parts.device)
+    start = torch.randint(1 << bits, (len(parts), 1), generator=generator, device=device).to(
+        parts.device
+    )
     end = parts.cumsum(1) - 1 - start
     # A tick lies in a unit where the number of ticks passed differs at its ends. Shifts
     # round towards minus infinity, so negative positions count rightly.

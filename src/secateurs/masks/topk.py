@@ -47,9 +47,7 @@ class Cut:
     ties: int
 
 
-def kth_largest(
-    source: Source, rank: int, dtype: torch.dtype, *, absolute: bool = False
-) -> Cut:
+def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool = False) -> Cut:
     """The `rank`-th largest entry (rank 1 is the maximum), exactly, of finite values.
 
     Memory: one piece, 65,536 counters and at most 2**20 candidates. Passes over the data: one for
@@ -82,25 +80,19 @@ def kth_largest(
     # Sorting a small bucket is cheaper than one more pass over all the data.
     while rest and inside > _FEW:
         counts = _next(source, prefix, rest, absolute)
-        place, wanted, inside = _bucket(
-            counts.flip(0) if negative else counts, wanted
-        )
+        place, wanted, inside = _bucket(counts.flip(0) if negative else counts, wanted)
         prefix, rest = (
             (prefix << _DIGIT) + (_BASE - 1 - place if negative else place),
             rest - _DIGIT,
         )
     if rest:
-        values = _gathered(
-            source, prefix, rest, absolute, into=torch.empty(inside, dtype=dtype)
-        )
+        values = _gathered(source, prefix, rest, absolute, into=torch.empty(inside, dtype=dtype))
         cut = _ranked(values.abs() if absolute else values, wanted)
     else:
         cut = Cut(value=_value(prefix, dtype), ties=wanted)
     # 0.0 and -0.0 are one value with two bit patterns.
     return (
-        Cut(value=0.0, ties=rank - _above(source, 0.0))
-        if cut.value == 0 and not absolute
-        else cut
+        Cut(value=0.0, ties=rank - _above(source, 0.0)) if cut.value == 0 and not absolute else cut
     )
 
 
@@ -113,9 +105,7 @@ def _upper(source: Source, rest: int, absolute: bool) -> Tensor:
             # Without the sign bit only the upper half of the counters is used.
             counts[_HALF:] += torch.bincount(digit, minlength=_HALF).cpu()
         else:
-            counts += torch.bincount(
-                digit.to(torch.int32) + _HALF, minlength=_BASE
-            ).cpu()
+            counts += torch.bincount(digit.to(torch.int32) + _HALF, minlength=_BASE).cpu()
     return torch.cat([counts[:_HALF].flip(0), counts[_HALF:]])
 
 
@@ -140,9 +130,7 @@ def _bucket(counts: Tensor, rank: int) -> tuple[int, int, int]:
     return len(counts) - 1 - place, rank - (int(from_top[place]) - inside), inside
 
 
-def _gathered(
-    source: Source, prefix: int, rest: int, absolute: bool, *, into: Tensor
-) -> Tensor:
+def _gathered(source: Source, prefix: int, rest: int, absolute: bool, *, into: Tensor) -> Tensor:
     """The entries of one bucket. Into one buffer: a list of small parts kept between large
     temporaries splits the heap, which cost 0.7 GB on 96 M float64.
     """
@@ -244,9 +232,7 @@ def streamed_(
     cut = kth_largest(field.values, count, field.dtype, absolute=absolute)
     left = cut.ties
     for name, mask in masks.items():
-        for (piece, allowed), kept in zip(
-            field.read(name), pieces(mask), strict=True
-        ):
+        for (piece, allowed), kept in zip(field.read(name), pieces(mask), strict=True):
             left -= _keep_(
                 kept,
                 piece.abs() if absolute else piece,
@@ -258,9 +244,7 @@ def streamed_(
 class _Field:
     """Scores in their common dtype, and where they may be kept."""
 
-    def __init__(
-        self, scores: Mapping[str, Tensor], within: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> None:
         self.scores, self.within, self.dtype = scores, within, common_dtype(scores)
 
     def values(self) -> Iterator[Tensor]:

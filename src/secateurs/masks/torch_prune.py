@@ -23,9 +23,7 @@ class Imported:
     state: dict[str, Tensor]
 
 
-def from_torch_prune(
-    state: Mapping[str, Tensor], model: nn.Module | None = None
-) -> Imported:
+def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None) -> Imported:
     """Read a state dict saved while `torch.nn.utils.prune` was active: `name_orig` times
     `name_mask` is `name`.
 
@@ -68,9 +66,7 @@ def from_torch_prune(
         name: state[name + _ORIG].detach().masked_fill(~mask, 0)
         for name, mask in masks.items()
     }
-    return Imported(
-        masks=masks if model is None else _untied(model, masks), state=plain
-    )
+    return Imported(masks=masks if model is None else _untied(model, masks), state=plain)
 
 
 def _check_kind(state: object) -> None:
@@ -100,9 +96,7 @@ def _some(state: Mapping[str, object]) -> str:
     return listed + (", ..." if len(state) > 6 else "")
 
 
-def _unpaired(
-    state: Mapping[str, Tensor], names: list[str], own: set[str]
-) -> list[str]:
+def _unpaired(state: Mapping[str, Tensor], names: list[str], own: set[str]) -> list[str]:
     paired = {name + _MASK for name in names} | own
     alone = [key for key in state if key.endswith(_MASK) and key not in paired]
     return [f"{key!r} has no {key.removesuffix(_MASK) + _ORIG!r}" for key in alone]

@@ -30,8 +30,7 @@ class Entries:
         self.allowed = dict(within)
         if self.runs:
             self.allowed = {
-                name: self.runs.eligible(score, within.get(name))
-                for name, score in scores.items()
+                name: self.runs.eligible(score, within.get(name)) for name, score in scores.items()
             }
 
     def capacity(self, name: str) -> int:
@@ -61,9 +60,7 @@ class Entries:
 
     def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
         allowed = self.within.get(name)
-        return self._rows(self.scores[name]), None if allowed is None else self._rows(
-            allowed
-        )
+        return self._rows(self.scores[name]), None if allowed is None else self._rows(allowed)
 
     def counts(self, name: str, chosen: Tensor) -> Tensor:
         return self._rows(chosen).sum(1)
@@ -90,12 +87,8 @@ class Groups:
     ) -> None:
         self.pattern, self.within, self.allowed = pattern, within, within
         self.shapes = {name: tuple(score.shape) for name, score in scores.items()}
-        self.scores = {
-            name: pattern.group_scores(score) for name, score in scores.items()
-        }
-        self.sizes = {
-            name: self._sizes(name, score) for name, score in scores.items()
-        }
+        self.scores = {name: pattern.group_scores(score) for name, score in scores.items()}
+        self.sizes = {name: self._sizes(name, score) for name, score in scores.items()}
 
     def capacity(self, name: str) -> int:
         return int(self.sizes[name].sum())
@@ -152,16 +145,13 @@ class Groups:
         order = order[sizes[order] > 0]
         return order, sizes[order].cumsum(0)
 
-    def _first(
-        self, names: Sequence[str], order: Tensor, count: int
-    ) -> dict[str, Tensor]:
+    def _first(self, names: Sequence[str], order: Tensor, count: int) -> dict[str, Tensor]:
         lengths = [len(self.scores[name]) for name in names]
         chosen = torch.zeros(sum(lengths), dtype=torch.bool)
         chosen[order[:count]] = True
         parts = torch.split(chosen, lengths)
         return {
-            name: part.to(self.scores[name].device)
-            for name, part in zip(names, parts, strict=True)
+            name: part.to(self.scores[name].device) for name, part in zip(names, parts, strict=True)
         }
 
 

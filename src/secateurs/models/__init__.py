@@ -3,17 +3,12 @@ ResNet.
 """
 
 from secateurs.models import (
-    lenet,  # noqa: F401  (files register)
     resnet,  # noqa: F401  (files register)
     vgg,  # noqa: F401  (files register)
-    wide_resnet,  # noqa: F401  (files register)
 )
-from secateurs.models.base import MODELS, Architecture, build, skeleton
-from secateurs.models.initialise import initialise_
-from secateurs.models.lenet import LeNet5, LeNet300100
-from secateurs.models.resnet import ResNet
-from secateurs.models.vgg import VGG
-from secateurs.models.wide_resnet import WideResNet
+from secateurs.models.base import MODELS, Architecture, build, initialise_, skeleton
+from secateurs.models.resnet import ResNet, WideResNet
+from secateurs.models.vgg import VGG, LeNet5, LeNet300100
 
 __all__ = [
     "MODELS",

@@ -13,9 +13,7 @@ class ResNet(nn.Module):
     change the shape are 1×1 convolutions with batch norm, as in the pruning papers (He's option B).
     """
 
-    def __init__(
-        self, stages: list[tuple[int, int]], in_channels: int, classes: int
-    ) -> None:
+    def __init__(self, stages: list[tuple[int, int]], in_channels: int, classes: int) -> None:
         super().__init__()
         channels = stages[0][0]
         # No bias before a batch norm, which would subtract it again.
@@ -24,11 +22,7 @@ class ResNet(nn.Module):
         blocks = []
         for stage, (width, count) in enumerate(stages):
             for block in range(count):
-                blocks.append(
-                    BasicBlock(
-                        channels, width, stride=2 if stage and not block else 1
-                    )
-                )
+                blocks.append(BasicBlock(channels, width, stride=2 if stage and not block else 1))
                 channels = width
         self.blocks = nn.Sequential(*blocks)
         self.fc = nn.Linear(channels, classes)
@@ -44,18 +38,14 @@ class BasicBlock(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(
-            in_channels, out_channels, 3, stride=stride, padding=1, bias=False
-        )
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(out_channels)
         # An empty Sequential hands its input on.
         self.shortcut = nn.Sequential()
         if stride != 1 or in_channels != out_channels:
-            self.shortcut.append(
-                nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
-            )
+            self.shortcut.append(nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False))
             self.shortcut.append(nn.BatchNorm2d(out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,9 +54,7 @@ class BasicBlock(nn.Module):
         return F.relu(out + self.shortcut(x))
 
 
-@architecture(
-    "resnet-18", "residual, stages 64-128-256-512 of 2 blocks, 3×3 first convolution"
-)
+@architecture("resnet-18", "residual, stages 64-128-256-512 of 2 blocks, 3×3 first convolution")
 def resnet_18(in_channels: int, classes: int, size: int, width: int = 64) -> ResNet:
     """ResNet-18 for small images."""
     return ResNet(
@@ -103,3 +91,64 @@ def wrn_20_32(in_channels: int, classes: int, size: int) -> ResNet:
     stage.
     """
     return resnet_20(in_channels, classes, size, width=32)
+
+
+# Wide residual networks with pre-activation (Zagoruyko & Komodakis 2016).
+
+
+class WideResNet(nn.Module):
+    """WRN-depth-widen: three stages of (depth − 4)/6 pre-activation blocks of 16, 32 and 64 times
+    `widen` channels.
+    """
+
+    def __init__(self, depth: int, widen: int, in_channels: int, classes: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
+        blocks, channels = [], 16
+        for stage, width in enumerate((16 * widen, 32 * widen, 64 * widen)):
+            for block in range((depth - 4) // 6):
+                blocks.append(
+                    PreActivationBlock(channels, width, stride=2 if stage and not block else 1)
+                )
+                channels = width
+        self.blocks = nn.Sequential(*blocks)
+        # The blocks end before a norm and a ReLU, so the last ones stand here.
+        self.bn = nn.BatchNorm2d(channels)
+        self.fc = nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.bn(self.blocks(self.conv(x))))
+        logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
+        return logits
+
+
+class PreActivationBlock(nn.Module):
+    """Batch norm and ReLU before each of two 3×3 convolutions; a shortcut that changes the shape is
+    a 1×1 convolution of the activated input.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        same = stride == 1 and in_channels == out_channels
+        self.shortcut = (
+            None if same else nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = F.relu(self.bn1(x))
+        out: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active))))
+        # No ReLU after the sum: the next block begins with its own.
+        return out + (x if self.shortcut is None else self.shortcut(active))
+
+
+@architecture(
+    "wrn-16-8",
+    "wide residual, pre-activation, stages 128-256-512 of 2 blocks (CIFAR)",
+)
+def wrn_16_8(in_channels: int, classes: int, size: int) -> WideResNet:
+    """WRN-16-8."""
+    return WideResNet(16, 8, in_channels, classes)

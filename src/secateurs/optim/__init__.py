@@ -8,15 +8,12 @@ if TYPE_CHECKING:
     from secateurs.optim.factorized.any_optimizer import Factorized
     from secateurs.optim.factorized.collapse import Collapsed
     from secateurs.optim.factorized.dynamics import Dynamics
-    from secateurs.optim.factorized.optimizer import FactorizedOptimizer
+    from secateurs.optim.factorized.forecast import Forecast, forecast
+    from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Skipped
+    from secateurs.optim.factorized.schedules import RampHoldRelax
     from secateurs.optim.factorized.sgd import FactorizedSGD
-    from secateurs.optim.factorized.skips import Skipped
-    from secateurs.optim.factorized.strength.forecast import Forecast, forecast
-    from secateurs.optim.factorized.strength.schedules import RampHoldRelax
-    from secateurs.optim.holding.hold import Held, hold
-    from secateurs.optim.holding.tune import Tuned, prune_and_tune_
-    from secateurs.optim.sweep.grid import GridRun, grid
-    from secateurs.optim.sweep.learning_rate import RangeTest, largest_stable_lr
+    from secateurs.optim.holding import Held, Tuned, hold, prune_and_tune_
+    from secateurs.optim.sweep import GridRun, RangeTest, grid, largest_stable_lr
 
 __all__ = [
     "Collapsed",

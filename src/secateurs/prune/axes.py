@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from secateurs.errors import PatternError
 from secateurs.masks.patterns import NM, Block, Channel, Filter, Kernel, pattern_of
 from secateurs.parameters import Params, owned
-from secateurs.scores.calling import call
+from secateurs.scores.task import call
 
 # A weight seen as (outputs, inputs, *rest), and back.
 
@@ -63,10 +63,7 @@ class Orders:
 
     def lay(self, tensors: Params) -> dict[str, Tensor]:
         """Every tensor as (outputs, inputs, *rest)."""
-        return {
-            n: self.orders[n].lay(t) if n in self.orders else t
-            for n, t in tensors.items()
-        }
+        return {n: self.orders[n].lay(t) if n in self.orders else t for n, t in tensors.items()}
 
     def restore(self, tensors: Params) -> dict[str, Tensor]:
         """Every tensor in the shape of its parameter."""
@@ -134,9 +131,7 @@ _PRODUCT = Place(1, ("other", "mat2"), -1, -2)
 _SUM = Place(2, ("mat2", "batch2"), -1, -2)
 OPERATORS: dict[Callable[..., Any], Place] = {
     **dict.fromkeys((F.linear, F.conv1d, F.conv2d, F.conv3d), _LINEAR),
-    **dict.fromkeys(
-        (torch.matmul, torch.mm, torch.bmm, Tensor.matmul, Tensor.mm), _PRODUCT
-    ),
+    **dict.fromkeys((torch.matmul, torch.mm, torch.bmm, Tensor.matmul, Tensor.mm), _PRODUCT),
     **dict.fromkeys((Tensor.bmm, Tensor.__matmul__), _PRODUCT),
     **dict.fromkeys((torch.addmm, torch.baddbmm, Tensor.addmm, Tensor.baddbmm), _SUM),
 }
@@ -155,23 +150,17 @@ class _Uses(TorchFunctionMode):
 
     def __init__(self, watched: Params) -> None:
         super().__init__()
-        self._by_storage = {
-            p.untyped_storage().data_ptr(): (n, p) for n, p in watched.items()
-        }
+        self._by_storage = {p.untyped_storage().data_ptr(): (n, p) for n, p in watched.items()}
         self.found: dict[str, set[tuple[int, int] | None]] = {}
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         place = OPERATORS.get(func)
         if place is not None:
             self._note(place, args, kwargs)
         return func(*args, **kwargs)
 
-    def _note(
-        self, place: "Place", args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
+    def _note(self, place: "Place", args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         # An operator sees a view of the parameter (a transpose, one expert): the
         # storage names it.
         weight = args[place.argument] if len(args) > place.argument else None
@@ -193,19 +182,13 @@ def _dimension(parameter: Tensor, view: Tensor, dim: int) -> int | None:
     # A view keeps the strides of its parameter, whatever its shape has become.
     stride, size = view.stride(dim), view.shape[dim]
     fits = [d for d in range(parameter.ndim) if parameter.stride(d) == stride]
-    fits = [
-        d
-        for d in fits
-        if parameter.shape[d] >= size and (parameter.shape[d] > 1 or size == 1)
-    ]
+    fits = [d for d in fits if parameter.shape[d] >= size and (parameter.shape[d] > 1 or size == 1)]
     # Equal strides (dimensions of size 1) leave it open, and a guess would prune
     # columns for rows.
     return fits[0] if len(fits) == 1 else None
 
 
-def by_use(
-    model: nn.Module, weights: Params, example: Any
-) -> dict[str, Order | None]:
+def by_use(model: nn.Module, weights: Params, example: Any) -> dict[str, Order | None]:
     """The orders that operators show; None where it is (outputs, inputs, *rest) already."""
     was = {module: module.training for module in model.modules()}
     # Dropout and batch statistics must neither draw nor move for a mere look.
@@ -233,9 +216,7 @@ def by_use(
         # own.
         batch = tuple(d for d in range(len(shape)) if d not in one)
         orders[name] = (
-            None
-            if (out, into) == (0, 1)
-            else Order(view=shape, outs=(*batch, out), ins=(into,))
+            None if (out, into) == (0, 1) else Order(view=shape, outs=(*batch, out), ins=(into,))
         )
     return orders
 
@@ -285,9 +266,7 @@ def orders_of(
     return Orders(orders=orders, shapes=shapes)
 
 
-def refuse_turned(
-    model: nn.Module, parameters: Params, recipe: Any, example: Any
-) -> None:
+def refuse_turned(model: nn.Module, parameters: Params, recipe: Any, example: Any) -> None:
     """Pruning during training takes weights as they lie: refuse those that lie another way."""
     turned = orders_of(
         model, parameters, pattern=recipe.pattern, scope=recipe.scope, example=example
@@ -307,8 +286,7 @@ def _refusal(
     example: Any,
 ) -> str:
     listed = ", ".join(
-        f"{name!r} {shapes[name]} of {type(owners[name]).__name__}"
-        for name in unknown[:8]
+        f"{name!r} {shapes[name]} of {type(owners[name]).__name__}" for name in unknown[:8]
     )
     way = (
         "pass example=, one input of the model, and its operators will tell"

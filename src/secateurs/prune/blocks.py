@@ -27,11 +27,8 @@ from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import check_pattern, detached
 from secateurs.registry import unknown
 from secateurs.scores import SCORES, Rule
-from secateurs.scores.batches import Inputs, batches
-from secateurs.scores.calling import call, with_decoder_inputs
-from secateurs.scores.nested import map_tensors
 from secateurs.scores.rules.wanda import input_squares
-from secateurs.scores.task import Task
+from secateurs.scores.task import Inputs, Task, batches, call, map_tensors, with_decoder_inputs
 
 Blocks = dict[str, nn.Module]
 """The blocks by name, in the order in which they run."""
@@ -197,22 +194,16 @@ def _squares(
     return input_squares(task)[0]
 
 
-def _kept(
-    recipe: Recipe, scored: _Scored, generator: torch.Generator | None
-) -> Tensor:
+def _kept(recipe: Recipe, scored: _Scored, generator: torch.Generator | None) -> Tensor:
     """The mask of one tensor."""
     laid = scored.laid(scored.weight)
-    simple = (
-        isinstance(pattern_of(recipe.pattern), Unstructured) and recipe.floor <= 1
-    )
+    simple = isinstance(pattern_of(recipe.pattern), Unstructured) and recipe.floor <= 1
     length = max(1, len(laid))
     if recipe.scope == "row" and simple and recipe.how == "topk" and laid.ndim > 1:
         # Rows are cut each on its own, so they can be ranked a few at a time.
         length = max(1, PIECE * length // max(1, laid.numel()))
     mask = torch.empty(laid.shape, dtype=torch.bool, device=laid.device)
-    for kept, score in zip(
-        torch.split(mask, length), scored.rows(length), strict=True
-    ):
+    for kept, score in zip(torch.split(mask, length), scored.rows(length), strict=True):
         kept.copy_(_selected(recipe, scored.name, score, generator))
     whole = scored.orders.restore({scored.name: mask})[scored.name]
     return whole.reshape(scored.weight.shape)
@@ -307,9 +298,7 @@ class _Watch:
         self.call: Call | None = None
         self.output: Any = None
 
-    def met(
-        self, number: int, forward: Callable[..., Any], args: Any, given: Any
-    ) -> Any:
+    def met(self, number: int, forward: Callable[..., Any], args: Any, given: Any) -> Any:
         """Note a call of this block; returns what the model goes on with."""
         arguments = _bound(forward, args, given)
         name = _hidden(arguments)
@@ -358,9 +347,7 @@ def _handing_on(blocks: Blocks, watch: _Watch) -> Iterator[None]:
                 block.forward = before[name]  # type: ignore[assignment]
 
 
-def _stub(
-    number: int, forward: Callable[..., Any], watch: _Watch
-) -> Callable[..., Any]:
+def _stub(number: int, forward: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
     def called(*args: Any, **given: Any) -> Any:
         return watch.met(number, forward, args, given)
 
@@ -414,9 +401,7 @@ def _hidden(arguments: Mapping[str, Any]) -> str:
 
 
 def _without_cache(arguments: dict[str, Any]) -> dict[str, Any]:
-    kept = {
-        name: None if name in CACHES else value for name, value in arguments.items()
-    }
+    kept = {name: None if name in CACHES else value for name, value in arguments.items()}
     if "use_cache" in kept:
         kept["use_cache"] = False
     detached: dict[str, Any] = map_tensors(kept, lambda tensor: tensor.detach())
@@ -482,9 +467,7 @@ class PrunedBlocks(Printed):
     notes: tuple[str, ...]
 
     def __rich__(self) -> Group:
-        return Group(
-            self.report, *(f"[yellow]note:[/] {note}" for note in self.notes)
-        )
+        return Group(self.report, *(f"[yellow]note:[/] {note}" for note in self.notes))
 
 
 def prune_blocks_(

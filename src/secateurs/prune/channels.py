@@ -11,18 +11,19 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
+from secateurs.channels import compact
+from secateurs.channels.compact import idle_blocks
+from secateurs.channels.prune import Channels, channels
 from secateurs.errors import ArgumentError, EmptySelectionError
 from secateurs.graph import Example
-from secateurs.graph.example import check_parameters
+from secateurs.graph.export import check_parameters
 from secateurs.masks import apply_
 from secateurs.masks.budget import Amount, check_share
 from secateurs.parameters import Where, refuse_wrapped
 from secateurs.printing import Printed
 from secateurs.registry import refuse_unknown
 from secateurs.scores import Rule, score
-from secateurs.ship.channels import Channels, channels
-from secateurs.ship.compaction import compact, idle_blocks
-from secateurs.ship.timing import LatencyTable
+from secateurs.ship import LatencyTable
 
 _log = logging.getLogger("secateurs.prune")
 
@@ -53,14 +54,10 @@ class PrunedChannels(Printed):
             table.caption = escape(f"dead before: {', '.join(self.idle)}")
         for name in ("channels", "entries", "macs"):
             kept, total = getattr(self, name)
-            table.add_row(
-                escape(name), f"{kept:,}", f"{total:,}", f"{kept / max(1, total):.1%}"
-            )
+            table.add_row(escape(name), f"{kept:,}", f"{total:,}", f"{kept / max(1, total):.1%}")
         if self.latency is not None:
             kept, total = (1000 * seconds for seconds in self.latency)
-            table.add_row(
-                "milliseconds", f"{kept:.2f}", f"{total:.2f}", f"{kept / total:.1%}"
-            )
+            table.add_row("milliseconds", f"{kept:.2f}", f"{total:.2f}", f"{kept / total:.1%}")
         return table
 
 
@@ -92,9 +89,7 @@ def read_budget(budget: ChannelBudget) -> tuple[str, float]:
     return name, float(value)
 
 
-def ranked_channels(
-    found: Channels, scores: Tensor, scope: str, floor: float
-) -> Tensor:
+def ranked_channels(found: Channels, scores: Tensor, scope: str, floor: float) -> Tensor:
     """The order in which channels go, first the worst; those a floor protects do not appear."""
     # Channels without a finite score (outputs, and those no mask may touch) are never
     # offered.
@@ -145,9 +140,7 @@ def count_of(found: Channels, kept: Tensor) -> float:
 
 
 def entries_of(found: Channels, kept: Tensor) -> float:
-    return sum(
-        share * math.prod(found.shapes[n]) for n, share in found.shares(kept).items()
-    )
+    return sum(share * math.prod(found.shapes[n]) for n, share in found.shares(kept).items())
 
 
 def pruned_by(
@@ -175,9 +168,7 @@ def fitted_to_time(
     low, high, best = 0, len(ranked), dense
     for _ in range(7):
         middle = (low + high) // 2
-        took = _compacted_seconds(
-            model, example, found, without(found, ranked, middle)
-        )
+        took = _compacted_seconds(model, example, found, without(found, ranked, middle))
         if took <= share * dense:
             high, best = middle, took
         else:
@@ -202,9 +193,7 @@ def fitted_to_table(
     return pruned_by(found, kept, (took(kept), table.dense))
 
 
-def _compacted_seconds(
-    model: nn.Module, example: Example, found: Channels, kept: Tensor
-) -> float:
+def _compacted_seconds(model: nn.Module, example: Example, found: Channels, kept: Tensor) -> float:
     return seconds(compact(model, example, masks=found.masks(kept)), example)
 
 
@@ -214,7 +203,7 @@ def seconds(model: nn.Module, example: Example, *, times: int = 15) -> float:
     import statistics
     import time
 
-    from secateurs.ship.compaction.verify import run
+    from secateurs.channels.verify import run
 
     run(model, example)
     seen = []
@@ -313,9 +302,7 @@ def cut_channels(
         raise ArgumentError(f"scope={scope!r} is neither 'global' nor 'uniform'.")
     found = channels(model, example)
     if not len(found.labels):
-        raise EmptySelectionError(
-            f"{type(model).__name__} has no channel that could go whole."
-        )
+        raise EmptySelectionError(f"{type(model).__name__} has no channel that could go whole.")
     inputs = example if isinstance(example, Tensor) else None
     scores = score(
         model,
@@ -328,14 +315,10 @@ def cut_channels(
     )
     ranked = ranked_channels(found, found.score(scores), scope, floor)
     if kind == "latency" and latencies is None:
-        return replace(
-            fitted_to_time(model, example, found, ranked, share), idle=idle
-        )
+        return replace(fitted_to_time(model, example, found, ranked, share), idle=idle)
     if kind == "latency" and latencies is not None:
         return replace(fitted_to_table(latencies, found, ranked, share), idle=idle)
-    measure = {"density": entries_of, "channels": count_of, "macs": Channels.macs}[
-        kind
-    ]
+    measure = {"density": entries_of, "channels": count_of, "macs": Channels.macs}[kind]
     kept = largest_within(ranked, found, lambda some: measure(found, some), share)
     return replace(pruned_by(found, kept), idle=idle)
 
@@ -350,9 +333,7 @@ def _say_idle(model: nn.Module, example: Example) -> tuple[str, ...]:
     empty = [
         name
         for name, parameter in model.named_parameters()
-        if parameter.numel()
-        and not name.endswith("bias")
-        and not bool(parameter.any())
+        if parameter.numel() and not name.endswith("bias") and not bool(parameter.any())
     ]
     idle = idle_blocks(model, example) if empty else ()
     if idle:

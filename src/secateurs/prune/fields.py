@@ -82,21 +82,15 @@ def counts(schedule: str, *, start: int, end: int, rounds: int) -> list[int]:
     """
     if rounds < 1:
         raise ArgumentError(f"rounds={rounds!r}: pruning takes at least one round.")
-    return counts_at(
-        schedule, [k / rounds for k in range(1, rounds + 1)], start=start, end=end
-    )
+    return counts_at(schedule, [k / rounds for k in range(1, rounds + 1)], start=start, end=end)
 
 
-def counts_at(
-    schedule: str, fractions: Sequence[float], *, start: int, end: int
-) -> list[int]:
+def counts_at(schedule: str, fractions: Sequence[float], *, start: int, end: int) -> list[int]:
     """Entries kept at increasing fractions of the way, each rounded to a whole number; exactly
     `end` at 1.
     """
     if not 0 <= end <= start:
-        raise ArgumentError(
-            f"cannot go from {start} entries kept to {end}: masks only shrink."
-        )
+        raise ArgumentError(f"cannot go from {start} entries kept to {end}: masks only shrink.")
     curve, kept, last = SCHEDULES[schedule], [], start
     for fraction in fractions:
         # The last count is set, not computed: powers of floats need not end at a whole
@@ -180,9 +174,7 @@ class Fields:
         TypeError would.
         """
         if args:
-            raise ArgumentError(
-                f"a recipe is written with names: Recipe(score={args[0]!r}, ...)."
-            )
+            raise ArgumentError(f"a recipe is written with names: Recipe(score={args[0]!r}, ...).")
         known = [entry.name for entry in fields(cls)]
         strange = [
             UnknownNameError(unknown("field of a recipe", name, known))
@@ -227,9 +219,7 @@ class Fields:
         described.
         """
         changed = [
-            entry
-            for entry in fields(self)
-            if getattr(self, entry.name) not in (entry.default, {})
+            entry for entry in fields(self) if getattr(self, entry.name) not in (entry.default, {})
         ]
         return {entry.name: _plain(getattr(self, entry.name)) for entry in changed}
 
@@ -237,23 +227,15 @@ class Fields:
         if not callable(self.score):
             SCORES.check(self.score)
         if self.convention not in ("paper", "reference"):
-            raise ArgumentError(
-                f"convention={self.convention!r}; it is 'paper' or 'reference'."
-            )
+            raise ArgumentError(f"convention={self.convention!r}; it is 'paper' or 'reference'.")
         if not isinstance(self.options, Mapping):
             raise ArgumentError(
                 f"options={self.options!r} is no mapping of option names to values."
             )
 
     def _check_rounds(self) -> None:
-        if (
-            isinstance(self.rounds, bool)
-            or not isinstance(self.rounds, int)
-            or self.rounds < 1
-        ):
-            raise ArgumentError(
-                f"rounds={self.rounds!r} is not a whole number from 1 on."
-            )
+        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
+            raise ArgumentError(f"rounds={self.rounds!r} is not a whole number from 1 on.")
         if self.schedule is not None:
             SCHEDULES.check(self.schedule)
         if self.schedule == "one-shot" and self.rounds > 1:
@@ -352,18 +334,14 @@ class Plan(Printed):
         return json.dumps(self.as_dict(), indent=2)
 
     def __rich__(self) -> Group:
-        lines = [
-            f"[bold red]problem:[/] {escape(str(problem))}"
-            for problem in self.problems
-        ]
+        lines = [f"[bold red]problem:[/] {escape(str(problem))}" for problem in self.problems]
         lost = [p for p in self.parameters if p.kept == 0]
         lines += [
             f"[yellow]nothing is left of {escape(p.name)}[/] {escape(p.verdict)}".rstrip()
             for p in lost
         ]
         lines += [
-            f"[dim]skipped {escape(name)}: {reason}[/]"
-            for name, reason in self.skipped.items()
+            f"[dim]skipped {escape(name)}: {reason}[/]" for name, reason in self.skipped.items()
         ]
         return Group(self._table(), *lines)
 

@@ -73,8 +73,7 @@ class Gradual:
         within: Params | None = None,
     ) -> None:
         first, last, period = (
-            Step.parse(point).iterations(batches_per_epoch)
-            for point in (start, end, every)
+            Step.parse(point).iterations(batches_per_epoch) for point in (start, end, every)
         )
         # The cuts are counted from `start`, so that two runs with other ends agree at
         # first.
@@ -85,14 +84,10 @@ class Gradual:
         self._given = {"example": example, "batch": batch, "loss": loss}
         # Everything is checked here, since an error after hours of training helps
         # nobody.
-        recipe.check(
-            model, within=within, example=example, batch=batch, loss=loss
-        ).enforce()
+        recipe.check(model, within=within, example=example, batch=batch, loss=loss).enforce()
         parameters = prunable(model, recipe.where)
         refuse_turned(model, parameters, recipe, example)
-        earlier = {
-            name: mask for name, mask in (within or {}).items() if name in parameters
-        }
+        earlier = {name: mask for name, mask in (within or {}).items() if name in parameters}
         fractions = [(iteration - first) / (last - first) for iteration in due]
         schedule = recipe.schedule or "cubic"
         targets = steps(
@@ -137,9 +132,7 @@ class Gradual:
         done = None
         if target is not None:
             parameters, within = prunable(self._model, self.recipe.where), self.masks
-            scores = scorer(
-                self.recipe, self._model, self._given, self._generator
-            ).scores(within)
+            scores = scorer(self.recipe, self._model, self._given, self._generator).scores(within)
             masks = cut(
                 self.recipe,
                 scores,
@@ -173,10 +166,7 @@ class Gradual:
         return {
             "iteration": self.iteration,
             "masks": self.masks,
-            "rounds": [
-                [done.number, done.asked, done.kept, done.total]
-                for done in self.rounds
-            ],
+            "rounds": [[done.number, done.asked, done.kept, done.total] for done in self.rounds],
             "due": list(self._targets),
             "keep": [
                 target if isinstance(target, int) else dict(target)

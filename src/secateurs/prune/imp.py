@@ -84,9 +84,7 @@ class Imp(Printed):
             title=f"rewinding to iteration {self.start}",
         )
         for r in self.rounds:
-            table.add_row(
-                str(r.number), f"{r.kept:,}", f"{r.density:.3%}", str(r.returned)
-            )
+            table.add_row(str(r.number), f"{r.kept:,}", f"{r.density:.3%}", str(r.returned))
         parts: list[ConsoleRenderable | RichCast | str] = [table, self.report]
         return Group(*parts)
 
@@ -109,18 +107,12 @@ def targets_of(
     parameters = prunable(model, recipe.where)
     refuse_turned(model, parameters, recipe, None)
     start, choice = start_of(parameters, {}), budget(recipe, parameters, {})
-    rounds = len(
-        counts_by_share(
-            start=sum(start.values()), end=choice.keep, per_round=per_round
-        )
-    )
+    rounds = len(counts_by_share(start=sum(start.values()), end=choice.keep, per_round=per_round))
     return steps(
         recipe,
         choice,
         start=start,
-        fall=lambda a, b: counts_by_share(
-            start=a, end=b, per_round=per_round, rounds=rounds
-        ),
+        fall=lambda a, b: counts_by_share(start=a, end=b, per_round=per_round, rounds=rounds),
     )
 
 
@@ -128,8 +120,7 @@ def check_zeros(model: nn.Module, masks: Masks, number: int) -> None:
     parameters = dict(model.named_parameters())
     # A `train` that forgot run.hold looks fine until here: its zeros have come back.
     moved = {
-        name: int((parameters[name].detach()[~mask] != 0).sum())
-        for name, mask in masks.items()
+        name: int((parameters[name].detach()[~mask] != 0).sum()) for name, mask in masks.items()
     }
     told = [f"{name!r} has {count}" for name, count in moved.items() if count]
     if told:
@@ -175,9 +166,7 @@ class Rounds:
                 done.append(self._train(number, masks, asked(target)))
         report = sparsity(self.model, masks=masks)
         found, start = self.memory.found(), self.memory.iteration
-        return Imp(
-            masks=masks, rounds=tuple(done), report=report, rewound=found, start=start
-        )
+        return Imp(masks=masks, rounds=tuple(done), report=report, rewound=found, start=start)
 
     def _train(self, number: int, masks: Masks, wanted: int) -> ImpRound:
         start = self.memory.iteration if number else 0
@@ -200,17 +189,13 @@ class Rounds:
             sum(int(mask.sum()) for mask in masks.values()),
             sum(mask.numel() for mask in masks.values()),
         )
-        return ImpRound(
-            number=number, asked=wanted, kept=kept, total=total, returned=returned
-        )
+        return ImpRound(number=number, asked=wanted, kept=kept, total=total, returned=returned)
 
     def _cut(self, target: Target, masks: Masks) -> Masks:
         # Before hours of further training: without a snapshot there is nothing to
         # rewind to.
         self.memory.found()
-        scores = scorer(self.recipe, self.model, self.given, self.generator).scores(
-            masks
-        )
+        scores = scorer(self.recipe, self.model, self.given, self.generator).scores(masks)
         parameters: dict[str, Tensor] = dict(prunable(self.model, self.recipe.where))
         return cut(
             self.recipe,
@@ -295,9 +280,7 @@ def imp_(
     # model behind.
     before = Snapshot.of(model)
     try:
-        return Rounds(model, train, recipe, given, memory, targets, generator).run(
-            train_last
-        )
+        return Rounds(model, train, recipe, given, memory, targets, generator).run(train_last)
     # Ctrl-C, too: it is the usual end of a run that takes hours.
     except BaseException:
         before.undo_(model)

@@ -9,15 +9,15 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from secateurs.channels import rescale_random_
 from secateurs.errors import ScoreError
 from secateurs.graph import Example, evaluate
 from secateurs.masks import select
 from secateurs.naming import renamed, warn
 from secateurs.parameters import Where
-from secateurs.paths import rescale_random_
-from secateurs.paths.norms.feeding import graph_of
+from secateurs.paths.mass import graph_of
 from secateurs.scores import score as compute
-from secateurs.scores.copies import private
+from secateurs.scores.scorer import private
 from secateurs.scores.task import Rule, ScoreFields
 
 
@@ -84,18 +84,14 @@ def check_invariance(
     # In float64: factors that are no powers of two round, and the gap should show
     # changes of the function alone.
     outputs = [
-        evaluate(graph, _inputs(example), graph.state(each)).detach()
-        for each in (model, moved)
+        evaluate(graph, _inputs(example), graph.state(each)).detach() for each in (model, moved)
     ]
     scale = float(outputs[0].abs().max()) or 1.0
     return Invariance(
         overlap=overlap(*masks),
-        identical=all(
-            bool((masks[0][name] == masks[1][name]).all()) for name in masks[0]
-        ),
+        identical=all(bool((masks[0][name] == masks[1][name]).all()) for name in masks[0]),
         per_parameter={
-            name: overlap({name: masks[0][name]}, {name: masks[1][name]})
-            for name in masks[0]
+            name: overlap({name: masks[0][name]}, {name: masks[1][name]}) for name in masks[0]
         },
         by_chance=sum(int((~m).sum()) for m in masks[0].values())
         / max(1, sum(m.numel() for m in masks[0].values())),
@@ -127,11 +123,7 @@ def _masks(
 
 
 def _inputs(x: Example) -> list[Tensor]:
-    tensors = (
-        [x]
-        if isinstance(x, Tensor)
-        else list(x.values() if isinstance(x, dict) else x)
-    )
+    tensors = [x] if isinstance(x, Tensor) else list(x.values() if isinstance(x, dict) else x)
     # One example is enough to compare two functions, and a batch would be slow in
     # float64.
     return [tensor[:1].double() for tensor in tensors]

@@ -131,8 +131,7 @@ def counted(stored: Stored, *, all: bool = False) -> SparsityReport:
             kept=nonzeros(shard, entry),
         )
         for shard, entry in stored.entries()
-        if (len(entry.shape) >= 2 and (all or entry.kind.floating))
-        or (all and entry.kind.floating)
+        if (len(entry.shape) >= 2 and (all or entry.kind.floating)) or (all and entry.kind.floating)
     ]
     return SparsityReport(tensors=tuple(rows), source="tensors")
 
@@ -304,15 +303,10 @@ def compete(field: Field, keep: int, floor: Mapping[str, int]) -> dict[str, Ties
     return settled
 
 
-def _short(
-    field: Field, cut: Ties, floor: Mapping[str, int]
-) -> list[tuple[Shard, Entry]]:
+def _short(field: Field, cut: Ties, floor: Mapping[str, int]) -> list[tuple[Shard, Entry]]:
     """The tensors that would keep less than their floor."""
     # The cheap question first: it is nearly always yes, and reads one piece per tensor.
-    if all(
-        _reaches(field, place, cut.value, floor[place[1].name])
-        for place in field.places
-    ):
+    if all(_reaches(field, place, cut.value, floor[place[1].name]) for place in field.places):
         return []
     short, counting = [], cut.again()
     for place in field.places:
@@ -322,9 +316,7 @@ def _short(
     return short
 
 
-def _reaches(
-    field: Field, place: tuple[Shard, Entry], value: float, least: int
-) -> bool:
+def _reaches(field: Field, place: tuple[Shard, Entry], value: float, least: int) -> bool:
     """Whether so many entries lie above the cut. Reading ends as soon as they do: with the usual
     floor of one entry that is at the first piece.
     """
@@ -351,9 +343,7 @@ def check_fit(field: Field, pattern: Pattern) -> None:
     check_shapes(shapes, pattern)
 
 
-def by_groups(
-    field: Field, keep: int, floor: Mapping[str, int], pattern: Grouped
-) -> Masks:
+def by_groups(field: Field, keep: int, floor: Mapping[str, int], pattern: Grouped) -> Masks:
     """Masks of the groups with the largest means, `keep` entries together or the nearest number
     that can be reached; the same as `select` gives in memory.
     """
@@ -554,9 +544,7 @@ def prune_file(
     found = meant(stored, where)
     places, chunks = found.chosen, chunks_of(score, seed)
     kind = pattern_of(pattern)
-    selection = Selection(
-        amount=Amount(**amount), scope=scope, pattern=pattern, floor=floor
-    )
+    selection = Selection(amount=Amount(**amount), scope=scope, pattern=pattern, floor=floor)
     selection.check()
     share = selection.amount.fraction
     _check_scope(scope)
@@ -638,9 +626,7 @@ def _by_threshold(field: Field, amount: Fraction, scope: str, floor: float) -> M
         cuts = compete(field, keep, least)
     else:
         cuts = {
-            place[1].name: Field(places=[place], scores=field.scores).cut(
-                counts[place[1].name]
-            )
+            place[1].name: Field(places=[place], scores=field.scores).cut(counts[place[1].name])
             for place in field.places
         }
 

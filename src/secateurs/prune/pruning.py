@@ -49,9 +49,7 @@ def check_of(of: Of) -> Of:
 def alive(parameters: Params, within: Params) -> dict[str, Tensor]:
     """Masks of what is left: neither zero nor cut by an earlier mask."""
     return {
-        name: (p.detach() != 0) & within[name].to(p.device)
-        if name in within
-        else p.detach() != 0
+        name: (p.detach() != 0) & within[name].to(p.device) if name in within else p.detach() != 0
         for name, p in parameters.items()
     }
 
@@ -69,9 +67,7 @@ def compounded(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
     # converted.
     amount = recipe.amount.fraction
     if amount is None:
-        raise ArgumentError(
-            "of='left' needs an amount: sparsity=, density= or compression=."
-        )
+        raise ArgumentError("of='left' needs an amount: sparsity=, density= or compression=.")
     if recipe.scope == "layer":
         shares = {
             # Fractions, so that converting back to counts of all entries gives the very
@@ -80,25 +76,20 @@ def compounded(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
             for name in counts
         }
         exact: Any = shares  # fractions go where numbers go, without rounding
-        return replace(
-            recipe, scope=exact, sparsity=None, density=None, compression=None
-        )
+        return replace(recipe, scope=exact, sparsity=None, density=None, compression=None)
     kept = entries(amount, sum(counts.values()))
     share: Any = Fraction(kept, max(sum(sizes.values()), 1))
     return replace(recipe, density=share, sparsity=None, compression=None)
 
 
-def sparse_note(
-    parameters: Params, within: Params, masks: Mapping[str, Tensor]
-) -> tuple[str, ...]:
+def sparse_note(parameters: Params, within: Params, masks: Mapping[str, Tensor]) -> tuple[str, ...]:
     """What to know about a model that had zeros before; empty where `within` knows of them."""
     total = sum(p.numel() for p in parameters.values())
     # Zeros that `within` accounts for are no surprise; only the others are worth a
     # note.
     zeros = sum(p.numel() - count_true(p.detach() != 0) for p in parameters.values())
     kept_zeros = sum(
-        int(((p.detach() == 0) & masks[name].to(p.device)).sum())
-        for name, p in parameters.items()
+        int(((p.detach() == 0) & masks[name].to(p.device)).sum()) for name, p in parameters.items()
     )
     unexplained = sum(
         int(((p.detach() == 0) & within[name].to(p.device)).sum())
@@ -158,9 +149,7 @@ class Pruned(Printed):
     def __rich__(self) -> Group:
         table = Table("round", "asked", "kept", "density", title="rounds")
         for r in self.rounds:
-            table.add_row(
-                str(r.number), f"{r.asked:,}", f"{r.kept:,}", f"{r.density:.3%}"
-            )
+            table.add_row(str(r.number), f"{r.asked:,}", f"{r.kept:,}", f"{r.density:.3%}")
         parts: list[ConsoleRenderable | RichCast | str] = [self.report]
         if len(self.rounds) > 1:
             parts.append(table)
@@ -257,9 +246,7 @@ def cut(
     if asked_for.amount.work is not None:
         data = {**given, "generator": generator, "within": earlier}
         return _fitted(model, asked_for, data, latencies)
-    ready = prepare(
-        asked_for, model, given=given, within=earlier, generator=generator
-    )
+    ready = prepare(asked_for, model, given=given, within=earlier, generator=generator)
     if not isinstance(ready, Prepared):
         raise one_error(MISFIT, ready)
     masks: dict[str, Tensor] = {}
@@ -275,9 +262,7 @@ def cut(
         *sparse_note(ready.parameters, earlier, masks),
         *choose(model, asked_for.where).notes,
     )
-    return Pruned(
-        recipe=asked_for, masks=masks, rounds=done, report=report, notes=notes
-    )
+    return Pruned(recipe=asked_for, masks=masks, rounds=done, report=report, notes=notes)
 
 
 def _fitted(
@@ -303,9 +288,7 @@ def _masks(done: Pruned) -> Params:
     return done.masks
 
 
-def _tries(
-    model: nn.Module, recipe: Recipe, given: Mapping[str, Any]
-) -> Callable[[float], Pruned]:
+def _tries(model: nn.Module, recipe: Recipe, given: Mapping[str, Any]) -> Callable[[float], Pruned]:
     """Cuts of one model at any density, each with the same random draws."""
     source = given["generator"]
     state = None if source is None else source.get_state()
@@ -315,9 +298,7 @@ def _tries(
             # Otherwise each try would draw other scores, and halving would chase a
             # moving answer.
             source.set_state(state)
-        return cut(
-            model, replace(recipe, macs=None, latency=None, density=density), **given
-        )
+        return cut(model, replace(recipe, macs=None, latency=None, density=density), **given)
 
     return at
 
@@ -329,11 +310,7 @@ def _complete(model: nn.Module, recipe: Recipe, within: Params) -> dict[str, Ten
     check_masks(model, within)
     if not within:
         return {}
-    return {
-        name: mask
-        for name, mask in within.items()
-        if name in prunable(model, recipe.where)
-    }
+    return {name: mask for name, mask in within.items() if name in prunable(model, recipe.where)}
 
 
 def _notes(last: Round, report: SparsityReport) -> tuple[str, ...]:

@@ -38,15 +38,11 @@ def check(
     ready = prepare(recipe, model, given=given, within=within, generator=source)
     if not isinstance(ready, Prepared):
         return _plan(chosen, problems=ready)
-    counts, masks = (
-        _dry_run(recipe, ready, generator) if dry_run else _foreseen(ready)
-    )
+    counts, masks = _dry_run(recipe, ready, generator) if dry_run else _foreseen(ready)
     lost = [name for name, count in counts.items() if count == 0]
     verdicts = verdicts_of(model, lost, example=given.get("example"), masks=masks)
     rounds = [asked(target) for target in ready.targets]
-    return _plan(
-        chosen, rounds=rounds, counts=counts, verdicts=verdicts, dry_run=dry_run
-    )
+    return _plan(chosen, rounds=rounds, counts=counts, verdicts=verdicts, dry_run=dry_run)
 
 
 def _foreseen(ready: Prepared) -> tuple[dict[str, int], Masks]:
@@ -73,9 +69,7 @@ def _known_counts(choice: Choice) -> dict[str, int]:
         return {}
     if not isinstance(choice.pattern, Grouped):
         return dict(choice.counts)
-    return {
-        name: choice.units.kept(name, mask) for name, mask in best(choice).items()
-    }
+    return {name: choice.units.kept(name, mask) for name, mask in best(choice).items()}
 
 
 def _plan(

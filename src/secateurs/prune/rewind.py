@@ -31,14 +31,10 @@ class Snapshot:
     def of(cls, model: nn.Module) -> "Snapshot":
         """The state of the model now."""
         return cls(
-            parameters={
-                name: p.detach().clone() for name, p in model.named_parameters()
-            },
+            parameters={name: p.detach().clone() for name, p in model.named_parameters()},
             buffers={name: b.clone() for name, b in model.named_buffers()},
             gradients={
-                n: p.grad.clone()
-                for n, p in model.named_parameters()
-                if p.grad is not None
+                n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None
             },
             modes={name: module.training for name, module in model.named_modules()},
         )
@@ -80,18 +76,12 @@ class Snapshot:
     def _changed(self, model: nn.Module) -> list[str]:
         """Names that were not there, are not there any more, or have another shape."""
         saved = {
-            name: value.shape
-            for name, value in (*self.parameters.items(), *self.buffers.items())
+            name: value.shape for name, value in (*self.parameters.items(), *self.buffers.items())
         }
         current = {
-            name: value.shape
-            for name, value in (*model.named_parameters(), *model.named_buffers())
+            name: value.shape for name, value in (*model.named_parameters(), *model.named_buffers())
         }
-        return [
-            name
-            for name in sorted(saved | current)
-            if saved.get(name) != current.get(name)
-        ]
+        return [name for name in sorted(saved | current) if saved.get(name) != current.get(name)]
 
 
 Rewind: TypeAlias = Literal["weights", "learning-rate"]
@@ -144,13 +134,9 @@ class Run:
 class Memory:
     """The dense run at the rewinding point."""
 
-    def __init__(
-        self, model: nn.Module, iteration: int, rewind: Rewind, optimizer: bool
-    ) -> None:
+    def __init__(self, model: nn.Module, iteration: int, rewind: Rewind, optimizer: bool) -> None:
         if rewind not in ("weights", "learning-rate"):
-            raise ArgumentError(
-                f"rewind={rewind!r}; it is 'weights' or 'learning-rate'."
-            )
+            raise ArgumentError(f"rewind={rewind!r}; it is 'weights' or 'learning-rate'.")
         self.model, self.iteration, self.rewind, self.with_optimizer = (
             model,
             iteration,
@@ -172,9 +158,7 @@ class Memory:
             if self.steps == self.iteration:
                 self.snapshot = Snapshot.of(self.model)
                 self.optimizer_state = (
-                    copy.deepcopy(optimizer.state_dict())
-                    if self.with_optimizer
-                    else None
+                    copy.deepcopy(optimizer.state_dict()) if self.with_optimizer else None
                 )
                 handle.remove()
 

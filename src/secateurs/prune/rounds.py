@@ -54,9 +54,7 @@ def budget(recipe: Fields, parameters: Params, within: Params) -> Choice:
     return choice
 
 
-def steps(
-    recipe: Fields, choice: Choice, *, start: Mapping[str, int], fall: Fall
-) -> list[Target]:
+def steps(recipe: Fields, choice: Choice, *, start: Mapping[str, int], fall: Fall) -> list[Target]:
     """What each round is to keep. Parameters with a density of their own (scope "layer", a mapping)
     fall each alone.
     """
@@ -66,17 +64,13 @@ def steps(
     if not own or choice.counts is None:
         return list(fall(sum(start.values()), choice.keep))
     each = {name: fall(start[name], count) for name, count in choice.counts.items()}
-    return [
-        dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)
-    ]
+    return [dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)]
 
 
 def scheduled(recipe: Fields) -> Fall:
     """The fall over the rounds of a recipe."""
     schedule = recipe.schedule or "exponential"
-    return lambda start, end: counts(
-        schedule, start=start, end=end, rounds=recipe.rounds
-    )
+    return lambda start, end: counts(schedule, start=start, end=end, rounds=recipe.rounds)
 
 
 def asked(target: Target) -> int:
@@ -180,9 +174,7 @@ def cut(
         }
     question = Question(
         scores=scores,
-        selection=replace(
-            recipe.selection, amount=Amount(density=density), scope=scope
-        ),
+        selection=replace(recipe.selection, amount=Amount(density=density), scope=scope),
         within=within or None,
         weights={name: parameter.detach() for name, parameter in parameters.items()},
         # A scorer refuses scores that are not.
@@ -283,9 +275,7 @@ def prepare(
         ),
     )
     problems += (
-        problems_of(lambda: check_pattern(recipe, chosen.parameters, found[0]))
-        if found
-        else []
+        problems_of(lambda: check_pattern(recipe, chosen.parameters, found[0])) if found else []
     )
     if problems:
         # The parameters cannot be scored; whether the score has its data can still be told.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from secateurs.bits import clear_
 from secateurs.errors import ArgumentError, DataError
-from secateurs.pickles import conversion
+from secateurs.safefile import conversion
 
 # The header of a safetensors file: where each tensor lies, checked before anything is read.
 #
@@ -112,9 +112,7 @@ def read_header(path: Path) -> Header:
     notes = fields.pop("__metadata__", {})
     if not isinstance(notes, dict):
         raise DataError(f"{path}: the notes of the header are no mapping.")
-    entries = [
-        _entry(name, field, 8 + length, path) for name, field in fields.items()
-    ]
+    entries = [_entry(name, field, 8 + length, path) for name, field in fields.items()]
     entries.sort(key=lambda entry: (entry.start, entry.stop))
     _check_tiling(entries, 8 + length, size, path)
     return Header(entries=tuple(entries), notes=notes, body=8 + length)
@@ -144,22 +142,14 @@ def _entry(name: str, field: Any, body: int, path: Path) -> Entry:
         dtype, shape = field["dtype"], tuple(field["shape"])
         start, stop = field["data_offsets"]
     except (TypeError, KeyError, ValueError):
-        raise DataError(
-            f"{path}: {name!r} lacks a dtype, a shape or its place."
-        ) from None
+        raise DataError(f"{path}: {name!r} lacks a dtype, a shape or its place.") from None
     if dtype not in KINDS:
-        raise DataError(
-            f"{path}: {name!r} has the dtype {dtype!r}; known are {', '.join(KINDS)}."
-        )
+        raise DataError(f"{path}: {name!r} has the dtype {dtype!r}; known are {', '.join(KINDS)}.")
     sizes = (*shape, start, stop)
     # `type` and not isinstance: True is an int. The limit keeps products of sizes sane.
     if not all(type(size) is int and 0 <= size < 1 << 62 for size in sizes):
-        raise DataError(
-            f"{path}: the shape or place of {name!r} is no list of sizes."
-        )
-    entry = Entry(
-        name=name, dtype=dtype, shape=shape, start=body + start, stop=body + stop
-    )
+        raise DataError(f"{path}: the shape or place of {name!r} is no list of sizes.")
+    entry = Entry(name=name, dtype=dtype, shape=shape, start=body + start, stop=body + stop)
     # In bits, because the types of four and six bits share bytes.
     if 8 * (stop - start) != entry.total * entry.kind.bits:
         raise DataError(
@@ -174,9 +164,7 @@ def _check_tiling(entries: list[Entry], body: int, size: int, path: Path) -> Non
     position = body
     for entry in entries:
         if entry.start != position:
-            raise DataError(
-                f"{path}: {entry.name!r} overlaps another, or leaves a gap."
-            )
+            raise DataError(f"{path}: {entry.name!r} overlaps another, or leaves a gap.")
         position = entry.stop
     if position != size:
         raise DataError(
@@ -262,11 +250,7 @@ def _shards(folder: Path) -> tuple[Shard, ...]:
         return (Shard(path=alone[0], header=read_header(alone[0])),)
     for path in sorted(folder.iterdir()):
         _refuse_pickle(path)
-    what = (
-        f"{len(alone)} safetensors files but no {INDEX}"
-        if alone
-        else "no safetensors"
-    )
+    what = f"{len(alone)} safetensors files but no {INDEX}" if alone else "no safetensors"
     raise DataError(f"{folder} has {what}: name one file, or a folder with an index.")
 
 
@@ -278,21 +262,13 @@ def _indexed(folder: Path) -> tuple[Shard, ...]:
         # A name that leads out of the folder is no file of this checkpoint.
         lost = [name for name in files if Path(name).name != name]
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise DataError(
-            f"{index} has no weight_map of names to files: {error!r}."
-        ) from None
-    missing = [
-        name for name in files if name in lost or not (folder / name).is_file()
-    ]
+        raise DataError(f"{index} has no weight_map of names to files: {error!r}.") from None
+    missing = [name for name in files if name in lost or not (folder / name).is_file()]
     if missing or not files:
-        raise DataError(
-            f"{index} names {missing[:3] or 'no file'}, which is not in {folder}."
-        )
+        raise DataError(f"{index} names {missing[:3] or 'no file'}, which is not in {folder}.")
     shards = [Shard(path=folder / n, header=read_header(folder / n)) for n in files]
     held = {e.name: s.path.name for s in shards for e in s.header.entries}
-    wrong = sorted(
-        n for n in held.keys() | places.keys() if held.get(n) != places.get(n)
-    )
+    wrong = sorted(n for n in held.keys() | places.keys() if held.get(n) != places.get(n))
     if wrong:
         raise DataError(
             f"{index} and the files disagree on where {wrong[0]!r} lies ({len(wrong)} such)."
@@ -328,9 +304,7 @@ def check_out(stored: Stored, out: Path) -> None:
     elif out.is_dir():
         raise ArgumentError(f"{out} is a folder; name a file to write.")
     elif out.exists() and os.path.samefile(out, stored.source):
-        raise ArgumentError(
-            f"{out} is an input and would be overwritten; write to another file."
-        )
+        raise ArgumentError(f"{out} is an input and would be overwritten; write to another file.")
 
 
 def check_masks_out(stored: Stored, out: Path, masks: Path) -> None:

@@ -8,14 +8,13 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
+from secateurs.certificates.certificate import Certificate
+from secateurs.certificates.certify import Rounding, certify
 from secateurs.errors import ArgumentError
-from secateurs.graph.checking.programs import COMPARED
+from secateurs.graph.replay import COMPARED
 from secateurs.masks import apply_, select
 from secateurs.naming import renamed
 from secateurs.parameters import Where
-from secateurs.paths.certificates.certificate import Certificate
-from secateurs.paths.certificates.certify import certify
-from secateurs.paths.certificates.problems.assumptions import Rounding
 from secateurs.scores import score as score_of
 from secateurs.scores.task import ScoreFields
 
@@ -98,18 +97,14 @@ def prune_to_bound_(
     for name, value in options.items():
         ours = name in _CertifyFields.__annotations__
         (certifying if ours else scoring)[name] = value
-    scores = score_of(
-        model, score, where=where, example=example, generator=generator, **scoring
-    )
+    scores = score_of(model, score, where=where, example=example, generator=generator, **scoring)
     if box is not None:
         certifying |= {"box": box, "example": example}
     else:
         certifying |= {"around": example, "radius": radius}
     tried: dict[float, float] = {}
 
-    def attempt(
-        sparsity: float, restarts: int = 0
-    ) -> tuple[dict[str, Tensor], Certificate]:
+    def attempt(sparsity: float, restarts: int = 0) -> tuple[dict[str, Tensor], Certificate]:
         # floor=0: the bound alone says what may go, a whole tensor as well. The bisection begins
         # with everything, which has to be asked for as a density.
         kept = None if sparsity < 1 else 0.0
@@ -124,9 +119,7 @@ def prune_to_bound_(
         other = copy.deepcopy(model)
         COMPARED.share(other, model)
         apply_(other, masks)
-        cert = certify(
-            model, other, **certifying, restarts=restarts, generator=generator
-        )
+        cert = certify(model, other, **certifying, restarts=restarts, generator=generator)
         tried[_sparsity(masks)] = cert.bound
         return masks, cert
 
@@ -163,9 +156,7 @@ def _sparsity(masks: dict[str, Tensor]) -> float:
 
 def _check(bound: float, tolerance: float, box: Any, radius: float | None) -> None:
     if not bound >= 0:
-        raise ArgumentError(
-            f"bound={bound!r}: the largest deviation allowed is a number ≥ 0."
-        )
+        raise ArgumentError(f"bound={bound!r}: the largest deviation allowed is a number ≥ 0.")
     if not 0 < tolerance < 1:
         raise ArgumentError(
             f"tolerance={tolerance!r}: bisection stops at a width between 0 and 1, such as 0.005."

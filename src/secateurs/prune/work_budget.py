@@ -6,11 +6,11 @@ from typing import TypeVar
 
 from torch import nn
 
+from secateurs.channels.macs import macs
 from secateurs.errors import ArgumentError
 from secateurs.graph import Example, capture
 from secateurs.parameters import Params
-from secateurs.ship.macs import macs
-from secateurs.ship.timing import LatencyTable, latency_table
+from secateurs.ship import LatencyTable, latency_table
 
 Result = TypeVar("Result")
 
@@ -27,9 +27,7 @@ def densest_of_macs(
 ) -> Result:
     """The densest cut that leaves at most this share of the multiplications."""
     if example is None:
-        raise ArgumentError(
-            "macs= counts multiplications: give an example= of the input."
-        )
+        raise ArgumentError("macs= counts multiplications: give an example= of the input.")
     # One capture serves all tries: masks change weights, never the graph.
     graph = capture(model, example, opaque=True)
 

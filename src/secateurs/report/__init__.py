@@ -1,7 +1,6 @@
 """A study's results as one self-contained page that works offline."""
 
-from secateurs.report.files import write_files
-from secateurs.report.page import page, parts, write_page
+from secateurs.report.page import page, parts, write_files, write_page
 from secateurs.report.published import Published, read_published
 
 __all__ = [

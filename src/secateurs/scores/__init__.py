@@ -2,7 +2,6 @@
 own, and probes.
 """
 
-from secateurs.scores.batches import Batch, Inputs
 from secateurs.scores.probes import PROBES, l1, probe
 from secateurs.scores.rules import (
     grasp,
@@ -18,7 +17,9 @@ from secateurs.scores.rules import (
 from secateurs.scores.scorer import Scorer, score
 from secateurs.scores.task import (
     SCORES,
+    Batch,
     Convention,
+    Inputs,
     Loss,
     Mode,
     Rule,

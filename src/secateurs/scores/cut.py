@@ -73,9 +73,7 @@ def _made(library: ctypes.CDLL) -> Cut:
             ctypes.c_int64(torch.get_num_threads()),
         )
         runs[target.element_size()](*addresses, *sizes)
-        torch.autograd.graph.increment_version(
-            target
-        )  # written behind autograd's back
+        torch.autograd.graph.increment_version(target)  # written behind autograd's back
 
     # 43 is no multiple of a word: the tail of the loop is tried as well.
     whole, last = torch.arange(1.0, 44.0), torch.ones(43, dtype=torch.bool)
@@ -96,8 +94,6 @@ def _large(*tensors: Tensor) -> bool:
         for t in tensors
     )
     fits = (
-        whole.element_size() in (4, 8)
-        and whole.dtype == target.dtype
-        and mask.dtype == torch.bool
+        whole.element_size() in (4, 8) and whole.dtype == target.dtype and mask.dtype == torch.bool
     )
     return plain and fits and target.numel() >= FEWEST

@@ -91,9 +91,9 @@ def _sparse(empty: Tensor, generator: torch.Generator | None) -> Tensor:
     """NaN marks the positions that stay zero."""
     values = normal(empty[:1], generator=generator)
     source = empty.device if generator is None else generator.device
-    image = torch.randint(
-        len(empty), values.shape, generator=generator, device=source
-    ).to(empty.device)
+    image = torch.randint(len(empty), values.shape, generator=generator, device=source).to(
+        empty.device
+    )
     # NaN and not 0, since a mean is added before the rest is set to 0.
     return torch.full_like(empty, torch.nan).scatter_(0, image, values)
 
@@ -119,9 +119,7 @@ def _scaled(noise: Tensor, mean: Tensor, std: Tensor, kind: str) -> Tensor:
 
 def _per_channel(value: Statistic, like: Tensor, name: str) -> Tensor:
     numbers = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    if numbers.ndim > 1 or (
-        numbers.ndim == 1 and numbers.numel() not in (1, like.shape[1])
-    ):
+    if numbers.ndim > 1 or (numbers.ndim == 1 and numbers.numel() not in (1, like.shape[1])):
         raise ArgumentError(
             f"{name} has shape {tuple(numbers.shape)}; give one number or one for each of "
             f"{like.shape[1]} channels."
@@ -144,6 +142,4 @@ def _targets(
     if classes is None:
         return like.new_zeros(examples, 1)
     source = like.device if generator is None else generator.device
-    return torch.randint(classes, (examples,), generator=generator, device=source).to(
-        like.device
-    )
+    return torch.randint(classes, (examples,), generator=generator, device=source).to(like.device)

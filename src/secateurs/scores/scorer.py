@@ -2,27 +2,299 @@
 gave.
 """
 
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from secateurs.errors import ArgumentError
-from secateurs.parameters import Params, Where, check_model, prunable, refuse_wrapped
-from secateurs.random import check_generator
-from secateurs.scores.batches import Inputs
-from secateurs.scores.completing import complete, reusable, unregistered
-from secateurs.scores.copies import Copy, seeded
-from secateurs.scores.refusals import (
-    check_loss,
-    check_scores,
-    check_weights,
-    checked_options,
-    fitting_masks,
-    ordered,
+from secateurs.bits import multiplied_
+from secateurs.errors import ArgumentError, ParameterError, ScoreError
+from secateurs.parameters import (
+    Params,
+    Where,
+    all_finite,
+    check_model,
+    mask_misfit,
+    prunable,
+    refuse_wrapped,
 )
-from secateurs.scores.task import SCORES, Convention, Finite, Loss, Rule, Task
+from secateurs.random import check_generator
+from secateurs.registry import unknown
+from secateurs.scores.cut import followed, recut_
+from secateurs.scores.task import (
+    SCORES,
+    Convention,
+    Finite,
+    Inputs,
+    Loss,
+    Mode,
+    Rule,
+    ScoreRule,
+    Task,
+    losses,
+)
+
+# A private copy of a model, and random number generators that are put back.
+
+
+class Copy:
+    """A deep copy without gradients: the chosen parameters require a gradient, the others do not.
+
+    A copy, not aliases of the same storage, because a module may write to its weights as it runs
+    (an embedding with `max_norm` does). It costs the memory of the weights once, and once more
+    where rounds share one copy.
+    """
+
+    def __init__(self, model: nn.Module, chosen: Iterable[str]) -> None:
+        self.model = private(model)
+        known = dict(self.model.named_parameters(remove_duplicate=False))
+        self.parameters = {name: known[name] for name in chosen}
+        # First all off, then the chosen on: a frozen parameter that was chosen is
+        # scored as well.
+        for parameter in known.values():
+            parameter.requires_grad_(False)
+        for parameter in self.parameters.values():
+            parameter.requires_grad_(True)
+        self._whole: dict[str, Tensor] = {}
+        # The masks that large parameters are cut by now.
+        self._last: dict[str, Tensor] = {}
+
+    def keep(self) -> None:
+        """Remember the chosen parameters as they are now, for `cut` to start from."""
+        self._whole = {
+            name: parameter.detach().clone() for name, parameter in self.parameters.items()
+        }
+        self._last = {
+            name: last
+            for name, parameter in self.parameters.items()
+            if (last := followed(parameter.detach(), self._whole[name])) is not None
+        }
+
+    def cut(self, masks: Params) -> None:
+        """Set the entries masked out to zero, all others to what was kept."""
+        for name, parameter in self.parameters.items():
+            target = parameter.detach()
+            whole, last = self._whole.get(name, target), self._last.get(name)
+            if name not in masks:
+                target.copy_(whole)
+                if last is not None:
+                    last.fill_(True)
+            elif last is not None:
+                recut_(target, whole, masks[name], last)
+            else:
+                multiplied_(target, whole, masks[name])
+
+
+def private(model: nn.Module) -> nn.Module:
+    """A deep copy that takes no gradients along and can copy tensors with a history."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        # A lazy parameter has no values to clone.
+        if not is_lazy(parameter):
+            # Handed to deepcopy as already copied, so that gradients in `.grad` are not
+            # copied.
+            memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+    for module in model.modules():
+        for value in vars(module).values():
+            # Such as the weight that weight_norm computes.
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise ScoreError(
+            f"{type(model).__name__} cannot be copied ({error}), and a score runs on a copy so that"
+            " the model stays as it is. Make it work with copy.deepcopy: remove locks, open files"
+            " and computed tensors it holds."
+        ) from error
+
+
+@contextmanager
+def seeded(model: nn.Module, generator: torch.Generator | None) -> Iterator[None]:
+    """Put the global generators back afterwards; inside, what a model draws (dropout) follows the
+    generator.
+    """
+    devices = sorted(
+        # Only devices the model lives on: touching others would start them.
+        {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    )
+    with torch.random.fork_rng(devices=devices):
+        if generator is not None:
+            seed = int(
+                # A seed drawn from the user's generator: rounds differ, and the whole
+                # run can be repeated.
+                torch.randint(2**62, (), generator=generator, device=generator.device)
+            )
+            torch.default_generator.manual_seed(seed)
+            for index in devices:
+                torch.cuda.default_generators[index].manual_seed(seed)
+        yield
+
+
+# What a score needs and what the caller gave: brought together, or refused in one error.
+
+
+def unregistered(rule: Rule) -> ScoreRule:
+    """A rule of the user's own, under the name of its function."""
+    if not callable(rule):
+        raise ArgumentError(
+            f"a score is a name or a callable rule(task), not {rule!r}; names: {SCORES.names()}."
+        )
+    return ScoreRule(name=getattr(rule, "__name__", type(rule).__name__), rule=rule)
+
+
+def complete(entry: ScoreRule, task: Task) -> Task:
+    """The task with its example; everything the rule needs and does not get, in one error."""
+    if task.example is None and task.data is not None and "example" in entry.needs:
+        # A loader may draw: looking at its first batch leaves the global generators as
+        # they were.
+        with torch.inference_mode(False), seeded(task.model, None):
+            task = replace(task, example=next((batch.first() for batch in task.batches()), None))
+    have = {"batch": task.data, "loss": task.loss, "example": task.example}
+    missing = [
+        f"{need}={_HOW[need]}"
+        for need in ("batch", "loss", "example")
+        if need in entry.needs
+        and have[need] is None
+        and not (need == "loss" and _labelled(task.data))
+    ]
+    if missing:
+        raise ArgumentError(f"score {entry.name!r} needs {' and '.join(missing)}.")
+    return task
+
+
+def _labelled(data: Any) -> bool:
+    """Whether batches are dicts with labels, so that a model may compute its own loss."""
+    # Only looked at, never read: a loader would lose its first batch.
+    first = data[0] if isinstance(data, list) and data else data
+    if isinstance(first, Mapping):
+        return first.get("labels") is not None
+    # A loader tells when it runs.
+    return not isinstance(first, Tensor | tuple | list | type(None))
+
+
+_HOW = {
+    "batch": "(x, y), a list of batches or a loader (data-free: secateurs.scores.probe)",
+    "loss": (
+        "a function loss(output, y) that averages over the batch, such as"
+        " torch.nn.functional.cross_entropy"
+    ),
+    "example": "one input of the model (a tensor, a tuple or a dict), or batch=",
+}
+
+
+def reusable(batch: Any) -> Any:
+    """An iterator can be read once: keep what it gives."""
+    return list(batch) if isinstance(batch, Iterator) else batch
+
+
+# What a score is refused for: models, options and masks beforehand, its own result afterwards.
+
+
+def checked_options(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]:
+    """Options the rule does not have are most likely typos: refused with the nearest names."""
+    # The first parameter is the task; what follows are the options of the rule.
+    parameters = list(signature(entry.rule).parameters.values())[1:]
+    # A rule with **options checks its own.
+    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
+        return options
+    known = [p.name for p in parameters]
+    misses = [
+        unknown(f"option of score {entry.name!r}", name, known or ["none"])
+        for name in options
+        if name not in known
+    ]
+    if misses:
+        raise ArgumentError(" ".join(misses))
+    return options
+
+
+def fitting_masks(masks: Params, sources: Mapping[str, Tensor]) -> Params:
+    """Masks of a round must be of scored parameters and have their shapes."""
+    problems = [
+        unknown("scored parameter", name, list(sources)[:12])
+        for name in masks
+        if name not in sources
+    ]
+    problems += [
+        f"{name!r} {text}."
+        for name, mask in masks.items()
+        if name in sources and (text := mask_misfit(mask, sources[name].shape))
+    ]
+    if problems:
+        raise ScoreError(" ".join(problems))
+    return masks
+
+
+def check_weights(sources: Mapping[str, Tensor]) -> None:
+    """A weight that is NaN would make every score NaN, and the message would blame the score."""
+    bad = [
+        f"{name!r} ({_count(tensor)})" for name, tensor in sources.items() if not all_finite(tensor)
+    ]
+    if bad:
+        raise ParameterError(
+            f"weights are NaN or infinite in {', '.join(bad)}; repair the model before scoring it."
+        )
+
+
+def check_scores(scores: Mapping[str, Tensor], rule: str) -> None:
+    """Scores that cannot be ranked are refused here, where the rule is known by name."""
+    bad = [
+        f"{name!r} ({_count(tensor)})" for name, tensor in scores.items() if not all_finite(tensor)
+    ]
+    if bad:
+        raise ScoreError(
+            f"score {rule!r} is NaN or infinite in {', '.join(bad)}; look at the inputs, at the"
+            " loss and at the parameters that are not scored, or score a float64 copy of the"
+            " model."
+        )
+
+
+def _count(tensor: Tensor) -> str:
+    return f"{int((~tensor.detach().isfinite()).sum())} of {tensor.numel()} entries"
+
+
+def ordered(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[str, Tensor]:
+    """The scores in the model's order: one tensor of the right shape for each chosen parameter."""
+    if not isinstance(result, Mapping):
+        raise ScoreError(
+            f"score {rule!r} returned a {type(result).__name__}; it returns {{parameter name:"
+            " tensor}."
+        )
+    problems = [f"{name!r} has no score" for name in sources if name not in result]
+    problems += [
+        f"the score of {name!r} is a {type(s).__name__}"
+        for name, s in result.items()
+        if not isinstance(s, Tensor)
+    ]
+    problems += [f"{name!r} was not asked for" for name in result if name not in sources]
+    problems += [
+        f"the score of {name!r} has shape {tuple(result[name].shape)}, the parameter"
+        f" {tuple(source.shape)}"
+        for name, source in sources.items()
+        if isinstance(result.get(name), Tensor) and result[name].shape != source.shape
+    ]
+    if problems:
+        raise ScoreError(f"score {rule!r} does not fit the model: {'; '.join(problems)}.")
+    return {name: result[name].detach() for name in sources}
+
+
+def check_loss(loss: object) -> None:
+    """A name or a class is no function: called with outputs it would fail in words of its own."""
+    if loss is None or (callable(loss) and not isinstance(loss, type)):
+        return
+    if isinstance(loss, type):
+        raise ArgumentError(f"loss is the class {loss.__name__}: call it, {loss.__name__}().")
+    raise ArgumentError(
+        f"loss={loss!r} is a {type(loss).__name__}: give a function loss(output, y) that averages"
+        " over the batch, such as torch.nn.functional.cross_entropy."
+    )
 
 
 def score(
@@ -92,9 +364,7 @@ class Scorer:
         **options: Any,
     ) -> None:
         if convention not in ("paper", "reference"):
-            raise ArgumentError(
-                f"convention is {convention!r}; it is 'paper' or 'reference'."
-            )
+            raise ArgumentError(f"convention is {convention!r}; it is 'paper' or 'reference'.")
         check_generator(generator)
         check_loss(loss)
         check_model(model)
@@ -158,8 +428,92 @@ class Scorer:
     def _fresh(self) -> Copy:
         copy = Copy(self._model, self._sources)
         if self._entry.prepare:
-            self._entry.prepare(
-                replace(self._task, model=copy.model, parameters=copy.parameters)
-            )
+            self._entry.prepare(replace(self._task, model=copy.model, parameters=copy.parameters))
             copy.keep()
         return copy
+
+
+# The gradient of the loss over all the data: what SNIP, GraSP and Taylor share.
+
+
+def set_mode(task: Task, mode: Mode | None, *, default: Mode) -> None:
+    """Put the copy into the mode asked for; "keep" leaves each module in the user's mode."""
+    mode = mode or default
+    if mode not in ("keep", "train", "eval"):
+        raise ArgumentError(f"mode is {mode!r}; it is 'keep', 'train' or 'eval'.")
+    if mode != "keep":
+        # A private copy: the user's modes are not touched.
+        task.model.train(mode == "train")
+
+
+def mean_gradient(task: Task, *, temperature: float = 1.0) -> list[Tensor]:
+    """∂L/∂w of the mean loss over all examples: batches count by their size."""
+    parameters = list(task.parameters.values())
+    total = [torch.zeros_like(p, dtype=wide(p)) for p in parameters]
+    examples = 0
+    for size, loss in losses(task, temperature=temperature):
+        examples += size
+        for sum_, gradient in zip(total, gradient_of(loss, parameters), strict=True):
+            # Weighted by size, or a short last batch would count too much.
+            sum_.add_(gradient, alpha=size)
+    return [sum_.div_(examples) for sum_ in total]
+
+
+def gradient_of(
+    value: Tensor,
+    parameters: Sequence[nn.Parameter],
+    *,
+    create_graph: bool = False,
+    keep_graph: bool = False,
+) -> list[Tensor]:
+    """The gradient, zero for a parameter the value does not depend on."""
+    if not value.requires_grad:
+        raise ScoreError(
+            "the outputs or the loss do not depend on any chosen parameter through differentiable"
+            " operations."
+        )
+    keep_graph = keep_graph or create_graph
+    found = torch.autograd.grad(
+        value,
+        parameters,
+        create_graph=create_graph,
+        retain_graph=keep_graph,
+        allow_unused=True,
+    )
+    return [
+        # An unused parameter has gradient zero, and not none.
+        torch.zeros_like(p) if g is None else g
+        for p, g in zip(parameters, found, strict=True)
+    ]
+
+
+def own(gradients: Iterable[Tensor]) -> list[Tensor]:
+    """The gradients, each in memory of its own, so that it may be written to.
+
+    The terms of a sum are given one and the same gradient, and that of `sum()` is one number for
+    all entries.
+    """
+    seen: set[int] = set()
+    apart = []
+    for gradient in gradients:
+        address = gradient.untyped_storage().data_ptr()
+        repeated = 0 in gradient.stride() or address in seen
+        seen.add(address)
+        apart.append(gradient.clone() if repeated else gradient)
+    return apart
+
+
+def normalised(scores: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Scores divided by |their sum|, as the reference codes of SNIP and GraSP do (1e-10 added as
+    GraSP does).
+    """
+    # In float64: a sum over millions of float32 scores drifts.
+    total = abs(sum(float(s.sum(dtype=torch.float64)) for s in scores.values()))
+    return {name: s / (total + 1e-10) for name, s in scores.items()}
+
+
+def wide(parameter: Tensor) -> torch.dtype:
+    """The precision scores are kept in: at least single, products of half-precision numbers would
+    vanish.
+    """
+    return torch.promote_types(parameter.dtype, torch.float32)

@@ -1,17 +1,243 @@
 """What a score rule is: a function of a `Task`, registered under a name."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, ScoreError, SecateursError, first_line
 from secateurs.parameters import Params
 from secateurs.registry import Registry
-from secateurs.scores.batches import Batch, Inputs, batches
-from secateurs.scores.calling import with_decoder_inputs
+
+# Tensors inside nested tuples, lists, mappings and dataclasses.
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor of nested tuples, lists, mappings and dataclasses, in order."""
+    if isinstance(value, Tensor):
+        yield value
+        return
+    for part in _parts(value):
+        yield from tensors(part)
+
+
+def map_tensors(value: Any, change: Any) -> Any:
+    """The same nesting of tuples, lists and mappings with every tensor changed; other values
+    stay.
+    """
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(part, change) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        parts = [map_tensors(part, change) for part in value]
+        return tuple(parts) if isinstance(value, tuple) else parts
+    return value
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (tuple, list)):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, entry.name) for entry in fields(value)]
+    return ()
+
+
+# Data for scores: one batch, a list of batches or a loader; inputs as a tensor, a tuple or a dict;
+# any output.
+
+Inputs: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
+"""What a model is called with: one positional tensor, a tuple of positional or a dict of keyword
+arguments.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Inputs and, where given, targets of some examples."""
+
+    inputs: Inputs
+    targets: Any = None
+
+    @property
+    def size(self) -> int:
+        """How many examples: the length of the first input tensor."""
+        return next((len(tensor) for tensor in tensors(self.inputs) if tensor.ndim), 1)
+
+    def first(self) -> Inputs:
+        """The inputs of the first example, as a batch of one."""
+        size = self.size
+        # Only what has the batch in front is cut: a scalar or a shared table stays
+        # whole.
+        inputs: Inputs = map_tensors(
+            self.inputs, lambda t: t[:1] if t.ndim and len(t) == size else t
+        )
+        return inputs
+
+
+def batches(data: Any, *, device: torch.device | None = None) -> Iterator[Batch]:
+    """The data as batches. A tuple `(x, y)`, a tensor or a dict is one batch; anything else
+    iterates over batches.
+
+    Inside a list or loader a batch may also be a list `[x, y]`, as `DataLoader` makes it. In a dict
+    of keyword arguments without targets of its own, "labels" are the targets.
+    """
+    single = isinstance(data, (tuple, Tensor, Mapping))
+    if not single and not isinstance(data, Iterable):
+        raise ArgumentError(
+            f"batch={data!r} is a {type(data).__name__}: give (x, y), a list of such batches or a"
+            " loader."
+        )
+    for item in (data,) if single else data:
+        yield moved(_batch(item), device)
+
+
+def moved(batch: Batch, device: torch.device | None) -> Batch:
+    """The batch with its tensors on the device."""
+    return Batch(inputs=_to(batch.inputs, device), targets=_to(batch.targets, device))
+
+
+def logits(output: Any) -> Tensor:
+    """The tensor a loss is taken of: the output itself, its `logits`, or else its first
+    floating-point tensor.
+    """
+    if isinstance(output, Tensor):
+        return output
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(named, Tensor):
+        return named
+    return floating(output)[0]
+
+
+def floating(output: Any) -> list[Tensor]:
+    """Every floating-point tensor of an output, in order; at least one."""
+    found = [tensor for tensor in tensors(output) if tensor.is_floating_point()]
+    if not found:
+        raise ScoreError(
+            f"the model's output, a {type(output).__name__}, holds no floating-point tensor to"
+            " score by."
+        )
+    return found
+
+
+def _batch(item: Any) -> Batch:
+    if isinstance(item, Batch):
+        return item
+    if isinstance(item, Mapping):
+        return Batch(
+            # With labels among the inputs a model of Hugging Face would compute a loss
+            # nobody reads.
+            inputs={k: v for k, v in item.items() if k != "labels"},
+            targets=item.get("labels"),
+        )
+    if isinstance(item, (tuple, list)) and len(item) == 2:
+        # DataLoader turns tuples of inputs into lists; a tuple means positional
+        # arguments here.
+        inputs = tuple(item[0]) if isinstance(item[0], list) else item[0]
+        return Batch(inputs=inputs, targets=item[1])
+    if isinstance(item, Tensor):
+        return Batch(inputs=item)
+    raise ArgumentError(
+        f"a batch is a {type(item).__name__}{_length(item)}; give (inputs, targets), a tensor or a"
+        " dict of inputs, or a list or loader of these."
+    )
+
+
+def _length(item: Any) -> str:
+    return f" of length {len(item)}" if isinstance(item, (tuple, list)) else ""
+
+
+def _to(value: Any, device: torch.device | None) -> Any:
+    # An inference tensor cannot take part in a backward pass, a copy of it can.
+    return map_tensors(value, lambda t: (t.clone() if t.is_inference() else t).to(device))
+
+
+# A model called on a batch, and what the decoder of an encoder-decoder (T5, BART, Whisper) is fed.
+#
+# Such a model of transformers makes its decoder's inputs from `labels`. A score that needs no loss
+# runs the model without labels; then T5 has no decoder input at all, and BART silently takes the
+# encoder's. So they are made here, as the model itself would.
+
+_GIVEN = ("decoder_input_ids", "decoder_inputs_embeds")
+_IGNORED = -100
+"""Labels that count for no loss: padding."""
+
+
+def call(model: nn.Module, inputs: Inputs) -> Any:
+    """Call the model with a tensor, a tuple of positional or a dict of keyword arguments.
+
+    What a model raises on data of another shape or precision names neither the model nor the data,
+    so both are told; the model's own error is its cause.
+    """
+    try:
+        if isinstance(inputs, Mapping):
+            return model(**inputs)
+        return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    # Memory that is full has nothing to do with the data's shape, and loops catch it by its type.
+    except (SecateursError, torch.OutOfMemoryError):
+        raise
+    except (
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        if _lacks_decoder_inputs(model, inputs):
+            raise _refusal(model, error) from error
+        raise ArgumentError(
+            f"{type(model).__name__} does not run on {_inputs_in_words(inputs)}:"
+            f" {first_line(error)}. Give the batch or example as the model is called, in its dtype."
+        ) from error
+
+
+def with_decoder_inputs(model: nn.Module, batch: Batch) -> Batch:
+    """The batch with `decoder_input_ids` made from its labels where the model needs and lacks them.
+
+    They are the labels one place to the right, behind the token a decoder starts with.
+    """
+    labels, inputs = batch.targets, batch.inputs
+    if not _lacks_decoder_inputs(model, inputs) or not _token_ids(labels):
+        return batch
+    start = getattr(model.config, "decoder_start_token_id", None)
+    if start is None:
+        return batch
+    padding = getattr(model.config, "pad_token_id", None) or 0
+    shifted = torch.cat([labels.new_full((len(labels), 1), start), labels[:, :-1]], 1)
+    ids = shifted.masked_fill(shifted == _IGNORED, padding)
+    return replace(batch, inputs=dict(inputs, decoder_input_ids=ids))
+
+
+def _lacks_decoder_inputs(model: nn.Module, inputs: Any) -> bool:
+    """Whether this is an encoder-decoder of transformers, called without decoder inputs."""
+    config = getattr(model, "config", None)
+    if not getattr(config, "is_encoder_decoder", False):
+        return False
+    return not isinstance(inputs, Mapping) or all(inputs.get(n) is None for n in _GIVEN)
+
+
+def _refusal(model: nn.Module, error: Exception) -> ArgumentError:
+    """For a model that does not run because its decoder is given nothing."""
+    return ArgumentError(
+        f"{type(model).__name__} is an encoder-decoder, and the batch or example has nothing for"
+        f" its decoder ({error}): put 'decoder_input_ids', or 'labels' from which they are made,"
+        " into the dict of inputs."
+    )
+
+
+def _inputs_in_words(inputs: Any) -> str:
+    """What the model was called with, in a few words."""
+    forms = [f"{t.dtype} {tuple(t.shape)}" for t in tensors(inputs)]
+    return f"inputs of {', '.join(forms[:4])}" if forms else f"a {type(inputs).__name__}"
+
+
+def _token_ids(labels: object) -> bool:
+    return isinstance(labels, Tensor) and labels.ndim == 2 and not labels.is_floating_point()
+
 
 Convention: TypeAlias = Literal["paper", "reference"]
 """Which formula, where the paper and the code published with the method differ (docs/scores.md)."""
@@ -140,3 +366,86 @@ def score_rule(
         return rule
 
     return decorate
+
+
+# The loss of each batch: the user's own, or the one a model computes itself.
+
+
+def losses(task: Task, *, temperature: float = 1.0) -> Iterator[tuple[int, Tensor]]:
+    """Size and mean loss of each batch, the outputs divided by the temperature."""
+    found = False
+    for number, batch in enumerate(task.batches()):
+        found = True
+        yield batch.size, _loss(task, batch, number, temperature)
+    if not found:
+        raise ArgumentError(
+            "the data has no batch; a loader that was read to its end must be made anew."
+        )
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, data: Any, loss: Loss | None) -> float:
+    """The loss over all examples, in eval mode; every module is left in the mode it was in."""
+    task = Task(model=model, parameters=dict(model.named_parameters()), data=data, loss=loss)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        found = [(size, float(value)) for size, value in losses(task)]
+    finally:
+        for module, training in modes:
+            module.training = training
+    return sum(size * value for size, value in found) / sum(size for size, _ in found)
+
+
+def _loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:
+    if task.loss is None:
+        return _own_loss(task, batch, number, temperature)
+    if batch.targets is None:
+        raise ArgumentError(
+            f"batch {number} has no targets, and the loss needs them: give (x, y) as a tuple "
+            "(a list is taken as a list of batches)."
+        )
+    output = logits(call(task.model, batch.inputs))
+    output = output / temperature if temperature != 1 else output
+    try:
+        value = task.loss(output, batch.targets)
+    # A RuntimeError too, but no fault of the targets.
+    except torch.OutOfMemoryError:
+        raise
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        # Torch names neither the batch nor what it got: most often the targets do not fit.
+        raise ArgumentError(
+            f"the loss fails on batch {number}, outputs {_value_in_words(output)}, targets"
+            f" {_value_in_words(batch.targets)}: {str(error).splitlines()[0]}"
+        ) from error
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise ArgumentError(
+            f"loss returned {_value_in_words(value)}; it must average over the batch to one number."
+        )
+    return value.reshape(())
+
+
+def _own_loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:
+    """The loss a model of Hugging Face computes itself when `labels` are among its inputs."""
+    if not isinstance(batch.inputs, Mapping) or batch.targets is None:
+        raise ArgumentError(
+            f"batch {number} is no dict with 'labels', from which a model computes its own loss:"
+            " give loss=, a function loss(output, y) that averages over the batch."
+        )
+    if temperature != 1:
+        raise ArgumentError("a temperature divides outputs, so it needs loss= of your own.")
+    output = call(task.model, {**batch.inputs, "labels": batch.targets})
+    value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise ArgumentError(
+            f"{type(task.model).__name__} returned no loss for its labels: give loss=."
+        )
+    return value.reshape(())
+
+
+def _value_in_words(value: object) -> str:
+    return (
+        f"a tensor of shape {tuple(value.shape)}"
+        if isinstance(value, Tensor)
+        else f"a {type(value).__name__}"
+    )

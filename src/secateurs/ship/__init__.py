@@ -2,8 +2,7 @@
 came from.
 """
 
-from secateurs.ship.compaction import Compaction, Kept, Narrowed, compact
-from secateurs.ship.exporting import Exported, OnnxModule, export, in_onnxruntime
+from secateurs.ship.export import OnnxModule, export, in_onnxruntime
 from secateurs.ship.fast import FastModule, FastReport, accelerate
 from secateurs.ship.files import (
     FileSizes,
@@ -13,35 +12,27 @@ from secateurs.ship.files import (
     save_sparse,
     unpack_sparse,
 )
-from secateurs.ship.macs import macs
-from secateurs.ship.measuring import FormFigures, Latency, Measured, measure
-from secateurs.ship.timing import LatencyTable, LayerTimes, latency_table
-from secateurs.ship.work import LayerMacs, Macs
+from secateurs.ship.latency import LatencyTable, LayerTimes, latency_table
+from secateurs.ship.measure import FormFigures, Latency, Measured, measure
+from secateurs.ship.programs import Exported
 
 __all__ = [
-    "Compaction",
     "Exported",
     "FastModule",
     "FastReport",
     "FileSizes",
     "FormFigures",
-    "Kept",
     "Latency",
     "LatencyTable",
-    "LayerMacs",
     "LayerTimes",
-    "Macs",
     "Measured",
-    "Narrowed",
     "OnnxModule",
     "SparseFile",
     "accelerate",
-    "compact",
     "export",
     "in_onnxruntime",
     "latency_table",
     "load_sparse",
-    "macs",
     "measure",
     "read_sparse",
     "save_sparse",

@@ -9,30 +9,11 @@ from typing import TYPE_CHECKING
 from secateurs.lazy import open_on_first_use
 
 if TYPE_CHECKING:
-    from secateurs.study.config import Study
+    from secateurs.study.config import How, Run, Study, Watcher
+    from secateurs.study.database import HISTOGRAM_EDGES, Certified, LayerKept, Point, Row
     from secateurs.study.driver import Sweep
-    from secateurs.study.how import How, Watcher
-    from secateurs.study.keeping.parts import (
-        HISTOGRAM_EDGES,
-        Certified,
-        LayerKept,
-        Point,
-    )
-    from secateurs.study.keeping.row import Row
-    from secateurs.study.runs import Run
-    from secateurs.study.settings.methods import (
-        L1,
-        METHODS,
-        Dense,
-        Dwf,
-        Gradual,
-        Imp,
-        Method,
-        PathPenalty,
-        Prune,
-    )
-    from secateurs.study.settings.parts import Certify, Data, Net
-    from secateurs.study.settings.training import Training
+    from secateurs.study.methods import L1, Dwf, Gradual, Imp, PathPenalty, Prune
+    from secateurs.study.settings import METHODS, Certify, Data, Dense, Method, Net, Training
     from secateurs.study.store import Store
     from secateurs.study.sweep import Stopped, run
 

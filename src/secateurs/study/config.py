@@ -5,27 +5,177 @@ A value made from names alone is the same as a TOML file; functions of your own 
 Python only.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
-from secateurs.study.runs import Chains, Run, in_order
-from secateurs.study.settings.checks import (
+from secateurs.study.database import Row
+from secateurs.study.key import full_settings, key_of
+from secateurs.study.methods import L1, MOST_ROUNDS, Dwf, Gradual, Imp, PathPenalty, Prune
+from secateurs.study.settings import (
+    METHODS,
+    Certify,
+    Data,
+    Dense,
+    Method,
+    Net,
+    Problem,
+    Training,
+    choice,
     each,
     flag,
     later,
+    misfits,
+    nets,
     number,
+    option,
+    printed_curves,
+    refuse,
+    sources,
     steps,
     text,
     whole,
 )
-from secateurs.study.settings.methods import Dense, Gradual, Imp, Method
-from secateurs.study.settings.options import Problem, misfits, option, refuse
-from secateurs.study.settings.parts import Certify, nets, sources
-from secateurs.study.settings.printed import printed_curves
-from secateurs.study.settings.pruning import MOST_ROUNDS
-from secateurs.study.settings.training import Training
+
+__all__ = [
+    "L1",
+    "METHODS",
+    "Dense",
+    "Dwf",
+    "Gradual",
+    "Imp",
+    "Method",
+    "PathPenalty",
+    "Prune",
+]
+
+
+# A training as a value, and the chain of trainings that a method asks for.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training with everything that decides its result.
+
+    Attributes:
+        parent: The run whose network is cut or factorized; None begins with a fresh network.
+        rewind: The run that stopped at the rewinding point; None where nothing is rewound.
+        compression: total/kept asked for; None where the method finds its own (λ) or is dense.
+        key: The name of the run: a hash of its settings, as `secateurs.study.key` says.
+    """
+
+    data: Data
+    model: Net
+    method: Method
+    train: Training
+    seed: int = 0
+    compression: float | None = None
+    parent: "Run | None" = None
+    rewind: "Run | None" = None
+    certify: Certify | None = None
+    key: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # The class is frozen, and the key follows from its other fields.
+        object.__setattr__(self, "key", key_of(self))
+
+    @property
+    def needs(self) -> "tuple[Run, ...]":
+        """The runs that must be done before."""
+        return tuple(run for run in (self.parent, self.rewind) if run is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chains:
+    """What all runs of a study share, and the runs that one method makes of it.
+
+    `at` says where: data, model and seed.
+    """
+
+    train: Training
+    tune: Training | None
+    certify: Certify | None
+
+    def of(self, method: Method, compression: float | None, **at: Any) -> Iterator[Run]:
+        """The runs of a method at a compression; only iterative pruning has several."""
+        if isinstance(method, Imp) and compression is not None:
+            yield from self._imp(method, compression, **at)
+        else:
+            yield self.run(method, compression, **at)
+
+    def run(self, method: Method, compression: float | None = None, **at: Any) -> Run:
+        """One run, with those that it needs inside it."""
+        parent = self._parent(method, compression, **at)
+        rewind = self._rewind(method, **at)
+        # `tune` is for what goes on from a trained network; a rewound one trains as
+        # from the beginning.
+        base = (
+            self.tune
+            if parent is not None and rewind is None and self.tune is not None
+            else self.train
+        )
+        # What the user writes comes last: it wins over what is usual for the method.
+        train = base.but({**method.usual, **method.train})
+        needed: dict[str, Any] = {
+            "parent": parent,
+            "rewind": rewind,
+            "certify": self.certify,
+        }
+        return Run(method=method, compression=compression, train=train, **needed, **at)
+
+    def _parent(self, method: Method, compression: float | None, **at: Any) -> Run | None:
+        after: str | Method = getattr(method, "after", "init")
+        if after == "init":
+            return None
+        if not isinstance(after, Method):
+            return self.run(Dense(), **at)
+        return self.run(after, compression if after.by_compression else None, **at)
+
+    def _rewind(self, method: Method, **at: Any) -> Run | None:
+        point = getattr(method, "rewind", None)
+        return None if point is None else self.run(Dense(until=point), **at)
+
+    def _imp(self, method: Imp, compression: float, **at: Any) -> Iterator[Run]:
+        """Round by round: each cuts the network of the round before."""
+        parent, rounds = self.run(Dense(), **at), 0
+        rewind = self._rewind(method, **at)
+        train = self.train.but({**method.usual, **method.train})
+        while True:
+            rounds += 1
+            # Rounded, because the compression is part of the
+            # run's key, which is the same everywhere.
+            reached = round(1 / (1 - method.per_round) ** rounds, 6)
+            # A little less will do: a rounding must not cost another round.
+            last = reached >= compression * (1 - 1e-6)
+            parent = Run(
+                method=method,
+                compression=compression if last else reached,
+                parent=parent,
+                rewind=rewind,
+                train=train,
+                certify=self.certify,
+                **at,
+            )
+            yield parent
+            if last:
+                return
+
+
+def in_order(runs: Iterable[Run]) -> list[Run]:
+    """Every run once, those first that others need."""
+    seen: dict[str, Run] = {}
+    for run in runs:
+        _add(run, seen)
+    return list(seen.values())
+
+
+def _add(run: Run, seen: dict[str, Run]) -> None:
+    """The run after those it needs, once."""
+    if run.key not in seen:
+        for needed in run.needs:
+            _add(needed, seen)
+        seen[run.key] = run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +222,7 @@ class Study:
         # holds tuples, which compare and hash.
         for name in ("methods", "compressions", "seeds"):
             value = getattr(self, name)
-            object.__setattr__(
-                self, name, tuple(value) if isinstance(value, list) else value
-            )
+            object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
         # All that is wrong is collected first, so that one try tells it all.
         refuse("the study", [*misfits(self), *self._classes()])
         object.__setattr__(self, "model", tuple(nets(self.model)))
@@ -99,9 +247,7 @@ class Study:
                     for method in self.methods:
                         for single in method.single():
                             for compression in (
-                                self.compressions
-                                if single.by_compression
-                                else (None,)
+                                self.compressions if single.by_compression else (None,)
                             ):
                                 yield from chains.of(
                                     single,
@@ -121,13 +267,9 @@ class Study:
             value = getattr(self, name)
             if not isinstance(value, cls) and not (value is None and name != "train"):
                 found.append(Problem((name,), f"{value!r} is no {cls.__name__}"))
-        odd = [
-            key for key, value in dict(self.metrics).items() if not callable(value)
-        ]
+        odd = [key for key, value in dict(self.metrics).items() if not callable(value)]
         return found + [
-            Problem(
-                ("metrics", key), "a metric is a function (model, dataset) -> number"
-            )
+            Problem(("metrics", key), "a metric is a function (model, dataset) -> number")
             for key in odd
         ]
 
@@ -155,9 +297,7 @@ class Study:
         for i, method in enumerate(self.methods):
             if isinstance(method, Gradual):
                 trainings = [x for x in (self.train, self.tune) if x is not None]
-                lengths = [
-                    x.but({**method.usual, **method.train}).length for x in trainings
-                ]
+                lengths = [x.but({**method.usual, **method.train}).length for x in trainings]
                 found += [
                     Problem(
                         ("methods", i, name),
@@ -191,3 +331,72 @@ def _methods(value: Any) -> str:
         return f"{value!r} is not a list of methods"
     odd = [method for method in value if not isinstance(method, Method)]
     return f"{odd[0]!r} is no method; write Prune(score=...), Dwf(...)" if odd else ""
+
+
+# How a study is run, and who watches: nothing of it decides a result.
+
+ENGINES = ("here", "local", "ray", "ranks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How a study is run: nothing of it decides a result.
+
+    Attributes:
+        engine: "here" (in this process), "local" (worker processes), "ray" (a cluster) or "ranks"
+            (all processes of `torchrun` train each network together).
+        workers: Worker processes; with ray, runs at a time (0: as many as the cluster has
+            processors).
+        threads: Threads of each worker.
+        device: Where networks are trained; "" chooses by itself.
+        save_every: Seconds between two checkpoints of a run.
+        lease: Seconds without a sign of life after which a worker's run is given to another.
+        deaths: Workers a run may kill without getting further, before it is marked failed.
+        address: Of a Ray cluster.
+    """
+
+    engine: str = option("local", choice("engine", *ENGINES))
+    workers: int = option(1, whole(0))
+    threads: int = option(1, whole(1))
+    device: str = option("")
+    save_every: float = option(30.0, number())
+    lease: float = option(60.0, number(0.0, above=True))
+    # Some deaths are chance; a run that kills worker
+    # after worker must not go on for ever.
+    deaths: int = option(3, whole(1))
+    address: str = option("")
+
+    def __post_init__(self) -> None:
+        refuse("how to run a study", misfits(self))
+
+
+class Watcher(Protocol):
+    """Whoever shows how a study goes."""
+
+    def begin(self, rows: list[Row]) -> None:
+        """The study as it stands."""
+
+    def news(self, key: str, news: Mapping[str, Any]) -> None:
+        """Something happened in a run: event="begun", "epoch", "progress", "damaged", "refused",
+        "died".
+        """
+
+    def ended(self, row: Row) -> None:
+        """A run came to its end."""
+
+
+def waiting(run: Run) -> Row:
+    """What is known of a run beforehand."""
+    return Row(
+        key=run.key,
+        label=run.method.title,
+        kind=run.method.kind,
+        data=run.data.name,
+        model=run.model.name,
+        seed=run.seed,
+        asked=run.compression,
+        strength=getattr(run.method, "strength", None),
+        # Trained only up to the rewinding point: a step on the way of other runs.
+        hidden=getattr(run.method, "until", None) is not None,
+        settings=full_settings(run),
+    )

@@ -6,15 +6,11 @@ from time import monotonic
 from typing import Any
 
 from secateurs.errors import StaleLease
-from secateurs.study.config import Study
-from secateurs.study.engines.board import NOT_BEGUN, Board
-from secateurs.study.how import How, Watcher
-from secateurs.study.keeping import leases
-from secateurs.study.keeping.leases import Lease
-from secateurs.study.keeping.row import ENDED, Row
-from secateurs.study.keeping.start import waiting
-from secateurs.study.runs import Run
-from secateurs.study.settings import identity
+from secateurs.study import leases, own
+from secateurs.study.config import How, Run, Study, Watcher, waiting
+from secateurs.study.database import ENDED, Row
+from secateurs.study.engines.worker import NOT_BEGUN, Board
+from secateurs.study.leases import Lease
 from secateurs.study.store import Store
 
 _LOG = logging.getLogger("secateurs.study")
@@ -93,9 +89,7 @@ class Sweep:
     def fail(self, key: str, reason: str) -> None:
         """The run is marked, the others go on."""
         leases.release(self.store, key, state="failed", reason=reason)
-        self._ended(
-            replace(self.board.rows[key], state="failed", reason=reason, progress=1.0)
-        )
+        self._ended(replace(self.board.rows[key], state="failed", reason=reason, progress=1.0))
 
     def tell(self, key: str, **news: Any) -> None:
         """Pass news on. How far a run is goes into the store, too: others look there."""
@@ -137,7 +131,7 @@ class Sweep:
 
 def _warn_of_metrics(study: Study, store: Store) -> None:
     """What is measured in another way from now on is not so in the runs that are done."""
-    now = {name: identity.of_metric(f) for name, f in study.metrics.items()}
+    now = {name: own.of_metric(f) for name, f in study.metrics.items()}
     # The store of an earlier version says nothing of its metrics.
     before = store.note("metrics") or {}
     known = store.note("metrics") is not None
@@ -160,9 +154,7 @@ def _prepared(study: Study, store: Store) -> Board:
     """
     runs = study.runs()
     store.add(waiting(run) for run in runs)
-    store.remember(
-        "published", {name: list(c) for name, c in study.published.items()}
-    )
+    store.remember("published", {name: list(c) for name, c in study.published.items()})
     _warn_of_metrics(study, store)
     # We hold the lock, so whatever is still marked as
     # running was left by a driver that died.

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from secateurs.study.config import Study
-from secateurs.study.settings.methods import L1, Dwf, Gradual, Imp, Prune
-from secateurs.study.settings.training import Training
+from secateurs.study.methods import L1, Dwf, Gradual, Imp, Prune
+from secateurs.study.settings import Training
 
 SEEDS = (0, 1, 2)
 
@@ -71,9 +71,7 @@ SKETCHING = Study(
     ),
     compressions=(10.0, 20.0, 50.0),
     seeds=SEEDS,
-    train=Training(
-        length="8ep", schedule="step", decay_at=("4ep", "6ep"), weight_decay=1e-4
-    ),
+    train=Training(length="8ep", schedule="step", decay_at=("4ep", "6ep"), weight_decay=1e-4),
 )
 """Bar & Giryes 2023, tables 3 and 4 in small: the largest scores, or drawn by them."""
 
@@ -89,16 +87,11 @@ PATHS = Study(
     ),
     compressions=(1.25, 1.67, 2.5, 5.0),
     seeds=SEEDS,
-    train=Training(
-        length="12ep", schedule="step", decay_at=("4ep", "8ep"), weight_decay=1e-4
-    ),
+    train=Training(length="12ep", schedule="step", decay_at=("4ep", "8ep"), weight_decay=1e-4),
 )
 """Gonon et al. 2024, table 1 in small: magnitudes against path costs, rewound to epoch 1."""
 
 PRESETS: Mapping[str, Study] = MappingProxyType(
-    {
-        study.name: study
-        for study in (WEIGHT_FACTORIZATION, PLAIN_L1, SKETCHING, PATHS)
-    }
+    {study.name: study for study in (WEIGHT_FACTORIZATION, PLAIN_L1, SKETCHING, PATHS)}
 )
 """By name."""

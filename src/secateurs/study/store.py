@@ -9,7 +9,9 @@ writes.
       writer.lock   held by the one process that writes
 """
 
+import fcntl
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,12 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secateurs.errors import StoreError
-from secateurs.study.keeping import database
-from secateurs.study.keeping.artefacts import Artefacts
-from secateurs.study.keeping.row import ENDED, SUMMARY, Row, row_of
+from secateurs.study import database
+from secateurs.study.artefacts import Artefacts
+from secateurs.study.database import ENDED, SUMMARY, Row, row_of, told
 
-if TYPE_CHECKING:  # reading rows must not wait for torch
+if TYPE_CHECKING:
     from torch import Tensor
+
 
 _COLUMNS = ", ".join(SUMMARY)
 
@@ -59,9 +62,7 @@ class Store:
     def open(cls, folder: str | Path) -> "Store":
         """The store in this folder, which must be there."""
         if not (Path(folder) / "study.db").is_file():
-            raise StoreError(
-                f"{folder} holds no study: run one with `secateurs study run FILE`."
-            )
+            raise StoreError(f"{folder} holds no study: run one with `secateurs study run FILE`.")
         return cls(Path(folder))
 
     def close(self) -> None:
@@ -83,24 +84,15 @@ class Store:
         more = ", details" if details else ""
         # −1: not part of the study any more, though its result is kept.
         where = " WHERE position >= 0" + ("" if hidden else " AND hidden = 0")
-        found = self._read(
-            f"SELECT {_COLUMNS}{more} FROM runs{where} ORDER BY position"
-        )
-        return [
-            row_of(_summary(line), line["details"] if details else None)
-            for line in found
-        ]
+        found = self._read(f"SELECT {_COLUMNS}{more} FROM runs{where} ORDER BY position")
+        return [row_of(_summary(line), line["details"] if details else None) for line in found]
 
     def row(self, key: str) -> Row:
         """One row by its key, or by the beginning of it."""
-        found = self._read(
-            f"SELECT {_COLUMNS}, details FROM runs WHERE key LIKE ? || '%'", key
-        )
+        found = self._read(f"SELECT {_COLUMNS}, details FROM runs WHERE key LIKE ? || '%'", key)
         if len(found) != 1:
             many = f"{len(found)} runs begin with" if found else "no run has the key"
-            raise StoreError(
-                f"{many} {key!r}; `secateurs study status` lists the keys."
-            )
+            raise StoreError(f"{many} {key!r}; `secateurs study status` lists the keys.")
         return row_of(_summary(found[0]), found[0]["details"])
 
     def counts(self) -> dict[str, int]:
@@ -177,9 +169,7 @@ class Store:
         """Change some columns of a run: state, reason, progress."""
         names = ", ".join(f"{name} = ?" for name in columns)
         with self.writing() as db:
-            db.execute(
-                f"UPDATE runs SET {names} WHERE key = ?", (*columns.values(), key)
-            )
+            db.execute(f"UPDATE runs SET {names} WHERE key = ?", (*columns.values(), key))
 
     def note_progress(self, shares: Mapping[str, float]) -> None:
         """How far runs are, from 0 to 1; a run that is no longer running keeps what it has."""
@@ -191,9 +181,7 @@ class Store:
 
     def forget(self, key: str, *purposes: str) -> None:
         """Drop artefacts of a run; without purposes, all."""
-        some = (
-            f" AND purpose IN ({', '.join('?' * len(purposes))})" if purposes else ""
-        )
+        some = f" AND purpose IN ({', '.join('?' * len(purposes))})" if purposes else ""
         with self.writing() as db:
             db.execute(f"DELETE FROM held WHERE key = ?{some}", (key, *purposes))
 
@@ -284,3 +272,46 @@ def _summary(line: sqlite3.Row) -> dict[str, Any]:
 def now() -> str:
     """The time as text, in UTC; for readers only: nothing is decided by clocks."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+# One writer: the process that holds a lock on `writer.lock`, which the system takes back when it
+# dies.
+
+
+def being_written(folder: Path) -> bool:
+    """Whether some process writes to this store now."""
+    try:
+        with open(folder / "writer.lock", encoding="utf-8") as file:
+            # A shared lock, which goes with the file a moment
+            # later: nobody is kept from writing.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # somebody holds it
+        return True
+    return False
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Be the one process that writes to this store; refused while another is."""
+    with told(folder):
+        # "a+" leaves what is in it: the number of the process that holds the lock.
+        file = open(folder / "writer.lock", "a+", encoding="utf-8")  # noqa: SIM115  (closed below)
+    # The lock ends with the file, however this process ends.
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            who = file.read().strip() or "unknown"
+            raise StoreError(
+                f"{folder} is being written by another process ({who}): wait for it or stop it. "
+                f"Watch it with "
+                "`secateurs study status`."
+            ) from None
+        with told(folder):
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield

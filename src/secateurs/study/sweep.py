@@ -11,12 +11,59 @@ from types import FrameType
 from typing import Any
 
 from secateurs.errors import ArgumentError, StoreError
-from secateurs.study.config import Study
+from secateurs.study.config import ENGINES, How, Study, Watcher
 from secateurs.study.driver import Sweep
-from secateurs.study.how import ENGINES, How, Watcher
-from secateurs.study.keeping.lock import only_writer
-from secateurs.study.ready import check_ready
-from secateurs.study.store import Store
+from secateurs.study.store import Store, only_writer
+
+# What would fail in every run, asked before the first: the device, functions that workers need.
+
+
+def check_ready(study: Study, how: How) -> None:
+    """Refuse a device that is not there, and functions that no worker process could find.
+
+    Raises:
+        ArgumentError: what it is, and the way out.
+    """
+    # The nodes of a cluster are other machines, and Ray carries functions by their code.
+    if how.engine == "ray":
+        return
+    if how.device:
+        _check_device(how.device)
+    if how.engine == "local":
+        for kind, make in _own(study):
+            _check_found(kind, make)
+
+
+def _check_device(name: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    # A build of torch without CUDA raises AssertionError, an unknown name RuntimeError.
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ArgumentError(
+            f"device={name!r} cannot be used here: {str(error).splitlines()[0]} "
+            "Leave it out to take what the machine has."
+        ) from error
+
+
+def _own(study: Study) -> Iterator[tuple[str, Any]]:
+    for net in study.model:
+        yield "model", net.make
+    for data in study.data:
+        yield "data", data.make
+    for metric in study.metrics.values():
+        yield "metrics", metric
+
+
+def _check_found(kind: str, make: Any) -> None:
+    """A worker is another process: it finds a function by its name in its module."""
+    name = getattr(make, "__qualname__", "")
+    if "<" in name:
+        raise ArgumentError(
+            f"{kind}: worker processes cannot find {name}, which has no name in its module. "
+            "Define it with def at the top of a file, or run with engine='here'."
+        )
 
 
 class Stopped(ArgumentError):
@@ -24,9 +71,7 @@ class Stopped(ArgumentError):
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
-        super().__init__(
-            "stopped; everything is saved. Go on with `secateurs study resume`."
-        )
+        super().__init__("stopped; everything is saved. Go on with `secateurs study resume`.")
 
 
 def run(
@@ -66,9 +111,7 @@ def run(
         return _driven(study, Store.create(store or f"{study.name}.study"), how, told)
 
 
-def _driven(
-    study: Study, opened: Store, how: How, watchers: tuple[Watcher, ...]
-) -> Store:
+def _driven(study: Study, opened: Store, how: How, watchers: tuple[Watcher, ...]) -> Store:
     """Drive the runs; the store comes back open, or is closed where something went wrong."""
     try:
         with only_writer(opened.folder):
@@ -96,7 +139,7 @@ def _shown(watchers: tuple[Watcher, ...] | None) -> Iterator[tuple[Watcher, ...]
     if watchers is not None or not sys.stderr.isatty():
         yield watchers or ()
         return
-    from secateurs.study.watching.show import shown_here
+    from secateurs.study.watching import shown_here
 
     table = shown_here()
     try:
@@ -124,9 +167,10 @@ def _engine(name: str) -> Any:
         from secateurs.study.engines.ray import drive
 
         return drive
-    from secateurs.study.engines import here, local
+    from secateurs.study.engines import local
+    from secateurs.study.engines import local as here
 
-    return local.drive if name == "local" else here.drive
+    return local.drive if name == "local" else here.drive_in_process
 
 
 @contextmanager
@@ -142,10 +186,7 @@ def _listening(sweep: Sweep) -> Iterator[None]:
             raise KeyboardInterrupt
         sweep.stop = signum
 
-    before = {
-        number: signal.signal(number, asked)
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

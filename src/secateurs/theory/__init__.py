@@ -63,12 +63,7 @@ from secateurs.theory.sketching import (
     sketch_probabilities,
     theorem_44,
 )
-from secateurs.theory.tangent_kernel import (
-    NtkConstants,
-    NtkSketch,
-    ntk_sketch,
-    theorem_72,
-)
+from secateurs.theory.tangent_kernel import NtkConstants, NtkSketch, ntk_sketch, theorem_72
 
 __all__ = [
     "LATALA_CONSTANT",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, CaptureError, ParameterError, TheoryError
 from secateurs.graph import Activation, Affine, Node, Pool, State, Structural, capture
-from secateurs.misfits import not_real
+from secateurs.parameters import not_real
 from secateurs.theory.guarantee import check_whole, check_widths
 from secateurs.theory.laws import Between
 from secateurs.theory.random_matrices import half_spectrum
@@ -146,19 +146,14 @@ def _always(constant: float) -> Callable[[Any], float | str]:
 
 def _softplus(module: nn.Softplus) -> float | str:
     # Above the threshold torch returns x itself, a jump of log(1 + e^−threshold)/β.
-    return (
-        1.0
-        if module.threshold >= 20
-        else f"jumps at its threshold of {module.threshold:g}"
-    )
+    return 1.0 if module.threshold >= 20 else f"jumps at its threshold of {module.threshold:g}"
 
 
 def _pool(module: nn.MaxPool2d | nn.AvgPool2d) -> float | str:
     # Windows that do not overlap: each entry counts once, so the constant is 1. For
     # others `pool_constant` counts how often.
     apart = all(
-        s >= k
-        for s, k in zip(_pair(module.stride), _pair(module.kernel_size), strict=True)
+        s >= k for s, k in zip(_pair(module.stride), _pair(module.kernel_size), strict=True)
     )
     if getattr(module, "return_indices", False):
         return "returns indices"
@@ -174,11 +169,7 @@ def _batch_norm(module: nn.BatchNorm1d) -> float | str:
         return "divides by the statistics of the batch"
     # In evaluation mode batch norm is a diagonal map: its norm is the largest slope.
     slope = (module.running_var.double() + module.eps).rsqrt()
-    return float(
-        (slope if module.weight is None else slope * module.weight.detach())
-        .abs()
-        .max()
-    )
+    return float((slope if module.weight is None else slope * module.weight.detach()).abs().max())
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -191,9 +182,7 @@ def _leaky(slope: float) -> float:
 
 LIPSCHITZ: dict[type[nn.Module], Callable[[Any], float | str]] = {
     **dict.fromkeys((nn.Identity, nn.Flatten, nn.Unflatten), _always(1.0)),
-    **dict.fromkeys(
-        (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), _always(1.0)
-    ),
+    **dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), _always(1.0)),
     **dict.fromkeys((nn.AlphaDropout, nn.FeatureAlphaDropout), _always(1.0)),
     **dict.fromkeys(
         (nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Tanh, nn.Softsign, nn.Softshrink),
@@ -201,9 +190,7 @@ LIPSCHITZ: dict[type[nn.Module], Callable[[Any], float | str]] = {
     ),
     **dict.fromkeys((nn.Tanhshrink, nn.LogSigmoid), _always(1.0)),
     # For x < 0 CELU has the slope e^{x/α}, which grows without end where α < 0.
-    nn.CELU: lambda module: (
-        1.0 if module.alpha > 0 else "grows without bound for alpha < 0"
-    ),
+    nn.CELU: lambda module: 1.0 if module.alpha > 0 else "grows without bound for alpha < 0",
     nn.Sigmoid: _always(1 / 4),
     nn.Hardsigmoid: _always(1 / 6),
     nn.Softplus: _softplus,
@@ -253,9 +240,7 @@ class Obstacle:
 
 
 Step: TypeAlias = Layer | Passage
-GIVE_WIDTHS = (
-    "Give plan() the widths instead to reason about a plain chain of that size."
-)
+GIVE_WIDTHS = "Give plan() the widths instead to reason about a plain chain of that size."
 
 
 # Lipschitz constants, in the 2-norm, of what a captured graph holds between two layers.
@@ -321,9 +306,7 @@ def affine_step(
         return Obstacle(text=f"{node.place} on {node.shape}")
     direct = None if node.weight is None else node.weight.direct
     name = (direct or node.place.module).removesuffix(".weight")
-    return Layer(
-        name=name, weight=weight if axes.weight_out == 0 else weight.T, bias=bias
-    )
+    return Layer(name=name, weight=weight if axes.weight_out == 0 else weight.T, bias=bias)
 
 
 # Sizes of maps in a chain of convolutions, and the circular convolution that contains each of
@@ -377,9 +360,7 @@ def conv_output(conv: nn.Conv2d, shape: Sequence[int], name: str) -> tuple[int, 
             f"{name}: the kernel reaches over {reach} (dilation included), more than the padded map"
             f" {tuple(padded)} that it would see at this input_size."
         )
-    return tuple(
-        (n - k) // s + 1 for n, k, s in zip(padded, reach, conv.stride, strict=True)
-    )
+    return tuple((n - k) // s + 1 for n, k, s in zip(padded, reach, conv.stride, strict=True))
 
 
 def frequency_map(conv: nn.Conv2d, size: Sequence[int]) -> tuple[int, ...]:
@@ -400,8 +381,7 @@ def repeats(conv: nn.Conv2d, size: Sequence[int]) -> float:
     if conv.padding_mode != "circular":
         return 1.0
     outputs = [
-        n + pad - k + 1
-        for n, pad, k in zip(size, _padding(conv), _reach(conv), strict=True)
+        n + pad - k + 1 for n, pad, k in zip(size, _padding(conv), _reach(conv), strict=True)
     ]
     return math.sqrt(
         # −(−a // b) is the quotient rounded up, in whole numbers.
@@ -410,9 +390,7 @@ def repeats(conv: nn.Conv2d, size: Sequence[int]) -> float:
 
 
 def _reach(conv: nn.Conv2d) -> tuple[int, ...]:
-    return tuple(
-        d * (k - 1) + 1 for d, k in zip(conv.dilation, conv.kernel_size, strict=True)
-    )
+    return tuple(d * (k - 1) + 1 for d, k in zip(conv.dilation, conv.kernel_size, strict=True))
 
 
 def _padding(conv: nn.Conv2d) -> tuple[int, ...]:
@@ -427,9 +405,7 @@ def _padding(conv: nn.Conv2d) -> tuple[int, ...]:
 # Zero and the biases on their way through a chain: what the theorems call σ_k(b_k).
 
 
-def walk(
-    steps: Sequence[Step], x: Tensor
-) -> tuple[tuple[Between, ...], list[tuple[int, ...]]]:
+def walk(steps: Sequence[Step], x: Tensor) -> tuple[tuple[Between, ...], list[tuple[int, ...]]]:
     """What lies between the layers, and the shape that each of them takes (last: that of the
     output).
     """
@@ -439,9 +415,7 @@ def walk(
             found.append(passed.between())
             shapes.append(tuple(passed.bias.shape))
             bias = _bias(step, passed.bias)
-            passed = _Passed(
-                width=step.weight.shape[0], bias=bias, zero=torch.zeros_like(bias)
-            )
+            passed = _Passed(width=step.weight.shape[0], bias=bias, zero=torch.zeros_like(bias))
         else:
             passed = passed.through(step)
     return (*found, passed.between()), [*shapes, tuple(passed.bias.shape)]
@@ -474,9 +448,7 @@ class _Passed:
         # The part of σ(b) that the bias causes, as the triangle inequality has it; the
         # rest is σ(0).
         added = max(0.0, float(self.bias.norm()) - rest)
-        return Between(
-            lipschitz=self.lipschitz, bias=added, rest=rest / math.sqrt(self.width)
-        )
+        return Between(lipschitz=self.lipschitz, bias=added, rest=rest / math.sqrt(self.width))
 
 
 def _bias(layer: Layer, x: Tensor) -> Tensor:
@@ -496,9 +468,7 @@ def _bias(layer: Layer, x: Tensor) -> Tensor:
             f" {tuple(x.shape[1:])}). With convolutions, check input_size."
         )
     bias = (
-        torch.zeros(rows, dtype=torch.float64)
-        if layer.bias is None
-        else layer.bias.double().cpu()
+        torch.zeros(rows, dtype=torch.float64) if layer.bias is None else layer.bias.double().cpu()
     )
     return bias.view(1, -1, *[1] * (len(shape) - 2)).expand(shape).clone()
 
@@ -511,9 +481,7 @@ _TINY = torch.finfo(torch.float64).tiny
 
 def entry_range(weight: Tensor) -> float:
     """K of one layer: max|w| √(taps · max(rows, columns))."""
-    return float(weight.abs().max()) * math.sqrt(
-        weight[0, 0].numel() * max(weight.shape[:2])
-    )
+    return float(weight.abs().max()) * math.sqrt(weight[0, 0].numel() * max(weight.shape[:2]))
 
 
 def deviation(weight: Tensor) -> float:
@@ -547,9 +515,7 @@ def convolutional(
     """The chain of these steps, maps followed from the input on."""
     convs, linear = _parts(layers)
     size = entry_size(input_size)
-    between, shapes = walk(
-        steps, torch.zeros(1, convs[0].in_channels, *size, dtype=torch.float64)
-    )
+    between, shapes = walk(steps, torch.zeros(1, convs[0].in_channels, *size, dtype=torch.float64))
     # Behind the walk, which names the layer that does not take what it gets.
     _check_channels(convs)
     maps = [shape[2:] for shape in shapes]
@@ -561,14 +527,10 @@ def convolutional(
             half_spectrum(frequency_map(c, s), t)
             for c, s, t in zip(convs, maps, taps, strict=False)
         ),
-        repeats=tuple(
-            repeats(conv, size) for conv, size in zip(convs, maps, strict=False)
-        ),
+        repeats=tuple(repeats(conv, size) for conv, size in zip(convs, maps, strict=False)),
         # Positions per channel of what the flattening hands on.
         last_map=linear[0].weight.shape[1] // convs[-1].out_channels,
-        filter_norms=tuple(
-            filter_sizes(layer.weight) for layer in layers[1 : len(convs)]
-        ),
+        filter_norms=tuple(filter_sizes(layer.weight) for layer in layers[1 : len(convs)]),
     )
 
 
@@ -625,9 +587,7 @@ def given_convs(chain: Chain, size: tuple[int, int], kernel: int) -> Chain:
     """Circular convolutions of kernel × kernel taps that keep their maps, then a linear layer."""
     check_whole(kernel=kernel)
     if kernel > min(size):
-        raise ArgumentError(
-            f"kernel = {kernel} is larger than the map of {size[0]} x {size[1]}."
-        )
+        raise ArgumentError(f"kernel = {kernel} is larger than the map of {size[0]} x {size[1]}.")
     # One linear layer at the end, l − 1 convolutions before it.
     convs = len(chain.widths) - 2
     return replace(
@@ -646,10 +606,7 @@ def leaves_of(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module
     """The modules that a Sequential applies, nested ones opened; a module used twice comes
     twice.
     """
-    if (
-        not isinstance(model, nn.Sequential)
-        or type(model).forward is not nn.Sequential.forward
-    ):
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         yield name, model
         return
     for key, child in model._modules.items():
@@ -676,22 +633,16 @@ def module_step(name: str, module: nn.Module) -> Step | Obstacle:
     if isinstance(constant, str):
         return Obstacle(text=f"{kind} that {constant} ({name or 'the model itself'})")
     # A copy in float64: biases and σ(0) pass through it, and the model stays as it is.
-    return Passage(
-        name=name, lipschitz=constant, apply=deepcopy(module).eval().double().cpu()
-    )
+    return Passage(name=name, lipschitz=constant, apply=deepcopy(module).eval().double().cpu())
 
 
 # The steps of any other module, from its captured graph.
 
 
-def captured_steps(
-    model: nn.Module, size: tuple[int, int] | None
-) -> list[Step | Obstacle]:
+def captured_steps(model: nn.Module, size: tuple[int, int] | None) -> list[Step | Obstacle]:
     """The steps of a model read as a graph, node by node."""
     kinds = nn.Conv2d if size else nn.Linear
-    first = next(
-        (module for module in model.modules() if isinstance(module, kinds)), None
-    )
+    first = next((module for module in model.modules() if isinstance(module, kinds)), None)
     if first is None:
         raise TheoryError(
             f"{type(model).__name__} has no linear layer from which its input could be told."
@@ -706,10 +657,7 @@ def captured_steps(
             f" it as an nn.Sequential, for which more activations are known. {GIVE_WIDTHS}"
         ) from error
     state = graph.state(still)
-    return [
-        _node_step(node, before, state, still)
-        for before, node in pairwise(graph.nodes)
-    ]
+    return [_node_step(node, before, state, still) for before, node in pairwise(graph.nodes)]
 
 
 def _example(first: nn.Module, size: tuple[int, int] | None) -> Tensor:
@@ -719,9 +667,7 @@ def _example(first: nn.Module, size: tuple[int, int] | None) -> Tensor:
     return torch.zeros(1, int(first.in_features))  # type: ignore[arg-type]
 
 
-def _node_step(
-    node: Node, before: Node, state: State, model: nn.Module
-) -> Step | Obstacle:
+def _node_step(node: Node, before: Node, state: State, model: nn.Module) -> Step | Obstacle:
     # One path: each node reads the one just before it and nothing else.
     if node.inputs != (before.name,):
         return Obstacle(text=f"{node.place}, where paths part or meet")
@@ -748,9 +694,7 @@ def _rearranges(node: Structural, shape: tuple[int, ...]) -> bool:
     """Every value goes to one place: norms stay. Seen on values that differ."""
     # From 1 on: a 0 could not be told from padding.
     numbers = torch.arange(1.0, math.prod(shape) + 1, dtype=torch.float64)
-    return torch.equal(
-        node.function(numbers.view(shape)).flatten().sort().values, numbers
-    )
+    return torch.equal(node.function(numbers.view(shape)).flatten().sort().values, numbers)
 
 
 # A model as the chain the theorems speak of: linear maps, and functions of known Lipschitz
@@ -776,9 +720,7 @@ def steps_of(model: nn.Module, size: tuple[int, int] | None = None) -> list[Step
     if own and has_convolutions(model) and size is None:
         entry_size(None)  # says what is missing
     found = (
-        captured_steps(model, size)
-        if own
-        else [module_step(name, leaf) for name, leaf in leaves]
+        captured_steps(model, size) if own else [module_step(name, leaf) for name, leaf in leaves]
     )
     obstacles = [step.text for step in found if isinstance(step, Obstacle)]
     steps = [step for step in found if not isinstance(step, Obstacle)]
@@ -805,19 +747,11 @@ def _shared(layers: list[Layer]) -> list[str]:
     for layer in layers:
         # By memory, not by name: tied weights may hang under two names.
         names.setdefault(layer.weight.data_ptr(), []).append(layer.name)
-    return [
-        f"one weight in {len(n)} places ({', '.join(n)})"
-        for n in names.values()
-        if len(n) > 1
-    ]
+    return [f"one weight in {len(n)} places ({', '.join(n)})" for n in names.values() if len(n) > 1]
 
 
 def _check_values(steps: Sequence[Step]) -> None:
-    bad = [
-        f"{step.name or 'the model'!s}: {why}"
-        for step in steps
-        if (why := _flaw(step))
-    ]
+    bad = [f"{step.name or 'the model'!s}: {why}" for step in steps if (why := _flaw(step))]
     if bad:
         raise ParameterError(
             f"{'; '.join(bad)}. No bound follows from such weights; load or train others."
@@ -857,11 +791,7 @@ def read_chain(
     """
     if not isinstance(model_or_widths, nn.Module):
         chain = given(model_or_widths)
-        return (
-            chain
-            if kernel is None
-            else given_convs(chain, entry_size(input_size), kernel)
-        )
+        return chain if kernel is None else given_convs(chain, entry_size(input_size), kernel)
     if kernel is not None:
         raise ArgumentError(
             f"kernel = {kernel}: goes with widths; a model's kernels are read off it."
@@ -872,21 +802,13 @@ def read_chain(
     steps = steps_of(model_or_widths, size)
     layers = [step for step in steps if isinstance(step, Layer)]
     if not layers:
-        raise TheoryError(
-            f"{type(model_or_widths).__name__} has no linear layer to prune."
-        )
-    return (
-        convolutional(steps, layers, input_size)
-        if convolutions
-        else _linear(steps, layers)
-    )
+        raise TheoryError(f"{type(model_or_widths).__name__} has no linear layer to prune.")
+    return convolutional(steps, layers, input_size) if convolutions else _linear(steps, layers)
 
 
 def _linear(steps: Sequence[Step], layers: Sequence[Layer]) -> Chain:
     # Zero is carried along: what it becomes is σ(b), which print takes to be 0.
-    between, _ = walk(
-        steps, torch.zeros(1, layers[0].weight.shape[1], dtype=torch.float64)
-    )
+    between, _ = walk(steps, torch.zeros(1, layers[0].weight.shape[1], dtype=torch.float64))
     return replace(
         plain_chain(layers, between),
         magnitudes=tuple(entry_sizes(layer.weight) for layer in layers[1:-1]),

@@ -105,21 +105,17 @@ class Grams:
             # Angles in float64 although the tables are float32: a phase is a product of
             # an angle and a lag, and its error would be that of every entry.
             lasts=tuple(
-                torch.tensor(list(group), dtype=torch.float64)
-                for group in groups.values()
+                torch.tensor(list(group), dtype=torch.float64) for group in groups.values()
             ),
             tables=tuple(even_and_odd(group) for group in groups.values()),
         )
 
-    def chunks(
-        self, count: int, *, stride: int = 1
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def chunks(self, count: int, *, stride: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         """(angles, H) of at most `count` frequencies at once; with a stride, of a coarse grid of
         them.
         """
         axes = [
-            torch.arange(0, n, stride, dtype=torch.float64) * (2 * math.pi / n)
-            for n in self.size
+            torch.arange(0, n, stride, dtype=torch.float64) * (2 * math.pi / n) for n in self.size
         ]
         points = (
             torch.cartesian_prod(*axes[:-1]).reshape(-1, len(axes) - 1)
@@ -149,10 +145,7 @@ class Grams:
 
     def _sum_leading_axes(self, points: Tensor, rows: Tensor) -> Tensor:
         angles = (
-            points
-            @ torch.tensor(self.leads, dtype=torch.float64)
-            .reshape(len(self.leads), -1)
-            .T
+            points @ torch.tensor(self.leads, dtype=torch.float64).reshape(len(self.leads), -1).T
         )
         factors = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)
         return (factors.to(rows) @ rows).view(-1, self.side, self.side)
@@ -179,9 +172,7 @@ def times(packed: Tensor, vectors: Tensor) -> Tensor:
 
     As rows, Ra − Jb = (a + b)H + (a − b)Hᵀ and Rb + Ja = (a + b)Hᵀ − (a − b)H.
     """
-    turned = torch.stack(
-        (vectors[:, 0] + vectors[:, 1], vectors[:, 0] - vectors[:, 1]), dim=1
-    )
+    turned = torch.stack((vectors[:, 0] + vectors[:, 1], vectors[:, 0] - vectors[:, 1]), dim=1)
     across, down = _product(turned, packed), _product(turned, packed.mT)
     return torch.stack((across[:, 0] + down[:, 1], down[:, 0] - across[:, 1]), dim=1)
 
@@ -267,9 +258,7 @@ def loudest(kernel: Tensor, grams: Grams) -> Loudest:
     for angles, packed in grams.chunks(_TOGETHER):
         best = _search(best, angles, packed)
     found = spectral_norms(symbol(kernel, best.angles), tolerance=1e-7)
-    return Loudest(
-        value=float(found.values), residual=float(found.residual), angles=best.angles
-    )
+    return Loudest(value=float(found.values), residual=float(found.residual), angles=best.angles)
 
 
 def all_below(grams: Grams, level: float) -> bool:
@@ -277,9 +266,7 @@ def all_below(grams: Grams, level: float) -> bool:
     proof.
     """
     return all(
-        _positive(packed, level**2)
-        for _, part in grams.chunks(_TOGETHER)
-        for packed in part
+        _positive(packed, level**2) for _, part in grams.chunks(_TOGETHER) for packed in part
     )
 
 
@@ -305,8 +292,7 @@ def _pilot(grams: Grams) -> _Best:
     for angles, packed in grams.chunks(_TOGETHER, stride=_PILOT_STRIDE):
         values = _converge(packed, tolerance=0.0, max_steps=_PILOT_STEPS)
         tops += [
-            _Best(level=float(value), angles=at)
-            for value, at in zip(values, angles, strict=True)
+            _Best(level=float(value), angles=at) for value, at in zip(values, angles, strict=True)
         ]
     return max(tops, key=lambda top: top.level)
 
@@ -319,9 +305,7 @@ def _search(best: _Best, angles: Tensor, packed: Tensor) -> _Best:
         index = _louder(packed, best.level * (1 + _MARGIN) + _EMPTY)
         if index is None:
             break
-        level = float(
-            _converge(packed[index : index + 1], tolerance=1e-5, max_steps=_LIMIT)
-        )
+        level = float(_converge(packed[index : index + 1], tolerance=1e-5, max_steps=_LIMIT))
         if level > best.level:
             best = _Best(level=level, angles=angles[index])
         others = torch.arange(len(packed)) != index
@@ -334,9 +318,7 @@ def _louder(packed: Tensor, level: float) -> int | None:
     all are left.
     """
     # n/δ: the weight of a uniform start on one of n directions is 1/n on average.
-    polynomials = Polynomials(
-        level=level, enough=packed.shape[-1] / FAILURE, count=len(packed)
-    )
+    polynomials = Polynomials(level=level, enough=packed.shape[-1] / FAILURE, count=len(packed))
     now = _start(packed)
     before, size = torch.zeros_like(now), now.new_zeros(len(now), 1, 1)
     for _ in range(_LIMIT):
@@ -344,9 +326,7 @@ def _louder(packed: Tensor, level: float) -> int | None:
         alpha = torch.linalg.vecdot(new.flatten(1), now.flatten(1))[:, None, None]
         # No reorthogonalisation: the polynomials only need the three-term recurrence.
         new.addcmul_(alpha, now, value=-1).addcmul_(size, before, value=-1)
-        size = torch.linalg.vector_norm(new, dim=(1, 2), keepdim=True).clamp_min_(
-            _EMPTY
-        )
+        size = torch.linalg.vector_norm(new, dim=(1, 2), keepdim=True).clamp_min_(_EMPTY)
         polynomials.step(_flat(alpha), _flat(size))
         if polynomials.above.any():
             return int(polynomials.above.argmax())
@@ -395,9 +375,7 @@ def by_gram(kernel: Tensor, size: tuple[int, ...], certify: bool) -> OperatorNor
     """Gram matrices on the smaller side, scaled to a largest entry of 1."""
     scale = float(kernel.abs().max())
     if scale == 0:
-        return OperatorNorm(
-            value=0.0, lower=0.0, upper=0.0, exact=True, method="zero kernel"
-        )
+        return OperatorNorm(value=0.0, lower=0.0, upper=0.0, exact=True, method="zero kernel")
     kernel = (
         # Transposing in and out transposes each P(ω), which keeps its norm.
         kernel if kernel.shape[1] <= kernel.shape[0] else kernel.transpose(0, 1)
@@ -461,9 +439,7 @@ def lemma_7(weight: Tensor, input_size: int | Sequence[int]) -> Tensor:
     return values.flatten().sort(descending=True).values
 
 
-def circular_norm(
-    conv: ConvMap, size: tuple[int, ...], certify: bool
-) -> OperatorNorm:
+def circular_norm(conv: ConvMap, size: tuple[int, ...], certify: bool) -> OperatorNorm:
     """The circular convolution on maps of `size`, which the stride divides.
 
     A grouped convolution is a direct sum: its norm is the largest of its groups'.
@@ -471,15 +447,11 @@ def circular_norm(
     size = tuple(n // s for n, s in zip(size, conv.stride, strict=True))
     # Groups touch different channels, so the map is a direct sum.
     parts = conv.kernel.chunk(conv.groups)
-    found = [
-        _circular_group(polyphase(part, conv.stride), size, certify) for part in parts
-    ]
+    found = [_circular_group(polyphase(part, conv.stride), size, certify) for part in parts]
     return found[0] if len(found) == 1 else largest_of(found)
 
 
-def _circular_group(
-    kernel: Tensor, size: tuple[int, ...], certify: bool
-) -> OperatorNorm:
+def _circular_group(kernel: Tensor, size: tuple[int, ...], certify: bool) -> OperatorNorm:
     kernel, size = without_repeats(fold(kernel, size), size)
     if not is_dense(kernel):
         return by_gram(kernel, size, certify)

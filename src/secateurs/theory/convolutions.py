@@ -90,9 +90,7 @@ def polyphase(kernel: Tensor, stride: Sequence[int]) -> Tensor:
     return kernel
 
 
-def without_repeats(
-    kernel: Tensor, size: tuple[int, ...]
-) -> tuple[Tensor, tuple[int, ...]]:
+def without_repeats(kernel: Tensor, size: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
     """Kernel and map with the same norm at the fewest frequencies.
 
     Zero borders of the kernel go: a circular shift changes no norm. Along an axis with one tap all
@@ -103,17 +101,13 @@ def without_repeats(
         if len(used):
             # A shift only multiplies P(ω) by a phase.
             kernel = kernel.narrow(axis, int(used[0]), int(used[-1] - used[0]) + 1)
-    return kernel, tuple(
-        1 if k == 1 else n for k, n in zip(kernel.shape[2:], size, strict=True)
-    )
+    return kernel, tuple(1 if k == 1 else n for k, n in zip(kernel.shape[2:], size, strict=True))
 
 
 # What a convolution's arguments mean, and which are refused: sizes, padding, stride, dilation.
 
 PaddingMode = Literal["zeros", "circular", "reflect", "replicate"]
-Padding: TypeAlias = (
-    "Literal['circular', 'zeros'] | int | Sequence[int | tuple[int, int]]"
-)
+Padding: TypeAlias = "Literal['circular', 'zeros'] | int | Sequence[int | tuple[int, int]]"
 Rows: TypeAlias = tuple[tuple[int, int], ...]
 """Rows added before and after the map, for each axis."""
 
@@ -124,14 +118,10 @@ def sides(weight: Tensor, size: int | Sequence[int]) -> tuple[int, ...]:
     return (size,) * (weight.ndim - 2) if isinstance(size, int) else tuple(size)
 
 
-def per_axis(
-    name: str, value: int | Sequence[int], size: Sequence[int]
-) -> tuple[int, ...]:
+def per_axis(name: str, value: int | Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
     """One number for each axis of the map, all at least 1."""
     numbers = (value,) * len(size) if isinstance(value, int) else tuple(value)
-    if len(numbers) != len(size) or not all(
-        isinstance(n, int) and n >= 1 for n in numbers
-    ):
+    if len(numbers) != len(size) or not all(isinstance(n, int) and n >= 1 for n in numbers):
         raise ArgumentError(
             f"{name} = {value!r}: give a whole number >= 1, or one for each of the {len(size)}"
             " axes."
@@ -193,9 +183,7 @@ def legal(rows: Rows, size: Sequence[int], mode: PaddingMode) -> Rows:
     """torch wraps around at most once, and reflects without the edge."""
     # Reflecting leaves the edge out, so it has one row less to give.
     room = {"circular": 0, "reflect": -1}.get(mode)
-    if room is not None and any(
-        max(pair) > n + room for pair, n in zip(rows, size, strict=True)
-    ):
+    if room is not None and any(max(pair) > n + room for pair, n in zip(rows, size, strict=True)):
         raise ArgumentError(
             f"padding {rows} is more than a map of {tuple(size)} gives with padding_mode={mode!r}."
         )
@@ -218,17 +206,11 @@ def checked(weight: Tensor, size: Sequence[int], *, groups: int) -> Tensor:
         or weight.numel() == 0
     ):
         raise ArgumentError("weight must hold finite real floating-point values.")
-    return (
-        weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
-    )
+    return weight if weight.dtype in (torch.float32, torch.float64) else weight.float()
 
 
 def fits(kernel: Tensor, size: Sequence[int], rows: Rows) -> None:
-    wide = [
-        k
-        for k, n, pair in zip(kernel.shape[2:], size, rows, strict=True)
-        if k > n + sum(pair)
-    ]
+    wide = [k for k, n, pair in zip(kernel.shape[2:], size, rows, strict=True) if k > n + sum(pair)]
     if wide:
         raise ArgumentError(
             f"the kernel reaches over {tuple(kernel.shape[2:])} (dilation included), more than the"
@@ -259,24 +241,17 @@ class ConvMap:
 
     @property
     def padded(self) -> tuple[int, ...]:
-        return tuple(
-            n + sum(pair) for n, pair in zip(self.size, self.rows, strict=True)
-        )
+        return tuple(n + sum(pair) for n, pair in zip(self.size, self.rows, strict=True))
 
     @property
     def turns(self) -> tuple[float, ...]:
         """How often the outputs run through the map, along each axis (before the stride)."""
         reach = self.kernel.shape[2:]
-        return tuple(
-            (m - k + 1) / n
-            for m, k, n in zip(self.padded, reach, self.size, strict=True)
-        )
+        return tuple((m - k + 1) / n for m, k, n in zip(self.padded, reach, self.size, strict=True))
 
     def __call__(self, x: Tensor) -> Tensor:
         # The convolution pads by itself where it can: no copy of the map.
-        plain = self.mode == "zeros" and all(
-            before == after >= 0 for before, after in self.rows
-        )
+        plain = self.mode == "zeros" and all(before == after >= 0 for before, after in self.rows)
         if not plain:
             x = F.pad(
                 x,
@@ -310,17 +285,13 @@ def conv_map(
     weight = checked(weight, size, groups=groups)
     kernel = dilate(weight.detach(), spread)
     if padding_mode not in MODES:
-        raise ArgumentError(
-            f"padding_mode = {padding_mode!r}: give one of {', '.join(MODES)}."
-        )
+        raise ArgumentError(f"padding_mode = {padding_mode!r}: give one of {', '.join(MODES)}.")
     circular = isinstance(padding, str) and padding == "circular"
     fits(kernel, size, ((0, 0),) * len(size) if circular else rows(padding, kernel))
     return ConvMap(
         kernel=kernel,
         size=size,
-        rows=legal(
-            rows(padding, kernel), size, "circular" if circular else padding_mode
-        ),
+        rows=legal(rows(padding, kernel), size, "circular" if circular else padding_mode),
         mode="circular" if circular else padding_mode,
         stride=steps,
         groups=groups,
@@ -369,9 +340,7 @@ def multiplicity(mode: PaddingMode, size: int, pair: tuple[int, int]) -> int:
     if mode == "zeros":
         return 1
     # Numbering the entries and counting them after padding: torch's own rules decide.
-    places = F.pad(
-        torch.arange(size, dtype=torch.float64)[None, None], pair, mode=mode
-    )
+    places = F.pad(torch.arange(size, dtype=torch.float64)[None, None], pair, mode=mode)
     return int(places.long().flatten().bincount().max())
 
 
@@ -380,6 +349,5 @@ def repeats(conv: ConvMap) -> int:
     are independent.
     """
     return math.prod(
-        multiplicity(conv.mode, n, pair)
-        for n, pair in zip(conv.size, conv.rows, strict=True)
+        multiplicity(conv.mode, n, pair) for n, pair in zip(conv.size, conv.rows, strict=True)
     )

@@ -64,9 +64,7 @@ class Guarantee:
     @property
     def failed(self) -> tuple[Condition, ...]:
         """The conditions that do not hold."""
-        return tuple(
-            condition for condition in self.conditions if not condition.holds
-        )
+        return tuple(condition for condition in self.conditions if not condition.holds)
 
     @property
     def vacuous(self) -> bool:
@@ -84,9 +82,7 @@ class Guarantee:
     def require(self) -> "Guarantee":
         """This guarantee, or an error that names every condition that fails, with the numbers."""
         if self.failed:
-            raise TheoryError(
-                f"{self.theorem} does not apply: {'; '.join(map(str, self.failed))}."
-            )
+            raise TheoryError(f"{self.theorem} does not apply: {'; '.join(map(str, self.failed))}.")
         return self
 
 
@@ -110,9 +106,7 @@ class Needed:
         return (
             # The slack keeps a width that is met exactly from being rounded up to the
             # next one.
-            float(max(1, math.ceil(10**exponent - 1e-9)))
-            if exponent < 300
-            else math.inf
+            float(max(1, math.ceil(10**exponent - 1e-9))) if exponent < 300 else math.inf
         )
 
 
@@ -133,10 +127,7 @@ def check_unit(**values: float) -> None:
 
 def check_positive(**values: float) -> None:
     """Every value is positive and finite."""
-    wrong = [
-        f"{name} = {value:g} is not positive and finite"
-        for name, value in values.items()
-    ]
+    wrong = [f"{name} = {value:g} is not positive and finite" for name, value in values.items()]
     _refuse(
         [
             text
@@ -146,9 +137,7 @@ def check_positive(**values: float) -> None:
     )
 
 
-def check_counts(
-    counts: Sequence[int] | None, layers: int, alpha: float | None
-) -> list[int]:
+def check_counts(counts: Sequence[int] | None, layers: int, alpha: float | None) -> list[int]:
     """How much each inner layer loses, where it is not α that says so."""
     if (counts is None) == (alpha is None):
         raise ArgumentError(
@@ -156,15 +145,9 @@ def check_counts(
         )
     found = list(counts or ())
     if len(found) != layers:
-        raise ArgumentError(
-            f"counts has {len(found)} entries; there are {layers} inner layers."
-        )
+        raise ArgumentError(f"counts has {len(found)} entries; there are {layers} inner layers.")
     _refuse(
-        [
-            f"counts holds {n!r}, not a number of entries"
-            for n in found
-            if _not_whole(n) and n != 0
-        ]
+        [f"counts holds {n!r}, not a number of entries" for n in found if _not_whole(n) and n != 0]
     )
     return found
 

@@ -219,13 +219,9 @@ class Links:
     failure: float = 0.0
 
 
-def link(
-    norm: float, failure: float, *, change: float = 0.0, removed: int = 0
-) -> Links:
+def link(norm: float, failure: float, *, change: float = 0.0, removed: int = 0) -> Links:
     """What is kept of a layer is at most the layer and the pruned part together."""
-    return Links(
-        norm=norm, kept=norm + change, change=change, removed=removed, failure=failure
-    )
+    return Links(norm=norm, kept=norm + change, change=change, removed=removed, failure=failure)
 
 
 def guarantee_of(
@@ -280,13 +276,9 @@ def telescope(
             contribution=reach * part,
             failure=layer.failure,
         )
-        for layer, part in zip(
-            layers, _contributions(widths, layers, behind), strict=True
-        )
+        for layer, part in zip(layers, _contributions(widths, layers, behind), strict=True)
     )
-    moved = math.prod(b.lipschitz for b in behind) * math.prod(
-        layer.norm for layer in layers
-    )
+    moved = math.prod(b.lipschitz for b in behind) * math.prod(layer.norm for layer in layers)
     return bounds, reach * moved
 
 
@@ -300,9 +292,7 @@ def _contributions(
     for width, layer, sigma in zip(widths[1:], layers, behind[1:], strict=True):
         # Not computed where nothing changes: 0 · ∞ would be NaN in a very wide or
         # deep chain.
-        parts = [
-            sigma.lipschitz * layer.kept * part if part else 0.0 for part in parts
-        ]
+        parts = [sigma.lipschitz * layer.kept * part if part else 0.0 for part in parts]
         added = sigma.lipschitz * layer.change * size if layer.change else 0.0
         parts.append(added)
         moved = sigma.lipschitz * layer.norm * size

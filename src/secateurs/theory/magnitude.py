@@ -73,9 +73,7 @@ def order_moment(rank: int, count: int, *, power: int, bound: float = 1.0) -> fl
     """
     check_rank(rank, count)
     check_positive(bound=bound)
-    return bound**power * math.prod(
-        (rank + i) / (count + 1 + i) for i in range(power)
-    )
+    return bound**power * math.prod((rank + i) / (count + 1 + i) for i in range(power))
 
 
 def threshold_quantile(rank: int, count: int, *, failure: float) -> float:
@@ -90,9 +88,7 @@ def check_rank(rank: int, count: int) -> None:
     """A rank among that many weights."""
     check_whole(rank=rank, count=count)
     if not 1 <= rank <= count:
-        raise ArgumentError(
-            f"rank = {rank} is not in 1..{count}, the number of weights."
-        )
+        raise ArgumentError(f"rank = {rank} is not in 1..{count}, the number of weights.")
 
 
 # What the explicit theorems are asked: how much each inner layer loses, its scale, the setting.
@@ -115,17 +111,9 @@ def layer_scales(scale: float | Sequence[float], depth: int) -> list[float]:
     """K of every layer, from one or from a sequence."""
     scales = list(scale) if isinstance(scale, Sequence) else [scale] * depth
     if len(scales) != depth:
-        raise ArgumentError(
-            f"scale has {len(scales)} entries; there are {depth} layers."
-        )
+        raise ArgumentError(f"scale has {len(scales)} entries; there are {depth} layers.")
     for k, value in enumerate(scales, start=1):
-        check_positive(
-            **{
-                f"scale of layer {k}"
-                if isinstance(scale, Sequence)
-                else "scale": value
-            }
-        )
+        check_positive(**{f"scale of layer {k}" if isinstance(scale, Sequence) else "scale": value})
     return scales
 
 
@@ -176,9 +164,7 @@ def theorem_1(
     constants = constants or lemma_3(scale)
     step = float(width) ** -alpha
     form = _printed if as_printed else _tight
-    error, probability = form(
-        depth, step, constants, latala_c2(scale, constant), width
-    )
+    error, probability = form(depth, step, constants, latala_c2(scale, constant), width)
     return Guarantee(
         theorem="Theorem 1 as printed" if as_printed else "Theorem 1",
         error=lipschitz * error,
@@ -217,17 +203,11 @@ def theorem_1_width(
     'probability of the pruned part (34)'
     """
     check_depth(depth)
-    check_positive(
-        epsilon=epsilon, scale=scale, lipschitz=lipschitz, constant=constant
-    )
+    check_positive(epsilon=epsilon, scale=scale, lipschitz=lipschitz, constant=constant)
     check_unit(alpha=alpha, delta=delta)
     constants = constants or lemma_3(scale)
     # In powers of ten: the widths that print asks for exceed every float.
-    factor = (
-        doublings(depth - 2)
-        + math.log10(lipschitz)
-        + (depth - 1) * math.log10(constants.c0)
-    )
+    factor = doublings(depth - 2) + math.log10(lipschitz) + (depth - 1) * math.log10(constants.c0)
     pruned = (depth**2 - 2) * latala_c2(scale, constant) / delta
     norms = (math.log(1 / delta) + math.log(depth**2 - 2)) / (4 * constants.delta0)
     return Needed(
@@ -297,9 +277,7 @@ def change_below(
 # The largest magnitude that goes in each layer: known, or a quantile of its order statistic.
 
 
-def known_levels(
-    law: Law, thresholds: Sequence[float] | None, inner: int
-) -> list[float] | None:
+def known_levels(law: Law, thresholds: Sequence[float] | None, inner: int) -> list[float] | None:
     """The thresholds given, checked against the law; None where they follow from it."""
     magnitude_law(law)
     if (law == "bounded") != (thresholds is not None):
@@ -327,9 +305,7 @@ def level_of(
     """The threshold in the unit of the layer: zero when nothing is pruned, the top when all is."""
     size = shape[0] * shape[1]
     if count > size:
-        raise ArgumentError(
-            f"{count} entries cannot be pruned from a layer of {size}."
-        )
+        raise ArgumentError(f"{count} entries cannot be pruned from a layer of {size}.")
     if count == 0:
         return 0.0
     if known is not None:
@@ -422,21 +398,15 @@ def global_threshold(
     sizes = [rows * columns for rows, columns in shapes]
     count = sum(sizes)
     if total > count:
-        raise ArgumentError(
-            f"{total} entries cannot be pruned from layers of {count} in all."
-        )
+        raise ArgumentError(f"{total} entries cannot be pruned from layers of {count} in all.")
     if total == count:
         return law.top * max(units)
     # Hoeffding's comparison with one binomial law needs np̄ ≥ N + 1.
-    share = max(
-        threshold_quantile(total + 1, count, failure=failure), (total + 1) / count
-    )
+    share = max(threshold_quantile(total + 1, count, failure=failure), (total + 1) / count)
     return _solve(sizes, units, share, law)
 
 
-def _solve(
-    sizes: Sequence[int], units: Sequence[float], share: float, law: MagnitudeLaw
-) -> float:
+def _solve(sizes: Sequence[int], units: Sequence[float], share: float, law: MagnitudeLaw) -> float:
     """t with Σ D_k F_k(t) = share · Σ D_k."""
     if share >= 1:
         return law.top * max(units)
@@ -445,10 +415,7 @@ def _solve(
         return ends[0]
 
     def excess(t: float) -> float:
-        below = (
-            size * _cdf(law, t / unit)
-            for size, unit in zip(sizes, units, strict=True)
-        )
+        below = (size * _cdf(law, t / unit) for size, unit in zip(sizes, units, strict=True))
         return math.fsum(below) - share * sum(sizes)
 
     # Raised a little: a threshold that is too low would prove too much.
@@ -463,9 +430,7 @@ def _cdf(law: MagnitudeLaw, value: float) -> float:
         return 1.0
     if value <= law.quantile(0.0):
         return 0.0
-    return float(
-        optimize.brentq(lambda u: law.quantile(u) - value, 0.0, 1 - 1e-15, xtol=1e-15)
-    )
+    return float(optimize.brentq(lambda u: law.quantile(u) - value, 0.0, 1 - 1e-15, xtol=1e-15))
 
 
 def expected_counts(
@@ -479,10 +444,7 @@ def expected_counts(
     if total == 0:
         return [0.0] * len(sizes)
     level = _solve(sizes, units, total / sum(sizes), law)
-    return [
-        size * _cdf(law, level / unit)
-        for size, unit in zip(sizes, units, strict=True)
-    ]
+    return [size * _cdf(law, level / unit) for size, unit in zip(sizes, units, strict=True)]
 
 
 def theorem_1_global(
@@ -531,9 +493,7 @@ def theorem_1_global(
     level = global_threshold(shapes, units, total, failure=share, law=found)
     links = whole_links(found, widths, scales, share)
     expected = expected_counts(shapes, units, total, found)
-    for k, (shape, unit, mean) in enumerate(
-        zip(shapes, units, expected, strict=True), start=1
-    ):
+    for k, (shape, unit, mean) in enumerate(zip(shapes, units, expected, strict=True), start=1):
         below = min(level / unit, found.top)
         # How many fall in this layer is random; more of them only raise the bound (Jensen).
         most = min(total, shape[0] * shape[1])
@@ -555,9 +515,7 @@ def theorem_1_global(
 # Source: Qian & Klabjan (2021), appendix C.1, after Chibisov (1964), Lemma 1.
 
 
-def theorem_4(
-    rank: int, count: int, *, below: float, as_printed: bool = False
-) -> float:
+def theorem_4(rank: int, count: int, *, below: float, as_printed: bool = False) -> float:
     """Theorem 4, corrected: P(X_(m) < x) ≈ Φ((nF(x) − m)/√m), X_(m) the m-th smallest of n.
 
     The error tends to zero, uniformly in x, for n → ∞, m → ∞, m/n → 0. Print has Φ(nF(x)/√m) and
@@ -601,10 +559,7 @@ def theorem_4_gap(rank: int, count: int, *, points: int = 2001) -> float:
     low, high = max(0.0, rank - reach) / count, min(1.0, (rank + reach) / count)
     grid = [low + (high - low) * (i + 0.5) / points for i in range(points)]
     return max(
-        abs(
-            theorem_4(rank, count, below=x)
-            - exact_order_statistic(rank, count, below=x)
-        )
+        abs(theorem_4(rank, count, below=x) - exact_order_statistic(rank, count, below=x))
         for x in grid
     )
 

@@ -50,11 +50,7 @@ def map_norm(conv: ConvMap) -> tuple[float, float]:
         dtype=torch.float64,
     )
     double = replace(conv, kernel=conv.kernel.double())
-    steps = (
-        double
-        if start.numel() <= _SMALL
-        else replace(conv, kernel=conv.kernel.float())
-    )
+    steps = double if start.numel() <= _SMALL else replace(conv, kernel=conv.kernel.float())
     pair = top_pair(_normal(steps), start.to(steps.kernel))
     # A quotient never exceeds the norm, however coarse the vector: a proven lower
     # bound.
@@ -219,9 +215,7 @@ def _norm(conv: ConvMap, certify: bool) -> OperatorNorm:
     turns = [math.ceil(turn) for turn in conv.turns]
     if conv.mode == "circular" and turns == list(conv.turns) and _divides(conv):
         # Every output of the circular convolution comes equally often.
-        return circular_norm(conv, conv.size, certify).times(
-            math.sqrt(math.prod(turns))
-        )
+        return circular_norm(conv, conv.size, certify).times(math.sqrt(math.prod(turns)))
     return _bracket(conv, certify)
 
 
@@ -258,9 +252,7 @@ def _around(conv: ConvMap) -> tuple[int, ConvMap, tuple[int, ...]]:
             conv.size,
         )
     # Rows that make the stride divide the map add inputs and outputs, never take any away.
-    size = tuple(
-        -(-n // s) * s for n, s in zip(conv.padded, conv.stride, strict=True)
-    )
+    size = tuple(-(-n // s) * s for n, s in zip(conv.padded, conv.stride, strict=True))
     return repeats(conv), conv, size
 
 

@@ -114,15 +114,11 @@ def smallest_alpha(
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (
-            (low, middle) if reaches(widths, middle / 1000) else (middle, high)
-        )
+        low, high = (low, middle) if reaches(widths, middle / 1000) else (middle, high)
     return high / 1000
 
 
-def probability_of(
-    promise: Promise, widths: Sequence[int], alpha: float, epsilon: float
-) -> float:
+def probability_of(promise: Promise, widths: Sequence[int], alpha: float, epsilon: float) -> float:
     """1 − the smallest δ whose error is at most ε; 0 when none is."""
     # On a logarithmic scale: interesting failure probabilities span many powers of ten.
     low, high = -30.0, math.log10(0.999)
@@ -131,9 +127,7 @@ def probability_of(
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (
-            (low, middle)
-            if promise(widths, alpha, 10**middle).error <= epsilon
-            else (middle, high)
+            (low, middle) if promise(widths, alpha, 10**middle).error <= epsilon else (middle, high)
         )
     return 1 - 10**high
 
@@ -142,9 +136,7 @@ def total_share(shares: Shares, widths: Sequence[int], alpha: float) -> float:
     """The (expected) share of all weights of pruned layers that is removed."""
     parts = shares(widths, alpha)
     # fsum, so that the order of the layers changes no digit.
-    return math.fsum(part.size * part.share for part in parts) / sum(
-        p.size for p in parts
-    )
+    return math.fsum(part.size * part.share for part in parts) / sum(p.size for p in parts)
 
 
 def exponent_for(
@@ -169,9 +161,7 @@ def exponent_for(
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (
-            (middle, high)
-            if total_share(shares, widths, middle) > sparsity
-            else (low, middle)
+            (middle, high) if total_share(shares, widths, middle) > sparsity else (low, middle)
         )
     return high
 
@@ -300,28 +290,18 @@ def _wishes(found: Plan) -> Iterator[str]:
         else f"an error of {found.epsilon:g}"
     )
     wide = (
-        f"{found.smallest_width:.0f}"
-        if found.smallest_width < math.inf
-        else f"more than {WIDEST}"
+        f"{found.smallest_width:.0f}" if found.smallest_width < math.inf else f"more than {WIDEST}"
     )
     yield (
         f"Smallest sufficient hidden width for {goal} with probability {1 - found.delta:g}: {wide}."
     )
-    most = (
-        "nothing"
-        if found.smallest_alpha is None
-        else f"alpha = {found.smallest_alpha:g}"
-    )
-    share = (
-        "" if found.most_sparsity is None else f" ({100 * found.most_sparsity:.3g} %)"
-    )
+    most = "nothing" if found.smallest_alpha is None else f"alpha = {found.smallest_alpha:g}"
+    share = "" if found.most_sparsity is None else f" ({100 * found.most_sparsity:.3g} %)"
     yield f"The most that may be pruned at these widths for the same goal: {most}{share}."
 
 
 def _print_says(found: Plan) -> Iterator[str]:
-    limit = (
-        f"up to {found.largest_alpha:.4g}" if found.largest_alpha < 1 else "in (0, 1)"
-    )
+    limit = f"up to {found.largest_alpha:.4g}" if found.largest_alpha < 1 else "in (0, 1)"
     # After the range: below 0 no α in (0, 1) is left.
     if found.largest_alpha <= 0:
         limit = "nowhere"
@@ -333,15 +313,11 @@ def _print_says(found: Plan) -> Iterator[str]:
     word = f"vacuous{failed}" if printed.vacuous else "not vacuous"
     chance = max(0.0, printed.probability)
     yield f"{printed.theorem}: error {printed.error:.4g} with probability {chance:.4g} ({word})."
-    other = [
-        text for text in printed.assumptions[:2] if text not in found.assumptions
-    ]
+    other = [text for text in printed.assumptions[:2] if text not in found.assumptions]
     if other:
         yield f"It assumes, unlike the guarantee above: {'; '.join(other)}."
     if needed is not None:
-        width = (
-            f"{needed.width:.4g}" if needed.width < math.inf else "more than 1e300"
-        )
+        width = f"{needed.width:.4g}" if needed.width < math.inf else "more than 1e300"
         yield (
             f"For the same goal it asks for a width of {width}; its binding condition:"
             f" {needed.binding}."
@@ -437,9 +413,7 @@ def positions_drawn(
 ) -> list[Part]:
     """Drawing with replacement hits fewer positions than draws: 1 − (1 − 1/D)^N of them."""
     sizes = setting.chain.inner(widths)
-    return [
-        Part(size=d, share=_hit(d, floor_power(d, 1 - alpha * power))) for d in sizes
-    ]
+    return [Part(size=d, share=_hit(d, floor_power(d, 1 - alpha * power))) for d in sizes]
 
 
 def _hit(size: int, draws: int) -> float:
@@ -470,14 +444,10 @@ def drawn(
 def drawn_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
     """Theorem 2 as printed, with proven norm bounds."""
     options = _moments(setting) | {"norms": _norms(setting, delta)}
-    return theorem_2(
-        setting.chain.widths, alpha=alpha, as_printed=True, require=False, **options
-    )
+    return theorem_2(setting.chain.widths, alpha=alpha, as_printed=True, require=False, **options)
 
 
-def drawn_needed(
-    setting: Setting, alpha: float, epsilon: float, delta: float
-) -> Needed:
+def drawn_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
     """The widths that Theorem 2 as printed asks for."""
     options = _moments(setting) | {"norms": _norms(setting, delta)}
     depth = len(setting.scales)
@@ -577,18 +547,14 @@ def filters_by_norm(
 FILTER_ENTRIES = "±K/√(q² max(d_k, d_{k−1})), q = 1 for the linear layers"
 
 
-def _filter_counts(
-    setting: Setting, widths: Sequence[int], alpha: float
-) -> list[int]:
+def _filter_counts(setting: Setting, widths: Sequence[int], alpha: float) -> list[int]:
     """Inner linear layers lose nothing."""
     # D^{1−α/2} = d^{2−α} where D = d² filters.
     cut = [floor_power(size, 1 - alpha / 2) for size in setting.chain.inner(widths)]
     return cut + [0] * (len(widths) - 3 - len(cut))
 
 
-def _caps(
-    setting: Setting, widths: Sequence[int], counts: Sequence[int]
-) -> list[float]:
+def _caps(setting: Setting, widths: Sequence[int], counts: Sequence[int]) -> list[float]:
     """The largest ℓ¹ norm pruned of each convolution, looked up."""
     sizes = setting.chain.inner(widths)
     known = setting.chain.filter_norms
@@ -598,23 +564,17 @@ def _caps(
             " widths."
         )
     # zip stops at the convolutions: the linear layers behind lose nothing.
-    caps = [
-        level(norms, n, d) for norms, n, d in zip(known, counts, sizes, strict=False)
-    ]
+    caps = [level(norms, n, d) for norms, n, d in zip(known, counts, sizes, strict=False)]
     return caps + [0.0] * (len(counts) - len(caps))
 
 
-def chain_layers(
-    chain: Chain, widths: Sequence[int], scales: Sequence[float]
-) -> list[RandomLayer]:
+def chain_layers(chain: Chain, widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
     """The layers of a convolutional chain with other channel counts; the linear layers behind see
     the same maps.
     """
     convs = len(chain.taps)
     if convs < 2:
-        raise TheoryError(
-            "a chain of fewer than two convolutions has no inner one to prune."
-        )
+        raise TheoryError("a chain of fewer than two convolutions has no inner one to prune.")
     shapes = zip(
         pairwise(widths[: convs + 1]),
         chain.taps,
@@ -648,9 +608,7 @@ def filters_limit(setting: Setting) -> float:
 # The smallest entries, of each layer or of all together: Theorem 1 and appendix E.3.
 
 
-def magnitude(
-    setting: Setting, widths: Sequence[int], alpha: float, delta: float
-) -> Guarantee:
+def magnitude(setting: Setting, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
     """The smallest entries of each inner layer: Theorem 1 with explicit constants."""
     counts = pruned_counts(widths, alpha)
     levels = None
@@ -658,14 +616,10 @@ def magnitude(
         found = _pruned(setting, widths, counts)
         levels = [level(sizes, count, size) for sizes, count, size in found]
     options = _magnitude_options(setting)
-    return theorem_1_explicit(
-        widths, counts=counts, delta=delta, thresholds=levels, **options
-    )
+    return theorem_1_explicit(widths, counts=counts, delta=delta, thresholds=levels, **options)
 
 
-def across_layers(
-    setting: Setting, widths: Sequence[int], alpha: float, delta: float
-) -> Guarantee:
+def across_layers(setting: Setting, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
     """The smallest of all inner layers together; for a given network the threshold is looked up."""
     counts = pruned_counts(widths, alpha)
     options = _magnitude_options(setting)
@@ -673,14 +627,9 @@ def across_layers(
         return theorem_1_global(widths, counts=counts, delta=delta, **options)
     found = list(_pruned(setting, widths, counts))
     sides = [max(pair) for pair in pairwise(widths[1:-1])]
-    units = [
-        k / math.sqrt(side)
-        for k, side in zip(setting.scales[1:-1], sides, strict=True)
-    ]
+    units = [k / math.sqrt(side) for k, side in zip(setting.scales[1:-1], sides, strict=True)]
     # In one unit: magnitudes of different layers are compared with each other here.
-    magnitudes = [
-        sizes * unit for (sizes, _, _), unit in zip(found, units, strict=True)
-    ]
+    magnitudes = [sizes * unit for (sizes, _, _), unit in zip(found, units, strict=True)]
     threshold = _looked_up(magnitudes, found)
     # Above 1 a layer lies below the threshold as a whole.
     shares = [min(1.0, threshold / unit) for unit in units]
@@ -688,14 +637,10 @@ def across_layers(
         round(float((sizes <= share).double().mean()) * size)
         for (sizes, _, size), share in zip(found, shares, strict=True)
     ]
-    return theorem_1_explicit(
-        widths, counts=below, delta=delta, thresholds=shares, **options
-    )
+    return theorem_1_explicit(widths, counts=below, delta=delta, thresholds=shares, **options)
 
 
-def _looked_up(
-    magnitudes: Sequence[Tensor], found: Sequence[tuple[Tensor, int, int]]
-) -> float:
+def _looked_up(magnitudes: Sequence[Tensor], found: Sequence[tuple[Tensor, int, int]]) -> float:
     """The largest of the smallest magnitudes of all layers; at other widths each known entry stands
     for as many as the layer has grown by.
     """
@@ -744,9 +689,7 @@ def magnitude_printed(setting: Setting, alpha: float, delta: float) -> Guarantee
     )
 
 
-def magnitude_needed(
-    setting: Setting, alpha: float, epsilon: float, delta: float
-) -> Needed:
+def magnitude_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
     """The width that Theorem 1 as printed asks for."""
     return theorem_1_width(
         depth=len(setting.scales),
@@ -798,9 +741,7 @@ SCHEMES: dict[str, Scheme] = {
         needed=drawn_needed,
         limit=drawn_limit,
     ),
-    "random-without": Scheme(
-        guarantee=partial(drawn, False), shares=partial(positions_cut, 1.0)
-    ),
+    "random-without": Scheme(guarantee=partial(drawn, False), shares=partial(positions_cut, 1.0)),
     "filters": Scheme(
         guarantee=partial(filters_drawn, True),
         shares=partial(positions_drawn, 0.5),
@@ -839,9 +780,7 @@ def setting_of_chain(
                 f"lipschitz = {lipschitz:g} is less than {read:g}, the product of the constants of"
                 " this model's activations and norms. Leave it out, or give the widths."
             )
-    still = [
-        name for name, k in zip(chain.names, chain.scales, strict=True) if k == 0
-    ]
+    still = [name for name, k in zip(chain.names, chain.scales, strict=True) if k == 0]
     if still and scale is None:
         raise ArgumentError(
             f"all weights of {', '.join(still)} are zero: no range can be read off it; give scale=."
@@ -894,16 +833,11 @@ def planned_layers(
 
 def misfits_of(chain: Chain, law: str) -> tuple[str, ...]:
     """The layers whose entries do not look like the law."""
-    found = (
-        (name, fit.misfit(law))
-        for name, fit in zip(chain.names, chain.fits, strict=False)
-    )
+    found = ((name, fit.misfit(law)) for name, fit in zip(chain.names, chain.fits, strict=False))
     return tuple(f"{name}: {text}" for name, text in found if text is not None)
 
 
-def binding_of(
-    found: Guarantee, epsilon: float | None, layers: Sequence[PlannedLayer]
-) -> str:
+def binding_of(found: Guarantee, epsilon: float | None, layers: Sequence[PlannedLayer]) -> str:
     """What stands in the way of the goal, in words; "none" where nothing does."""
     if found.failed:
         return str(found.failed[0])
@@ -974,9 +908,7 @@ def plan(
     """
     chain = read_chain(model_or_widths, input_size, kernel)
     check_widths(chain.widths)
-    check_positive(
-        constant=constant, **({} if epsilon is None else {"epsilon": epsilon})
-    )
+    check_positive(constant=constant, **({} if epsilon is None else {"epsilon": epsilon}))
     check_unit(delta=delta)
     setting = setting_of_chain(chain, scale, lipschitz, constant, law)
     theorem = scheme_for(scheme, chain)
@@ -1009,15 +941,11 @@ def plan(
         trivial=here.trivial,
         layers=layers,
         probability=(
-            None
-            if epsilon is None
-            else probability_of(promise, chain.widths, exponent, epsilon)
+            None if epsilon is None else probability_of(promise, chain.widths, exponent, epsilon)
         ),
         smallest_width=smallest_width(reaches, chain.widths, exponent),
         smallest_alpha=most,
-        most_sparsity=None
-        if most is None
-        else total_share(shares, chain.widths, most),
+        most_sparsity=None if most is None else total_share(shares, chain.widths, most),
         largest_alpha=theorem.limit(setting),
         binding=binding_of(here, epsilon, layers),
         vacuous=here.vacuous,

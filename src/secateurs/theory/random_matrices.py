@@ -58,14 +58,10 @@ def lemma_3(scale: float = 1.0, *, slack: float = 0.5) -> NormConstants:
     (1.753, 0.0078125)
     """
     check_positive(scale=scale, slack=slack)
-    return NormConstants(
-        c0=scale * (2 * UNIFORM_BY_NORMAL + slack), delta0=slack**2 / 32
-    )
+    return NormConstants(c0=scale * (2 * UNIFORM_BY_NORMAL + slack), delta0=slack**2 / 32)
 
 
-def uniform_norm_bound(
-    rows: int, columns: int, *, bound: float, failure: float
-) -> float:
+def uniform_norm_bound(rows: int, columns: int, *, bound: float, failure: float) -> float:
     """‖B‖₂ ≤ this w.p. ≥ 1 − failure, for independent uniform entries on ±bound. Proof as in
     `lemma_3`.
     """
@@ -119,9 +115,7 @@ def lemma_2() -> SubGaussianNorm:
     return SubGaussianNorm(constant=2 * math.sqrt(2 * NET), rate=1 / 8, factor=1.0)
 
 
-def subgaussian_norm_bound(
-    rows: int, columns: int, *, scale: float = 1.0, failure: float
-) -> float:
+def subgaussian_norm_bound(rows: int, columns: int, *, scale: float = 1.0, failure: float) -> float:
     """‖A‖₂ ≤ 2·scale·√(2((n1 + n2) ln 9 + ln(1/failure))) w.p. ≥ 1 − failure: Lemma 2's proof.
 
     Args:
@@ -227,9 +221,7 @@ def chernoff_bound(
 # How many positions a random mask hits, and how many frequencies a map has.
 
 
-def hit_share(
-    draws: int | None, positions: int, *, replacement: bool = True
-) -> float:
+def hit_share(draws: int | None, positions: int, *, replacement: bool = True) -> float:
     """The chance p that a position is hit; 1 without a mask.
 
     With replacement p = 1 − e^{−N/D}, of Poisson(N) draws among D positions. Without, p = N/D, of
@@ -319,9 +311,7 @@ def _range_tail(law: Law) -> "Callable[[RandomLayer, float, float], float]":
     """Step 4: Gordon for the mean, Talagrand's concentration for entries of bounded range."""
 
     def tail(layer: RandomLayer, share: float, failure: float) -> float:
-        mean = normal_scale(share, law) * (
-            math.sqrt(layer.rows) + math.sqrt(layer.columns)
-        )
+        mean = normal_scale(share, law) * (math.sqrt(layer.rows) + math.sqrt(layer.columns))
         return mean + math.sqrt(8 * math.log(1 / failure))
 
     return tail
@@ -417,9 +407,7 @@ def masked_norm_bound(
     check_positive(bound=layer.bound)
     check_unit(failure=failure)
     if law not in LOG_MOMENT:
-        raise ArgumentError(
-            f"law = {law!r}: give one of {', '.join(map(repr, LOG_MOMENT))}."
-        )
+        raise ArgumentError(f"law = {law!r}: give one of {', '.join(map(repr, LOG_MOMENT))}.")
     # An empty mask, for which the logarithms below do not exist.
     if draws == 0:
         return 0.0
@@ -512,9 +500,7 @@ def fullest_bin(bins: int, balls: int) -> float:
     """
     check_whole(bins=bins, balls=balls)
     # P(one bin above 3N/n), times n: a union bound over the bins.
-    tail = float(
-        stats.binom.sf(float(math.floor(3 * balls / bins)), float(balls), 1 / bins)
-    )
+    tail = float(stats.binom.sf(float(math.floor(3 * balls / bins)), float(balls), 1 / bins))
     return max(0.0, 1 - bins * tail)
 
 
@@ -533,9 +519,7 @@ the limit of ±1 entries. Measured, not proven; a 64 × 1024 matrix of uniform e
 """
 
 
-def lemma_4(
-    second: Tensor, fourth: Tensor, *, constant: float = LATALA_CONSTANT
-) -> float:
+def lemma_4(second: Tensor, fourth: Tensor, *, constant: float = LATALA_CONSTANT) -> float:
     """Lemma 4 (Latała 2005, Theorem 2): independent mean-zero entries, finite fourth moments.
 
     E‖A‖₂ ≤ C [max_i (Σ_j E a²)^½ + max_j (Σ_i E a²)^½ + (Σ E a⁴)^¼].
@@ -614,6 +598,4 @@ def largest_alpha(widths: Sequence[int]) -> float:
         for a, b in pairs
         if a * b > 1
     ]
-    return min(
-        (1 - math.log(max(need, 1)) / size for size, need in wide), default=1.0
-    )
+    return min((1 - math.log(max(need, 1)) / size for size, need in wide), default=1.0)

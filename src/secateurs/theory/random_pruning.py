@@ -67,20 +67,14 @@ class ConvSetting:
     @property
     def input_norm(self) -> float:
         """p0 √d0 ≥ ‖x‖₂ (print says √d in some lines)."""
-        return (
-            self.map_size if self.input_size is None else self.input_size
-        ) * math.sqrt(self.input_channels)
+        return (self.map_size if self.input_size is None else self.input_size) * math.sqrt(
+            self.input_channels
+        )
 
 
 def check_setting(setting: ConvSetting, **positive: float) -> None:
     """A depth of at least three, whole sizes, and a kernel no larger than the maps."""
-    check_whole(
-        **{
-            name: value
-            for name, value in _sizes(setting).items()
-            if value is not None
-        }
-    )
+    check_whole(**{name: value for name, value in _sizes(setting).items() if value is not None})
     check_depth(setting.depth)
     check_positive(lipschitz=setting.lipschitz, **positive)
     least = min(
@@ -109,9 +103,7 @@ def _sizes(setting: ConvSetting) -> dict[str, int | None]:
 
 # The bound of Theorems 2 and 3 for a chain of random layers, and what it assumes in words.
 
-CIRCULAR_SETTING = (
-    "circular padding, no biases, activations Lipschitz with σ(0) = 0, ‖x‖₂ ≤ p0√d0"
-)
+CIRCULAR_SETTING = "circular padding, no biases, activations Lipschitz with σ(0) = 0, ‖x‖₂ ≤ p0√d0"
 _ENTRIES = {
     "uniform": "entries of every layer iid uniform on ",
     "bounded": "entries of every layer independent, of mean zero, not necessarily alike, within ",
@@ -145,21 +137,14 @@ def random_guarantee(
     """
     check_unit(delta=delta)
     share = delta / (3 * len(draws))  # 3(l−2) events, see above
-    links = [
-        link(masked_norm_bound(layer, failure=share, law=law), share)
-        for layer in layers
-    ]
-    for k, (layer, count) in enumerate(
-        zip(layers[1:-1], draws, strict=True), start=1
-    ):
+    links = [link(masked_norm_bound(layer, failure=share, law=law), share) for layer in layers]
+    for k, (layer, count) in enumerate(zip(layers[1:-1], draws, strict=True), start=1):
         change = masked_norm_bound(
             layer, draws=count, failure=share, law=law, replacement=replacement
         )
         # η_k always; N_k of the whole but for k = l−1, of what is kept but for k = 2.
         events = 1 + (k < len(draws)) + (k > 1)
-        links[k] = replace(
-            links[k], change=change, removed=count, failure=events * share
-        )
+        links[k] = replace(links[k], change=change, removed=count, failure=events * share)
     return guarantee_of(
         theorem,
         [layers[0].columns, *(layer.rows for layer in layers)],
@@ -193,29 +178,20 @@ def filter_guarantee(
     """
     check_unit(delta=delta)
     if law not in LAWS or (law == "bounded") != (caps is not None):
-        raise ArgumentError(
-            f"law = {law!r}: 'uniform', 'normal', or 'bounded' for given weights."
-        )
+        raise ArgumentError(f"law = {law!r}: 'uniform', 'normal', or 'bounded' for given weights.")
     cut = sum(count > 0 for count in counts)
     # The pruned part, and its threshold if not looked up.
     events = 1 if caps is not None else 2
     # Only layers that lose something have events beyond their norm.
     share = delta / (len(layers) + events * cut)
-    links = [
-        link(masked_norm_bound(layer, failure=share, law=law), share)
-        for layer in layers
-    ]
-    for k, (layer, count) in enumerate(
-        zip(layers[1:-1], counts, strict=True), start=1
-    ):
+    links = [link(masked_norm_bound(layer, failure=share, law=law), share) for layer in layers]
+    for k, (layer, count) in enumerate(zip(layers[1:-1], counts, strict=True), start=1):
         if count:
             known = None if caps is None else caps[k - 1]
             change = _change(layer, count, share, law, known)
             failure = (1 + events) * share
             links[k] = link(links[k].norm, failure, change=change, removed=count)
-    signs = (
-        ", signs fair and independent of all magnitudes" if law == "bounded" else ""
-    )
+    signs = ", signs fair and independent of all magnitudes" if law == "bounded" else ""
     return guarantee_of(
         "Theorem 3 for the smallest filters (C.2), explicit constants",
         [layers[0].columns, *(layer.rows for layer in layers)],
@@ -227,9 +203,7 @@ def filter_guarantee(
     )
 
 
-def _change(
-    layer: RandomLayer, count: int, share: float, law: Law, known: float | None
-) -> float:
+def _change(layer: RandomLayer, count: int, share: float, law: Law, known: float | None) -> float:
     if count > layer.positions:
         raise ArgumentError(f"{count} filters cannot be pruned of {layer.positions}.")
     if known is not None:
@@ -239,9 +213,7 @@ def _change(
         return masked_norm_bound(layer, failure=share, law=law)
     level = threshold_quantile(count + 1, layer.positions, failure=share)
     cap = filter_quantile(layer.taps, level, law=law)
-    return masked_norm_bound(
-        layer, draws=count, failure=share, law=law, replacement=False, cap=cap
-    )
+    return masked_norm_bound(layer, draws=count, failure=share, law=law, replacement=False, cap=cap)
 
 
 def filter_quantile(taps: int, share: float, *, law: Law = "uniform") -> float:
@@ -258,14 +230,10 @@ def filter_quantile(taps: int, share: float, *, law: Law = "uniform") -> float:
     if taps == 1:
         return share
     # The density of a sum of n uniform variables is the B-spline of knots 0, 1, …, n.
-    spline = interpolate.BSpline.basis_element(
-        np.arange(taps + 1.0), extrapolate=False
-    )
+    spline = interpolate.BSpline.basis_element(np.arange(taps + 1.0), extrapolate=False)
     whole = spline.antiderivative()
     return (
-        float(
-            optimize.brentq(lambda t: whole(t) - share, 0.0, float(taps), xtol=1e-12)
-        )
+        float(optimize.brentq(lambda t: whole(t) - share, 0.0, float(taps), xtol=1e-12))
         # Upwards beyond the tolerance of the root: a level that is too low would prove
         # too much.
         + 1e-9
@@ -275,14 +243,10 @@ def filter_quantile(taps: int, share: float, *, law: Law = "uniform") -> float:
 # The networks of Theorems 2 and 3 as chains of random layers, and how many filters are drawn.
 
 
-def linear_layers(
-    widths: Sequence[int], scales: Sequence[float]
-) -> list[RandomLayer]:
+def linear_layers(widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
     """The layers of a linear chain, entries on ±K/√max."""
     return [
-        RandomLayer(
-            rows=rows, columns=columns, bound=scale / math.sqrt(max(rows, columns))
-        )
+        RandomLayer(rows=rows, columns=columns, bound=scale / math.sqrt(max(rows, columns)))
         for (columns, rows), scale in zip(pairwise(widths), scales, strict=True)
     ]
 
@@ -291,9 +255,7 @@ def conv_layers(setting: ConvSetting, scale: float) -> list[RandomLayer]:
     """The l layers of Theorem 3's network, first to last."""
     d, p, q = setting.channels, setting.map_size, setting.kernel
     bound = scale / (p * math.sqrt(d))
-    first, inner = (
-        half_spectrum(size, q * q) for size in (setting.input_size or p, p)
-    )
+    first, inner = (half_spectrum(size, q * q) for size in (setting.input_size or p, p))
     return [
         RandomLayer(
             rows=d,
@@ -410,20 +372,15 @@ def check_norms(depth: int, norms: NormBounds) -> None:
             f"norms names {len(norms.bounds)} bounds and {len(norms.failures)} failures: one of"
             f" each for each of the {depth} layers."
         )
-    check_positive(
-        **{f"norm bound {k}": bound for k, bound in enumerate(norms.bounds, start=1)}
-    )
+    check_positive(**{f"norm bound {k}": bound for k, bound in enumerate(norms.bounds, start=1)})
     if any(not 0 <= failure < 1 for failure in norms.failures):
-        raise ArgumentError(
-            f"failures = {norms.failures}: each is a probability in [0, 1)."
-        )
+        raise ArgumentError(f"failures = {norms.failures}: each is a probability in [0, 1).")
 
 
 def _step_conditions(norms: NormBounds, step: float) -> list[Condition]:
     inner = enumerate(norms.bounds[1:-1], start=2)
     return [
-        Condition(name=f"(15) N_{k} >= d^(-alpha/4)", value=bound, limit=step)
-        for k, bound in inner
+        Condition(name=f"(15) N_{k} >= d^(-alpha/4)", value=bound, limit=step) for k, bound in inner
     ]
 
 
@@ -442,9 +399,7 @@ def _tight(
     # A tail below zero must not meet another below zero: their product would look like a
     # probability.
     rest = 1 - len(inner) * c2 * step - sum(norms.failures)
-    return norms.bounds[0] * norms.bounds[
-        -1
-    ] * grown, rest * loads if rest > 0 else rest
+    return norms.bounds[0] * norms.bounds[-1] * grown, rest * loads if rest > 0 else rest
 
 
 def _printed(
@@ -483,9 +438,7 @@ def theorem_2_width(
     check_depth(depth)
     check_norms(depth, norms)
     check_unit(alpha=alpha, delta=delta)
-    check_positive(
-        epsilon=epsilon, k1=k1, k2=k2, lipschitz=lipschitz, constant=constant
-    )
+    check_positive(epsilon=epsilon, k1=k1, k2=k2, lipschitz=lipschitz, constant=constant)
     check_moments(k1, k2, "k1, k2")
     # What condition (5) leaves of δ after all norm events.
     rest = delta - norms.spent()
@@ -495,17 +448,13 @@ def theorem_2_width(
             " positive."
         )
     inner, grade = depth - 2, 4 / alpha
-    factor = doublings(inner) + math.fsum(
-        math.log10(value) for value in (lipschitz, *norms.bounds)
-    )
+    factor = doublings(inner) + math.fsum(math.log10(value) for value in (lipschitz, *norms.bounds))
     pruned = 3 * random_c2(k1, k2, constant) * inner / rest
     return Needed(
         log10={
-            "norm bounds N_k (25)": grade
-            * max(-math.log10(bound) for bound in norms.bounds[1:-1]),
+            "norm bounds N_k (25)": grade * max(-math.log10(bound) for bound in norms.bounds[1:-1]),
             "error epsilon (25)": grade * (factor - math.log10(epsilon)),
-            "row and column loads (26)": math.log10(3 * inner / rest)
-            / load_rate(as_printed),
+            "row and column loads (26)": math.log10(3 * inner / rest) / load_rate(as_printed),
             "probability of the pruned part (27)": grade * math.log10(pruned),
         }
     )
@@ -544,17 +493,13 @@ def theorem_3(
     takes E w² of order 1/(p⁴ d). A condition that fails raises, or is listed in the result
     (`require=False`).
     """
-    check_setting(
-        setting, alpha=alpha, beta2=beta2, c1=c1, c2=c2, c5=c5, constant=constant
-    )
+    check_setting(setting, alpha=alpha, beta2=beta2, c1=c1, c2=c2, c5=c5, constant=constant)
     check_unit(beta1=beta1)
     check_moments(c1, c2, "c1, c2")
     d, l = setting.channels, setting.depth
     norm, step = math.pow(setting.map_size, -beta1), math.pow(d, -beta2)
     # Print writes √d for √d0 in its later lines (docs/errata.md).
-    norm_in = setting.input_norm * (
-        math.sqrt(d / setting.input_channels) if as_printed else 1.0
-    )
+    norm_in = setting.input_norm * (math.sqrt(d / setting.input_channels) if as_printed else 1.0)
     reach = power(setting.lipschitz, l - 1) * norm_in
     found = Guarantee(
         theorem="Theorem 3 as printed" if as_printed else "Theorem 3",
@@ -582,9 +527,7 @@ def filter_conditions(channels: int, alpha: float) -> tuple[Condition, ...]:
     Print states the sufficient α ≤ 2 − (log(d+1) + log log d)/log d."""
     draws = float(floor_power(channels, 2 - alpha))
     limit = channels * math.log(channels)
-    return (
-        Condition(name="floor(d^(2-alpha)) >= d log d", value=draws, limit=limit),
-    )
+    return (Condition(name="floor(d^(2-alpha)) >= d log d", value=draws, limit=limit),)
 
 
 def _probability(
@@ -608,9 +551,7 @@ def _probability(
     pruned: float = (l - 2) * c4 * area / p * math.pow(d, -alpha / 4 + beta2)
     rest: float = 1 - pruned - (charges * c3 * area + c5) / math.pow(p, 1 - beta1)
     load = (
-        1 - math.pow(d, -1 / 3)
-        if as_printed
-        else fullest_bin(d, max(1, floor_power(d, 2 - alpha)))
+        1 - math.pow(d, -1 / 3) if as_printed else fullest_bin(d, max(1, floor_power(d, 2 - alpha)))
     )
     loads = math.pow(load, 2 * (l - 2))
     # A negative rest stays as it is: times the loads it would look nearer to zero.
@@ -654,9 +595,7 @@ def theorem_3_magnitude(
     """
     check_setting(setting, scale=scale)
     if law == "bounded":
-        raise ArgumentError(
-            "law = 'bounded': give a model to plan(), which looks up its filters."
-        )
+        raise ArgumentError("law = 'bounded': give a model to plan(), which looks up its filters.")
     return filter_guarantee(
         conv_layers(setting, scale),
         drawn_filters(setting.channels, alpha, counts, setting.depth - 2),

@@ -22,9 +22,7 @@ def lanczos(
     limit = min(start.shape[1], max_steps)
     basis = start.new_zeros(len(start), limit, start.shape[1])
     # The small tridiagonal matrix in float64, whatever the vectors are.
-    alphas, betas = (
-        start.new_zeros(len(start), limit).abs().double() for _ in range(2)
-    )
+    alphas, betas = (start.new_zeros(len(start), limit).abs().double() for _ in range(2))
     vector = start / start.norm(dim=1, keepdim=True)
     for k in range(limit):
         basis[:, k] = vector
@@ -154,23 +152,17 @@ def _norms(batch: Tensor, tolerance: float, max_steps: int) -> SpectralNorms:
     size = max(1, _CHUNK // batch[0].numel()) if batch.shape[-1] <= _GRAM_SIDE else 1
     found = [_chunk(part, tolerance, max_steps) for part in torch.split(batch, size)]
     values, residuals, steps = zip(*found, strict=True)
-    return SpectralNorms(
-        values=torch.cat(values), residual=torch.cat(residuals), steps=max(steps)
-    )
+    return SpectralNorms(values=torch.cat(values), residual=torch.cat(residuals), steps=max(steps))
 
 
-def _chunk(
-    batch: Tensor, tolerance: float, max_steps: int
-) -> tuple[Tensor, Tensor, int]:
+def _chunk(batch: Tensor, tolerance: float, max_steps: int) -> tuple[Tensor, Tensor, int]:
     adjoint = batch.mH
     gram = adjoint @ batch if batch.shape[-1] <= _GRAM_SIDE else None
 
     def apply(x: Tensor) -> Tensor:
         return times(adjoint, times(batch, x)) if gram is None else times(gram, x)
 
-    top, residual, steps = lanczos(
-        apply, _start(batch), tolerance=tolerance, max_steps=max_steps
-    )
+    top, residual, steps = lanczos(apply, _start(batch), tolerance=tolerance, max_steps=max_steps)
     # A relative error of θ = σ² is twice that of σ. Rounding may leave θ below 0.
     return top.clamp_min(0).sqrt(), residual / 2, steps
 

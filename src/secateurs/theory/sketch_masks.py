@@ -63,9 +63,7 @@ def leverage_scores(X: Tensor) -> Tensor:
     # is no rank in float64.
     kept = sizes > sizes.max() * max(X.shape) * torch.finfo(precision).eps
     if not bool(kept.any()):
-        raise TheoryError(
-            "X is zero: leverage scores need a matrix of rank at least 1."
-        )
+        raise TheoryError("X is zero: leverage scores need a matrix of rank at least 1.")
     leverage: Tensor = U[:, kept].square().sum(1)
     return leverage.div(leverage.sum())
 
@@ -126,11 +124,7 @@ def inclusion(p: Tensor, s: int) -> Tensor:
         return (p > 0).double()
     # Capping one entry at 1 raises the others, which may then need capping too.
     while True:
-        scaled = (
-            (s - full.sum())
-            * torch.where(full, 0.0, p)
-            / torch.where(full, 0.0, p).sum()
-        )
+        scaled = (s - full.sum()) * torch.where(full, 0.0, p) / torch.where(full, 0.0, p).sum()
         over = (scaled >= 1) & ~full
         if not bool(over.any()):
             return torch.where(full, 1.0, scaled)

@@ -18,15 +18,8 @@ from secateurs.errors import ArgumentError, TheoryError
 
 def whole(name: str, value: float) -> int:
     """A number of draws or examples: 1, 2, 3, …"""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, Real)
-        or not value >= 1
-        or value % 1 != 0
-    ):
-        raise ArgumentError(
-            f"{name} = {value!r} is not a whole number of at least 1."
-        )
+    if isinstance(value, bool) or not isinstance(value, Real) or not value >= 1 or value % 1 != 0:
+        raise ArgumentError(f"{name} = {value!r} is not a whole number of at least 1.")
     return int(value)
 
 
@@ -142,9 +135,7 @@ def inputs(X: Tensor, w: Tensor, p: Tensor, s: int) -> tuple[Tensor, Tensor, Ten
 # entries.
 
 
-def sketch_probabilities(
-    features: Tensor, start: Tensor, *, uniform: float = 0.0
-) -> Tensor:
+def sketch_probabilities(features: Tensor, start: Tensor, *, uniform: float = 0.0) -> Tensor:
     """Eq. (2): p_k ∝ ‖X_(k)‖ |w0_k|, mixed with a share of uniform mass.
 
     >>> sketch_probabilities(torch.eye(2), torch.tensor([3.0, 1.0])).tolist()
@@ -182,9 +173,7 @@ def lemma_b1(
     return X.T @ w
 
 
-def lemma_b2(
-    features: Tensor, weights: Tensor, probabilities: Tensor, *, s: int
-) -> Tensor:
+def lemma_b2(features: Tensor, weights: Tensor, probabilities: Tensor, *, s: int) -> Tensor:
     """Lemma B.2: Var (Xᵀ(w⊙m))_i = (1/s) Σ_k X_ki² w_k²/p_k − (1/s)(Xᵀw)_i². Needs the support
     condition of B.1.
     """
@@ -288,9 +277,7 @@ def lemma_42(
     s, w0 = whole("s", s), finite("w0", start).flatten()
     if as_printed:
         return float(w0.square().sum()) / s
-    return (
-        row_norm_factor(examples) * float(w0.abs().sum() ** 2 - w0.square().sum()) / s
-    )
+    return row_norm_factor(examples) * float(w0.abs().sum() ** 2 - w0.square().sum()) / s
 
 
 def theorem_44(
@@ -333,13 +320,7 @@ def theorem_44(
         # shown.
         torch.maximum(size.max(), 1 / size.max()) if as_printed else 1 / size.min()
     )
-    return (
-        float(
-            size.sum()
-            * (gap.square().sum() * factor + 2 * gap.abs().sum() + size.sum())
-        )
-        / s
-    )
+    return float(size.sum() * (gap.square().sum() * factor + 2 * gap.abs().sum() + size.sum())) / s
 
 
 def lemma_45(weights: Tensor, *, s: int, exact: bool = False) -> float:

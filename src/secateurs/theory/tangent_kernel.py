@@ -41,9 +41,7 @@ class Run:
     dtype: torch.dtype
 
 
-def linearise(
-    model: nn.Module, names: Sequence[str], x: Tensor, run: Run
-) -> Linearised:
+def linearise(model: nn.Module, names: Sequence[str], x: Tensor, run: Run) -> Linearised:
     """Of the parameters of these names; modules run in evaluation mode on copies, nothing of the
     model changes.
     """
@@ -51,8 +49,7 @@ def linearise(
         if value.is_floating_point() and value.numel():
             finite(f"{run.name} {name!r}", value.detach())
     chosen = {
-        name: parameter.detach().to(run.dtype)
-        for name, parameter in named(model, names).items()
+        name: parameter.detach().to(run.dtype) for name, parameter in named(model, names).items()
     }
     theta = torch.cat([value.flatten() for value in chosen.values()]).double()
     squares, energy = torch.zeros_like(theta), 0.0
@@ -65,9 +62,7 @@ def linearise(
             f"the Jacobian of {run.name} on x overflows or is NaN: no expectation can be formed."
         )
     shapes = {name: value.shape for name, value in chosen.items()}
-    return Linearised(
-        theta=theta, columns=squares.sqrt(), energy=energy, shapes=shapes
-    )
+    return Linearised(theta=theta, columns=squares.sqrt(), energy=energy, shapes=shapes)
 
 
 def _jacobian_rows(
@@ -123,9 +118,7 @@ def _pull_back(
 
 def _copy(value: Tensor, dtype: torch.dtype) -> Tensor:
     return (
-        value.detach().to(dtype, copy=True)
-        if value.is_floating_point()
-        else value.detach().clone()
+        value.detach().to(dtype, copy=True) if value.is_floating_point() else value.detach().clone()
     )
 
 
@@ -145,10 +138,7 @@ def check_drawn(p: Tensor, start: Linearised, end: Linearised) -> None:
     """Whatever matters to the features of the end must have a chance to be drawn."""
     lost = (p == 0) & (end.scores > 0)
     if bool(lost.any()):
-        counts = {
-            name: int(part.sum())
-            for name, part in unflatten(lost, start.shapes).items()
-        }
+        counts = {name: int(part.sum()) for name, part in unflatten(lost, start.shapes).items()}
         raise TheoryError(
             f"{int(lost.sum())} parameters matter to the trained features and have probability 0"
             f" ({', '.join(f'{n} in {name!r}' for name, n in counts.items() if n)}): the mask is"
@@ -171,8 +161,7 @@ def unflatten(flat: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tenso
     """Back to one tensor per parameter."""
     parts = torch.split(flat, [shape.numel() for shape in shapes.values()])
     return {
-        name: part.reshape(shape)
-        for part, (name, shape) in zip(parts, shapes.items(), strict=True)
+        name: part.reshape(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)
     }
 
 
@@ -182,13 +171,10 @@ def unflatten(flat: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tenso
 def check_same(model: nn.Module, trained: nn.Module) -> None:
     """The trained model must have the parameters of the model."""
     wanted, found = (
-        {name: tuple(p.shape) for name, p in m.named_parameters()}
-        for m in (model, trained)
+        {name: tuple(p.shape) for name, p in m.named_parameters()} for m in (model, trained)
     )
     problems = [
-        f"{name!r} {shape} is missing"
-        for name, shape in wanted.items()
-        if name not in found
+        f"{name!r} {shape} is missing" for name, shape in wanted.items() if name not in found
     ]
     problems += [
         f"{name!r} {shape} is not in the model"
@@ -213,9 +199,7 @@ def check_same(model: nn.Module, trained: nn.Module) -> None:
 def _other_modules(model: nn.Module, trained: nn.Module) -> list[str]:
     """Modules of another type or with other settings: their Jacobians are of another function."""
     wanted, found = (dict(m.named_modules()) for m in (model, trained))
-    pairs = [
-        (n, wanted.get(n), found.get(n)) for n in dict.fromkeys([*wanted, *found])
-    ]
+    pairs = [(n, wanted.get(n), found.get(n)) for n in dict.fromkeys([*wanted, *found])]
     return [
         f"{name or 'the model'!r} is {_described(theirs)}, in the model {_described(ours)}"
         for name, ours, theirs in pairs
@@ -287,16 +271,11 @@ def theorem_72(
     K, drift = constants.K, constants.R0 / constants.lambda_min
     # Print has K⁴ and K³ where the proof gives K² and K (docs/errata.md).
     extra = K**2 if as_printed else 1.0
-    far = (
-        9 * K**2 * extra * drift**2 * F_theta
-        + 6 * math.sqrt(theta.numel()) * K * extra * drift
-    )
+    far = 9 * K**2 * extra * drift**2 * F_theta + 6 * math.sqrt(theta.numel()) * K * extra * drift
     return K**3 * size * F_J * (size + far) / s
 
 
-def _check_invertible(
-    theta: Tensor, columns: Tensor, constants: NtkConstants
-) -> None:
+def _check_invertible(theta: Tensor, columns: Tensor, constants: NtkConstants) -> None:
     """One column norm per parameter, none of either zero, and a K that holds for them."""
     if len(theta) != len(columns):
         raise ArgumentError(
@@ -307,9 +286,7 @@ def _check_invertible(
         "J(theta_0)": int((columns == 0).sum()),
     }
     if any(dead.values()):
-        named = ", ".join(
-            f"{n} zero entries or columns in {name}" for name, n in dead.items() if n
-        )
+        named = ", ".join(f"{n} zero entries or columns in {name}" for name, n in dead.items() if n)
         raise TheoryError(
             f"Theorem 7.2 divides by them: {named}. The bound is infinite; use the exact"
             " expectation."

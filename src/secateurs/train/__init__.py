@@ -1,19 +1,13 @@
 """Training in one plain loop, evaluation, schedules, and checkpoints without pickles."""
 
-from secateurs.train.checkpoint import (
-    load_model_,
-    read_checkpoint,
-    save_model,
-)
+from secateurs.safefile import replacing
+from secateurs.train.checkpoint import load_model_, read_checkpoint, save_model
 from secateurs.train.denormals import flushed_denormals
 from secateurs.train.evaluate import Evaluation, evaluate
-from secateurs.train.fit import fit, fit_
-from secateurs.train.fitting import Checkpoint, check_fit
-from secateurs.train.loop import Loop
+from secateurs.train.fit import Checkpoint, Loop, check_fit, fit, fit_
 from secateurs.train.moment import Callback, Epoch, Fitted, Moment, Standing, every
 from secateurs.train.ranks import Ranks
 from secateurs.train.schedules import Clock, Schedule, constant, cosine, step_decay
-from secateurs.writing import replacing
 
 __all__ = [
     "Callback",

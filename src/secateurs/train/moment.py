@@ -1,9 +1,11 @@
 """What a training shows of itself while it runs, and what it needs to go on where it was left."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -72,10 +74,7 @@ def every(step: Step | str | int, callback: Callback) -> Callback:
     period = Step.parse(step)
 
     def called(moment: Moment) -> None:
-        if (
-            moment.clock.iteration % max(1, period.iterations(moment.clock.per_epoch))
-            == 0
-        ):
+        if moment.clock.iteration % max(1, period.iterations(moment.clock.per_epoch)) == 0:
             callback(moment)
 
     return called
@@ -93,10 +92,35 @@ class Fitted:
     def accuracy(self) -> float | None:
         """The last test accuracy that was measured, as a share."""
         return next(
-            (
-                e.test_accuracy
-                for e in reversed(self.history)
-                if e.test_accuracy is not None
-            ),
+            (e.test_accuracy for e in reversed(self.history) if e.test_accuracy is not None),
             None,
         )
+
+
+# What a training puts back: learning rates, and the states of generators.
+
+
+def rates_of(optimizer: Optimizer) -> tuple[float, ...]:
+    return tuple(float(group["lr"]) for group in optimizer.param_groups)
+
+
+@contextmanager
+def kept_rates(optimizer: Optimizer, standing: Standing | None) -> Iterator[None]:
+    rates = (
+        [group["lr"] for group in optimizer.param_groups]
+        if standing is None
+        else list(standing.rates)
+    )
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+def state_of(generator: torch.Generator | None) -> Tensor:
+    return torch.get_rng_state() if generator is None else generator.get_state()
+
+
+def put_(generator: torch.Generator | None, state: Tensor) -> None:
+    (generator or torch.default_generator).set_state(state)

@@ -43,9 +43,7 @@ class Ranks:
         """The mean over the examples of all processes."""
         if self.world == 1:
             return value
-        sums = torch.tensor(
-            [value * examples, examples], dtype=torch.float64, device=device
-        )
+        sums = torch.tensor([value * examples, examples], dtype=torch.float64, device=device)
         torch.distributed.all_reduce(sums)
         return float(sums[0] / sums[1].clamp_min(1))
 

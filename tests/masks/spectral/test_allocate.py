@@ -13,9 +13,7 @@ from secateurs.masks.spectral import EXACT, Taker, allocate, price
 def table(costs):
     """A taker whose curve is a list."""
     values = np.array(costs, dtype=np.float64)
-    return Taker(
-        room=len(costs) - 1, cost=lambda amounts: values[amounts.astype(int)]
-    )
+    return Taker(room=len(costs) - 1, cost=lambda amounts: values[amounts.astype(int)])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -29,31 +27,20 @@ def test_small_totals_are_exact_for_any_curves(seed):
     rooms = [range(taker.room + 1) for taker in takers.values()]
     for total in range(sum(taker.room for taker in takers.values()) + 1):
         found = allocate(takers, total)
-        splits = (
-            dict(zip(takers, s, strict=True))
-            for s in product(*rooms)
-            if sum(s) == total
-        )
+        splits = (dict(zip(takers, s, strict=True)) for s in product(*rooms) if sum(s) == total)
         assert sum(found.values()) == total
-        assert price(takers, found) == pytest.approx(
-            min(price(takers, split) for split in splits)
-        )
+        assert price(takers, found) == pytest.approx(min(price(takers, split) for split in splits))
 
 
 @pytest.mark.parametrize("total", [EXACT, 10_007, 123_456])
 def test_convex_curves_get_equal_slopes(total):
     """Σ n²/w_k is least at n ∝ w_k; one small taker is full."""
     weights = {"a": 1.0, "b": 2.0, "c": 5.0}
-    takers = {
-        name: Taker(room=10**6, cost=lambda n, w=w: n**2 / w)
-        for name, w in weights.items()
-    }
+    takers = {name: Taker(room=10**6, cost=lambda n, w=w: n**2 / w) for name, w in weights.items()}
     takers["full"] = Taker(room=3, cost=lambda n: 0 * n)
     found = allocate(takers, total)
     assert sum(found.values()) == total and found["full"] == 3
-    assert all(
-        abs(found[name] - (total - 3) * w / 8) <= 2 for name, w in weights.items()
-    )
+    assert all(abs(found[name] - (total - 3) * w / 8) <= 2 for name, w in weights.items())
 
 
 def test_concave_curves_are_taken_whole():

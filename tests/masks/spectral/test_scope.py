@@ -14,17 +14,12 @@ from secateurs.masks.spectral import matrix_norm, product_bound
 
 
 def weights(generator, **shapes):
-    return {
-        name: torch.randn(shape, generator=generator)
-        for name, shape in shapes.items()
-    }
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
 def bound(w, masks):
     norms = {name: matrix_norm(v) for name, v in w.items()}
-    return product_bound(
-        norms, {name: matrix_norm(w[name] * ~masks[name]) for name in w}
-    )
+    return product_bound(norms, {name: matrix_norm(w[name] * ~masks[name]) for name in w})
 
 
 @pytest.fixture
@@ -51,9 +46,7 @@ def test_totals_are_exact(w, sparsity):
         floor=0,
     )
     total = sum(v.numel() for v in w.values())
-    assert sum(int(m.sum()) for m in masks.values()) == total - round(
-        sparsity * total
-    )
+    assert sum(int(m.sum()) for m in masks.values()) == total - round(sparsity * total)
 
 
 def bounds_of(w, scores, sparsity):
@@ -80,9 +73,7 @@ def test_equal_layers_share_low_sparsity(generator, sparsity):
     """A curve that is flat near 0 is no chord: all of it from one layer cost up to 1.7 times as
     much.
     """
-    uniform = {
-        name: torch.rand(100, 100, generator=generator) * 2 - 1 for name in "abcd"
-    }
+    uniform = {name: torch.rand(100, 100, generator=generator) * 2 - 1 for name in "abcd"}
     for w in (uniform, weights(generator, a=(100, 100), b=(100, 100))):
         bounds = bounds_of(w, {k: v.abs() for k, v in w.items()}, sparsity)
         assert bounds["spectral"] <= min(bounds.values()), bounds
@@ -100,9 +91,7 @@ def least(w, scores, gone):
             curves[name].append(matrix_norm(left.view_as(score)))
     splits = product(*(range(min(gone, v.numel()) + 1) for v in w.values()))
     return min(
-        product_bound(
-            norms, {name: curves[name][n] for name, n in zip(w, split, strict=True)}
-        )
+        product_bound(norms, {name: curves[name][n] for name, n in zip(w, split, strict=True)})
         for split in splits
         if sum(split) == gone
     )
@@ -115,8 +104,7 @@ def test_tiny_networks_get_the_least_bound(generator, sparsity, magnitude):
     w = weights(generator, a=(3, 4), b=(4, 3), c=(2, 2, 2, 1))
     w["b"] = w["b"] ** 3
     scores = {
-        k: v.abs() if magnitude else torch.rand(v.shape, generator=generator)
-        for k, v in w.items()
+        k: v.abs() if magnitude else torch.rand(v.shape, generator=generator) for k, v in w.items()
     }
     masks = select(scores, sparsity=sparsity, scope="spectral", weights=w, floor=0)
     gone = sum(int((~m).sum()) for m in masks.values())
@@ -124,9 +112,7 @@ def test_tiny_networks_get_the_least_bound(generator, sparsity, magnitude):
 
 
 @pytest.mark.parametrize("sparsity", [0.05, 0.3, 0.8])
-def test_where_not_every_count_is_measured_little_is_lost(
-    generator, sparsity, monkeypatch
-):
+def test_where_not_every_count_is_measured_little_is_lost(generator, sparsity, monkeypatch):
     """Within 5 % of what measuring everything finds: a curve of 900 entries is rough, and the model
     is smooth.
     """
@@ -155,9 +141,7 @@ def test_entries_that_may_not_stay_go_first():
 def test_weights_that_are_missing_or_not_finite_are_named():
     scores = {"a": torch.ones(2, 2), "b": torch.ones(2, 2)}
     with pytest.raises(ArgumentError, match="weights= lacks 'b'"):
-        select(
-            scores, sparsity=0.5, scope="spectral", weights={"a": torch.ones(2, 2)}
-        )
+        select(scores, sparsity=0.5, scope="spectral", weights={"a": torch.ones(2, 2)})
     broken = {
         "a": torch.ones(2, 2),
         "b": torch.tensor([[1.0, torch.nan], [torch.inf, 0.0]]),
@@ -192,9 +176,7 @@ def test_zero_layers_ties_and_vectors():
         "tied": torch.ones(5, 5),
         "vector": torch.arange(1.0, 11.0),
     }
-    masks = select(
-        {k: v.abs() for k, v in w.items()}, density=0.5, scope="spectral", weights=w
-    )
+    masks = select({k: v.abs() for k, v in w.items()}, density=0.5, scope="spectral", weights=w)
     assert sum(int(m.sum()) for m in masks.values()) == 30
     assert int(masks["zero"].sum()) <= 1  # nothing is lost with it
 
@@ -202,24 +184,18 @@ def test_zero_layers_ties_and_vectors():
 def test_equal_scores_go_in_the_order_of_the_masks():
     """Of equal scores the later goes: here the one whose loss costs less."""
     w = {"a": torch.tensor([[9.0, 1.0]]), "b": torch.tensor([[9.0, 3.0]])}
-    masks = select(
-        {k: torch.ones(1, 2) for k in w}, sparsity=0.25, scope="spectral", weights=w
-    )
+    masks = select({k: torch.ones(1, 2) for k in w}, sparsity=0.25, scope="spectral", weights=w)
     assert masks["a"].tolist() == [[True, False]] and bool(masks["b"].all())
 
 
 def test_parameters_without_entries_and_half_precision(generator):
     w = {"none": torch.zeros(0, 3), **weights(generator, a=(5, 5))}
-    assert (
-        int(select(w, sparsity=0.6, scope="spectral", absolute=True)["a"].sum()) == 10
-    )
+    assert int(select(w, sparsity=0.6, scope="spectral", absolute=True)["a"].sum()) == 10
     half = {"a": w["a"].half(), "b": w["a"].bfloat16() ** 3}
     assert (
         sum(
             int(m.sum())
-            for m in select(
-                half, sparsity=0.6, scope="spectral", absolute=True
-            ).values()
+            for m in select(half, sparsity=0.6, scope="spectral", absolute=True).values()
         )
         == 20
     )
@@ -227,9 +203,7 @@ def test_parameters_without_entries_and_half_precision(generator):
 
 def test_weights_as_scores(w):
     """absolute=True ranks the weights themselves, and takes them for the norms, too."""
-    given = select(
-        {k: v.abs() for k, v in w.items()}, sparsity=0.8, scope="spectral", weights=w
-    )
+    given = select({k: v.abs() for k, v in w.items()}, sparsity=0.8, scope="spectral", weights=w)
     found = select(w, sparsity=0.8, scope="spectral", absolute=True)
     assert all(torch.equal(given[k], found[k]) for k in w)
 

@@ -12,9 +12,7 @@ def regression(n=80, p=12, seed=0):
     x = torch.randn(n, p, dtype=torch.float64, generator=generator)
     truth = torch.zeros(p, dtype=torch.float64)
     truth[:4] = torch.tensor([2.0, -1.0, 0.5, -0.1])
-    return x, x @ truth + 0.1 * torch.randn(
-        n, dtype=torch.float64, generator=generator
-    )
+    return x, x @ truth + 0.1 * torch.randn(n, dtype=torch.float64, generator=generator)
 
 
 def net(dtype=torch.float32, seed=0):

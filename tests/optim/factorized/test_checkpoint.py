@@ -98,25 +98,16 @@ def test_a_damaged_state_is_refused_and_nothing_changed(what):
     before = copy.deepcopy((layer.state_dict(), optimizer.state_dict()))
     with pytest.raises(TrainingError, match=f"cannot resume.*{message}"):
         optimizer.load_state_dict(saved)
-    assert all(
-        torch.equal(value, layer.state_dict()[name])
-        for name, value in before[0].items()
-    )
+    assert all(torch.equal(value, layer.state_dict()[name]) for name, value in before[0].items())
     assert optimizer.state_dict()["param_groups"] == before[1]["param_groups"]
 
 
 @pytest.mark.parametrize("saved", [None, 3, []])
 def test_what_is_no_state(saved):
-    with pytest.raises(
-        TrainingError, match=f"cannot resume from a {type(saved).__name__}"
-    ):
+    with pytest.raises(TrainingError, match=f"cannot resume from a {type(saved).__name__}"):
         made()[1].load_state_dict(saved)
-    with pytest.raises(
-        TrainingError, match=f"cannot resume from a {type(saved).__name__}"
-    ):
-        Factorized(
-            nn.Linear(5, 3).parameters(), base=torch.optim.Adam
-        ).load_state_dict(saved)
+    with pytest.raises(TrainingError, match=f"cannot resume from a {type(saved).__name__}"):
+        Factorized(nn.Linear(5, 3).parameters(), base=torch.optim.Adam).load_state_dict(saved)
 
 
 def test_a_steered_run_is_resumed_by_one_with_a_target():
@@ -178,9 +169,7 @@ def test_resume_with_another_depth_or_model_is_refused():
         match="depth=3 was saved, depth=4 is set in group 0.*Nothing was changed",
     ):
         optimizer.load_state_dict(saved)
-    assert all(
-        torch.equal(before[name], value) for name, value in other.state_dict().items()
-    )
+    assert all(torch.equal(before[name], value) for name, value in other.state_dict().items())
     with pytest.raises(TrainingError, match="other parameter groups"):
         FactorizedSGD(nn.Linear(2, 2).parameters()).load_state_dict(saved)
     wide = nn.Sequential(nn.Linear(12, 17), nn.Tanh(), nn.Linear(17, 4))
@@ -265,9 +254,7 @@ def test_other_names_are_refused(made_by):
     model = square()
     saved = copy.deepcopy(made_by(model.named_parameters()).state_dict())
     named = [(f"head.{name}", p) for name, p in model.named_parameters()]
-    message = (
-        "group 0 was saved with other parameters: '0.weight', .* 'head.0.weight'"
-    )
+    message = "group 0 was saved with other parameters: '0.weight', .* 'head.0.weight'"
     unchanged(model, made_by(named), saved, message)
     first, second = (
         list(model.named_parameters())[:2],

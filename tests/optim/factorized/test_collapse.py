@@ -9,10 +9,8 @@ from torch import nn
 from secateurs.errors import ArgumentError, MaskError
 from secateurs.masks import apply_
 from secateurs.optim import FactorizedSGD, hold
-from secateurs.optim.factorized.collapse import threshold_of
-from secateurs.optim.factorized.cutting.gap import gap
-from secateurs.optim.factorized.cutting.magnitudes import quantile
-from secateurs.optim.factorized.factors.maths import EPS
+from secateurs.optim.factorized.collapse import gap, quantile, threshold_of
+from secateurs.optim.factorized.maths import EPS
 
 
 def optimizer_with(weights, **options):
@@ -81,10 +79,7 @@ def test_what_is_not_factorized_counts_as_dense():
 @pytest.mark.parametrize(("low", "high"), [(-12, -5), (-7.5, -4), (-6, -3)])
 def test_gap_finds_the_valley(low, high):
     generator = torch.Generator().manual_seed(0)
-    dead = 10 ** (
-        low
-        + (high - low) * torch.rand(5000, generator=generator, dtype=torch.float64)
-    )
+    dead = 10 ** (low + (high - low) * torch.rand(5000, generator=generator, dtype=torch.float64))
     alive = 10 ** (-1 + torch.rand(300, generator=generator, dtype=torch.float64))
     threshold = gap([torch.cat([dead, -alive])])
     assert float(dead.max()) < threshold < float(alive.min())
@@ -106,9 +101,7 @@ def test_gap_never_empties_a_layer_that_is_small_beside_another():
     """Depth 4, a weak λ: the last layer's weights are a thousand times those of the first, and both
     are needed.
     """
-    first = 10 ** (
-        torch.rand(30, 40, generator=torch.Generator().manual_seed(0)) - 1.3
-    )
+    first = 10 ** (torch.rand(30, 40, generator=torch.Generator().manual_seed(0)) - 1.3)
     last = 300 * (1 + torch.rand(10, 30, generator=torch.Generator().manual_seed(1)))
     assert gap([torch.cat([first.flatten(), last.flatten()])]) > float(first.max()), (
         "one tensor: the first is dead"
@@ -122,9 +115,7 @@ def test_gap_without_a_valley_or_without_weights_is_the_lowest():
     assert gap([smooth]) <= 10 ** (-1)
     assert gap([torch.zeros(5)]) == EPS
     assert gap([torch.full((5,), 0.3)]) < 0.3
-    tail = torch.cat(
-        [10 ** torch.linspace(-9, 0, 10_000), torch.tensor([30.0, 300.0])]
-    )
+    tail = torch.cat([10 ** torch.linspace(-9, 0, 10_000), torch.tensor([30.0, 300.0])])
     assert gap([tail]) < 10  # stragglers at the top are no hump of survivors
 
 
@@ -152,18 +143,14 @@ def test_unknown_thresholds():
             match="threshold=.*a magnitude is a finite number from 0 up",
         ):
             threshold_of(wrong, **options)
-    assert (
-        threshold_of(0.5, **options)
-        == threshold_of(torch.tensor(0.5), **options)
-        == 0.5
-    )
+    assert threshold_of(0.5, **options) == threshold_of(torch.tensor(0.5), **options) == 0.5
     with pytest.raises(
         ArgumentError,
         match="threshold='gap' lies between factorized weights, and none is",
     ):
-        FactorizedSGD(
-            [{"params": nn.Linear(2, 2).parameters(), "depth": None}]
-        ).collapse_(threshold="gap")
+        FactorizedSGD([{"params": nn.Linear(2, 2).parameters(), "depth": None}]).collapse_(
+            threshold="gap"
+        )
 
 
 def test_gap_is_not_looked_for_among_weights_that_have_diverged():
@@ -186,9 +173,7 @@ def test_what_a_cut_costs_is_measured_and_told(caplog):
     result = optimizer.collapse_(model, threshold=0.2, batch=batch, loss=loss)
     before, after = result.losses
     assert before < 1e-6 < 0.05 < after
-    assert result.only_cut == sum(
-        int((~mask).sum()) for mask in result.masks.values()
-    )
+    assert result.only_cut == sum(int((~mask).sum()) for mask in result.masks.values())
     assert "the cut took the loss on the batch from" in caplog.text
     with pytest.raises(ArgumentError, match="give the model"):
         optimizer.collapse_(batch=batch, loss=loss)

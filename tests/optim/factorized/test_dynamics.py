@@ -56,9 +56,7 @@ def cost(optimizer):
 @pytest.mark.parametrize("options", LAYOUTS)
 def test_minimal_and_excess_penalty_are_the_penalty_of_the_factors(options):
     model = net()
-    optimizer = FactorizedSGD(
-        model.named_parameters(), lr=0.1, strength=1e-2, **options
-    )
+    optimizer = FactorizedSGD(model.named_parameters(), lr=0.1, strength=1e-2, **options)
     dynamics = Dynamics(optimizer)
     run(model, optimizer, dynamics)
     sample = dynamics.samples[-1]
@@ -73,8 +71,7 @@ def test_every_layer_has_its_own_strength():
     model = net()
     strengths = (0.03, 0.0, 1e-3, 0.02)
     groups = [
-        {"params": [p], "strength": s}
-        for p, s in zip(model.parameters(), strengths, strict=True)
+        {"params": [p], "strength": s} for p, s in zip(model.parameters(), strengths, strict=True)
     ]
     optimizer = FactorizedSGD(groups, lr=0.1)
     dynamics = Dynamics(optimizer, model=model)
@@ -84,9 +81,7 @@ def test_every_layer_has_its_own_strength():
     assert sample.strength == 0.03
     for layer in sample.layers.values():
         assert layer.excess_penalty == layer.strength * layer.misalignment
-    assert sample.minimal_penalty == sum(
-        layer.minimal_penalty for layer in sample.layers.values()
-    )
+    assert sample.minimal_penalty == sum(layer.minimal_penalty for layer in sample.layers.values())
 
 
 def test_a_skipped_step_leaves_no_sample():
@@ -98,9 +93,7 @@ def test_a_skipped_step_leaves_no_sample():
         optimizer.step()
         dynamics.record(math.nan if broken else 1.0)
         optimizer.zero_grad()
-    dynamics.record(
-        2.0
-    )  # the step before was a scaler's, say, and has changed nothing
+    dynamics.record(2.0)  # the step before was a scaler's, say, and has changed nothing
     assert [(sample.step, sample.loss) for sample in dynamics.samples] == [
         (1, 1.0),
         (2, 1.0),
@@ -138,9 +131,7 @@ def test_dynamics_sees_misalignment_vanish_and_sparsity_set_in():
     assert len(dynamics.samples) == 300
     assert last.misalignment < 1e-10 < first.misalignment
     assert last.excess_penalty == pytest.approx(0.1 * last.misalignment, abs=1e-15)
-    assert last.minimal_penalty == pytest.approx(
-        0.1 * float(layer.weight.abs().pow(2 / 3).sum())
-    )
+    assert last.minimal_penalty == pytest.approx(0.1 * float(layer.weight.abs().pow(2 / 3).sum()))
     onset = dynamics.onset()
     assert onset is not None
     assert first.sparsity == 0 < last.sparsity

@@ -10,7 +10,7 @@ from torch import nn
 
 from optim.factorized.nets import batch, make, net, regression
 from secateurs.optim import FactorizedSGD
-from secateurs.optim.factorized.factors.maths import EPS, Rule, product, step
+from secateurs.optim.factorized.maths import EPS, Rule, product, step
 
 linear_model = pytest.importorskip("sklearn.linear_model")
 
@@ -34,9 +34,7 @@ def test_depth_2_is_the_lasso_of_scikit_learn(strength):
         optimizer.step()
     optimizer.collapse_()
     expected = (
-        linear_model.Lasso(
-            alpha=strength / 2, fit_intercept=False, tol=1e-12, max_iter=100_000
-        )
+        linear_model.Lasso(alpha=strength / 2, fit_intercept=False, tol=1e-12, max_iter=100_000)
         .fit(x, y)
         .coef_
     )
@@ -79,44 +77,30 @@ class Explicit:
             n: [nn.Parameter(f.clone()) for f in optimizer.factors(n)]
             for n, _ in model.named_parameters()
         }
-        self.sgd = torch.optim.SGD(
-            [f for fs in self.factors.values() for f in fs], **options
-        )
+        self.sgd = torch.optim.SGD([f for fs in self.factors.values() for f in fs], **options)
 
     def step(self, x, y):
         weights = {
-            name: math.prod(factors[1:], start=factors[0])
-            for name, factors in self.factors.items()
+            name: math.prod(factors[1:], start=factors[0]) for name, factors in self.factors.items()
         }
         self.sgd.zero_grad()
-        F.cross_entropy(
-            torch.func.functional_call(self.model, weights, (x,)), y
-        ).backward()
+        F.cross_entropy(torch.func.functional_call(self.model, weights, (x,)), y).backward()
         self.sgd.step()
 
     def distance(self, optimizer):
         pairs = [
-            (torch.stack(list(fs)), optimizer.factors(name))
-            for name, fs in self.factors.items()
+            (torch.stack(list(fs)), optimizer.factors(name)) for name, fs in self.factors.items()
         ]
         return max(float((a.detach() - b).abs().max()) for a, b in pairs)
 
 
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize("depth", [2, 3, 4])
-@pytest.mark.parametrize(
-    ("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)]
-)
-@pytest.mark.parametrize(
-    ("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)]
-)
-def test_equals_explicit_factors_over_100_steps(
-    fused, depth, momentum, nesterov, dtype, bound
-):
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_equals_explicit_factors_over_100_steps(fused, depth, momentum, nesterov, dtype, bound):
     model = net(dtype)
-    optimizer = make(
-        model, lr=0.05, depth=depth, momentum=momentum, nesterov=nesterov, fused=fused
-    )
+    optimizer = make(model, lr=0.05, depth=depth, momentum=momentum, nesterov=nesterov, fused=fused)
     oracle = Explicit(
         model,
         optimizer,
@@ -135,12 +119,7 @@ def test_equals_explicit_factors_over_100_steps(
     assert oracle.distance(optimizer) < bound
     # It can fail.
     assert (
-        float(
-            optimizer.factors("0.weight")
-            .sub(oracle.factors["0.weight"][0].detach())
-            .abs()
-            .max()
-        )
+        float(optimizer.factors("0.weight").sub(oracle.factors["0.weight"][0].detach()).abs().max())
         > bound
     )
 
@@ -156,9 +135,7 @@ def one_step_of_print(factors, x, y, *, lr, strength):
 
 def our_step(start, x, y, *, lr, strength):
     layer = nn.Linear(6, 1, bias=False, dtype=torch.float64)
-    optimizer = FactorizedSGD(
-        layer.parameters(), lr=lr, strength=strength, depth=3, momentum=0
-    )
+    optimizer = FactorizedSGD(layer.parameters(), lr=lr, strength=strength, depth=3, momentum=0)
     optimizer.set_factors(layer.weight, start)
     F.mse_loss(layer(x), y, reduction="sum").div(len(x)).backward()
     optimizer.step()

@@ -22,11 +22,7 @@ from secateurs.optim import hold
 def make():
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    masks = {
-        name: torch.rand(p.shape) < 0.3
-        for name, p in model.named_parameters()
-        if p.ndim == 2
-    }
+    masks = {name: torch.rand(p.shape) < 0.3 for name, p in model.named_parameters() if p.ndim == 2}
     return (
         model,
         masks,
@@ -63,9 +59,7 @@ def test_gradient_accumulation_and_gradients_that_are_never_reset():
         model(torch.randn(6, 4)).square().mean().backward()
         if step % 3 == 2:
             optimizer.step()
-            assert all(
-                not model.get_parameter(n).grad[~m].any() for n, m in masks.items()
-            )
+            assert all(not model.get_parameter(n).grad[~m].any() for n, m in masks.items())
     assert clean(model, masks) and clean_state(model, masks, optimizer)
 
 
@@ -84,9 +78,7 @@ def test_grad_scaler_with_skipped_steps(fused):
         scaler.step(optimizer)
         scaler.update()
         assert torch.equal(model[0].weight, before) == (step in (0, 5))
-        assert clean(model, masks) and (
-            step == 0 or clean_state(model, masks, optimizer)
-        )
+        assert clean(model, masks) and (step == 0 or clean_state(model, masks, optimizer))
 
 
 @pytest.mark.parametrize("average", [None, get_ema_multi_avg_fn(0.9)])
@@ -114,9 +106,7 @@ def test_followed_copy_shrinks_with_the_masks():
     held = hold(model, masks, optimizer)
     ema = copy.deepcopy(model)
     held.follow(ema)
-    smaller = {
-        name: mask & (torch.rand(mask.shape) < 0.5) for name, mask in masks.items()
-    }
+    smaller = {name: mask & (torch.rand(mask.shape) < 0.5) for name, mask in masks.items()}
     train(model, optimizer)
     held.shrink(smaller)
     for _ in range(5):
@@ -184,29 +174,18 @@ def test_model_stays_plain_and_copies_of_model_and_optimizer_are_whole():
     keys, modules = list(model.state_dict()), [type(m) for m in model.modules()]
     hold(model, masks, optimizer)
     train(model, optimizer)
-    assert (
-        list(model.state_dict()) == keys
-        and [type(m) for m in model.modules()] == modules
-    )
+    assert list(model.state_dict()) == keys and [type(m) for m in model.modules()] == modules
     assert not any(
-        m._forward_hooks or m._backward_hooks or m._forward_pre_hooks
-        for m in model.modules()
+        m._forward_hooks or m._backward_hooks or m._forward_pre_hooks for m in model.modules()
     )
-    assert not any(
-        p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters()
-    )
+    assert not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters())
     for clone in (
         copy.deepcopy((model, optimizer)),
         pickle.loads(pickle.dumps((model, optimizer))),
     ):
         twin, other = clone
-        assert all(
-            torch.equal(v, model.state_dict()[k])
-            for k, v in twin.state_dict().items()
-        )
-        assert not other._optimizer_step_post_hooks, (
-            "torch copies no hooks: the copy is held anew"
-        )
+        assert all(torch.equal(v, model.state_dict()[k]) for k, v in twin.state_dict().items())
+        assert not other._optimizer_step_post_hooks, "torch copies no hooks: the copy is held anew"
         hold(twin, masks, other)
         train(twin, other)
         assert clean(twin, masks) and clean_state(twin, masks, other)
@@ -218,9 +197,7 @@ def test_model_stays_plain_and_copies_of_model_and_optimizer_are_whole():
 def test_schedulers_and_clipping_and_closures_do_not_get_round_the_hooks():
     model, masks, optimizer = make()
     hold(model, masks, optimizer)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=0.1, total_steps=10
-    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
 
     def closure():
         optimizer.zero_grad()
@@ -233,19 +210,13 @@ def test_schedulers_and_clipping_and_closures_do_not_get_round_the_hooks():
         optimizer.step(closure) if step % 2 else optimizer.step(closure=closure)
         schedule.step()
         assert clean(model, masks) and clean_state(model, masks, optimizer)
-        assert not any(
-            model.get_parameter(n).grad[~m].any() for n, m in masks.items()
-        )
+        assert not any(model.get_parameter(n).grad[~m].any() for n, m in masks.items())
 
 
 def test_two_processes_hold_the_same_bits(tmp_path):
     mp.spawn(_rank, args=(str(tmp_path),), nprocs=2, join=True)
-    first, second = (
-        json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)
-    )
-    assert (
-        first["weights"] == second["weights"] and first["clean"] and second["clean"]
-    )
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first["weights"] == second["weights"] and first["clean"] and second["clean"]
     for said in (first, second):
         assert (
             "the masks of '2.weight' are not the same on all 2 ranks. Draw them from generators"
@@ -254,19 +225,14 @@ def test_two_processes_hold_the_same_bits(tmp_path):
         assert "the masks of '0.weight' are not the same" in said["shrink"]
         assert said["allowed"]
     assert "masks of rank [1] do not fit" in first["misfit"]
+    assert "'0.weight' has shape (8, 4), but its mask has shape (1,)" in second["misfit"]
     assert (
-        "'0.weight' has shape (8, 4), but its mask has shape (1,)" in second["misfit"]
-    )
-    assert (
-        "the models of the ranks have [4, 2] parameter names" in first["models"]
-        and first["models"]
+        "the models of the ranks have [4, 2] parameter names" in first["models"] and first["models"]
     )
 
 
 def _rank(rank, folder):
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
-    )
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     said = _misuse(rank)
     model, masks, optimizer = make()
     wrapped = DistributedDataParallel(model)
@@ -299,9 +265,7 @@ def _misuse(rank):
         "apart": _error(lambda: hold(model, other, optimizer)),
         "misfit": _error(lambda: hold(model, short, optimizer)),
         "models": _error(lambda: hold(small, named, optimizer)),
-        "allowed": _error(
-            lambda: hold(model, other, optimizer, same_on_ranks=False).release()
-        )
+        "allowed": _error(lambda: hold(model, other, optimizer, same_on_ranks=False).release())
         is None,
     }
 

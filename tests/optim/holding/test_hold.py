@@ -20,21 +20,13 @@ OPTIMIZERS = {
     "sgd-nesterov": lambda p: torch.optim.SGD(
         p, lr=0.05, momentum=0.9, weight_decay=1e-2, nesterov=True
     ),
-    "sgd-foreach": lambda p: torch.optim.SGD(
-        p, lr=0.05, momentum=0.9, foreach=True, maximize=True
-    ),
-    "sgd-fused": lambda p: torch.optim.SGD(
-        p, lr=0.05, momentum=0.9, weight_decay=1e-2, fused=True
-    ),
+    "sgd-foreach": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, foreach=True, maximize=True),
+    "sgd-fused": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-2, fused=True),
     "adam": lambda p: torch.optim.Adam(p, lr=1e-2, weight_decay=1e-2),
-    "adam-amsgrad": lambda p: torch.optim.Adam(
-        p, lr=1e-2, amsgrad=True, foreach=False
-    ),
+    "adam-amsgrad": lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True, foreach=False),
     "adam-no-eps": lambda p: torch.optim.Adam(p, lr=1e-2, eps=0.0),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
-    "adamw-foreach": lambda p: torch.optim.AdamW(
-        p, lr=1e-2, amsgrad=True, foreach=True
-    ),
+    "adamw-foreach": lambda p: torch.optim.AdamW(p, lr=1e-2, amsgrad=True, foreach=True),
     "adamw-fused": lambda p: torch.optim.AdamW(p, lr=1e-2, amsgrad=True, fused=True),
     "nadam": lambda p: torch.optim.NAdam(
         p, lr=1e-2, weight_decay=1e-2, decoupled_weight_decay=True
@@ -45,15 +37,11 @@ OPTIMIZERS = {
     "adagrad": lambda p: torch.optim.Adagrad(
         p, lr=1e-2, initial_accumulator_value=0.3, weight_decay=1e-2
     ),
-    "adagrad-fused": lambda p: torch.optim.Adagrad(
-        p, lr=1e-2, lr_decay=1e-3, fused=True
-    ),
+    "adagrad-fused": lambda p: torch.optim.Adagrad(p, lr=1e-2, lr_decay=1e-3, fused=True),
     "rmsprop": lambda p: torch.optim.RMSprop(
         p, lr=1e-3, centered=True, momentum=0.9, weight_decay=1e-2
     ),
-    "rmsprop-foreach": lambda p: torch.optim.RMSprop(
-        p, lr=1e-3, momentum=0.9, foreach=True
-    ),
+    "rmsprop-foreach": lambda p: torch.optim.RMSprop(p, lr=1e-3, momentum=0.9, foreach=True),
     "rprop": lambda p: torch.optim.Rprop(p, lr=1e-3),
     "asgd": lambda p: torch.optim.ASGD(p, lr=1e-2, t0=10, weight_decay=1e-2),
     "lbfgs": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3, history_size=5),
@@ -88,9 +76,7 @@ class Net(nn.Module):
 
 def net_for(kind):
     """LBFGS of torch itself takes contiguous gradients only."""
-    return Net(
-        torch.contiguous_format if kind.startswith("lbfgs") else torch.channels_last
-    )
+    return Net(torch.contiguous_format if kind.startswith("lbfgs") else torch.channels_last)
 
 
 def draw(model, density=0.4, seed=1):
@@ -178,14 +164,10 @@ def test_a_thousand_steps_leave_dropped_entries_exactly_zero(kind):
             take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean())
         else:
             random_step(model, optimizer)
-        assert not any(
-            p[~masks[n]].any() for n, p in model.named_parameters() if n in masks
-        )
+        assert not any(p[~masks[n]].any() for n, p in model.named_parameters() if n in masks)
         assert step % 20 or not list(dirt(model, masks, optimizer))
     for name, p in model.named_parameters():
-        assert p.isfinite().all() or kind == "sgd-foreach", (
-            "the test must train, not explode"
-        )
+        assert p.isfinite().all() or kind == "sgd-foreach", "the test must train, not explode"
         assert (p != start[name]).any()
 
 
@@ -203,17 +185,13 @@ def test_kept_entries_train_as_if_the_mask_were_part_of_the_model(kind):
     hold(model, masks, optimizer)
 
     def masked():
-        return {
-            n: p * masks[n] if n in masks else p for n, p in oracle.named_parameters()
-        }
+        return {n: p * masks[n] if n in masks else p for n, p in oracle.named_parameters()}
 
     for x, y in batches(30):
         take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean())
         take(
             other,
-            lambda x=x, y=y: (
-                (functional_call(oracle, masked(), (x,)) - y).square().mean()
-            ),
+            lambda x=x, y=y: (functional_call(oracle, masked(), (x,)) - y).square().mean(),
         )
     for name, p in model.named_parameters():
         keep = masks.get(name, torch.ones_like(p, dtype=torch.bool))
@@ -226,10 +204,7 @@ def test_lbfgs_directions_and_history_are_zero_where_weights_are_dropped(kind):
     masks = draw(model)
     optimizer = OPTIMIZERS[kind](model.parameters())
     keep = torch.cat(
-        [
-            masks.get(n, torch.ones(p.shape)).flatten().bool()
-            for n, p in model.named_parameters()
-        ]
+        [masks.get(n, torch.ones(p.shape)).flatten().bool() for n, p in model.named_parameters()]
     )
     x, y = next(batches(1))
 
@@ -256,9 +231,7 @@ def test_lbfgs_directions_and_history_are_zero_where_weights_are_dropped(kind):
     )
 
 
-@pytest.mark.parametrize(
-    "kind", ["sgd-momentum", "adamw", "adagrad", "rmsprop", "asgd"]
-)
+@pytest.mark.parametrize("kind", ["sgd-momentum", "adamw", "adagrad", "rmsprop", "asgd"])
 def test_hold_in_mid_training_clears_weights_gradients_and_state_at_once(kind):
     model = net_for(kind)
     masks = draw(model)
@@ -297,9 +270,7 @@ def test_other_widths_also_after_the_model_changed_its_own(dtype):
             optimizer,
             lambda x=x, y=y: (model(x.to(dtype)) - y.to(dtype)).square().mean(),
         )
-    assert not any(
-        p[~masks[n]].any() for n, p in model.named_parameters() if n in masks
-    )
+    assert not any(p[~masks[n]].any() for n, p in model.named_parameters() if n in masks)
 
 
 def test_release_lets_go_and_the_context_manager_releases():
@@ -359,39 +330,26 @@ def test_sparse_gradients_keep_their_layout():
         optimizer.zero_grad()
         model(torch.tensor([1, 4, 1])).square().sum().backward()
         optimizer.step()
-        assert (
-            model.weight.grad.is_sparse
-            and not model.weight.grad.to_dense()[~mask].any()
-        )
+        assert model.weight.grad.is_sparse and not model.weight.grad.to_dense()[~mask].any()
         assert not model.weight[~mask].any()
 
 
 def test_shrink_only_shrinks():
     model, optimizer = nn.Linear(2, 2), None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    held = hold(
-        model, {"weight": torch.tensor([[True, True], [False, True]])}, optimizer
-    )
+    held = hold(model, {"weight": torch.tensor([[True, True], [False, True]])}, optimizer)
     take(optimizer, lambda: model(torch.ones(3, 2)).square().sum())
     held.shrink({"weight": torch.eye(2) > 0})
     assert torch.equal(model.weight != 0, torch.eye(2) > 0)
     assert not list(dirt(model, held.masks, optimizer))
     before = model.weight.detach().clone()
-    with pytest.raises(
-        MaskError, match=r"masks only shrink .* 'weight' would get 2 entries back"
-    ):
+    with pytest.raises(MaskError, match=r"masks only shrink .* 'weight' would get 2 entries back"):
         held.shrink({"weight": torch.ones(2, 2) > 0})
-    with pytest.raises(
-        MaskError, match=r"no held parameter 'wieght'. Did you mean 'weight'"
-    ):
+    with pytest.raises(MaskError, match=r"no held parameter 'wieght'. Did you mean 'weight'"):
         held.shrink({"wieght": torch.eye(2) > 0})
-    with pytest.raises(
-        MaskError, match=r"shape \(2, 2\), but its mask has shape \(2,\)"
-    ):
+    with pytest.raises(MaskError, match=r"shape \(2, 2\), but its mask has shape \(2,\)"):
         held.shrink({"weight": torch.ones(2) > 0})
-    assert torch.equal(model.weight, before) and torch.equal(
-        held.masks["weight"], torch.eye(2) > 0
-    )
+    assert torch.equal(model.weight, before) and torch.equal(held.masks["weight"], torch.eye(2) > 0)
 
 
 def test_everything_wrong_is_said_at_once_and_nothing_is_changed():
@@ -426,14 +384,7 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_changed():
         )
     with pytest.raises(MaskError, match="there are no masks"):
         hold(model, {}, optimizer)
-    with pytest.raises(
-        ArgumentError, match="hooks of a torch.optim.Optimizer, not object"
-    ):
+    with pytest.raises(ArgumentError, match="hooks of a torch.optim.Optimizer, not object"):
         hold(model, masks, object())
-    assert all(
-        torch.equal(value, before[name]) for name, value in model.state_dict().items()
-    )
-    assert (
-        not optimizer._optimizer_step_post_hooks
-        and not optimizer._optimizer_step_pre_hooks
-    )
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not optimizer._optimizer_step_post_hooks and not optimizer._optimizer_step_pre_hooks

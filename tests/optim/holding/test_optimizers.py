@@ -105,9 +105,7 @@ def test_accumulated_gradients_are_no_bypass(caplog):
 
 def test_replaced_parameters_are_found_again(caplog):
     model, result = pruned()
-    dense = {
-        name: torch.ones_like(value) for name, value in model.state_dict().items()
-    }
+    dense = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
     held = hold(model, result, torch.optim.SGD(model.parameters(), lr=0.1))
     model.load_state_dict(dense, assign=True)
     held.enforce()
@@ -173,9 +171,7 @@ class Lookahead(torch.optim.Optimizer):
         parameters = [p for group in self.param_groups for p in group["params"]]
         slow = [p.detach().clone() for p in parameters]
         if keep == "by parameter":
-            self.state = {
-                p: {"slow": s} for p, s in zip(parameters, slow, strict=True)
-            }
+            self.state = {p: {"slow": s} for p, s in zip(parameters, slow, strict=True)}
         elif keep == "in the base":
             for p, s in zip(parameters, slow, strict=True):
                 inner.state[p]["slow"] = s
@@ -275,10 +271,7 @@ def test_masks_of_a_wrapped_model_fit_the_plain_one(prefix):
     assert not revived(other, result.masks)
     with hold(model, wrapped, torch.optim.SGD(model.parameters(), lr=0.1)) as held:
         assert set(held.masks) == set(result.masks)
-    assert (
-        prune_(model, "magnitude", sparsity=0.9, within=wrapped).report.total.kept
-        == 8
-    )
+    assert prune_(model, "magnitude", sparsity=0.9, within=wrapped).report.total.kept == 8
 
 
 def test_masks_of_the_plain_model_fit_a_compiled_one():

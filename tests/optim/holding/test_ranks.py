@@ -14,8 +14,7 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, MaskError, SecateursError
-from secateurs.optim import FactorizedSGD
-from secateurs.optim.holding import ranks
+from secateurs.optim import FactorizedSGD, holding
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo"
@@ -90,9 +89,7 @@ def compare(size):
     state = [optimizer.state[p]["exp_avg"].full_tensor() for p in model.parameters()]
     masks = held.masks
     said = {
-        "same": all(
-            torch.allclose(found[n], expected[n], atol=1e-6) for n in expected
-        ),
+        "same": all(torch.allclose(found[n], expected[n], atol=1e-6) for n in expected),
         "zeros": all(not found[n][~m].any() for n, m in masks.items()),
         "moves": all(bool(found[n][m].any()) for n, m in masks.items()),
         "masks": all(torch.equal(m, theirs.masks[n]) for n, m in masks.items()),
@@ -115,9 +112,7 @@ def refused(model):
         "score": lambda: sc.score(model, "magnitude"),
         "prune": lambda: sc.prune_(model, "magnitude", sparsity=0.5),
         "capture": lambda: sc.path_norm(model, torch.zeros(1, 6)),
-        "certify": lambda: sc.certify(
-            net(), model, around=torch.zeros(1, 6), radius=0.1
-        ),
+        "certify": lambda: sc.certify(net(), model, around=torch.zeros(1, 6), radius=0.1),
         "report": lambda: sc.sparsity(model),
         "factorized": lambda: FactorizedSGD(model.named_parameters()),
         "misfit": lambda: sc.hold(
@@ -177,13 +172,13 @@ def test_one_process(tmp_path):
 def test_ranks_of_as_many_names_are_compared_mask_by_mask(monkeypatch):
     """What the other rank sends is played back, so that one process sees both."""
     model, masks = net(), half(net())
-    monkeypatch.setattr(ranks, "_device", lambda model: torch.device("cpu"))
-    monkeypatch.setattr(ranks, "_gather", lambda sent, device: [sent.tolist()] * 2)
-    ranks.check_ranks(model, masks, [])
+    monkeypatch.setattr(holding, "_device", lambda model: torch.device("cpu"))
+    monkeypatch.setattr(holding, "_gather", lambda sent, device: [sent.tolist()] * 2)
+    holding.check_ranks(model, masks, [])
     other = [[4, 0], [5, 0]]
-    monkeypatch.setattr(ranks, "_gather", lambda sent, device: other)
+    monkeypatch.setattr(holding, "_gather", lambda sent, device: other)
     with pytest.raises(MaskError, match=r"\[4, 5\] parameter names"):
-        ranks.check_ranks(model, masks, [])
+        holding.check_ranks(model, masks, [])
 
 
 def test_flat_shards_are_refused_in_words(tmp_path):
@@ -234,14 +229,10 @@ def test_in_a_distributed_wrapper_by_module_or_a_sentence(tmp_path):
         assert sc.path_norm(wrapped, x) == sc.path_norm(model, x)
         assert sc.certify(wrapped, net(), around=x, radius=0.1).bound == 0
         sc.train.save_model(wrapped, tmp_path / "m.safetensors")
-        assert (
-            load_file(tmp_path / "m.safetensors").keys() == model.state_dict().keys()
-        )
+        assert load_file(tmp_path / "m.safetensors").keys() == model.state_dict().keys()
         sc.train.load_model_(wrapped, tmp_path / "m.safetensors")
         sc.ship.save_sparse(wrapped, tmp_path / "s.safetensors")
-        assert sc.ship.load_sparse(tmp_path / "s.safetensors").keys() == set(
-            model.state_dict()
-        )
+        assert sc.ship.load_sparse(tmp_path / "s.safetensors").keys() == set(model.state_dict())
         for call in (
             lambda: sc.score(wrapped, "magnitude"),
             lambda: sc.prune_(wrapped, "magnitude", sparsity=0.5),

@@ -16,13 +16,8 @@ def test_pruning_revives_no_zero_of_a_sparser_net(asked, caplog):
         model[0].weight[:, 5:] = 0
     zeros = {name: parameter == 0 for name, parameter in model.named_parameters()}
     with caplog.at_level(logging.INFO, logger="secateurs.optim"):
-        tuned = prune_and_tune_(
-            model, lambda adam: fit(model, adam, 5, 1e-2), **asked
-        )
-    assert (
-        "nothing to prune: 1127 weights were to be kept, 504 are not zero"
-        in caplog.text
-    )
+        tuned = prune_and_tune_(model, lambda adam: fit(model, adam, 5, 1e-2), **asked)
+    assert "nothing to prune: 1127 weights were to be kept, 504 are not zero" in caplog.text
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter == 0, zeros[name])
         assert torch.equal(tuned.masks[name], ~zeros[name])
@@ -41,13 +36,9 @@ def test_pruning_and_tuning_in_one_call():
     )
     fit(model, optimizer, 800, 0.2)
     optimizer.collapse_()
-    tuned = prune_and_tune_(
-        model, lambda adam: fit(model, adam, 200, 2e-3), compression=40
-    )
+    tuned = prune_and_tune_(model, lambda adam: fit(model, adam, 200, 2e-3), compression=40)
     assert tuned.report.compression == pytest.approx(40, rel=0.02)
-    assert not any(
-        model.get_parameter(name)[~mask].any() for name, mask in tuned.masks.items()
-    )
+    assert not any(model.get_parameter(name)[~mask].any() for name, mask in tuned.masks.items())
     kept = prune_and_tune_(model, lambda _: None)
     assert kept.report.total.kept == tuned.report.total.kept
     half = prune_and_tune_(

@@ -9,7 +9,7 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim import FactorizedSGD, grid
-from secateurs.optim.sweep.grid import pays
+from secateurs.optim.sweep import pays
 
 
 def network():
@@ -19,9 +19,9 @@ def network():
 
 def data(step):
     generator = torch.Generator().manual_seed(step)
-    return torch.randn(
-        16, 6, generator=generator, dtype=torch.float64
-    ), torch.randint(3, (16,), generator=generator)
+    return torch.randn(16, 6, generator=generator, dtype=torch.float64), torch.randint(
+        3, (16,), generator=generator
+    )
 
 
 @pytest.mark.parametrize("batched", [True, False, None])
@@ -39,12 +39,8 @@ def test_a_grid_is_its_runs_one_by_one(batched):
         schedule=lambda s: s / steps,
         batched=batched,
     )
-    assert [(run.strength, run.seed) for run in runs] == [
-        (s, d) for s in strengths for d in seeds
-    ]
-    assert all(
-        torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)
-    )
+    assert [(run.strength, run.seed) for run in runs] == [(s, d) for s in strengths for d in seeds]
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     for run in runs:
         alone = network()
         optimizer = FactorizedSGD(
@@ -64,9 +60,7 @@ def test_a_grid_is_its_runs_one_by_one(batched):
         report = optimizer.collapse_(alone).report
         assert report.total.kept == run.report.total.kept
         for name, parameter in alone.named_parameters():
-            torch.testing.assert_close(
-                run.weights[name], parameter.detach(), rtol=1e-7, atol=1e-9
-            )
+            torch.testing.assert_close(run.weights[name], parameter.detach(), rtol=1e-7, atol=1e-9)
 
 
 def test_both_ways_give_the_same_runs():
@@ -90,9 +84,7 @@ def test_both_ways_give_the_same_runs():
             assert (a.strength, a.seed) == (b.strength, b.seed)
             assert a.loss == pytest.approx(b.loss, rel=1e-6)
             for name in a.weights:
-                torch.testing.assert_close(
-                    a.weights[name], b.weights[name], rtol=1e-7, atol=1e-9
-                )
+                torch.testing.assert_close(a.weights[name], b.weights[name], rtol=1e-7, atol=1e-9)
 
 
 def test_the_way_is_chosen_by_device_size_and_number():
@@ -202,9 +194,7 @@ def test_frozen_parameters_stay_as_they_are_either_way():
             == [name for name, _ in model.named_parameters()]
         )
         for name in one.weights:
-            torch.testing.assert_close(
-                one.weights[name], other.weights[name], rtol=1e-7, atol=1e-9
-            )
+            torch.testing.assert_close(one.weights[name], other.weights[name], rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("batched", [True, False])

@@ -23,9 +23,7 @@ def quadratic(model):
 def test_the_range_test_brackets_the_known_limit():
     model = nn.Linear(1, 1, bias=False)
     model.weight.data.fill_(0.3)
-    found = largest_stable_lr(
-        model, quadratic, sgd, low=1e-4, high=1.0, trials=17, steps=60
-    )
+    found = largest_stable_lr(model, quadratic, sgd, low=1e-4, high=1.0, trials=17, steps=60)
     ratio = (1.0 / 1e-4) ** (1 / 16)
     assert 0.02 / ratio <= found.lr <= 0.02
     assert not found.trials[-1].stable

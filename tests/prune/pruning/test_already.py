@@ -49,10 +49,7 @@ def test_of_left_compounds_as_torch_does(score):
     assert zeros(model) == 570
     assert pruned.report.total.kept == 30
     assert pruned.recipe.sparsity == 0.5
-    assert all(
-        bool(((m.weight != 0) <= was).all())
-        for m, was in zip(model, before, strict=True)
-    )
+    assert all(bool(((m.weight != 0) <= was).all()) for m, was in zip(model, before, strict=True))
     assert not pruned.notes
 
 
@@ -60,9 +57,7 @@ def test_of_left_layer_by_layer():
     model, _ = sparse_model()
     left = [int(m.weight.count_nonzero()) for m in model]
     prune_(model, "magnitude", density=0.5, scope="layer", of="left")
-    assert [int(m.weight.count_nonzero()) for m in model] == [
-        round(n / 2) for n in left
-    ]
+    assert [int(m.weight.count_nonzero()) for m in model] == [round(n / 2) for n in left]
 
 
 def test_of_left_equals_torch_on_one_layer():
@@ -92,6 +87,4 @@ def test_a_tied_name_is_noted():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = model[0].weight
     pruned = prune_(model, "magnitude", sparsity=0.5, where="1.weight")
-    assert pruned.notes == (
-        "'1.weight' is tied: it is the parameter '0.weight', listed as that",
-    )
+    assert pruned.notes == ("'1.weight' is tied: it is the parameter '0.weight', listed as that",)

@@ -26,9 +26,7 @@ class Net(nn.Module):
         self.fc = nn.Linear(4, 8)
 
     def forward(self, x):
-        return self.fc(
-            torch.relu(self.b(torch.relu(self.norm(self.a(x))))).mean((2, 3))
-        )
+        return self.fc(torch.relu(self.b(torch.relu(self.norm(self.a(x))))).mean((2, 3)))
 
 
 X, Y = (
@@ -70,9 +68,7 @@ def test_every_score_with_every_scope_pattern_and_selection(name):
     for scope in SCOPE_CASES:
         for pattern in PATTERNS.names():
             for how in (
-                SELECTIONS.names()
-                if scope != "spectral" or name == "magnitude"
-                else ["topk"]
+                SELECTIONS.names() if scope != "spectral" or name == "magnitude" else ["topk"]
             ):
                 # Spectral budgets are slow and see no scores.
                 _one_case(model, scores, scope, pattern, how, negative)
@@ -120,21 +116,16 @@ def _one_case(model, scores, scope, pattern, how, negative):
             if isinstance(scope, dict) or scope == "layer"
             else max(largest) * len(largest)
         )
-        assert kept <= want + slack and (
-            kept >= want - slack or not SELECTIONS[how].exact
-        ), case
+        assert kept <= want + slack and (kept >= want - slack or not SELECTIONS[how].exact), case
         assert all(
-            shape.rows(mask).float().mean(1).frac().eq(0).all()
-            for mask in pruned.masks.values()
+            shape.rows(mask).float().mean(1).frac().eq(0).all() for mask in pruned.masks.values()
         ), case
     elif SELECTIONS[how].exact:
         assert kept == want, case
     else:
         assert 0 < kept <= want, case
     if pattern == "2:4":
-        assert all(
-            shape.runs(mask).sum(1).max() <= 2 for mask in pruned.masks.values()
-        ), case
+        assert all(shape.runs(mask).sum(1).max() <= 2 for mask in pruned.masks.values()), case
 
 
 @pytest.mark.parametrize("name", SCORES.names())
@@ -151,9 +142,7 @@ def test_every_score_prunes_by_name_through_rounds(name):
         **DATA,
     )
     wanted = counts("exponential", start=total, end=round(total / 5), rounds=3)
-    assert (
-        [r.kept for r in pruned.rounds] == [r.asked for r in pruned.rounds] == wanted
-    )
+    assert [r.kept for r in pruned.rounds] == [r.asked for r in pruned.rounds] == wanted
     for key, mask in pruned.masks.items():
         assert not model.get_parameter(key)[~mask].any()
         assert model.get_parameter(key).count_nonzero() == mask.sum()
@@ -181,9 +170,7 @@ def test_counts_of_each_round(schedule, scope, pattern):
     )
     plan = recipe.check(Net())
     pruned = cut(Net(), recipe)
-    assert (
-        plan.rounds == tuple(r.asked for r in pruned.rounds) and len(seen) == rounds
-    )
+    assert plan.rounds == tuple(r.asked for r in pruned.rounds) and len(seen) == rounds
     kept = [r.kept for r in pruned.rounds]
     assert kept == sorted(kept, reverse=True)
     for earlier, later in zip(seen, [*seen[1:], pruned.masks], strict=True):
@@ -205,9 +192,7 @@ def test_counts_of_each_round(schedule, scope, pattern):
 )
 def test_any_amount_is_met_exactly(density, rounds, schedule, how):
     model = nn.Sequential(nn.Linear(7, 11), nn.Linear(11, 3))
-    pruned = prune_(
-        model, "magnitude", density=density, rounds=rounds, schedule=schedule, how=how
-    )
+    pruned = prune_(model, "magnitude", density=density, rounds=rounds, schedule=schedule, how=how)
     want = round(Fraction(repr(density)) * 110)
     assert pruned.report.total.kept == want and [r.kept for r in pruned.rounds] == [
         r.asked for r in pruned.rounds
@@ -238,17 +223,13 @@ def test_one_shot_is_score_and_select():
 def test_rounds_against_a_written_out_loop():
     """Oracle: zero the weights of a copy, score it afresh, keep the k best among those left."""
     model = Net().eval()
-    pruned = cut(
-        model, Recipe(score="synflow", sparsity=0.9, rounds=4), example=X[:1]
-    )
+    pruned = cut(model, Recipe(score="synflow", sparsity=0.9, rounds=4), example=X[:1])
     twin = Net().eval()
     twin.load_state_dict(model.state_dict())
     for r in pruned.rounds:
         scores = score(twin, "synflow", example=X[:1])
         flat = torch.cat([s.flatten() for s in scores.values()])
-        alive = torch.cat(
-            [twin.get_parameter(name).detach().flatten() != 0 for name in scores]
-        )
+        alive = torch.cat([twin.get_parameter(name).detach().flatten() != 0 for name in scores])
         flat[~alive] = -1
         keep = torch.zeros_like(alive)
         keep[flat.sort(descending=True, stable=True).indices[: r.asked]] = True
@@ -273,9 +254,7 @@ def test_cut_leaves_the_model_alone_and_prune_changes_only_the_pruned_weights():
 
 
 @pytest.mark.parametrize("bad_round", [0, 2])
-@pytest.mark.parametrize(
-    "kind", [RuntimeError, KeyboardInterrupt, "nan", "shape", "negative"]
-)
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt, "nan", "shape", "negative"])
 def test_all_or_nothing(bad_round, kind):
     model = Net()
     before, calls = state(model), []
@@ -316,17 +295,11 @@ def test_failure_while_masks_are_applied_changes_nothing(monkeypatch):
 
 def test_within_earlier_masks():
     model = Net()
-    first = prune_(
-        model, "random", sparsity=0.5, generator=torch.Generator().manual_seed(3)
-    )
+    first = prune_(model, "random", sparsity=0.5, generator=torch.Generator().manual_seed(3))
     second = prune_(model, "magnitude", sparsity=0.9, rounds=2, within=first.masks)
-    assert not any(
-        (second.masks[name] & ~mask).any() for name, mask in first.masks.items()
-    )
+    assert not any((second.masks[name] & ~mask).any() for name, mask in first.masks.items())
     total = first.report.total.total
-    assert second.rounds[0].asked == round(
-        (round(total * 0.5) * round(total * 0.1)) ** 0.5
-    )
+    assert second.rounds[0].asked == round((round(total * 0.5) * round(total * 0.1)) ** 0.5)
     with pytest.raises(SecateursError, match=r"leave only \d+ .density 0.5"):
         prune_(model, "magnitude", sparsity=0.3, within=first.masks)
     with pytest.raises(MaskError, match="no parameter 'b.wieght'"):
@@ -400,9 +373,7 @@ def test_same_generator_same_masks_on_one_or_two_threads():
         second = draw()
     finally:
         torch.set_num_threads(threads)
-    assert all(
-        torch.equal(first.masks[name], second.masks[name]) for name in first.masks
-    )
+    assert all(torch.equal(first.masks[name], second.masks[name]) for name in first.masks)
 
 
 def _size(task):

@@ -109,9 +109,7 @@ def test_all_problems_in_one_error_and_of_their_own_kind():
     assert "6 problems: (1)" in str(caught.value) and "(6)" in str(caught.value)
     with pytest.raises(UnknownNameError, match=r"2 problems: .*'scor'.*'sparsty'"):
         Recipe(scor="magnitude", sparsty=0.5)
-    with pytest.raises(
-        ArgumentError, match=r"written with names: Recipe\(score='synflow', ...\)"
-    ):
+    with pytest.raises(ArgumentError, match=r"written with names: Recipe\(score='synflow', ...\)"):
         Recipe("synflow", sparsity=0.5)
 
 
@@ -193,16 +191,10 @@ def test_dry_run_counts_exactly_and_changes_nothing(generator):
     )
     assert plan.dry_run and sum(p.kept for p in plan.parameters) == plan.kept == 40
     assert torch.equal(generator.get_state(), state)
-    assert all(
-        torch.equal(value, before[name]) for name, value in model.state_dict().items()
-    )
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    assert (
-        Recipe(score="random", sparsity=0.8, how="sample")
-        .check(model, dry_run=True)
-        .ok
-    )
+    assert Recipe(score="random", sparsity=0.8, how="sample").check(model, dry_run=True).ok
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -222,9 +214,7 @@ def test_check_lists_every_problem_at_once():
         assert part in told
     assert "cannot be pruned" in text(plan) and "problem:" in text(plan)
     assert json.loads(plan.to_json())["ok"] is False
-    with pytest.raises(
-        ArgumentError, match="the recipe does not fit the model, 3 problems"
-    ):
+    with pytest.raises(ArgumentError, match="the recipe does not fit the model, 3 problems"):
         plan.enforce()
 
 

@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from secateurs.report.figures.chart import chart
-from secateurs.report.figures.frame import HEIGHT, WIDTH
+from secateurs.report.figures import HEIGHT, WIDTH, chart
 from secateurs.report.series import Dot, Line
 
 NUMBER = r"-?\d+(?:\.\d+)?"
@@ -67,9 +66,7 @@ def marks(svg, place):
 @pytest.mark.parametrize("log_x", [False, True])
 @pytest.mark.parametrize("log_y", [False, True])
 def test_marks_are_read_back_by_the_numbers_beside_the_axes(log_x, log_y):
-    svg = parsed(
-        chart(LINES, x="compression", y="accuracy", log_x=log_x, log_y=log_y)
-    )
+    svg = parsed(chart(LINES, x="compression", y="accuracy", log_x=log_x, log_y=log_y))
     across, up = ticks(svg, across=True), ticks(svg, across=False)
     assert len(across) >= 3 and len(up) >= 3
     # The numbers beside the upward axis stand a little below their line, by the height of a letter.
@@ -83,9 +80,7 @@ def test_marks_are_read_back_by_the_numbers_beside_the_axes(log_x, log_y):
 
 def test_each_number_stands_beside_its_own_line():
     svg = parsed(chart(LINES, x="x", y="y"))
-    lines = [
-        numbers(p.get("d")) for p in svg.iter("path") if p.get("opacity") == ".12"
-    ]
+    lines = [numbers(p.get("d")) for p in svg.iter("path") if p.get("opacity") == ".12"]
     # `M left top V bottom` for one axis, `M left top H right` for the other.
     upright = [p[0] for p in lines if p[2] < HEIGHT]
     assert [place for _, place in ticks(svg, across=True)] == upright
@@ -131,9 +126,7 @@ def test_nothing_leaves_the_picture(log):
             assert 0 <= float(text.get("y")) <= HEIGHT
     assert svg.get("viewBox") == f"0 0 {WIDTH} {HEIGHT}"
     clip = next(s for s in svg.iter("svg") if s.get("x"))
-    assert clip.get("viewBox") == " ".join(
-        clip.get(k) for k in ("x", "y", "width", "height")
-    )
+    assert clip.get("viewBox") == " ".join(clip.get(k) for k in ("x", "y", "width", "height"))
     x, y, wide, high = numbers(clip.get("viewBox"))
     # The field between the axes with six units around it, so that marks on its border are whole.
     assert (x, y) == (64, 8) and (x + wide, y + high) == (WIDTH - 8, HEIGHT - 46)
@@ -168,8 +161,7 @@ def test_a_hidden_line_does_not_stretch_the_axes():
     assert ticks(svg, across=True) == ticks(alone, across=True)
     assert len(marks(svg, 2)) == 1
     assert all(
-        value > 1e5
-        for value, _ in ticks(parsed(chart([far], x="x", y="y")), across=True)[1:]
+        value > 1e5 for value, _ in ticks(parsed(chart([far], x="x", y="y")), across=True)[1:]
     )
 
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from secateurs.report.figures.drawing import LIGHT, SHAPES, Drawing, Key, mark
+from secateurs.report.figures import LIGHT, SHAPES, Drawing, Key, mark
 
 SPACE = "{http://www.w3.org/2000/svg}"
 
@@ -19,10 +19,7 @@ def drawing(names, width=560):
 def entries(names, width=560):
     svg = ElementTree.fromstring(drawing(names, width).file())
     height = float(svg.get("viewBox").split()[-1])
-    found = [
-        (t.text, float(t.get("x")), float(t.get("y")))
-        for t in svg.iter(f"{SPACE}text")
-    ]
+    found = [(t.text, float(t.get("x")), float(t.get("y"))) for t in svg.iter(f"{SPACE}text")]
     return found, height
 
 
@@ -33,9 +30,7 @@ def test_entries_fill_lines_without_meeting(count):
     assert [name for name, _, _ in found] == names
     for (name, x, y), (_, right, below) in itertools.pairwise(found):
         if below == y:
-            assert (
-                right >= x + 7.1 * len(name) + 13
-            )  # its letters, then the next swatch
+            assert right >= x + 7.1 * len(name) + 13  # its letters, then the next swatch
         else:
             # A new line begins only where the entry had no room left, and stands 20 lower.
             assert below == y + 20 and right == found[0][1]

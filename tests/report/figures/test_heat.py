@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from secateurs.report.figures.heat import Field, heat
+from secateurs.report.figures import Field, heat
 
 
 def field(text, share=0.5, warn=False):
@@ -49,9 +49,7 @@ def test_fields_stand_in_rows_and_columns_and_do_not_touch():
     for above, below in zip(found[:3], found[3:], strict=True):
         assert above[0] == below[0] and 1 <= below[1] - above[3] <= 3
     for left, top, right, bottom in found:
-        assert (
-            0 < left < right <= drawing.width and 0 < top < bottom <= drawing.height
-        )
+        assert 0 < left < right <= drawing.width and 0 < top < bottom <= drawing.height
 
 
 def test_each_text_stands_in_its_field_and_each_name_beside_its_row():
@@ -97,10 +95,6 @@ def test_a_warning_is_framed_and_a_gap_stays_empty():
     svg = ElementTree.fromstring(drawing.svg())
     (rect,) = svg.iter("rect")
     assert rect.get("fill") == "none" and rect.get("stroke-width") == "2"
-    full = boxes(
-        ElementTree.fromstring(table(columns=("b", "c"), names=("a",)).svg())
-    )
+    full = boxes(ElementTree.fromstring(table(columns=("b", "c"), names=("a",)).svg()))
     assert boxes(svg) == [full[1]]
-    assert (
-        heat([], ["b"], label="") is None and heat([("a", [])], [], label="") is None
-    )
+    assert heat([], ["b"], label="") is None and heat([("a", [])], [], label="") is None

@@ -40,9 +40,7 @@ def test_grasp_predicts_the_norm_of_the_gradient():
 
 def test_temperature_divides_the_outputs():
     net = two_layers()
-    reference = sc.score(
-        net, "grasp", batch=(X, Y), loss=half_square, convention="reference"
-    )
+    reference = sc.score(net, "grasp", batch=(X, Y), loss=half_square, convention="reference")
     by_hand = sc.score(
         net,
         "grasp",
@@ -65,7 +63,5 @@ def test_grasp_is_the_explicit_hessian_times_the_gradient(training, temperature)
     loss, w = flat_loss(model, x, y, temperature)
     gradient = torch.autograd.functional.jacobian(loss, w)
     hessian = torch.autograd.functional.hessian(loss, w)
-    scores = sc.score(
-        model, "grasp", batch=(x, y), loss=F.cross_entropy, temperature=temperature
-    )
+    scores = sc.score(model, "grasp", batch=(x, y), loss=F.cross_entropy, temperature=temperature)
     torch.testing.assert_close(flat(scores), w * (hessian @ gradient))

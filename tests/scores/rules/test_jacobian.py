@@ -30,18 +30,13 @@ def brute_jacobian(model, x):
     for n, k in itertools.product(range(outputs.shape[0]), range(outputs.shape[1])):
         model.zero_grad()
         outputs[n, k].backward(retain_graph=True)
-        rows.append(
-            torch.cat([model.get_parameter(name).grad.flatten() for name in NAMES])
-        )
+        rows.append(torch.cat([model.get_parameter(name).grad.flatten() for name in NAMES]))
     return torch.stack(rows)
 
 
 def test_jacobian_is_the_norm_of_each_column():
     model, (x, _) = small(), batch()
-    expected = (
-        brute_jacobian(model, x).square().sum(0).sqrt()
-        * flat_loss(model, x, None)[1].abs()
-    )
+    expected = brute_jacobian(model, x).square().sum(0).sqrt() * flat_loss(model, x, None)[1].abs()
     torch.testing.assert_close(flat(sc.score(model, "jacobian", batch=x)), expected)
     one_by_one = sc.score(model, "jacobian", batch=list(x.split(1)))
     torch.testing.assert_close(flat(one_by_one), expected)

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 import secateurs as sc
 from compilers import need
-from secateurs.scores.gradients import own
 from secateurs.scores.rules import product
 from secateurs.scores.rules.product import absolute_product
+from secateurs.scores.scorer import own
 
 KERNEL = product.kernel()
 
@@ -20,9 +20,7 @@ def compiled_everywhere(monkeypatch):
 
 
 def drawn(kind: str, size: int, dtype: torch.dtype) -> Tensor:
-    gradient = torch.rand(
-        size, generator=torch.Generator().manual_seed(size), dtype=dtype
-    )
+    gradient = torch.rand(size, generator=torch.Generator().manual_seed(size), dtype=dtype)
     special = {"negative": -0.5, "nan": torch.nan, "infinite": -torch.inf}
     if size and kind in special:
         gradient[size // 2] = special[kind]
@@ -34,9 +32,7 @@ def drawn(kind: str, size: int, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [0, 1, 17, 140_003])
-@pytest.mark.parametrize(
-    "kind", ["positive", "negative", "nan", "infinite", "zeros", "denormal"]
-)
+@pytest.mark.parametrize("kind", ["positive", "negative", "nan", "infinite", "zeros", "denormal"])
 def test_equals_the_passes_of_torch(kind, size, dtype, threads, monkeypatch):
     weight = torch.rand(size, dtype=dtype) + 0.1
     before = torch.get_num_threads()
@@ -87,9 +83,7 @@ class Sum(nn.Module):
 
 def test_terms_of_a_sum_are_scored_apart():
     net = Sum()
-    scores = sc.score(
-        net, "synflow", where=["a", "b", "offset"], example=torch.zeros(2, 4)
-    )
+    scores = sc.score(net, "synflow", where=["a", "b", "offset"], example=torch.zeros(2, 4))
     # R = Σ_ij (2 Σ_k (a + b)_jk + …), each entry counted for both rows, and 12 outputs.
     for name in ("a", "b"):
         expected = 24 * getattr(net, name).detach()

@@ -19,9 +19,7 @@ def test_snip():
 
 
 def test_snip_of_the_reference_sums_to_one():
-    scores = sc.score(
-        two_layers(), "snip", batch=(X, Y), loss=half_square, convention="reference"
-    )
+    scores = sc.score(two_layers(), "snip", batch=(X, Y), loss=half_square, convention="reference")
     check(scores, [[0.0, 0.0], [9 / 24, 3 / 24]], [[0.0, 12 / 24]])
 
 

@@ -13,7 +13,7 @@ import secateurs as sc
 from scores.oracles import NAMES, batch, small
 from scores.two_layers import X, check, two_layers
 from secateurs.errors import ScoreError
-from secateurs.scores import synflow
+from secateurs.scores.rules import synflow
 from secateurs.scores.rules.synflow import chi
 
 
@@ -24,11 +24,7 @@ def deep(
     dtype: torch.dtype = torch.float32,
 ) -> nn.Sequential:
     torch.manual_seed(0)
-    layers = [
-        m
-        for _ in range(depth)
-        for m in (nn.Linear(width, width, bias=False), nn.ReLU())
-    ]
+    layers = [m for _ in range(depth) for m in (nn.Linear(width, width, bias=False), nn.ReLU())]
     net = nn.Sequential(*layers).to(dtype)
     with torch.no_grad():
         for parameter in net.parameters():
@@ -66,9 +62,7 @@ def test_the_exact_scores_stay_exact_where_they_fit_in_double_precision():
         example=torch.zeros(1, 16, dtype=torch.float64),
     )
     for name in single:
-        torch.testing.assert_close(
-            single[name].double(), double[name], rtol=1e-4, atol=0
-        )
+        torch.testing.assert_close(single[name].double(), double[name], rtol=1e-4, atol=0)
 
 
 def test_the_double_route_gives_what_single_precision_gives(monkeypatch):
@@ -91,22 +85,17 @@ def test_a_flow_beyond_double_precision_is_refused():
 def test_half_precision_models_are_scored_in_double(dtype):
     net = deep(4, dtype=dtype)
     scores = sc.score(net, "synflow", example=torch.zeros(1, 16, dtype=dtype))
-    exact = sc.score(
-        net.double(), "synflow", example=torch.zeros(1, 16, dtype=torch.float64)
-    )
+    exact = sc.score(net.double(), "synflow", example=torch.zeros(1, 16, dtype=torch.float64))
     for name in scores:
         assert scores[name].dtype == torch.float32
-        torch.testing.assert_close(
-            scores[name].double(), exact[name], rtol=1e-5, atol=0
-        )
+        torch.testing.assert_close(scores[name].double(), exact[name], rtol=1e-5, atol=0)
 
 
 def test_a_network_that_is_cut_off_scores_zero():
     net = deep(3)
     nn.init.zeros_(net[2].weight)
     assert all(
-        float(s.sum()) == 0
-        for s in sc.score(net, "synflow", example=torch.zeros(1, 16)).values()
+        float(s.sum()) == 0 for s in sc.score(net, "synflow", example=torch.zeros(1, 16)).values()
     )
 
 
@@ -136,9 +125,7 @@ def test_integer_inputs_stay():
             return self.head(self.table(ids) * weight)
 
     net, ids = Tokens(), torch.tensor([[3]])
-    scores = sc.score(net, "synflow", example={"ids": ids, "weight": torch.zeros(1)})[
-        "head.weight"
-    ]
+    scores = sc.score(net, "synflow", example={"ids": ids, "weight": torch.zeros(1)})["head.weight"]
     expected = net.head.weight.detach().abs() * net.table.weight.detach()[3].abs()
     torch.testing.assert_close(scores, expected)
 
@@ -182,9 +169,7 @@ def test_synflow_chi():
 
 def test_chi_inputs_are_norms_of_128_normals():
     """c = ‖z‖/√128: E c² = 1, Var c² = 2/128. 5 standard errors of 20,000 draws: p < 6e-7."""
-    c = chi(
-        torch.empty(20_000, dtype=torch.float64), torch.Generator().manual_seed(0)
-    )
+    c = chi(torch.empty(20_000, dtype=torch.float64), torch.Generator().manual_seed(0))
     assert abs(float(c.square().mean()) - 1) < 5 * math.sqrt(2 / 128 / 20_000)
     assert kstest(c.numpy() * math.sqrt(128), "chi", args=(128,)).pvalue > 1e-4
 
@@ -197,9 +182,7 @@ def flow(model, convention="paper"):
             model.parameters(), model.buffers() if convention == "reference" else ()
         ):
             tensor.abs_()
-    return model, lambda: float(
-        model(torch.ones(1, 2, 6, 6, dtype=torch.float64)).detach().sum()
-    )
+    return model, lambda: float(model(torch.ones(1, 2, 6, 6, dtype=torch.float64)).detach().sum())
 
 
 @pytest.mark.parametrize("convention", ["paper", "reference"])
@@ -216,9 +199,7 @@ def test_synflow_is_the_derivative_of_the_flow(convention):
             weight[i] = kept * (1 - step)
             slope = (up - total()) / (2 * step)  # ∂R/∂log w_i = w_i ∂R/∂w_i
             weight[i] = kept
-            assert float(scores[name].view(-1)[i]) == pytest.approx(
-                slope, rel=1e-6, abs=1e-7
-            )
+            assert float(scores[name].view(-1)[i]) == pytest.approx(slope, rel=1e-6, abs=1e-7)
 
 
 def test_synflow_of_a_linear_network_is_what_each_weight_carries():
@@ -245,8 +226,6 @@ def test_synflow_of_a_linear_network_is_what_each_weight_carries():
             for i in range(len(weight)):
                 kept = float(weight[i])
                 weight[i] = 0
-                lost = whole - float(
-                    twin(torch.ones(1, 3, dtype=torch.float64)).sum()
-                )
+                lost = whole - float(twin(torch.ones(1, 3, dtype=torch.float64)).sum())
                 weight[i] = kept
                 assert float(tensor.view(-1)[i]) == pytest.approx(lost)

@@ -23,9 +23,7 @@ def test_taylor_is_the_mean_of_squares_over_batches(per_batch):
     model, (x, y) = small().eval(), batch()
     squares = []
     for part in range(0, 4, per_batch):
-        loss, w = flat_loss(
-            model, x[part : part + per_batch], y[part : part + per_batch]
-        )
+        loss, w = flat_loss(model, x[part : part + per_batch], y[part : part + per_batch])
         squares.append((w * torch.autograd.functional.jacobian(loss, w)).square())
     parts = list(zip(x.split(per_batch), y.split(per_batch), strict=True))
     scores = sc.score(model, "taylor", batch=parts, loss=F.cross_entropy)

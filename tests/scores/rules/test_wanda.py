@@ -39,9 +39,7 @@ def test_wanda_sees_layers_that_are_called_by_keyword():
 
 def test_wanda_of_a_convolution_is_wanda_of_the_unfolded_linear_layer():
     for groups in (1, 2):
-        conv = nn.Conv2d(
-            4, 6, 3, stride=2, padding=1, dilation=1, groups=groups
-        ).double()
+        conv = nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=1, groups=groups).double()
         x = torch.randn(3, 4, 7, 7, dtype=torch.float64)
         # [channel·9, example·position].
         columns = F.unfold(x, 3, padding=1, stride=2).transpose(0, 1).flatten(1)
@@ -51,9 +49,7 @@ def test_wanda_of_a_convolution_is_wanda_of_the_unfolded_linear_layer():
             .expand(groups, 6 // groups, -1, -1, -1)
         )
         expected = conv.weight.detach().abs() * norms.reshape(conv.weight.shape)
-        torch.testing.assert_close(
-            sc.score(conv, "wanda", batch=x)["weight"], expected
-        )
+        torch.testing.assert_close(sc.score(conv, "wanda", batch=x)["weight"], expected)
 
 
 def test_wanda_adds_up_over_the_uses_of_a_tied_weight():

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from secateurs.ship.fast import compiled, convolve, plan
-from secateurs.ship.fast.convolve import Choice, matrix, near, winograd
-from secateurs.ship.fast.operations import Conv, Shape
-from secateurs.ship.fast.segments import Segment
+from secateurs.ship.fast.convolve import Choice
+from secateurs.ship.fast.operations import Conv, Segment, Shape
 
 IDENTITY = Shape()
 
@@ -36,9 +35,7 @@ class Case:
 GRID = [
     Case(),
     Case(size=(32, 32), inp=4, out=9, density=0.1),
-    Case(
-        size=(4, 4), inp=17, out=13, density=0.3, added=True, shape=Shape(slope=0.0)
-    ),
+    Case(size=(4, 4), inp=17, out=13, density=0.3, added=True, shape=Shape(slope=0.0)),
     Case(size=(1, 1), inp=33, out=10, kernel=(1, 1), padding=(0, 0)),
     Case(size=(5, 1), kernel=(5, 1), padding=(0, 0)),
     Case(kernel=(1, 1), padding=(0, 0), added=True),
@@ -52,9 +49,7 @@ GRID = [
     Case(kernel=(1, 7), padding=(0, 3), size=(5, 17)),
     Case(kernel=(7, 1), padding=(3, 0), size=(17, 5)),
     Case(kernel=(11, 11), padding=(2, 2), stride=(4, 4), size=(32, 30), out=3),
-    Case(
-        kernel=(2, 2), padding=(0, 0), size=(3, 40), shape=Shape(slope=0.0, cap=0.5)
-    ),
+    Case(kernel=(2, 2), padding=(0, 0), size=(3, 40), shape=Shape(slope=0.0, cap=0.5)),
     Case(kernel=(3, 3), padding=(3, 3), size=(2, 2)),
     Case(groups=3, inp=6, out=9),
     Case(groups=4, inp=4, out=4, density=1.0, shape=Shape(slope=0.0)),
@@ -88,9 +83,7 @@ GRID = [
     Case(density=1.0, inp=8, out=16, size=(6, 50)),
     Case(density=0.0),
     Case(density=1.0, inp=1, out=1, kernel=(1, 1), padding=(0, 0), size=(3, 3)),
-    Case(
-        inp=2, out=3, size=(40, 33), density=0.5, added=True, shape=Shape(slope=0.0)
-    ),
+    Case(inp=2, out=3, size=(40, 33), density=0.5, added=True, shape=Shape(slope=0.0)),
 ]
 
 
@@ -116,9 +109,7 @@ def conv(case: Case, generator: torch.Generator) -> Conv:
 def expected(op: Conv, x: Tensor, added: Tensor | None) -> Tensor:
     """The same by torch, in float64."""
     weight, bias = torch.from_numpy(op.weight), torch.from_numpy(op.bias)
-    y = F.conv2d(
-        x.double(), weight, bias, op.stride, op.padding, op.dilation, op.groups
-    )
+    y = F.conv2d(x.double(), weight, bias, op.stride, op.padding, op.dilation, op.groups)
     y = y if added is None else y + added.double()
     y = torch.where(y < 0, y * op.shape.slope, y) if op.shape.on else y
     return y.clamp(max=op.shape.cap)
@@ -132,9 +123,7 @@ def kernels() -> compiled.Library:
     return made
 
 
-def run(
-    op: Conv, x: Tensor, added: Tensor | None, choice: Choice, group: int
-) -> Tensor:
+def run(op: Conv, x: Tensor, added: Tensor | None, choice: Choice, group: int) -> Tensor:
     """One convolution in one way, for batches of this group size."""
     sample = expected(op, x[:1], None if added is None else added[:1])
     planes = {
@@ -159,13 +148,9 @@ def run(
     return result
 
 
-def ways(
-    op: Conv, group: int, size: tuple[int, int, int], lanes: int
-) -> list[Choice]:
+def ways(op: Conv, group: int, size: tuple[int, int, int], lanes: int) -> list[Choice]:
     """Every layout, tile and block a case can take, not only those that would be timed."""
-    sample = expected(
-        op, torch.zeros(1, *size), None if op.added is None else torch.zeros(())
-    )
+    sample = expected(op, torch.zeros(1, *size), None if op.added is None else torch.zeros(()))
     out = tuple(sample.shape[1:])
     listed = convolve.candidates(op, size, out, group, lanes, 32)
     if listed[0].tile < 1:
@@ -179,7 +164,7 @@ def ways(
     ]
     more += [
         Choice(layout="near", tile=rows, block=block)
-        for block in near.blocks(op)
+        for block in convolve.near_blocks(op)
         for rows in (1, 4, 7, 8)
     ]
     more += _matrix(op) + _winograd(op, out, group)
@@ -188,7 +173,7 @@ def ways(
 
 def _matrix(op: Conv) -> list[Choice]:
     """Every tile and block of a matrix product, whatever the density."""
-    if not matrix.fits(op):
+    if not convolve.fits_matrix(op):
         return []
     shapes = [(t, b) for t in (1, 2, 3, 4) for b in (4, 6, 8, 12) if t * b <= 24]
     return [Choice(layout="matrix", tile=t, block=b) for t, b in shapes]
@@ -196,7 +181,7 @@ def _matrix(op: Conv) -> list[Choice]:
 
 def _winograd(op: Conv, out: tuple[int, ...], group: int) -> list[Choice]:
     """Every tile and block, and rows of tiles in uneven pieces."""
-    if not winograd.fits(op):
+    if not convolve.fits_winograd(op):
         return []
     shapes = [(1, 16), (1, 8), (2, 8), (3, 8), (1, 4), (2, 4), (3, 4)]
     rows = (1, 3, group * -(-out[1] // 2))
@@ -209,9 +194,9 @@ def _winograd(op: Conv, out: tuple[int, ...], group: int) -> list[Choice]:
 def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
     """Equal relative to the largest number."""
     scale = float(b.abs().max()) if b.numel() else 0.0
-    return bool(torch.isfinite(a).all()) and float(
-        (a.double() - b.double()).abs().max()
-    ) <= (tolerance * max(scale, 1e-30))
+    return bool(torch.isfinite(a).all()) and float((a.double() - b.double()).abs().max()) <= (
+        tolerance * max(scale, 1e-30)
+    )
 
 
 def zeroed(model: torch.nn.Module, density: float, seed: int = 0) -> torch.nn.Module:
@@ -220,7 +205,5 @@ def zeroed(model: torch.nn.Module, density: float, seed: int = 0) -> torch.nn.Mo
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter *= torch.from_numpy(
-                    rng.random(tuple(parameter.shape)) < density
-                )
+                parameter *= torch.from_numpy(rng.random(tuple(parameter.shape)) < density)
     return model

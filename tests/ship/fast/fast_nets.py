@@ -13,9 +13,7 @@ def _act(rng: random.Random) -> nn.Module:
     return rng.choice([nn.ReLU(), nn.LeakyReLU(0.2), nn.ReLU6(), nn.Identity()])
 
 
-def _conv(
-    rng: random.Random, inp: int, out: int, groups: int = 1, stride: int = 1
-) -> nn.Module:
+def _conv(rng: random.Random, inp: int, out: int, groups: int = 1, stride: int = 1) -> nn.Module:
     """Keeps the size at stride 1."""
     kernel, dilation = rng.choice([1, 3, 5]), rng.choice([1, 1, 2])
     padding = dilation * (kernel - 1) // 2
@@ -42,9 +40,7 @@ class RandomNet(nn.Module):
         super().__init__()
         rng = random.Random(seed)
         self.kind, width = kind, rng.choice([4, 6, 8])
-        self.pool = rng.choice(
-            [nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(3, 2, 1)]
-        )
+        self.pool = rng.choice([nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(3, 2, 1)])
         self.first = _conv(rng, 3, width, stride=rng.choice([1, 2]))
         groups = {"grouped": 2, "depthwise": width}.get(kind, 1)
         self.a = _conv(rng, width, width, groups)
@@ -79,7 +75,5 @@ def build(kind: str, seed: int) -> nn.Module:
                 module.bias.normal_(std=0.3)
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter *= torch.rand(parameter.shape) < random.Random(seed).choice(
-                    [0.1, 0.5, 1]
-                )
+                parameter *= torch.rand(parameter.shape) < random.Random(seed).choice([0.1, 0.5, 1])
     return model

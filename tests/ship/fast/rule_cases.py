@@ -44,14 +44,10 @@ OWN = {
         (3, 4),
         (),
     ),
-    aten.constant_pad_nd.default: given(
-        aten.constant_pad_nd.default, [1, 2], shape=S
-    ),
+    aten.constant_pad_nd.default: given(aten.constant_pad_nd.default, [1, 2], shape=S),
 }
 # The tracer writes another operator instead, whose rule has a case.
 UNREACHED = {aten.split.default: aten.split_with_sizes.default}
 CASES = {
-    operator: case
-    for operator, case in (GRAPH_CASES | OWN).items()
-    if operator in RULES._rules
+    operator: case for operator, case in (GRAPH_CASES | OWN).items() if operator in RULES._rules
 }

@@ -89,9 +89,7 @@ def sanitized(tmp_path: Path) -> dict[str, str]:
     wrapper.write_text(f'#!/bin/sh\nexec {GXX} "$@" {flags}\n')
     wrapper.chmod(0o700)
     found = [
-        subprocess.run(
-            [GXX, f"-print-file-name={n}"], capture_output=True, text=True, check=True
-        )
+        subprocess.run([GXX, f"-print-file-name={n}"], capture_output=True, text=True, check=True)
         for n in ("libasan.so", "libubsan.so")
     ]
     return os.environ | {
@@ -130,9 +128,6 @@ def test_a_read_outside_is_seen(tmp_path):
 
 
 def test_the_grid_stays_inside_its_buffers(tmp_path):
-    files = [
-        str(HERE / name)
-        for name in ("test_convolve.py", "test_module.py", "test_entry.py")
-    ]
+    files = [str(HERE / name) for name in ("test_convolve.py", "test_module.py", "test_entry.py")]
     done = run(tmp_path, "-m", "pytest", "-x", "-q", *files)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

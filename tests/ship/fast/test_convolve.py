@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from secateurs.ship.fast import choose, compiled, convolve
-from secateurs.ship.fast.convolve import near, winograd
 from secateurs.ship.fast.operations import Conv
 from ship.fast.fast_cases import GRID, Case, close, conv, expected, kernels, run, ways
 
@@ -18,16 +17,12 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("group", [1, 3])
 @pytest.mark.parametrize("case", GRID, ids=range(len(GRID)))
-def test_every_way_equals_torch(
-    case: Case, group: int, dtype: torch.dtype, generator
-):
+def test_every_way_equals_torch(case: Case, group: int, dtype: torch.dtype, generator):
     op = conv(case, generator)
     x = torch.randn(group * 2, case.inp, *case.size, generator=generator, dtype=dtype)
     blank = torch.zeros((), dtype=dtype)
     shape = expected(op, x, blank if case.added else None).shape
-    added = (
-        torch.randn(shape, generator=generator, dtype=dtype) if case.added else None
-    )
+    added = torch.randn(shape, generator=generator, dtype=dtype) if case.added else None
     wanted = expected(op, x, added)
     lanes = kernels().lanes[dtype]
     for choice in ways(op, group, (case.inp, *case.size), lanes):
@@ -60,9 +55,7 @@ def test_an_entry_is_one_non_zero(generator):
         choice = convolve.Choice(layout=layout, tile=1, block=1)
         entries, starts = convolve.entries(op, choice, made, 100, np.float32)
         assert len(entries) == np.count_nonzero(op.weight) == starts[0, -1]
-        assert np.array_equal(
-            entries["value"][:, 0], op.weight[op.weight != 0].astype(np.float32)
-        )
+        assert np.array_equal(entries["value"][:, 0], op.weight[op.weight != 0].astype(np.float32))
 
 
 def test_frozen_plane_strides():
@@ -91,9 +84,7 @@ class Seen:
 
 def test_a_layer_alone_is_timed_with_all_of_its_outputs(generator):
     """Dot products leave out what nobody reads: nothing at all would be quick."""
-    op = conv(
-        Case(inp=6, out=4, size=(1, 1), kernel=(1, 1), padding=(0, 0)), generator
-    )
+    op = conv(Case(inp=6, out=4, size=(1, 1), kernel=(1, 1), padding=(0, 0)), generator)
     seen = Seen()
     planes = {"x": (6, 1, 1), "y": (4, 1, 1)}
     choose.Timed(library=seen, dtype=torch.float32, planes=planes)(op, 1)
@@ -104,18 +95,18 @@ def test_depthwise_layers_read_their_input_in_place(generator):
     """Columns of the kernel first where most of it is there, single weights where little is."""
     for density, first in ((1.0, 3), (0.2, 1)):
         op = conv(Case(groups=8, inp=8, out=8, density=density), generator)
-        found = near.candidates(op, (8, 7, 9), 1)
+        found = convolve.near_candidates(op, (8, 7, 9), 1)
         assert {choice.layout for choice in found} == {"near"}
         assert found[0].block == first
     strided = conv(Case(groups=4, inp=4, out=4, stride=(2, 1)), generator)
-    assert near.blocks(strided) == [1]
+    assert convolve.near_blocks(strided) == [1]
 
 
 def test_a_tap_is_a_column_of_the_kernel_that_is_not_all_zero(generator):
     op = conv(Case(groups=4, inp=4, out=4, density=0.4), generator)
     for block, kept in ((1, op.weight != 0), (3, op.weight.any(axis=2))):
         choice = convolve.Choice(layout="near", tile=4, block=block)
-        taps, starts = near.taps(op, choice, 100, 9, np.float32)
+        taps, starts = convolve.near_taps(op, choice, 100, 9, np.float32)
         assert len(taps) == np.count_nonzero(kept) == starts[-1]
         assert taps["value"].sum() == pytest.approx(op.weight.sum(), rel=1e-5)
 
@@ -131,11 +122,11 @@ def test_the_rows_of_tiles_at_a_time_fit_the_cache_they_are_meant_for(channels, 
         bias=np.zeros(16),
         padding=(1, 1),
     )
-    found = winograd.candidates(conv, (16, size, size), 2, 32)
+    found = convolve.winograd_candidates(conv, (16, size, size), 2, 32)
     wide, tall = size // 2, size // 2
     budgets = [
         min(2 * tall, max(1, numbers // (16 * channels * wide)))
-        for numbers in winograd.NUMBERS
+        for numbers in convolve.WINOGRAD_NUMBERS
     ]
     assert [choice.parts for choice in found] == list(dict.fromkeys(budgets))
 
@@ -143,7 +134,7 @@ def test_the_rows_of_tiles_at_a_time_fit_the_cache_they_are_meant_for(channels, 
 @pytest.mark.parametrize("outs", [8, 9, 15])
 def test_transformed_weights_stand_in_as_few_blocks_as_hold_them(outs, generator):
     op = conv(Case(out=outs, density=1.0), generator)
-    found = winograd.weights(op, 8)
+    found = convolve.winograd_weights(op, 8)
     blocks = math.ceil(outs / 8)
     assert found.shape == (blocks, 16, 3, 8)
     assert not found.transpose(0, 3, 1, 2).reshape(blocks * 8, -1)[outs:].any()

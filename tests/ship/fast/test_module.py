@@ -30,9 +30,7 @@ def small() -> nn.Module:
     return zeroed(model, 0.5).eval()
 
 
-def fast(
-    model: nn.Module, *shape: int, dtype: torch.dtype = torch.float32
-) -> nn.Module:
+def fast(model: nn.Module, *shape: int, dtype: torch.dtype = torch.float32) -> nn.Module:
     example = torch.zeros(1, *(shape or (2, 8, 8)), dtype=dtype)
     return public(model, example, tune="guess", keep="always")
 
@@ -58,9 +56,7 @@ def test_wrong_shapes_are_refused_before_anything_runs(shape):
         fast(small())(torch.zeros(shape))
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64]
-)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
 def test_inputs_of_another_dtype_are_refused(dtype):
     with pytest.raises(ArgumentError, match="convert the input"):
         fast(small())(torch.zeros(1, 2, 8, 8, dtype=dtype))
@@ -83,12 +79,8 @@ def test_inputs_in_any_memory_order():
     with torch.inference_mode():
         wanted = model(x)
         assert close(module(x.to(memory_format=torch.channels_last)), wanted, 1e-5)
-        assert close(
-            module(x.transpose(2, 3).contiguous().transpose(2, 3)), wanted, 1e-5
-        )
-        assert close(
-            module(torch.cat([x, x])[::2]), model(torch.cat([x, x])[::2]), 1e-5
-        )
+        assert close(module(x.transpose(2, 3).contiguous().transpose(2, 3)), wanted, 1e-5)
+        assert close(module(torch.cat([x, x])[::2]), model(torch.cat([x, x])[::2]), 1e-5)
 
 
 def test_training_is_refused():
@@ -225,9 +217,7 @@ def test_the_model_stays_untouched():
     module = fast(model)
     with torch.inference_mode():
         module(torch.randn(3, 2, 8, 8))
-    assert all(
-        torch.equal(value, before[name]) for name, value in model.state_dict().items()
-    )
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_the_program_holds_the_weights_of_its_making():
@@ -268,9 +258,7 @@ def test_threads_over_images(monkeypatch):
     with torch.inference_mode():
         wanted = model(x)
         for threads in (1, 2, 3, 50):
-            monkeypatch.setattr(
-                torch, "get_num_threads", lambda threads=threads: threads
-            )
+            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
             assert close(module.forward(x), wanted, 1e-5)
 
 

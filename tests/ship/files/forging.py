@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from secateurs.ship.files.description import pack, unpack
-from secateurs.ship.files.seals import container_header, seal_of
+from secateurs.ship.files.description import container_header, pack, seal_of, unpack
 from secateurs.ship.files.write import save_sparse
 
 NAME = "fc.weight"
@@ -33,9 +32,7 @@ def honest(folder, values="exact"):
     state |= {"count": torch.tensor(3), "zero": torch.zeros(5), "tied": scattered}
     state["last"] = torch.randn(20, generator=draw)
     path = Path(folder) / "honest.safetensors"
-    save_sparse(
-        state, path, values=values, certificate={"bound": 1.0}, notes={"arch": "none"}
-    )
+    save_sparse(state, path, values=values, certificate={"bound": 1.0}, notes={"arch": "none"})
     return path.read_bytes()
 
 
@@ -74,8 +71,7 @@ def with_line(blob, **changes):
     """The same file with another line for the tensor NAME."""
     described, streams = taken_apart(blob)
     lines = tuple(
-        replace(line, **changes) if line.name == NAME else line
-        for line in described.lines
+        replace(line, **changes) if line.name == NAME else line for line in described.lines
     )
     return forged(replace(described, lines=lines), streams)
 

@@ -36,21 +36,14 @@ def _int(draw, low, high):
 
 
 def _tensor(draw):
-    shape = [
-        _int(draw, 0 if _int(draw, 0, 20) == 0 else 1, 24)
-        for _ in range(_int(draw, 0, 5))
-    ]
+    shape = [_int(draw, 0 if _int(draw, 0, 20) == 0 else 1, 24) for _ in range(_int(draw, 0, 5))]
     dtype = (*FLOATS, *FLOATS, *OTHERS, *COMPLEX)[_int(draw, 0, 16)]
     if dtype in OTHERS:
-        return torch.randint(
-            0, 2 if dtype == torch.bool else 100, shape, generator=draw
-        ).to(dtype)
+        return torch.randint(0, 2 if dtype == torch.bool else 100, shape, generator=draw).to(dtype)
     scale = 10.0 ** _int(draw, -30, 4) if dtype != torch.float16 else 1.0
     values = torch.randn(shape, dtype=torch.float64, generator=draw) * scale
     if dtype in COMPLEX:
-        return torch.complex(values, values.flip(0) if values.ndim else values).to(
-            dtype
-        )
+        return torch.complex(values, values.flip(0) if values.ndim else values).to(dtype)
     odd = (0.0, -0.0, float("inf"), float("nan"), 5e-324)
     if values.numel() and _int(draw, 0, 4) == 0:
         values.view(-1)[0] = odd[_int(draw, 0, 5)]
@@ -63,10 +56,7 @@ def _thinned(tensor, draw):
         return tensor
     gone = torch.rand(tensor.shape, generator=draw) >= keep
     if how == 1 and tensor.ndim:
-        gone |= (
-            torch.rand(tensor.shape[0], *[1] * (tensor.ndim - 1), generator=draw)
-            < 0.6
-        )
+        gone |= torch.rand(tensor.shape[0], *[1] * (tensor.ndim - 1), generator=draw) < 0.6
     if how == 2 and tensor.ndim > 1:
         gone |= torch.rand(1, *tensor.shape[1:], generator=draw) < 0.6
     return tensor.masked_fill(gone, 0)

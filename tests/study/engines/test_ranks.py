@@ -74,6 +74,4 @@ def test_two_processes_train_the_study_of_one(tmp_path):
         for ours, theirs in pairs:
             assert ours.key == theirs.key and ours.kept == theirs.kept
             losses = [point.loss for point in theirs.history]
-            assert losses == pytest.approx(
-                [point.loss for point in ours.history], rel=1e-3
-            )
+            assert losses == pytest.approx([point.loss for point in ours.history], rel=1e-3)

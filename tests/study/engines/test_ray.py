@@ -51,9 +51,7 @@ def test_a_lost_node_changes_nothing(cluster, tmp_path, capsys):
         def ended(self, row):
             self.ended_runs += 1
             if self.ended_runs == 2:  # in the middle, while the others are under way
-                threading.Thread(
-                    target=found.remove_node, args=(other, False)
-                ).start()
+                threading.Thread(target=found.remove_node, args=(other, False)).start()
 
     how = How(engine="ray", workers=2, save_every=0.5, deaths=20)
     with run(study, tmp_path / "ray", how=how, watchers=(Watch(),)) as store:

@@ -8,7 +8,7 @@ import pytest
 from secateurs.cli import main
 from secateurs.errors import StoreError
 from secateurs.study import Store
-from secateurs.study.keeping.row import SUMMARY
+from secateurs.study.database import SUMMARY
 from study.example import example_store
 
 READ = (
@@ -66,9 +66,7 @@ def read_by_all(folder, capsys, commands=READ):
 
 @pytest.mark.parametrize("column", [*SUMMARY, "details"])
 def test_bytes_in_any_column_are_refused_by_name(folder, column):
-    change(
-        folder, f"UPDATE runs SET {column} = ? WHERE position = 2", b"\xff\x00evil"
-    )
+    change(folder, f"UPDATE runs SET {column} = ? WHERE position = 2", b"\xff\x00evil")
     told = f"{column!r} of study.db holds 6 raw bytes"
     with Store.open(folder) as opened, pytest.raises(StoreError, match=told):
         opened.rows(hidden=True)
@@ -76,9 +74,7 @@ def test_bytes_in_any_column_are_refused_by_name(folder, column):
 
 @pytest.mark.parametrize("column", ["label", "accuracy", "hidden", "details"])
 def test_every_command_refuses_bytes_in_words(folder, column, capsys):
-    change(
-        folder, f"UPDATE runs SET {column} = ? WHERE position = 2", b"\xff\x00evil"
-    )
+    change(folder, f"UPDATE runs SET {column} = ? WHERE position = 2", b"\xff\x00evil")
     for command, said in zip(READ, read_by_all(folder, capsys), strict=True):
         if column == "details" and command[0] == "status":
             assert not said  # a listing does not read them
@@ -100,9 +96,7 @@ def test_every_command_refuses_bytes_in_words(folder, column, capsys):
         ("hidden", 7, None),
     ],
 )
-def test_other_values_than_ours_are_refused_by_place(
-    folder, column, value, told, capsys
-):
+def test_other_values_than_ours_are_refused_by_place(folder, column, value, told, capsys):
     change(folder, f"UPDATE runs SET {column} = ? WHERE position = 1", value)
     said = read_by_all(folder, capsys)[:-1]
     assert all(told in each if told else not each for each in said)

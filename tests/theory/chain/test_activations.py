@@ -6,9 +6,7 @@ from torch import nn
 
 from secateurs.theory.chain import LIPSCHITZ, lipschitz_constant
 
-ELEMENTWISE = [
-    t for t in LIPSCHITZ if t.__module__.endswith("activation") and t is not nn.PReLU
-]
+ELEMENTWISE = [t for t in LIPSCHITZ if t.__module__.endswith("activation") and t is not nn.PReLU]
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)

@@ -19,9 +19,7 @@ from theory.plan.networks import ADMITTED, mlp
 
 def test_what_lies_between_the_layers():
     """Lipschitz constants multiply; biases pass through the activation; σ(0) counts per neuron."""
-    model = mlp(
-        lambda n: nn.Sequential(nn.LeakyReLU(2.0), nn.Sigmoid()), (3, 4, 4, 2)
-    )
+    model = mlp(lambda n: nn.Sequential(nn.LeakyReLU(2.0), nn.Sigmoid()), (3, 4, 4, 2))
     for layer in model:
         if isinstance(layer, nn.Linear):
             nn.init.constant_(layer.bias, -1.0)
@@ -50,13 +48,9 @@ def test_a_module_of_ones_own_is_read_by_its_graph():
 
     layers = [nn.Linear(7, 9), nn.Linear(9, 7), nn.Linear(7, 3)]
     own = Own(layers)
-    listed = nn.Sequential(
-        layers[0], nn.LeakyReLU(2.0), layers[1], nn.ReLU(), layers[2]
-    )
+    listed = nn.Sequential(layers[0], nn.LeakyReLU(2.0), layers[1], nn.ReLU(), layers[2])
     found, same = plan(own, alpha=0.5), plan(listed, alpha=0.5)
-    assert found.widths == (7, 9, 7, 3) and found.error == pytest.approx(
-        same.error, rel=1e-6
-    )
+    assert found.widths == (7, 9, 7, 3) and found.error == pytest.approx(same.error, rel=1e-6)
     assert [layer.name for layer in found.layers] == ["first", "second", "third"]
     assert plan(build("lenet-300-100"), alpha=0.3).widths == (784, 300, 100, 10)
 
@@ -97,9 +91,7 @@ REFUSED = {
     "BatchNorm1d that divides by the statistics": mlp(
         lambda n: nn.BatchNorm1d(n, track_running_stats=False)
     ),
-    "Softplus that jumps at its threshold of 1": mlp(
-        lambda n: nn.Softplus(threshold=1.0)
-    ),
+    "Softplus that jumps at its threshold of 1": mlp(lambda n: nn.Softplus(threshold=1.0)),
     "1 does not take the shape": mlp(lambda n: nn.BatchNorm1d(n + 1)),
     "2 takes 5 features and would get 4": nn.Sequential(
         nn.Linear(3, 4), nn.ReLU(), nn.Linear(5, 6)
@@ -121,9 +113,7 @@ def test_weights_that_are_not_numbers_are_named(where, value):
     getattr(model[2], where).data.flatten()[3] = value
     with pytest.raises(ParameterError, match=f"2: NaN or infinite values in {where}"):
         plan(model, alpha=0.5)
-    convs = nn.Sequential(
-        nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 2)
-    )
+    convs = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 2))
     getattr(convs[1], where).data.flatten()[0] = value
     with pytest.raises(ParameterError, match=f"1: NaN or infinite values in {where}"):
         plan(convs, alpha=0.5, scheme="filters", input_size=8)
@@ -138,24 +128,18 @@ def test_the_model_is_left_alone():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plan(model, alpha=0.5)
     assert all(module.training for module in model.modules())
-    assert all(
-        torch.equal(value, before[name]) for name, value in model.state_dict().items()
-    )
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize(
     ("padding", "kernel", "size", "factor"),
     [(4, 1, 4, 3.0), (1, 3, 6, 1.0), (0, 3, 6, 1.0)],
 )
-def test_circular_padding_beyond_same_repeats_outputs(
-    padding, kernel, size, factor, generator
-):
+def test_circular_padding_beyond_same_repeats_outputs(padding, kernel, size, factor, generator):
     """The map as torch computes it, as a matrix, against the circular operator times the factor:
     equal where every output occurs equally often, less where some are left out.
     """
-    conv = nn.Conv2d(
-        3, 5, kernel, padding=padding, padding_mode="circular", bias=False
-    ).double()
+    conv = nn.Conv2d(3, 5, kernel, padding=padding, padding_mode="circular", bias=False).double()
     model = nn.Sequential(
         copy.deepcopy(conv),
         nn.Flatten(),

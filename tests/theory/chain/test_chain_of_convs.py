@@ -26,31 +26,18 @@ def test_plan_reads_convolutions_like_theorem_3():
     input and of K.
     """
     model = nn.Sequential(
-        *(
-            nn.Conv2d(c, 16, 3, padding=1, padding_mode="circular", bias=False)
-            for c in (3, 16)
-        ),
+        *(nn.Conv2d(c, 16, 3, padding=1, padding_mode="circular", bias=False) for c in (3, 16)),
         nn.Flatten(),
         nn.Linear(16 * 64, 10, bias=False),
     )
-    for parameter, fan in zip(
-        model.parameters(), (9 * 16, 9 * 16, 16 * 64), strict=True
-    ):
+    for parameter, fan in zip(model.parameters(), (9 * 16, 9 * 16, 16 * 64), strict=True):
         nn.init.constant_(parameter, 1 / math.sqrt(fan))
-    found = plan(
-        model, alpha=0.3, scheme="filters", input_size=8, delta=0.01, law="uniform"
-    )
+    found = plan(model, alpha=0.3, scheme="filters", input_size=8, delta=0.01, law="uniform")
     claim = theorem_3_explicit(
         ConvSetting(depth=3, channels=16, kernel=3, map_size=8), alpha=0.3, delta=0.01
     )
-    assert (
-        found.widths == (3, 16, 16, 10)
-        and found.printed is None
-        and not found.vacuous
-    )
-    assert found.error / found.trivial == pytest.approx(
-        claim.error / claim.trivial, rel=1e-6
-    )
+    assert found.widths == (3, 16, 16, 10) and found.printed is None and not found.vacuous
+    assert found.error / found.trivial == pytest.approx(claim.error / claim.trivial, rel=1e-6)
     # Entries on ±1/(q√d) here and on ±1/(p√d) there, twice; ‖x‖ ≤ 1 here and ≤ p√d0 there.
     assert found.trivial == pytest.approx(
         claim.trivial * (8 / 3) ** 2 / (8 * math.sqrt(3)), rel=1e-6
@@ -137,14 +124,8 @@ def test_the_maps_that_are_read():
     chain = read_chain(model, (16, 16))
     # 16 -> 8 -> 8 -> pooled 4 -> 4 -> 4×2
     assert chain.frequencies == tuple(half_spectrum(size, 9) for size in (18, 12, 4))
-    assert (
-        chain.widths == (4, 4, 4, 4, 3)
-        and chain.taps == (9, 9, 9)
-        and chain.last_map == 8
-    )
-    largest = max(
-        float(m.weight.detach().abs().max()) * math.sqrt(9 * 4) for m in convs
-    )
+    assert chain.widths == (4, 4, 4, 4, 3) and chain.taps == (9, 9, 9) and chain.last_map == 8
+    largest = max(float(m.weight.detach().abs().max()) * math.sqrt(9 * 4) for m in convs)
     assert chain.scale == pytest.approx(
         max(largest, float(model[-1].weight.detach().abs().max()) * math.sqrt(32))
     )

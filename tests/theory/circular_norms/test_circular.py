@@ -14,9 +14,7 @@ def test_lemma_7_gives_every_singular_value():
     torch.testing.assert_close(lemma_7(weight, (5, 4)), expected)
 
 
-@pytest.mark.parametrize(
-    "shape", [(20, 30, 3, 3), (30, 20, 3, 3), (20, 20, 1, 5), (20, 20, 4)]
-)
+@pytest.mark.parametrize("shape", [(20, 30, 3, 3), (30, 20, 3, 3), (20, 20, 1, 5), (20, 20, 4)])
 def test_the_gram_way_equals_the_singular_values(shape, monkeypatch):
     weight, size = torch.randn(shape), (6, 7)[: len(shape) - 2]
     exact = conv_operator_norm(weight, size)
@@ -27,8 +25,4 @@ def test_the_gram_way_equals_the_singular_values(shape, monkeypatch):
     assert found.value == pytest.approx(exact.value, rel=1e-6)
     assert found.lower <= exact.value * (1 + 1e-9) and exact.value <= found.upper
     searched = conv_operator_norm(weight, size)
-    assert (
-        not searched.exact
-        and searched.failure == 1e-6
-        and searched.upper >= exact.value
-    )
+    assert not searched.exact and searched.failure == 1e-6 and searched.upper >= exact.value

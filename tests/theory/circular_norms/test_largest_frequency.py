@@ -21,15 +21,11 @@ def packed_gram(values):
 def misses(monkeypatch, *, failure, trials):
     """How often a top eigenvalue just above the level is left, over random starts."""
     monkeypatch.setattr(loudest, "FAILURE", failure)
-    packed = packed_gram(
-        torch.cat((torch.linspace(0, 0.9, 29), torch.tensor([1.001]))).double()
-    )
+    packed = packed_gram(torch.cat((torch.linspace(0, 0.9, 29), torch.tensor([1.001]))).double())
     g, count = torch.Generator().manual_seed(3), 0
     for _ in range(trials):
         start = torch.randn(1, 2, 30, generator=g, dtype=torch.float64)
-        monkeypatch.setattr(
-            loudest, "_start", lambda _, start=start: start / start.norm()
-        )
+        monkeypatch.setattr(loudest, "_start", lambda _, start=start: start / start.norm())
         count += loudest._louder(packed, 1.0) is None
     return count
 

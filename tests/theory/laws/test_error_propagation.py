@@ -22,10 +22,7 @@ from secateurs.theory.laws import Links, telescope
 
 
 def links(norms, changes, kept):
-    return [
-        Links(norm=n, change=c, kept=m)
-        for n, c, m in zip(norms, changes, kept, strict=True)
-    ]
+    return [Links(norm=n, change=c, kept=m) for n, c, m in zip(norms, changes, kept, strict=True)]
 
 
 def test_a_chain_of_positive_numbers_attains_the_bound():
@@ -49,11 +46,7 @@ def test_lipschitz_constants_stand_where_the_functions_do():
     layers = links((2.0, 6.0, 5.0), (0.0, 6.0, 0.0), (2.0, 0.0, 5.0))
     between = [Between(lipschitz=c) for c in (5.0, 2.0, 3.0, 7.0)]
     bounds, moved = telescope((1, 1, 1, 1), layers, between, reach=0.5)
-    assert (
-        sum(b.contribution for b in bounds)
-        == moved
-        == 0.5 * 5 * 2 * 2 * 6 * 3 * 5 * 7
-    )
+    assert sum(b.contribution for b in bounds) == moved == 0.5 * 5 * 2 * 2 * 6 * 3 * 5 * 7
 
 
 def norm(matrix):
@@ -70,8 +63,7 @@ def test_networks_with_biases_stay_within(activation, generator):
     """
     widths = (6, 9, 12, 8, 4)
     draw = [
-        torch.randn(b, a, generator=generator).double() / math.sqrt(a)
-        for a, b in pairwise(widths)
+        torch.randn(b, a, generator=generator).double() / math.sqrt(a) for a, b in pairwise(widths)
     ]
     biases = [torch.randn(b, generator=generator).double() for b in widths[1:]]
     changed = [
@@ -79,9 +71,7 @@ def test_networks_with_biases_stay_within(activation, generator):
         *(w * (torch.rand(w.shape, generator=generator) < 0.7) for w in draw[1:3]),
         draw[3],
     ]
-    x = torch.nn.functional.normalize(
-        torch.randn(2_000, 6, generator=generator).double()
-    )
+    x = torch.nn.functional.normalize(torch.randn(2_000, 6, generator=generator).double())
     outputs = []
     for weights in (draw, changed):
         y = x
@@ -97,10 +87,7 @@ def test_networks_with_biases_stay_within(activation, generator):
         ),
         [
             Between(),
-            *(
-                Between(lipschitz=3.0, bias=float(activation(b).norm()))
-                for b in biases
-            ),
+            *(Between(lipschitz=3.0, bias=float(activation(b).norm())) for b in biases),
         ],
         reach=1.0,
     )
@@ -113,17 +100,11 @@ def test_networks_with_biases_stay_within(activation, generator):
 
 @pytest.mark.parametrize("theorem", [theorem_1_explicit, theorem_2_explicit])
 def test_the_parts_of_the_theorems_add_up(theorem):
-    found = theorem(
-        [10, 20, 30, 40, 5], counts=[50, 60], delta=0.06, scale=2.0, lipschitz=3.0
-    )
-    assert found.error == pytest.approx(
-        sum(layer.contribution for layer in found.layers)
-    )
+    found = theorem([10, 20, 30, 40, 5], counts=[50, 60], delta=0.06, scale=2.0, lipschitz=3.0)
+    assert found.error == pytest.approx(sum(layer.contribution for layer in found.layers))
     assert sum(layer.failure for layer in found.layers) == pytest.approx(0.06)
     assert [layer.removed for layer in found.layers] == [0, 50, 60, 0]
-    assert math.prod(layer.norm for layer in found.layers) * 3 == pytest.approx(
-        found.trivial
-    )
+    assert math.prod(layer.norm for layer in found.layers) * 3 == pytest.approx(found.trivial)
     biased = theorem(
         [10, 20, 30, 40, 5],
         counts=[50, 60],
@@ -164,16 +145,12 @@ MOST = {
 
 
 @pytest.mark.parametrize("theorem, network, options", MOST.values(), ids=MOST)
-def test_no_error_exceeds_what_the_sizes_of_both_networks_allow(
-    theorem, network, options
-):
+def test_no_error_exceeds_what_the_sizes_of_both_networks_allow(theorem, network, options):
     found = theorem(network, delta=0.01, **options)
     assert found.error <= 2 * found.trivial * (1 + 1e-12)
     # The sum over the layers, which the limit cuts short, was larger.
     assert found.vacuous and found.error > 1.9 * found.trivial
-    assert found.error == pytest.approx(
-        sum(part.contribution for part in found.layers)
-    )
+    assert found.error == pytest.approx(sum(part.contribution for part in found.layers))
     # Fewer entries, the same chances: below the limit the sum stands as it was.
     little = theorem(
         network,
@@ -185,9 +162,7 @@ def test_no_error_exceeds_what_the_sizes_of_both_networks_allow(
 
 def test_the_limit_with_biases_and_infinite_changes():
     """Sizes count the biases in front of a layer; nothing but the share of the layers is lost."""
-    layers = links(
-        (1.0, 2.0, 3.0, 1.0), (0.0, math.inf, 0.5, 0.0), (1.0, 2.0, 3.0, 1.0)
-    )
+    layers = links((1.0, 2.0, 3.0, 1.0), (0.0, math.inf, 0.5, 0.0), (1.0, 2.0, 3.0, 1.0))
     behind = [
         Between(),
         Between(bias=4.0),
@@ -216,8 +191,6 @@ def test_the_trivial_bound_once_would_be_too_little():
         torch.tensor([[-1.0, 0.0], [-1.0, 0.0]]).double(),
         torch.tensor([[0.0, 0.0], [0.0, -2.0]]).double(),
     ]
-    n2, n3 = (
-        max(norm(w), norm(k), norm(w - k)) for w, k in zip(whole, kept, strict=True)
-    )
+    n2, n3 = (max(norm(w), norm(k), norm(w - k)) for w, k in zip(whole, kept, strict=True))
     moved = norm(whole[1] @ whole[0] - kept[1] @ kept[0])
     assert 1.2 * n2 * n3 < moved <= 2 * n2 * n3

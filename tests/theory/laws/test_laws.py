@@ -34,9 +34,7 @@ def test_the_threshold_of_each_law_holds(law):
 
 def test_the_half_normal_quantile_inverts_its_law():
     for share in (1e-6, 0.3, 0.999):
-        assert stats.norm.cdf(half_normal_quantile(share)) * 2 - 1 == pytest.approx(
-            share, rel=1e-9
-        )
+        assert stats.norm.cdf(half_normal_quantile(share)) * 2 - 1 == pytest.approx(share, rel=1e-9)
     assert 2 * math.exp(-(subgaussian_quantile(0.3) ** 2) / 2) == pytest.approx(0.7)
 
 
@@ -44,9 +42,7 @@ def test_the_half_normal_quantile_inverts_its_law():
 def test_appendix_e2_without_replacement(law):
     rng, failure, shape, count = np.random.default_rng(5), 0.2, (24, 30), 120
     layer = RandomLayer(rows=24, columns=30, bound=1.0)
-    bound = masked_norm_bound(
-        layer, draws=count, failure=failure, law=law, replacement=False
-    )
+    bound = masked_norm_bound(layer, draws=count, failure=failure, law=law, replacement=False)
     norms = []
     for _ in range(MANY):
         mask = np.zeros(720)
@@ -59,21 +55,15 @@ def test_appendix_e2_without_replacement(law):
     ("ask", "text"),
     [
         (
-            lambda: theorem_1_explicit(
-                [4, 8, 8, 2], alpha=0.5, delta=0.1, law="cauchy"
-            ),
+            lambda: theorem_1_explicit([4, 8, 8, 2], alpha=0.5, delta=0.1, law="cauchy"),
             "'normal'",
         ),
         (
-            lambda: theorem_1_explicit(
-                [4, 8, 8, 2], alpha=0.5, delta=0.1, law="bounded"
-            ),
+            lambda: theorem_1_explicit([4, 8, 8, 2], alpha=0.5, delta=0.1, law="bounded"),
             "thresholds",
         ),
         (
-            lambda: theorem_1_global(
-                [4, 8, 8, 2], alpha=0.5, delta=0.1, law="bounded"
-            ),
+            lambda: theorem_1_global([4, 8, 8, 2], alpha=0.5, delta=0.1, law="bounded"),
             "look it up",
         ),
         (

@@ -39,8 +39,7 @@ def errors():
     found = []
     for _ in range(NETWORKS // 100):
         first, inner, last = (
-            uniform_layer(*shape, 100, g)
-            for shape in ((128, 32), (128, 128), (8, 128))
+            uniform_layer(*shape, 100, g) for shape in ((128, 32), (128, 128), (8, 128))
         )
         removed = inner - prune_smallest(inner, 128)
         found.append(spectral_norms(last @ removed @ first, tolerance=1e-4).values)
@@ -60,9 +59,7 @@ def test_theorem_1_holds_in_a_thousand_networks_where_it_is_not_vacuous(errors):
             constants=lemma_3(slack=0.7),
         )
         assert not claim.vacuous and claim.probability > 0.5
-        assert_at_least(
-            int((errors <= claim.error).sum()), NETWORKS, claim.probability
-        )
+        assert_at_least(int((errors <= claim.error).sum()), NETWORKS, claim.probability)
 
 
 def test_plan_names_that_width(errors):
@@ -114,9 +111,7 @@ def test_frozen_printed_values():
         as_printed=True,
     )
     assert claim.error == pytest.approx(0.05184)
-    assert claim.probability == pytest.approx(
-        1 - 2 * 0.01 * (2 * math.sqrt(2) + 24**0.25)
-    )
+    assert claim.probability == pytest.approx(1 - 2 * 0.01 * (2 * math.sqrt(2) + 24**0.25))
 
 
 def test_the_sufficient_width_suffices_and_the_binding_condition_binds():
@@ -128,10 +123,7 @@ def test_the_sufficient_width_suffices_and_the_binding_condition_binds():
         "error epsilon (33)",
         "probability of the pruned part (34)",
     }
-    assert (
-        theorem_1_width(depth=9, alpha=0.001, epsilon=1e-3, delta=0.01).width
-        == math.inf
-    )
+    assert theorem_1_width(depth=9, alpha=0.001, epsilon=1e-3, delta=0.01).width == math.inf
 
 
 def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
@@ -164,9 +156,7 @@ def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
             "1 inner layers",
         ),
         (
-            lambda: theorem_1_explicit(
-                [4, 4, 4, 4], delta=0.1, counts=[1], alpha=0.5
-            ),
+            lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1], alpha=0.5),
             "and not both",
         ),
         (
@@ -182,9 +172,7 @@ def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
             "scale has 1 entries; there are 3",
         ),
         (
-            lambda: theorem_1_explicit(
-                [4] * 4, delta=0.1, alpha=0.5, scale=[1, -1, 1]
-            ),
+            lambda: theorem_1_explicit([4] * 4, delta=0.1, alpha=0.5, scale=[1, -1, 1]),
             "scale of layer 2 = -1",
         ),
         (
@@ -221,9 +209,7 @@ def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
             "constant = nan is not positive",
         ),
         (
-            lambda: theorem_3(
-                CONV, alpha=0.5, beta1=0.2, beta2=0.1, c1=1.0, c2=0.5, c5=1.0
-            ),
+            lambda: theorem_3(CONV, alpha=0.5, beta1=0.2, beta2=0.1, c1=1.0, c2=0.5, c5=1.0),
             "c1, c2 = 1, 0.5",
         ),
     ],

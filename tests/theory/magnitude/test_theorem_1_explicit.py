@@ -32,8 +32,7 @@ def test_appendix_c1_and_e3_bound_pruned_networks(law, form):
     counts = [math.floor(size**0.6 * (1 + 1e-12)) for size in sizes]
     for _ in range(runs):
         dense = [
-            draws(law, s, rng) / math.sqrt(max(s))
-            for s in zip(widths[1:], widths, strict=False)
+            draws(law, s, rng) / math.sqrt(max(s)) for s in zip(widths[1:], widths, strict=False)
         ]
         sparse = [
             dense[0],
@@ -41,9 +40,7 @@ def test_appendix_c1_and_e3_bound_pruned_networks(law, form):
             dense[-1],
         ]
         for k, (w, v) in enumerate(zip(dense, sparse, strict=True)):
-            bad += (
-                np.linalg.norm(w - v, 2) > found.layers[k].change * (1 + 1e-9) + 1e-12
-            )
+            bad += np.linalg.norm(w - v, 2) > found.layers[k].change * (1 + 1e-9) + 1e-12
         xs = rng.normal(size=(200, 16))
         xs /= np.linalg.norm(xs, axis=1, keepdims=True)
         gap = np.linalg.norm(forward(dense, xs) - forward(sparse, xs), axis=1).max()
@@ -58,9 +55,7 @@ def cut(layers, counts, whole):
             np.where(np.abs(w) > np.sort(np.abs(w), axis=None)[n - 1], w, 0.0)
             for w, n in zip(layers, counts, strict=True)
         ]
-    level = np.sort(np.concatenate([np.abs(w).ravel() for w in layers]))[
-        sum(counts) - 1
-    ]
+    level = np.sort(np.concatenate([np.abs(w).ravel() for w in layers]))[sum(counts) - 1]
     return [np.where(np.abs(w) > level, w, 0.0) for w in layers]
 
 
@@ -77,10 +72,7 @@ def test_the_global_threshold_holds_for_layers_of_unlike_scale():
     rng = np.random.default_rng(4)
     found = []
     for _ in range(MANY):
-        parts = [
-            u * rng.uniform(0, 1, a * b)
-            for (a, b), u in zip(shapes, units, strict=True)
-        ]
+        parts = [u * rng.uniform(0, 1, a * b) for (a, b), u in zip(shapes, units, strict=True)]
         found.append(np.sort(np.concatenate(parts))[total - 1])
     assert refuses(int((np.array(found) > limit).sum()), MANY, failure)
     assert limit < 1.4 * np.mean(found)
@@ -113,8 +105,7 @@ def test_theorem_1_explicit_holds_at_real_sparsities(alpha, generator):
     widths, delta, batch = [16, 64, 48, 80, 4], 0.05, 200
     claim = theorem_1_explicit(widths, alpha=alpha, delta=delta)
     layers = [
-        uniform_layer(a, b, batch, generator)
-        for a, b in zip(widths[1:], widths[:-1], strict=True)
+        uniform_layer(a, b, batch, generator) for a, b in zip(widths[1:], widths[:-1], strict=True)
     ]
     counts = [math.floor((widths[k] * widths[k + 1]) ** (1 - alpha)) for k in (1, 2)]
     norms = [spectral_norms(w, tolerance=1e-4).values for w in layers]
@@ -122,11 +113,7 @@ def test_theorem_1_explicit_holds_at_real_sparsities(alpha, generator):
         spectral_norms(w - prune_smallest(w, n), tolerance=1e-4).values
         for w, n in zip(layers[1:3], counts, strict=True)
     ]
-    error = (
-        norms[0]
-        * norms[3]
-        * ((norms[1] + cut[0]) * (norms[2] + cut[1]) - norms[1] * norms[2])
-    )
+    error = norms[0] * norms[3] * ((norms[1] + cut[0]) * (norms[2] + cut[1]) - norms[1] * norms[2])
     assert_at_least(int((error <= claim.error).sum()), batch, 1 - delta)
     assert float(error.max()) > claim.error / 60
 

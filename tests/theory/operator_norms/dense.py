@@ -9,14 +9,12 @@ CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 def dense(weight, size, *, padding, stride=1, dilation=1, groups=1):
     """The matrix of the map, one basis vector at a time: the independent oracle."""
     channels = weight.shape[1] * groups
-    basis = torch.eye(
-        channels * int(torch.tensor(size).prod()), dtype=torch.float64
-    ).reshape(-1, channels, *size)
+    basis = torch.eye(channels * int(torch.tensor(size).prod()), dtype=torch.float64).reshape(
+        -1, channels, *size
+    )
     reach = [dilation * (k - 1) for k in weight.shape[2:]]
     if padding == "circular":
-        basis = F.pad(
-            basis, [side for r in reversed(reach) for side in (0, r)], mode="circular"
-        )
+        basis = F.pad(basis, [side for r in reversed(reach) for side in (0, r)], mode="circular")
         pad = 0
     else:
         pad = [r // 2 for r in reach] if padding == "zeros" else padding
@@ -47,11 +45,7 @@ def draw(index):
         pick((3, 3), (1, 1), (2, 2), (3, 2), (5, 5), (3,), (2, 2, 2)),
         pick(4, 5, 6),
     )
-    size = (
-        [max(size, dilation * (k - 1) + 1) for k in kernel]
-        if len(kernel) < 3
-        else [3, 3, 4]
-    )
+    size = [max(size, dilation * (k - 1) + 1) for k in kernel] if len(kernel) < 3 else [3, 3, 4]
     weight = torch.randn(
         groups * pick(1, 2, 3), pick(1, 2), *kernel, generator=g, dtype=torch.float64
     )

@@ -14,9 +14,7 @@ def test_two_hundred_random_convolutions(block):
         matrix = dense(weight, size, **options)
         exact = float(torch.linalg.svdvals(matrix)[0])
         found = conv_operator_norm(weight, size, **options)
-        assert found.lower <= exact * (1 + 1e-9) and exact <= found.upper * (
-            1 + 1e-9
-        ), (
+        assert found.lower <= exact * (1 + 1e-9) and exact <= found.upper * (1 + 1e-9), (
             index,
             options,
         )

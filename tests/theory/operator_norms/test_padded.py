@@ -43,9 +43,7 @@ def tilted(angles, gain, side=8):
     noise elsewhere.
     """
     taps = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
-    bump = torch.outer(
-        1 + torch.cos(angles[0] * taps), 1 + torch.cos(angles[1] * taps)
-    )
+    bump = torch.outer(1 + torch.cos(angles[0] * taps), 1 + torch.cos(angles[1] * taps))
     kernel = 0.01 * torch.randn(
         side,
         side,
@@ -61,11 +59,7 @@ def tilted(angles, gain, side=8):
 def nearly_tied():
     """Two channels, loudest at different frequencies, that differ by 3e-6."""
     kernel = tilted((0.3, 0.4), 1.0)
-    kernel[1, 1] = (
-        kernel[0, 0]
-        * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
-        * (1 + 3e-6)
-    )
+    kernel[1, 1] = kernel[0, 0] * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64) * (1 + 3e-6)
     return kernel
 
 
@@ -76,14 +70,11 @@ HARD = {
     ),
     "nearly tied": (nearly_tied(), (16, 16)),
     "rank one": (
-        torch.ones(8, 1, 1, 1).double()
-        * torch.randn(1, 8, 3, 3, dtype=torch.float64),
+        torch.ones(8, 1, 1, 1).double() * torch.randn(1, 8, 3, 3, dtype=torch.float64),
         (9, 8),
     ),
     "one tap in a corner": (
-        torch.nn.functional.pad(
-            torch.randn(8, 8, 1, 1, dtype=torch.float64), (2, 0, 0, 2)
-        ),
+        torch.nn.functional.pad(torch.randn(8, 8, 1, 1, dtype=torch.float64), (2, 0, 0, 2)),
         (8, 8),
     ),
     "1×1": (torch.randn(9, 8, 1, 1, dtype=torch.float64), (32, 32)),
@@ -148,10 +139,6 @@ def test_small_maps_are_searched_in_double_precision(side, dtype, monkeypatch):
         return plain(apply, start)
 
     monkeypatch.setattr(map_norm, "top_pair", watched)
-    monkeypatch.setattr(
-        map_norm, "_STEPS", 8
-    )  # the dtype is asked here, not the norm
-    map_norm.map_norm(
-        conv_map(torch.randn(4, 4, 3, 3), (side, side), padding="zeros")
-    )
+    monkeypatch.setattr(map_norm, "_STEPS", 8)  # the dtype is asked here, not the norm
+    map_norm.map_norm(conv_map(torch.randn(4, 4, 3, 3), (side, side), padding="zeros"))
     assert seen == [dtype]

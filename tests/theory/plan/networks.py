@@ -6,9 +6,7 @@ from torch import nn
 
 
 def mlp(make, widths=(64, 64, 64, 8)):
-    layers = [
-        part for a, b in pairwise(widths[:-1]) for part in (nn.Linear(a, b), make(b))
-    ]
+    layers = [part for a, b in pairwise(widths[:-1]) for part in (nn.Linear(a, b), make(b))]
     return nn.Sequential(*layers, nn.Linear(*widths[-2:]))
 
 

@@ -19,15 +19,9 @@ def test_plan_names_a_finite_width_for_random_pruning(generator):
     found = plan([32, 64, 64, 8], sparsity=0.05, epsilon=1.0, scheme="random")
     width = int(found.smallest_width)
     assert found.error > 1.0 and found.probability < 0.95 and 64 < width < 2_000
+    assert theorem_2_explicit([32, width, width, 8], alpha=found.alpha, delta=0.05).error <= 1.0
     assert (
-        theorem_2_explicit([32, width, width, 8], alpha=found.alpha, delta=0.05).error
-        <= 1.0
-    )
-    assert (
-        theorem_2_explicit(
-            [32, width - 1, width - 1, 8], alpha=found.alpha, delta=0.05
-        ).error
-        > 1.0
+        theorem_2_explicit([32, width - 1, width - 1, 8], alpha=found.alpha, delta=0.05).error > 1.0
     )
     draws = math.floor(width ** (2 - 2 * found.alpha))
     errors = torch.cat(
@@ -47,13 +41,8 @@ def test_the_sparsity_of_draws_with_replacement(generator):
     than 1/D.
     """
     found = plan([8, 20, 30, 8], alpha=0.05, scheme="random")
-    kept = prune_drawn(
-        torch.ones(2_000, 30, 20), math.floor(600**0.95), generator
-    ).mean()
-    assert (
-        abs(1 - float(kept) - found.sparsity)
-        < math.sqrt(math.log(2e7) / 4_000) + 1 / 600
-    )
+    kept = prune_drawn(torch.ones(2_000, 30, 20), math.floor(600**0.95), generator).mean()
+    assert abs(1 - float(kept) - found.sparsity) < math.sqrt(math.log(2e7) / 4_000) + 1 / 600
     assert found.sparsity < 600**-0.05 - 0.2
     same = plan([8, 20, 30, 8], sparsity=found.sparsity, scheme="random")
     assert same.sparsity == found.sparsity and same.layers == found.layers

@@ -9,7 +9,7 @@ from torch import nn
 
 from secateurs.diagnosis import measure_pruning
 from secateurs.errors import ArgumentError
-from secateurs.study.reproduce.probabilistic.schemes import prune_by_scheme
+from secateurs.papers.probabilistic import prune_by_scheme
 from secateurs.theory import plan
 from theory.monte_carlo import assert_at_least, refuted
 from theory.plan.networks import ADMITTED, mlp
@@ -34,16 +34,11 @@ def test_what_is_promised_is_kept(name, scheme, how, generator):
     for seed in range(3):
         model = drawn(ADMITTED[name], seed)
         pruned = copy.deepcopy(model)
-        for key, mask in prune_by_scheme(
-            model, how, alpha=0.1, generator=generator
-        ).items():
+        for key, mask in prune_by_scheme(model, how, alpha=0.1, generator=generator).items():
             pruned.get_parameter(key).data *= mask
-        found = measure_pruning(
-            model, pruned, steps=20, restarts=4, generator=generator
-        ).sup_error
+        found = measure_pruning(model, pruned, steps=20, restarts=4, generator=generator).sup_error
         promises = [
-            plan(model, alpha=0.1, scheme=scheme, law=law).error
-            for law in ("uniform", "bounded")
+            plan(model, alpha=0.1, scheme=scheme, law=law).error for law in ("uniform", "bounded")
         ]
         assert 0 < found < promises[0] < promises[1]
 
@@ -56,24 +51,17 @@ def test_magnitudes_are_looked_up(generator):
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(
-                torch.randn(p.shape, generator=generator)
-                if p.ndim > 1
-                else torch.zeros(p.shape)
+                torch.randn(p.shape, generator=generator) if p.ndim > 1 else torch.zeros(p.shape)
             )
     found = plan(model, alpha=0.1, delta=0.2)
     first, inner, last = (model[k].weight.detach() for k in (0, 2, 4))
     small = inner * (
-        inner.abs()
-        <= inner.abs().flatten().sort().values[found.layers[1].removed - 1]
+        inner.abs() <= inner.abs().flatten().sort().values[found.layers[1].removed - 1]
     )
-    assert (
-        int((small != 0).sum()) == found.layers[1].removed and found.law == "bounded"
-    )
+    assert int((small != 0).sum()) == found.layers[1].removed and found.law == "bounded"
 
     def signs(weight):
-        return weight * (
-            torch.randint(2, (200, *weight.shape), generator=generator) * 2 - 1
-        )
+        return weight * (torch.randint(2, (200, *weight.shape), generator=generator) * 2 - 1)
 
     removed = signs(small)
     sizes = torch.linalg.matrix_norm(removed, 2)
@@ -92,9 +80,9 @@ def test_a_plan_for_circular_padding_beyond_same_holds(generator):
         nn.Conv2d(16, 16, 1, padding=4, padding_mode="circular", bias=False),
     )
     model = nn.Sequential(*convs, nn.Flatten(), nn.Linear(16 * 144, 4))
-    layer = plan(
-        model, alpha=0.5, scheme="filters", input_size=4, scale=1.0, law="uniform"
-    ).layers[1]
+    layer = plan(model, alpha=0.5, scheme="filters", input_size=4, scale=1.0, law="uniform").layers[
+        1
+    ]
     weights = (torch.rand(60, 16, 16, generator=generator) * 2 - 1) / 4
     true = 3 * torch.linalg.matrix_norm(weights, 2)
     assert float(true.max()) <= layer.norm and float(true.max()) > layer.norm / 3
@@ -102,9 +90,7 @@ def test_a_plan_for_circular_padding_beyond_same_holds(generator):
 
 @pytest.mark.parametrize("size", [0, 2.5, "8", (3, 8, 8), (8, 0)])
 def test_map_sizes_that_are_none_are_refused(size):
-    model = nn.Sequential(
-        nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 2)
-    )
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 2))
     with pytest.raises(ArgumentError, match="one side, or height and width"):
         plan(model, alpha=0.5, scheme="filters", input_size=size)
     with pytest.raises(ArgumentError, match=r"0: the kernel reaches over \(3, 3\)"):
@@ -124,7 +110,5 @@ def test_map_sizes_that_are_none_are_refused(size):
     ],
 )
 def test_widths_that_are_none_are_refused(widths):
-    with pytest.raises(
-        ArgumentError, match="is not a whole number|is neither a model nor widths"
-    ):
+    with pytest.raises(ArgumentError, match="is not a whole number|is neither a model nor widths"):
         plan(widths, alpha=0.5)

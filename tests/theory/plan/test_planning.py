@@ -13,13 +13,9 @@ from theory.plan.networks import small_conv
 
 
 def test_plan_from_a_model_and_by_sparsity():
-    model = nn.Sequential(
-        nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 5)
-    )
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 5))
     found = plan(model, sparsity=0.2)
-    assert found.widths == (20, 64, 64, 5) and found.sparsity == pytest.approx(
-        0.2, abs=1e-3
-    )
+    assert found.widths == (20, 64, 64, 5) and found.sparsity == pytest.approx(0.2, abs=1e-3)
     assert 0 < found.alpha < 1 and found.printed.theorem == "Theorem 1 as printed"
     assert (
         plan([20, 64, 64, 5], alpha=found.alpha, scale=2.0).error
@@ -50,11 +46,7 @@ def test_the_law_of_a_model_and_of_widths():
             "uniform",
             "uniform",
         )
-        assert (
-            bounded.error > uniform.error
-            and not bounded.misfits
-            and not uniform.misfits
-        )
+        assert bounded.error > uniform.error and not bounded.misfits and not uniform.misfits
     nn.init.normal_(model[1].weight)
     assert plan(model, alpha=0.3).misfits == ()
     (misfit,) = plan(model, alpha=0.3, law="uniform").misfits
@@ -62,22 +54,14 @@ def test_the_law_of_a_model_and_of_widths():
         plan(model, alpha=0.3, law="uniform")
     )
     nn.init.normal_(model[2].weight, mean=0.2)
-    assert (
-        plan(model, alpha=0.3, scheme="random")
-        .misfits[0]
-        .startswith("2: its mean is 1")
-    )
-    assert plan(
-        [64] * 4, alpha=0.3, scheme="random", law="bounded"
-    ).error == pytest.approx(
+    assert plan(model, alpha=0.3, scheme="random").misfits[0].startswith("2: its mean is 1")
+    assert plan([64] * 4, alpha=0.3, scheme="random", law="bounded").error == pytest.approx(
         theorem_2_explicit([64] * 4, alpha=0.3, delta=0.05, law="bounded").error
     )
 
 
 def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
-    model = nn.Sequential(
-        nn.Linear(8, 8), nn.LeakyReLU(2.0), nn.Linear(8, 8), nn.Linear(8, 8)
-    )
+    model = nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(2.0), nn.Linear(8, 8), nn.Linear(8, 8))
     assert plan(model, alpha=0.5, lipschitz=6.0).error == pytest.approx(
         3 * plan(model, alpha=0.5).error
     )
@@ -122,15 +106,11 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
             "give input_size=",
         ),
         (
-            lambda: plan(
-                [3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=9, input_size=8
-            ),
+            lambda: plan([3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=9, input_size=8),
             "kernel = 9 is larger",
         ),
         (
-            lambda: plan(
-                [3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=2.5, input_size=8
-            ),
+            lambda: plan([3, 8, 8, 2], alpha=0.5, scheme="filters", kernel=2.5, input_size=8),
             "kernel = 2.5 is not",
         ),
         (
@@ -139,9 +119,7 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
         ),
         (lambda: plan([8] * 4, alpha=0.5, law="bounded"), "give a model, not widths"),
         (
-            lambda: plan(
-                nn.Sequential(*[nn.Linear(4, 4)] * 3).apply(zero), alpha=0.5
-            ),
+            lambda: plan(nn.Sequential(*[nn.Linear(4, 4)] * 3).apply(zero), alpha=0.5),
             "one weight in 3 places",
         ),
         (
@@ -180,9 +158,7 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
             "do not form one chain",
         ),
         (
-            lambda: plan(
-                small_conv(padding=1), alpha=0.5, scheme="filters", input_size=11
-            ),
+            lambda: plan(small_conv(padding=1), alpha=0.5, scheme="filters", input_size=11),
             "4 takes 256 features",
         ),
     ],

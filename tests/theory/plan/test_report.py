@@ -19,11 +19,7 @@ def test_plan_says_vacuous_in_plain_words():
         and found.binding.startswith("error against a constant")
     )
     random = plan([784, *[256] * 7, 10], alpha=0.01, scheme="random")
-    assert (
-        random.vacuous
-        and random.smallest_width == math.inf
-        and 0 < random.smallest_alpha < 0.6
-    )
+    assert random.vacuous and random.smallest_width == math.inf and 0 < random.smallest_alpha < 0.6
     assert "more than 16777216" in str(random)
 
 
@@ -34,10 +30,7 @@ def test_what_print_says_and_why_it_does_not_apply():
         and found.printed.vacuous
         and found.largest_alpha == pytest.approx(0.3603, abs=1e-4)
     )
-    assert (
-        "(vacuous; (3) floor(D_2^(1-alpha)) >= d_2 log d_2: 1024 < needed 7097.83)"
-        in str(found)
-    )
+    assert "(vacuous; (3) floor(D_2^(1-alpha)) >= d_2 log d_2: 1024 < needed 7097.83)" in str(found)
 
 
 @pytest.mark.parametrize("scheme", ["magnitude", "random"])
@@ -52,9 +45,7 @@ def test_each_layer_has_its_row(scheme):
         (40, 30),
         (5, 40),
     ]
-    assert sum(layer.contribution for layer in found.layers) == pytest.approx(
-        found.error
-    )
+    assert sum(layer.contribution for layer in found.layers) == pytest.approx(found.error)
     assert sum(layer.failure for layer in found.layers) == pytest.approx(found.delta)
     assert [layer.removed for layer in found.layers] == [
         0,
@@ -67,9 +58,7 @@ def test_each_layer_has_its_row(scheme):
         (600 * inner[0].sparsity + 1200 * inner[1].sparsity) / 1800
     )
     assert all(f"  {layer.name} " in str(found) for layer in found.layers)
-    assert (
-        json.loads(found.to_json())["layers"][2]["change"] == found.layers[2].change
-    )
+    assert json.loads(found.to_json())["layers"][2]["change"] == found.layers[2].change
 
 
 def test_the_sparsity_reported_is_what_goes():
@@ -84,19 +73,12 @@ def test_what_binds_is_named():
     """The layer that adds most, and the condition of print that asks for the widest network."""
     found = plan([20, 100, 10, 100, 5], alpha=0.2, epsilon=1e-3)
     most = max(found.layers, key=lambda layer: layer.contribution)
-    assert found.binding.endswith(
-        f"of which {most.name} adds {most.contribution:.4g}"
-    )
-    assert found.needed == theorem_1_width(
-        depth=4, alpha=0.2, epsilon=1e-3, delta=0.05
-    )
+    assert found.binding.endswith(f"of which {most.name} adds {most.contribution:.4g}")
+    assert found.needed == theorem_1_width(depth=4, alpha=0.2, epsilon=1e-3, delta=0.05)
     assert f"its binding condition: {found.needed.binding}" in str(found)
     random = plan([64] * 4, alpha=0.2, scheme="random", epsilon=0.1)
     assert random.needed.binding == "probability of the pruned part (27)"
-    assert (
-        f"the conditions as printed allow it up to {random.largest_alpha:.4g}."
-        in str(random)
-    )
-    assert json.loads(
-        plan([64] * 4, alpha=0.2, scheme="random", delta=1e-6).to_json()
-    )["needed"]["log10"]
+    assert f"the conditions as printed allow it up to {random.largest_alpha:.4g}." in str(random)
+    assert json.loads(plan([64] * 4, alpha=0.2, scheme="random", delta=1e-6).to_json())["needed"][
+        "log10"
+    ]

@@ -50,18 +50,12 @@ def test_filters_of_smallest_norm_are_looked_up():
     count = found.layers[1].removed
     assert count == math.floor(48**0.6)
     sizes = kernel.abs().sum((2, 3))
-    cut = (
-        kernel * (sizes <= sizes.flatten().sort().values[count - 1])[..., None, None]
-    )
+    cut = kernel * (sizes <= sizes.flatten().sort().values[count - 1])[..., None, None]
     spectrum = torch.fft.fft2(cut, s=(6, 6)).permute(2, 3, 0, 1)
-    assert (
-        float(torch.linalg.matrix_norm(spectrum, 2).max()) <= found.layers[1].change
-    )
+    assert float(torch.linalg.matrix_norm(spectrum, 2).max()) <= found.layers[1].change
 
 
-@pytest.mark.parametrize(
-    "scheme", ["filters", "filters-without", "filters-magnitude"]
-)
+@pytest.mark.parametrize("scheme", ["filters", "filters-without", "filters-magnitude"])
 def test_lenet_5_is_planned(scheme):
     """Two convolutions, three linear layers behind them; only the second convolution is cut."""
     found = plan(build("lenet-5").eval(), alpha=0.9, scheme=scheme, input_size=28)
@@ -73,9 +67,7 @@ def test_lenet_5_is_planned(scheme):
         False,
         False,
     ]
-    assert sum(layer.contribution for layer in found.layers) == pytest.approx(
-        found.error
-    )
+    assert sum(layer.contribution for layer in found.layers) == pytest.approx(found.error)
     assert 0 < found.error < found.trivial
     assert "conv2" in str(found)
 
@@ -107,9 +99,7 @@ def test_averages_and_overlapping_pools_have_their_constants():
     assert 1 / 3 <= chain.between[2].lipschitz <= 1.0
 
 
-@pytest.mark.parametrize(
-    "scheme", [name for name, s in SCHEMES.items() if not s.filters]
-)
+@pytest.mark.parametrize("scheme", [name for name, s in SCHEMES.items() if not s.filters])
 @pytest.mark.parametrize("law", ["uniform", "normal", "subgaussian", "bounded"])
 def test_every_scheme_takes_every_law(scheme, law):
     found = plan(perceptron(6, 30, 20, 3), alpha=0.5, scheme=scheme, law=law)
@@ -124,13 +114,9 @@ def test_normal_entries_take_their_deviation():
     found = plan(model, alpha=0.5, law="normal")
     assert any("not normal" in text for text in found.misfits)
     root = float(model[2].weight.detach().square().mean().sqrt())
-    assert read_chain(model).deviations[1] == pytest.approx(
-        root * math.sqrt(200), rel=1e-6
-    )
+    assert read_chain(model).deviations[1] == pytest.approx(root * math.sqrt(200), rel=1e-6)
 
 
 def test_a_filter_scheme_needs_convolutions():
-    with pytest.raises(
-        ArgumentError, match="no convolutions; for it give one of 'magnitude'"
-    ):
+    with pytest.raises(ArgumentError, match="no convolutions; for it give one of 'magnitude'"):
         plan([6, 8, 8, 2], alpha=0.5, scheme="filters-without")

@@ -37,9 +37,7 @@ def hoeffding(sample: np.ndarray, expected: float, bound: float) -> None:
     assert abs(sample.mean() - expected) <= margin
 
 
-@pytest.mark.parametrize(
-    ("rank", "count"), [(1, 1), (1, 10), (5, 10), (10, 10), (37, 50)]
-)
+@pytest.mark.parametrize(("rank", "count"), [(1, 1), (1, 10), (5, 10), (10, 10), (37, 50)])
 def test_lemma_1_by_simulation(rank, count):
     rng = np.random.default_rng(0)
     squares = np.sort((rng.uniform(-2, 2, (40_000, count))) ** 2, axis=1)[:, rank - 1]
@@ -53,9 +51,7 @@ def test_lemma_1_is_the_beta_distribution():
         assert order_moment(3, 9, power=power) == pytest.approx(
             stats.beta(3, 7).expect(lambda x, p=power: x**p)
         )
-    assert stats.beta.sf(
-        threshold_quantile(3, 9, failure=0.01), 3, 7
-    ) == pytest.approx(0.01)
+    assert stats.beta.sf(threshold_quantile(3, 9, failure=0.01), 3, 7) == pytest.approx(0.01)
 
 
 def test_lemma_1_scales_with_the_bound():
@@ -70,9 +66,7 @@ def test_lemma_3_holds_and_is_not_far_off(shape):
     """
     constants = lemma_3(1.0, slack=1.0)
     n = max(shape)
-    norms = spectral_norms(
-        (torch.rand(400, *shape) * 2 - 1) / math.sqrt(n), tolerance=1e-4
-    ).values
+    norms = spectral_norms((torch.rand(400, *shape) * 2 - 1) / math.sqrt(n), tolerance=1e-4).values
     assert_at_least(int((norms <= constants.c0).sum()), 400, 1 - constants.failure(n))
     assert float(norms.mean()) > constants.c0 / 3
 
@@ -118,9 +112,7 @@ def test_lemma_4_with_the_measured_constant_on_square_matrices(law, generator):
     exceeds that bound by more than the (same) upper margin.
     """
     n, trials = 48, 800
-    moments = {"uniform": (1 / 3, 1 / 5), "normal": (1.0, 3.0), "sign": (1.0, 1.0)}[
-        law
-    ]
+    moments = {"uniform": (1 / 3, 1 / 5), "normal": (1.0, 3.0), "sign": (1.0, 1.0)}[law]
     draw = torch.rand(trials, n, n, generator=generator) * 2 - 1
     draw = {
         "uniform": draw,
@@ -128,9 +120,7 @@ def test_lemma_4_with_the_measured_constant_on_square_matrices(law, generator):
         "sign": draw.sign(),
     }[law]
     mean = float(spectral_norms(draw, tolerance=1e-4).values.mean())
-    margin = (0.5 if law == "normal" else 1.0) * math.sqrt(
-        8 * math.log(1 / TINY) / trials
-    )
+    margin = (0.5 if law == "normal" else 1.0) * math.sqrt(8 * math.log(1 / TINY) / trials)
     second, fourth = (torch.full((n, n), m) for m in moments)
     assert mean + margin < lemma_4(second, fourth, constant=LATALA_MEASURED)
     assert mean - margin > lemma_4(second, fourth, constant=1 / 3)
@@ -176,9 +166,7 @@ def moments(law, shape):
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize(
-    "shape", [(1, 400), (4, 400), (64, 256), (256, 64), (50, 2), (16, 16)]
-)
+@pytest.mark.parametrize("shape", [(1, 400), (4, 400), (64, 256), (256, 64), (50, 2), (16, 16)])
 def test_lemma_4_by_default_holds_for_every_shape(law, shape, generator):
     mean, margin = mean_norm(law, shape, generator)
     assert mean + margin < lemma_4(*moments(law, shape))
@@ -186,16 +174,12 @@ def test_lemma_4_by_default_holds_for_every_shape(law, shape, generator):
 
 def test_the_constant_of_squares_is_refuted_by_rectangles(generator):
     mean, margin = mean_norm("sign", (4, 400), generator)
-    assert mean - margin > lemma_4(
-        *moments("sign", (4, 400)), constant=LATALA_MEASURED
-    )
+    assert mean - margin > lemma_4(*moments("sign", (4, 400)), constant=LATALA_MEASURED)
 
 
 @pytest.mark.parametrize("constant", [-1.0, 0.0, math.nan, math.inf])
 def test_lemma_4_refuses_a_constant_that_bounds_nothing(constant):
-    with pytest.raises(
-        ArgumentError, match=r"constant = .* is not positive and finite"
-    ):
+    with pytest.raises(ArgumentError, match=r"constant = .* is not positive and finite"):
         lemma_4(torch.ones(2, 2), torch.ones(2, 2), constant=constant)
 
 
@@ -217,9 +201,7 @@ def test_no_constant_below_one_is_universal():
 def test_lemma_5_bounds_exact_binomials(excess, mean):
     for trials in (1_000, 100_000):
         least = math.ceil((1 + excess) * mean - 1e-9)
-        assert stats.binom.sf(least - 1, trials, mean / trials) <= lemma_5(
-            excess, mean
-        )
+        assert stats.binom.sf(least - 1, trials, mean / trials) <= lemma_5(excess, mean)
 
 
 @pytest.mark.parametrize(("excess", "mean"), [(0.5, 10.0), (2.0, 1.0), (1.0, 4.0)])
@@ -236,12 +218,8 @@ def test_lemma_5_by_simulation(excess, mean):
 
 def test_lemma_5_as_printed_is_false():
     """Exact tails beat the printed bound: at t = 0.1 by a factor of 8, and at t = 2 for μ = 120."""
-    assert stats.binom.sf(1099, 100_000, 0.01) > 7 * lemma_5(
-        0.1, 1000, as_printed=True
-    )
-    assert stats.binom.sf(359, 10**7, 120 / 10**7) > lemma_5(
-        2.0, 120, as_printed=True
-    )
+    assert stats.binom.sf(1099, 100_000, 0.01) > 7 * lemma_5(0.1, 1000, as_printed=True)
+    assert stats.binom.sf(359, 10**7, 120 / 10**7) > lemma_5(2.0, 120, as_printed=True)
 
 
 @pytest.mark.parametrize("bins", [2, 10, 100])
@@ -250,11 +228,7 @@ def test_lemma_6_by_simulation(bins):
     both.
     """
     balls = math.ceil(bins * math.log(bins))
-    loads = (
-        np.random.default_rng(0)
-        .multinomial(balls, np.full(bins, 1 / bins), size=2_000)
-        .max(1)
-    )
+    loads = np.random.default_rng(0).multinomial(balls, np.full(bins, 1 / bins), size=2_000).max(1)
     successes = int((loads <= 3 * balls / bins).sum())
     assert_at_least(successes, 2_000, lemma_6(bins, balls))
     assert_at_least(successes, 2_000, fullest_bin(bins, balls))
@@ -280,9 +254,7 @@ def test_bad_input_is_named():
         lemma_4(torch.ones(2, 2), torch.zeros(2, 2))
 
 
-@pytest.mark.parametrize(
-    ("width", "want"), [(1, 0.2706705664732254), (2, 0.036631277777468357)]
-)
+@pytest.mark.parametrize(("width", "want"), [(1, 0.2706705664732254), (2, 0.036631277777468357)])
 def test_the_failure_of_constants_by_hand(width, want):
     """2 e^{−4 · ½ · n}."""
     constants = NormConstants(c0=1.0, delta0=0.5)

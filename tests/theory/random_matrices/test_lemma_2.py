@@ -31,9 +31,7 @@ def test_lemma_2_and_the_norm_bounds_hold(law, shape):
     constants = lemma_2()
     excess = 2.0
     level = constants.constant * (math.sqrt(shape[0]) + math.sqrt(shape[1])) + excess
-    assert refuses(
-        int((norms > level).sum()), MANY, min(1.0, constants.failure(excess))
-    )
+    assert refuses(int((norms > level).sum()), MANY, min(1.0, constants.failure(excess)))
     assert subgaussian_norm_bound(*shape, failure=math.exp(-(excess**2) / 8)) <= level
 
 

@@ -42,13 +42,9 @@ def test_step_1_the_median_of_a_poisson_law():
 def test_step_3_a_sign_times_a_vector():
     """E cosh|x + εv| ≤ cosh|x| cosh|v| for complex x, v, with equality when they are parallel."""
     rng = np.random.default_rng(0)
-    x, v = (
-        3 * (rng.normal(size=10_000) + 1j * rng.normal(size=10_000)) for _ in range(2)
-    )
+    x, v = (3 * (rng.normal(size=10_000) + 1j * rng.normal(size=10_000)) for _ in range(2))
     product_ = np.cosh(abs(x)) * np.cosh(abs(v))
-    assert np.all(
-        (np.cosh(abs(x + v)) + np.cosh(abs(x - v))) / 2 <= product_ * (1 + 1e-12)
-    )
+    assert np.all((np.cosh(abs(x + v)) + np.cosh(abs(x - v))) / 2 <= product_ * (1 + 1e-12))
     parallel = (np.cosh(abs(x + 2 * x)) + np.cosh(abs(x - 2 * x))) / 2
     np.testing.assert_allclose(parallel, np.cosh(abs(x)) * np.cosh(2 * abs(x)))
 
@@ -64,17 +60,13 @@ def test_step_3_the_moments(x):
     assert log_mixture(1e4, 0.3) == pytest.approx(1e4 + math.log(0.3))
 
 
-@pytest.mark.parametrize(
-    ("law", "share"), list(product(("uniform", "bounded"), SHARES))
-)
+@pytest.mark.parametrize(("law", "share"), list(product(("uniform", "bounded"), SHARES)))
 def test_step_4_the_convex_order(law, share):
     """E(X − t)₊ ≤ E(sN − t)₊ for every t at s = s(p), and not 1 % below it."""
 
     def gap(s, t):
         masked = (
-            np.clip(1 - t, 0, None) ** 2 / 4
-            if law == "uniform"
-            else np.clip(1 - t, 0, None) / 2
+            np.clip(1 - t, 0, None) ** 2 / 4 if law == "uniform" else np.clip(1 - t, 0, None) / 2
         )
         return s * stats.norm.pdf(t / s) - t * stats.norm.sf(t / s) - share * masked
 
@@ -99,9 +91,7 @@ def test_the_bound_holds_and_a_third_of_it_does_not(rows, columns, draws, genera
     """
     w = uniform_layer(rows, columns, 400, generator)
     found = norms(w if draws is None else w - prune_drawn(w, draws, generator))
-    layer = RandomLayer(
-        rows=rows, columns=columns, bound=1 / math.sqrt(max(rows, columns))
-    )
+    layer = RandomLayer(rows=rows, columns=columns, bound=1 / math.sqrt(max(rows, columns)))
     bound = masked_norm_bound(layer, draws=draws, failure=0.05)
     assert_at_least(int((found <= bound).sum()), 400, 0.95)
     assert refuted(int((found <= bound / 3).sum()), 400, 0.95)
@@ -109,12 +99,8 @@ def test_the_bound_holds_and_a_third_of_it_does_not(rows, columns, draws, genera
 
 def test_what_is_kept_obeys_the_bound_of_the_whole(generator):
     w = uniform_layer(64, 64, 400, generator)
-    bound = masked_norm_bound(
-        RandomLayer(rows=64, columns=64, bound=1 / 8), failure=0.05
-    )
-    assert_at_least(
-        int((norms(prune_drawn(w, 1_000, generator)) <= bound).sum()), 400, 0.95
-    )
+    bound = masked_norm_bound(RandomLayer(rows=64, columns=64, bound=1 / 8), failure=0.05)
+    assert_at_least(int((norms(prune_drawn(w, 1_000, generator)) <= bound).sum()), 400, 0.95)
 
 
 @pytest.mark.parametrize("draws", [None, 200])
@@ -159,18 +145,14 @@ def test_convolutions(kernel, map_size, draws, generator):
     assert refuted(int((found <= bound / 4).sum()), 100, 0.8)
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns"), [(4, 4), (7, 7), (4, 7), (8, 6), (1, 1)]
-)
+@pytest.mark.parametrize(("rows", "columns"), [(4, 4), (7, 7), (4, 7), (8, 6), (1, 1)])
 def test_half_of_the_spectrum(rows, columns):
     """Frequencies up to conjugation, counted one by one."""
     classes = {
-        min((u, v), (-u % rows, -v % columns))
-        for u, v in product(range(rows), range(columns))
+        min((u, v), (-u % rows, -v % columns)) for u, v in product(range(rows), range(columns))
     }
     assert (
-        half_spectrum((rows, columns), 9) == len(classes)
-        and half_spectrum((rows, columns), 1) == 1
+        half_spectrum((rows, columns), 9) == len(classes) and half_spectrum((rows, columns), 1) == 1
     )
     assert half_spectrum(rows, 9) == half_spectrum((rows, rows), 9)
 
@@ -199,9 +181,7 @@ def test_laws_of_the_bound():
         layer, draws=100, failure=0.001
     )
     assert masked_norm_bound(layer, draws=100, failure=0.01, law="bounded") > found[3]
-    assert hit_share(None, 10) == 1 and hit_share(10, 10) == pytest.approx(
-        1 - math.exp(-1)
-    )
+    assert hit_share(None, 10) == 1 and hit_share(10, 10) == pytest.approx(1 - math.exp(-1))
 
 
 def test_frozen_value():
@@ -211,9 +191,7 @@ def test_frozen_value():
     layer = RandomLayer(rows=64, columns=64, bound=1.0)
     level, share = math.log(2 * 128 / 0.01), 1 - math.exp(-0.25)
     grid = np.geomspace(0.01, 20, 40_000)
-    by_grid = (
-        (level + 64 * np.log1p(share * (np.sinh(grid) / grid - 1))) / grid
-    ).min()
+    by_grid = ((level + 64 * np.log1p(share * (np.sinh(grid) / grid - 1))) / grid).min()
     gordon = normal_scale(share) * 16 + math.sqrt(8 * math.log(200))
     assert masked_norm_bound(layer, draws=1024, failure=0.01) == pytest.approx(
         min(by_grid, gordon), rel=1e-6
@@ -227,12 +205,8 @@ def test_frozen_value_of_a_convolution():
     layer = RandomLayer(rows=16, columns=12, bound=1.0, taps=9, frequencies=34)
     level, share = math.log(2 * 34 * 28 / 0.2), 1 - math.exp(-40 / 192)
     grid = np.geomspace(0.01, 20, 40_000)
-    by_grid = (
-        (level + 16 * np.log1p(share * ((np.sinh(grid) / grid) ** 9 - 1))) / grid
-    ).min()
-    assert masked_norm_bound(layer, draws=40, failure=0.2) == pytest.approx(
-        by_grid, rel=1e-6
-    )
+    by_grid = ((level + 16 * np.log1p(share * ((np.sinh(grid) / grid) ** 9 - 1))) / grid).min()
+    assert masked_norm_bound(layer, draws=40, failure=0.2) == pytest.approx(by_grid, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -258,9 +232,7 @@ def test_without_replacement_hits_exactly_the_share():
     # P(Bin(D, N/D) ≥ N) ≥ ½: the median of a binomial law of whole mean is its mean.
     for size, count in ((5, 2), (40, 1), (100, 99)):
         assert stats.binom.sf(count - 1, size, count / size) >= 0.5
-    more = theorem_2_explicit(
-        [8, 64, 64, 4], alpha=0.1, delta=0.1, replacement=False
-    ).error
+    more = theorem_2_explicit([8, 64, 64, 4], alpha=0.1, delta=0.1, replacement=False).error
     assert more > theorem_2_explicit([8, 64, 64, 4], alpha=0.1, delta=0.1).error
 
 

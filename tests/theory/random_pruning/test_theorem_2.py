@@ -29,18 +29,12 @@ def test_theorem_2_by_its_parts(generator):
     inner = uniform_layer(d, d, batch, generator)
     removed = inner - prune_drawn(inner, count, generator)
     zeroed = removed != 0
-    within = (zeroed.sum(1).amax(1) <= 3 * count / d) & (
-        zeroed.sum(2).amax(1) <= 3 * count / d
-    )
+    within = (zeroed.sum(1).amax(1) <= 3 * count / d) & (zeroed.sum(2).amax(1) <= 3 * count / d)
     cut = spectral_norms(removed, tolerance=1e-4).values
     c2 = 2 / 3 * (2 * math.sqrt(3 / 3) + (1 / 5) ** 0.25)
     assert_at_least(int(within.sum()), batch, (1 - d**-0.2958) ** 2)
-    largest = math.sqrt(
-        count / d
-    )  # Frobenius: at most `count` entries of at most 1/√d
-    assert float(cut.mean()) + mean_margin(cut.numpy(), largest) < c2 * d ** (
-        -alpha / 2
-    )
+    largest = math.sqrt(count / d)  # Frobenius: at most `count` entries of at most 1/√d
+    assert float(cut.mean()) + mean_margin(cut.numpy(), largest) < c2 * d ** (-alpha / 2)
     # Markov's inequality, for entries half as large: at K = 1 it would promise nothing.
     step = d ** (-alpha / 4)
     assert 1 - c2 / 2 * step > 0.3
@@ -53,9 +47,7 @@ def test_theorem_2_where_it_says_something():
     print.
     """
     widths = [10**60] * 4
-    printed, default = (
-        random_claim(widths, 0.4, as_printed=value) for value in (True, False)
-    )
+    printed, default = (random_claim(widths, 0.4, as_printed=value) for value in (True, False))
     assert 0.9 < printed.probability <= default.probability <= 1
     assert default.error <= printed.error and not default.vacuous
 
@@ -68,9 +60,7 @@ def test_conditions_3_and_4_are_named_with_their_numbers():
         random_claim([784, 1024, 1024, 10], 0.5)
     limit = largest_alpha([784, 1024, 1024, 10])
     assert all(c.holds for c in load_conditions([784, 1024, 1024, 10], limit - 1e-6))
-    assert not all(
-        c.holds for c in load_conditions([784, 1024, 1024, 10], limit + 1e-3)
-    )
+    assert not all(c.holds for c in load_conditions([784, 1024, 1024, 10], limit + 1e-3))
 
 
 def test_condition_5_is_strict():
@@ -78,13 +68,9 @@ def test_condition_5_is_strict():
     with pytest.raises(
         TheoryError, match=r"condition \(5\) fails: delta0 = delta - 0\.08 = -0\.03"
     ):
-        theorem_2_width(
-            depth=3, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=1, k2=3
-        )
+        theorem_2_width(depth=3, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=1, k2=3)
     norms = NormBounds(bounds=(1.0,) * 3, failures=(0.0,) * 3)
-    needed = theorem_2_width(
-        depth=3, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=1, k2=3
-    )
+    needed = theorem_2_width(depth=3, alpha=0.5, epsilon=0.1, delta=0.05, norms=norms, k1=1, k2=3)
     assert (
         needed.binding == "probability of the pruned part (27)"
         and needed.log10[needed.binding] > 15
@@ -98,8 +84,7 @@ def test_depth_without_end():
     deep = {"depth": 2_000, "alpha": 0.5}
     assert theorem_1_width(epsilon=0.1, delta=0.1, **deep).width == math.inf
     assert all(
-        theorem_1(64, as_printed=p, **deep).error == math.inf
-        and theorem_1(64, **deep).vacuous
+        theorem_1(64, as_printed=p, **deep).error == math.inf and theorem_1(64, **deep).vacuous
         for p in (True, False)
     )
     assert theorem_1_explicit([64] * 2_001, alpha=0.5, delta=0.1).error == math.inf
@@ -125,13 +110,9 @@ def test_theorem_2_as_stated(as_printed, probability, generator):
     claim = stated_2(128, alpha=0.33, scale=0.36, as_printed=as_printed)
     assert not claim.vacuous and claim.probability > probability
     draws = math.floor((128 * 128) ** 0.67)
-    errors = batches(
-        500, 250, lambda n: linear_errors(SQUARE, draws, n, generator, scale=0.36)
-    )
+    errors = batches(500, 250, lambda n: linear_errors(SQUARE, draws, n, generator, scale=0.36))
     assert_at_least(int((errors <= claim.error).sum()), 500, claim.probability)
-    assert refuted(0, 500, claim.probability) and refuted(
-        500 // 5, 500, claim.probability
-    )
+    assert refuted(0, 500, claim.probability) and refuted(500 // 5, 500, claim.probability)
     assert refuted(int((errors <= claim.error / 80).sum()), 500, claim.probability)
 
 
@@ -139,9 +120,7 @@ def most_likely_2(width, as_printed):
     """The largest probability of a statement that is not vacuous, over K and α."""
     top = largest_alpha([width] * 4) - 1e-9
     wishes = [(top * i / 20, k / 200) for i in range(10, 21) for k in range(20, 140)]
-    claims = [
-        stated_2(width, alpha=a, scale=k, as_printed=as_printed) for a, k in wishes
-    ]
+    claims = [stated_2(width, alpha=a, scale=k, as_printed=as_printed) for a, k in wishes]
     return max((c.probability for c in claims if not c.vacuous), default=0.0)
 
 

@@ -22,9 +22,7 @@ def test_appendix_c2_the_filters_of_smallest_norm(law):
     for _ in range(runs):
         kernel = unit * draws(law, (6, 6, 3, 3), rng)
         sizes = np.abs(kernel).sum((2, 3))
-        gone = (
-            kernel * (sizes <= np.sort(sizes, axis=None)[count - 1])[..., None, None]
-        )
+        gone = kernel * (sizes <= np.sort(sizes, axis=None)[count - 1])[..., None, None]
         spectrum = np.fft.fft2(gone, s=(4, 4)).transpose(2, 3, 0, 1)
         bad += np.linalg.norm(spectrum, 2, axis=(2, 3)).max() > found.layers[1].change
     assert count == math.floor(6**1.2)

@@ -34,9 +34,7 @@ from theory.random_networks import (
 )
 
 
-@pytest.mark.parametrize(
-    ("alpha", "error"), [(0.1, "4.22"), (0.25, "2.58"), (0.5, "1.09")]
-)
+@pytest.mark.parametrize(("alpha", "error"), [(0.1, "4.22"), (0.25, "2.58"), (0.5, "1.09")])
 def test_the_linear_rows_of_the_page_of_guarantees(alpha, error):
     claim = theorem_2_explicit(SQUARE, alpha=alpha, delta=0.05)
     assert (f"{claim.error:.2f}", f"{claim.trivial:.2f}") == (error, "5.44")
@@ -60,9 +58,7 @@ def test_theorem_2_explicit_in_a_thousand_networks(alpha, slack, generator):
     errors = batches(1_000, 200, lambda n: linear_errors(SQUARE, draws, n, generator))
     assert not claim.vacuous and claim.probability == 0.95
     assert_at_least(int((errors <= claim.error).sum()), 1_000, claim.probability)
-    assert refuted(
-        int((errors <= claim.error / slack).sum()), 1_000, claim.probability
-    )
+    assert refuted(int((errors <= claim.error / slack).sum()), 1_000, claim.probability)
 
 
 @pytest.mark.parametrize("law", ["uniform", "bounded"])
@@ -79,10 +75,7 @@ def test_theorem_2_explicit_in_deep_networks_with_relu(law, generator):
         layers = [w.sign() / math.sqrt(max(w.shape[1:])) for w in layers]
     pruned = [
         layers[0],
-        *[
-            prune_drawn(w, n, generator)
-            for w, n in zip(layers[1:-1], counts, strict=True)
-        ],
+        *[prune_drawn(w, n, generator) for w, n in zip(layers[1:-1], counts, strict=True)],
         layers[-1],
     ]
     full, kept = ([norms(w) for w in stack] for stack in (layers, pruned))
@@ -93,9 +86,7 @@ def test_theorem_2_explicit_in_deep_networks_with_relu(law, generator):
         full[0] * full[1] * full[2] * cut[2],
     ]
     error = full[-1] * sum(by_layer)
-    x = torch.nn.functional.normalize(
-        torch.randn(batch, 16, 50, generator=generator), dim=1
-    )
+    x = torch.nn.functional.normalize(torch.randn(batch, 16, 50, generator=generator), dim=1)
     gap = forward(layers, x) - forward(pruned, x)
     assert float((gap.norm(dim=1).amax(1) / error).max()) <= 1 + 1e-4
     assert_at_least(int((error <= claim.error).sum()), batch, claim.probability)
@@ -158,10 +149,7 @@ def test_the_simulated_convolution_is_the_network(generator):
     x = torch.randn(2, 4, 6, 6, generator=generator)
     padded = torch.nn.functional.pad(x, (1, 1, 1, 1), mode="circular")
     y = torch.stack(
-        [
-            torch.nn.functional.conv2d(m, k)
-            for m, k in zip(padded, kernels, strict=True)
-        ]
+        [torch.nn.functional.conv2d(m, k) for m, k in zip(padded, kernels, strict=True)]
     )
     torch.testing.assert_close(
         (rows * y[:, None]).sum((2, 3, 4)),
@@ -171,9 +159,7 @@ def test_the_simulated_convolution_is_the_network(generator):
 
 def test_the_explicit_versions_are_sharper_than_print_where_both_speak():
     printed = stated_2(2**19, alpha=0.4, scale=1.0)
-    explicit = theorem_2_explicit(
-        [2**19] * 4, alpha=0.4, delta=1 - printed.probability
-    )
+    explicit = theorem_2_explicit([2**19] * 4, alpha=0.4, delta=1 - printed.probability)
     assert not printed.vacuous and explicit.error < printed.error / 10
 
 
@@ -182,12 +168,8 @@ def test_widths_at_which_the_explicit_theorem_speaks():
     inner layers: 0.5.
     """
     assert not theorem_2_explicit([784, 64, 64, 10], alpha=0.25, delta=0.01).vacuous
-    assert theorem_2_explicit(
-        [784] + [1024] * 6 + [10], alpha=0.1, delta=0.01
-    ).vacuous
-    assert not theorem_2_explicit(
-        [784] + [1024] * 6 + [10], alpha=0.5, delta=0.01
-    ).vacuous
+    assert theorem_2_explicit([784] + [1024] * 6 + [10], alpha=0.1, delta=0.01).vacuous
+    assert not theorem_2_explicit([784] + [1024] * 6 + [10], alpha=0.5, delta=0.01).vacuous
 
 
 def test_the_sum_over_layers_and_the_share_of_each_event():
@@ -195,12 +177,9 @@ def test_the_sum_over_layers_and_the_share_of_each_event():
     N_1 N_2 N_3 N_4.
     """
     widths, counts = [10, 20, 30, 40, 5], [50, 60]
-    claim = theorem_2_explicit(
-        widths, counts=counts, delta=0.06, scale=2.0, lipschitz=3.0
-    )
+    claim = theorem_2_explicit(widths, counts=counts, delta=0.06, scale=2.0, lipschitz=3.0)
     layers = [
-        RandomLayer(rows=b, columns=a, bound=2 / math.sqrt(max(a, b)))
-        for a, b in pairwise(widths)
+        RandomLayer(rows=b, columns=a, bound=2 / math.sqrt(max(a, b))) for a, b in pairwise(widths)
     ]
     n1, n2, n3, n4 = (masked_norm_bound(layer, failure=0.01) for layer in layers)
     e2, e3 = (
@@ -208,10 +187,7 @@ def test_the_sum_over_layers_and_the_share_of_each_event():
         for layer, n in zip(layers[1:3], counts, strict=True)
     )
     assert claim.error == pytest.approx(3 * n1 * n4 * (e2 * n3 + n2 * e3))
-    assert (
-        claim.trivial == pytest.approx(3 * n1 * n2 * n3 * n4)
-        and claim.probability == 0.94
-    )
+    assert claim.trivial == pytest.approx(3 * n1 * n2 * n3 * n4) and claim.probability == 0.94
 
 
 def test_edges():
@@ -231,15 +207,9 @@ def test_edges():
     )
     assert narrow.vacuous and narrow.error > 0
     assert theorem_3_explicit(SMALL_CONV, counts=[0], delta=0.1).error == 0
-    one, two = (
-        theorem_3_explicit(SMALL_CONV, delta=0.1, alpha=0.5, scale=k)
-        for k in (1.0, 2.0)
-    )
+    one, two = (theorem_3_explicit(SMALL_CONV, delta=0.1, alpha=0.5, scale=k) for k in (1.0, 2.0))
     assert two.error == pytest.approx(8 * one.error)
-    assert (
-        theorem_3_explicit(SMALL_CONV, delta=0.1, alpha=0.5, law="bounded").error
-        > one.error
-    )
+    assert theorem_3_explicit(SMALL_CONV, delta=0.1, alpha=0.5, law="bounded").error > one.error
 
 
 @pytest.mark.parametrize(
@@ -273,21 +243,15 @@ def test_edges():
             r"alpha = 2\.5 is not in \(0, 2\)",
         ),
         (
-            lambda: theorem_3_explicit(
-                replace(SMALL_CONV, outputs=0), delta=0.1, alpha=0.5
-            ),
+            lambda: theorem_3_explicit(replace(SMALL_CONV, outputs=0), delta=0.1, alpha=0.5),
             "outputs = 0",
         ),
         (
-            lambda: theorem_3_explicit(
-                replace(SMALL_CONV, depth=2), delta=0.1, alpha=0.5
-            ),
+            lambda: theorem_3_explicit(replace(SMALL_CONV, depth=2), delta=0.1, alpha=0.5),
             "depth = 2",
         ),
         (
-            lambda: theorem_3_explicit(
-                replace(SMALL_CONV, kernel=9), delta=0.1, alpha=0.5
-            ),
+            lambda: theorem_3_explicit(replace(SMALL_CONV, kernel=9), delta=0.1, alpha=0.5),
             "larger than the 8 x 8 map",
         ),
         (
@@ -301,21 +265,15 @@ def test_edges():
             "larger than the 8 x",
         ),
         (
-            lambda: theorem_3_explicit(
-                replace(SMALL_CONV, input_size=2), delta=0.1, alpha=0.5
-            ),
+            lambda: theorem_3_explicit(replace(SMALL_CONV, input_size=2), delta=0.1, alpha=0.5),
             "larger than the 2 x 2 map",
         ),
         (
-            lambda: theorem_3_explicit(
-                replace(SMALL_CONV, input_size=0), delta=0.1, alpha=0.5
-            ),
+            lambda: theorem_3_explicit(replace(SMALL_CONV, input_size=0), delta=0.1, alpha=0.5),
             "input_size = 0 is below 1",
         ),
         (
-            lambda: theorem_3_explicit(
-                replace(SMALL_CONV, channels=64.5), delta=0.1, alpha=0.5
-            ),
+            lambda: theorem_3_explicit(replace(SMALL_CONV, channels=64.5), delta=0.1, alpha=0.5),
             "channels = 64.5 is not a whole",
         ),
         (

@@ -52,9 +52,7 @@ def test_lemmas_b1_b2_41_43_by_enumeration(case, s):
     assert lemma_43(X, w, p, s=s) == pytest.approx(error)
     assert lemma_43(X, w, p, s=s, exact=False) >= error
     own = torch.stack([X.T @ (w0 * m) for m in masks]) - X.T @ w0
-    assert lemma_41(X, w0, s=s) == pytest.approx(
-        float((chance * own.square().sum(1)).sum())
-    )
+    assert lemma_41(X, w0, s=s) == pytest.approx(float((chance * own.square().sum(1)).sum()))
 
 
 def test_lemma_b1_needs_every_coordinate_drawn(case):
@@ -63,15 +61,11 @@ def test_lemma_b1_needs_every_coordinate_drawn(case):
     """
     X, _, w, _ = case
     p = torch.tensor([0.0, 0.5, 0.0, 0.5], dtype=torch.float64)
-    with pytest.raises(
-        TheoryError, match=r"2 coordinates .* have p_k = 0 \(first: k = 0, 2\)"
-    ):
+    with pytest.raises(TheoryError, match=r"2 coordinates .* have p_k = 0 \(first: k = 0, 2\)"):
         lemma_b1(X, w, p)
     torch.testing.assert_close(lemma_b1(X, w, p, as_printed=True), X.T @ w)
     chance, masks = zip(*every_mask(p[1::2], 2), strict=True)
-    mean = sum(
-        c * (X[1::2].T @ (w[1::2] * m)) for c, m in zip(chance, masks, strict=True)
-    )
+    mean = sum(c * (X[1::2].T @ (w[1::2] * m)) for c, m in zip(chance, masks, strict=True))
     torch.testing.assert_close(lemma_b1(X, w * (p > 0), p), mean)
 
 
@@ -84,9 +78,7 @@ def test_equation_2_is_optimal(case):
 
 
 def gaussian(d, n, times, generator):
-    return torch.randn(
-        times, d, n, generator=generator, dtype=torch.float64
-    ) / math.sqrt(n)
+    return torch.randn(times, d, n, generator=generator, dtype=torch.float64) / math.sqrt(n)
 
 
 def fourth(n):
@@ -118,9 +110,7 @@ def test_lemmas_b1_b2_41_43_by_simulation(generator):
         assert_mean(errors, lemma_43(X, v, p, s=4), width)
         assert_mean(errors, float(lemma_b2(X, v, p, s=4).sum()), width)
     assert_mean(errors, lemma_41(X, w0, s=4), width)
-    assert abs(float(errors.mean()) - 2 * lemma_41(X, w0, s=4)) > mean_margin(
-        errors.numpy(), width
-    )
+    assert abs(float(errors.mean()) - 2 * lemma_41(X, w0, s=4)) > mean_margin(errors.numpy(), width)
 
 
 def test_lemma_42_the_specification_counterexample(generator):
@@ -144,16 +134,9 @@ def test_lemma_42_the_specification_counterexample(generator):
 def test_theorem_44_exact_bound_and_counterexample(generator):
     w0 = torch.randn(50, generator=generator, dtype=torch.float64)
     w = w0 + 0.3 * torch.randn(50, generator=generator, dtype=torch.float64)
-    values = [
-        sketch_error(X, w0, s=20, w=w).expected
-        for X in gaussian(50, 40, 4_000, generator)
-    ]
-    second = (
-        fourth(40) * float(w0.abs().sum() * (w.square() / w0.abs()).sum()) ** 2 / 400
-    )
-    assert_mean_by_medians(
-        values, theorem_44(w0, w, s=20, examples=40, exact=True), second
-    )
+    values = [sketch_error(X, w0, s=20, w=w).expected for X in gaussian(50, 40, 4_000, generator)]
+    second = fourth(40) * float(w0.abs().sum() * (w.square() / w0.abs()).sum()) ** 2 / 400
+    assert_mean_by_medians(values, theorem_44(w0, w, s=20, examples=40, exact=True), second)
     assert theorem_44(w0, w, s=20) >= theorem_44(w0, w, s=20, exact=True)
     w0[0] = 1e-3
     exact = theorem_44(w0, w, s=20, examples=40, exact=True)
@@ -189,9 +172,7 @@ def test_the_factor_d_is_not_avoided(generator):
     it.
     """
     w = torch.randn(100_000, generator=generator, dtype=torch.float64)
-    assert theorem_44(w, w, s=10) / lemma_45(w, s=10) == pytest.approx(
-        2 / math.pi, rel=0.01
-    )
+    assert theorem_44(w, w, s=10) / lemma_45(w, s=10) == pytest.approx(2 / math.pi, rel=0.01)
 
 
 def test_theorem_44_term_by_term():

@@ -86,9 +86,7 @@ def test_draws_are_whole_numbers(case, s):
         lambda: lemma_42(w0, s=1, examples=s),
     )
     for call in calls:
-        with pytest.raises(
-            ArgumentError, match="is not a whole number of at least 1"
-        ):
+        with pytest.raises(ArgumentError, match="is not a whole number of at least 1"):
             call()
 
 

@@ -1,7 +1,7 @@
 """One small rule per operator. Importing this package registers them all.
 
 A new rule goes into the file of its kind: `activation`, `arithmetic` (sums, products, extremes),
-`linear`, `conv`, `norm`, `pool`, `order` (k-th largest), `resize`, `shape` (entries that move).
+`linear`, `conv`, `norm`, `pool`, `reduction` (sums, k-th largest), `shape` (entries that move).
 """
 
 from secateurs.graph.lowering import (
@@ -10,10 +10,8 @@ from secateurs.graph.lowering import (
     conv,
     linear,
     norm,
-    order,
     pool,
     reduction,
-    resize,
     shape,
 )
 
@@ -23,9 +21,7 @@ __all__ = [
     "conv",
     "linear",
     "norm",
-    "order",
     "pool",
     "reduction",
-    "resize",
     "shape",
 ]

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from secateurs.graph.builder import Builder
-from secateurs.graph.lower import Gap, Many, Value, lowers
+from secateurs.graph.operators import Gap, Many, Value, lowers
 
 aten = torch.ops.aten
 
@@ -69,22 +69,16 @@ def threshold(build: Builder, x: Value, limit: float, value: float) -> Value:
     """x where x > limit, else value: relu for 0, 0."""
     if limit == 0 and value == 0:
         return relu(build, x)
-    raise Gap(
-        f"a threshold at {limit} with value {value} is not positively homogeneous"
-    )
+    raise Gap(f"a threshold at {limit} with value {value} is not positively homogeneous")
 
 
 @lowers(aten.hardtanh.default)
 def hardtanh(build: Builder, x: Value, low: float = -1, high: float = 1) -> Value:
     """Clips: refused by name."""
-    raise Gap(
-        f"clipping to [{low}, {high}] (hardtanh, ReLU6) is not positively homogeneous"
-    )
+    raise Gap(f"clipping to [{low}, {high}] (hardtanh, ReLU6) is not positively homogeneous")
 
 
-@lowers(
-    aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default
-)
+@lowers(aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default)
 @lowers(aten.feature_alpha_dropout.default)
 def dropout(build: Builder, x: Value, p: float, train: bool) -> Value:
     """The identity in evaluation mode."""

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from secateurs.graph.builder import Builder
-from secateurs.graph.lower import Gap, Value, lowers
 from secateurs.graph.lowering.linear import PRODUCT
 from secateurs.graph.lowering.reduction import maximum_of
-from secateurs.graph.sources import Source, elementwise, scaled
+from secateurs.graph.operators import Gap, Value, lowers
+from secateurs.graph.primitives import Source, elementwise, scaled
 
 aten = torch.ops.aten
 
@@ -24,9 +24,7 @@ def add(build: Builder, a: Any, b: Any, alpha: float = 1) -> Value:
         return _sum(build, a, b, alpha)
     if isinstance(a, Value):
         return build.affine(a, bias=scaled(_source(build, b), alpha))
-    return build.affine(
-        b if alpha == 1 else build.scale(b, alpha), bias=_source(build, a)
-    )
+    return build.affine(b if alpha == 1 else build.scale(b, alpha), bias=_source(build, a))
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
@@ -61,9 +59,7 @@ def div(build: Builder, a: Any, b: Any) -> Value:
     if not isinstance(a, Value) or isinstance(b, Value):
         raise Gap("division by an activation is not covered by the theory")
     if isinstance(b, Source):
-        inverse = elementwise(
-            "1/", _inverse, b, roles=dict.fromkeys(b.roles, "other")
-        )
+        inverse = elementwise("1/", _inverse, b, roles=dict.fromkeys(b.roles, "other"))
         return build.scale(a, inverse)
     if b == 0:
         raise Gap("division by zero")
@@ -72,9 +68,7 @@ def div(build: Builder, a: Any, b: Any) -> Value:
 
 def _inverse(divisor: Tensor) -> Tensor:
     """1/b; of integers in float64, where torch would answer in float32."""
-    return torch.reciprocal(
-        divisor if divisor.is_floating_point() else divisor.double()
-    )
+    return torch.reciprocal(divisor if divisor.is_floating_point() else divisor.double())
 
 
 @lowers(aten.addcmul.default)
@@ -105,8 +99,7 @@ def maximum(build: Builder, a: Any, b: Any) -> Value:
 def minimum(build: Builder, a: Any, b: Any) -> Value:
     """−max(−a, −b)."""
     flipped = [
-        neg(build, t) if isinstance(t, Value) else scaled(_source(build, t), -1.0)
-        for t in (a, b)
+        neg(build, t) if isinstance(t, Value) else scaled(_source(build, t), -1.0) for t in (a, b)
     ]
     return neg(build, maximum(build, *flipped))
 
@@ -131,9 +124,7 @@ def _is_zero(build: Builder, source: Source) -> bool:
 
 def identity(build: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
     """Copies, and conversions between floating dtypes."""
-    dtype = next(
-        (a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)), None
-    )
+    dtype = next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)), None)
     if dtype is not None and not dtype.is_floating_point:
         raise Gap(f"a conversion to {dtype} rounds")
     return x

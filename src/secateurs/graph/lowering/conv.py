@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from secateurs.graph.builder import Builder
-from secateurs.graph.lower import Gap, Rule, Value, lowers
-from secateurs.graph.lowering.window_sums import pair_of
-from secateurs.graph.primitives import Axes, Bilinear, Sliding
-from secateurs.graph.sources import Source
+from secateurs.graph.lowering.reduction import pair_of
+from secateurs.graph.operators import Gap, Rule, Value, lowers
+from secateurs.graph.primitives import Axes, Bilinear, Sliding, Source
 
 aten = torch.ops.aten
 F = torch.nn.functional
@@ -112,28 +111,18 @@ def convolution(
             build, x, weight, bias, stride, padding, output_padding, groups, dilation
         )
         return value
-    plain: Value = _conv(dims)(
-        build, x, weight, bias, stride, padding, dilation, groups
-    )
+    plain: Value = _conv(dims)(build, x, weight, bias, stride, padding, dilation, groups)
     return plain
 
 
 def _affine(
     build: Builder, dims: int, operation: Bilinear, x: Any, weight: Any, bias: Any
 ) -> Value:
-    if (
-        not isinstance(x, Value)
-        or not isinstance(weight, Source)
-        or isinstance(bias, Value)
-    ):
-        raise Gap(
-            "a convolution whose kernel depends on the input is a product of two activations"
-        )
+    if not isinstance(x, Value) or not isinstance(weight, Source) or isinstance(bias, Value):
+        raise Gap("a convolution whose kernel depends on the input is a product of two activations")
     # Unbatched inputs are legal in torch, but a batch of one is what flows rely on.
     if len(x.shape) != dims + 2:
-        raise Gap(
-            f"an input of {len(x.shape)} dimensions: give it a batch dimension in front"
-        )
+        raise Gap(f"an input of {len(x.shape)} dimensions: give it a batch dimension in front")
     return build.affine(x, operation, weight, bias)
 
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from secateurs.graph.builder import Builder
-from secateurs.graph.lower import Gap, Value, lowers
-from secateurs.graph.primitives import Axes, Bilinear
-from secateurs.graph.sources import Source, scaled
+from secateurs.graph.operators import Gap, Value, lowers
+from secateurs.graph.primitives import Axes, Bilinear, Source, scaled
 
 aten = torch.ops.aten
 PRODUCT = "a product of two activations is not covered by the theory"
@@ -19,22 +18,12 @@ PRODUCT = "a product of two activations is not covered by the theory"
 def linear(build: Builder, x: Any, weight: Any, bias: Any = None) -> Value:
     """x Wᵀ + b."""
     if not isinstance(x, Value):
-        return _product("linear", lambda a, b: torch.nn.functional.linear(a, b))(
-            build, x, weight
-        )
-    if not isinstance(weight, Source) or not (
-        bias is None or isinstance(bias, Source)
-    ):
+        return _product("linear", lambda a, b: torch.nn.functional.linear(a, b))(build, x, weight)
+    if not isinstance(weight, Source) or not (bias is None or isinstance(bias, Source)):
         raise Gap(PRODUCT)
     # A vector as weight has no output channels to speak of.
-    axes = (
-        Axes(x=-1, y=-1, weight_in=1, weight_out=0)
-        if len(weight.shape) == 2
-        else None
-    )
-    operation = Bilinear(
-        label="linear", function=torch.nn.functional.linear, axes=axes
-    )
+    axes = Axes(x=-1, y=-1, weight_in=1, weight_out=0) if len(weight.shape) == 2 else None
+    operation = Bilinear(label="linear", function=torch.nn.functional.linear, axes=axes)
     return build.affine(x, operation, weight, bias)
 
 
@@ -60,9 +49,7 @@ def addmm(
 @lowers(aten.mm.default, aten.matmul.default)
 def matmul(build: Builder, x: Any, weight: Any) -> Value:
     """x W or W x."""
-    plain = (
-        isinstance(x, Value) and isinstance(weight, Source) and len(weight.shape) == 2
-    )
+    plain = isinstance(x, Value) and isinstance(weight, Source) and len(weight.shape) == 2
     axes = Axes(x=-1, y=-1, weight_in=0, weight_out=1) if plain else None
     return _product("matmul", torch.matmul, axes)(build, x, weight)
 
@@ -92,9 +79,7 @@ def _product(
 
     def rule(build: Builder, a: Any, b: Any) -> Value:
         if isinstance(a, Value) and isinstance(b, Source):
-            return build.affine(
-                a, Bilinear(label=label, function=function, axes=axes), b
-            )
+            return build.affine(a, Bilinear(label=label, function=function, axes=axes), b)
         if isinstance(a, Source) and isinstance(b, Value):
             # Flows hand x first, whichever side the model wrote it on.
             swapped = Bilinear(

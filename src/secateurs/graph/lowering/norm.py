@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from secateurs.graph.builder import Builder
-from secateurs.graph.lower import Gap, Many, Value, lowers, refuse
-from secateurs.graph.primitives import Axes, Bilinear
-from secateurs.graph.sources import Role, Source, elementwise
+from secateurs.graph.operators import Gap, Many, Value, lowers, refuse
+from secateurs.graph.primitives import Axes, Bilinear, Role, Source, elementwise
 
 aten = torch.ops.aten
 TRAINING = "batch norm with the statistics of the batch is not affine: call model.eval() first"
@@ -80,9 +79,7 @@ def instance_norm(
 def _normalise(
     build: Builder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float
 ) -> Value:
-    if not isinstance(x, Value) or any(
-        isinstance(t, Value) for t in (weight, bias, mean, var)
-    ):
+    if not isinstance(x, Value) or any(isinstance(t, Value) for t in (weight, bias, mean, var)):
         raise Gap("batch norm whose parameters depend on the input")
     spread = (1, -1, *[1] * (len(x.shape) - 2))
 
@@ -98,9 +95,7 @@ def _normalise(
     slope = _slope(weight, var, eps)
     # β − γ·m/σ scales with β and m together, while γ and σ stay.
     moved = tuple(source.direct for source in (bias, mean) if source is not None)
-    names = (
-        None if None in moved else tuple(name for name in moved if name is not None)
-    )
+    names = None if None in moved else tuple(name for name in moved if name is not None)
     return build.affine(
         x,
         operation,
@@ -112,9 +107,7 @@ def _normalise(
 
 def _slope(weight: Source | None, var: Source, eps: float) -> Source:
     if weight is None:
-        return elementwise(
-            "rsqrt", lambda v: torch.rsqrt(v + eps), var, roles=_others(var)
-        )
+        return elementwise("rsqrt", lambda v: torch.rsqrt(v + eps), var, roles=_others(var))
     roles: dict[str, Role] = {**_others(var), **weight.roles}
     return elementwise(
         f"γ/√(v+{eps})",
@@ -131,9 +124,7 @@ def _offset(
     """β − γ·mean/√(var+ε), elementwise affine in β and in γ."""
 
     def function(w: Tensor | None, b: Tensor | None, m: Tensor, v: Tensor) -> Tensor:
-        shift = (
-            m * torch.rsqrt(v + eps) if w is None else m * (w * torch.rsqrt(v + eps))
-        )
+        shift = m * torch.rsqrt(v + eps) if w is None else m * (w * torch.rsqrt(v + eps))
         return -shift if b is None else b - shift
 
     roles = _others(mean) | _others(var)
@@ -143,9 +134,7 @@ def _offset(
                 name: "offset" if role == "factor" else "other"
                 for name, role in source.roles.items()
             }
-    return elementwise(
-        f"β−γm/√(v+{eps})", function, weight, bias, mean, var, roles=roles
-    )
+    return elementwise(f"β−γm/√(v+{eps})", function, weight, bias, mean, var, roles=roles)
 
 
 def _others(source: Source) -> dict[str, Role]:

@@ -8,14 +8,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from secateurs.graph.builder import Builder
-from secateurs.graph.lower import Rule, Value, lowers
-from secateurs.graph.lowering.reduction import first_of
-from secateurs.graph.lowering.window_sums import (
+from secateurs.graph.lowering.reduction import (
     adaptive_counts,
+    first_of,
     pair_of,
     sizes_of,
     window_sum,
 )
+from secateurs.graph.operators import Rule, Value, lowers
 from secateurs.graph.primitives import Bilinear, Sliding
 
 aten = torch.ops.aten
@@ -109,12 +109,8 @@ def _adaptive(dims: int, *, largest: bool) -> Rule:
             return average(t, out) * counts.to(t)
 
         if largest:
-            return build.pool(
-                x, maximum=lambda t: top(t, out), total=total, detail=str(out)
-            )
-        even = dims == 2 and all(
-            n % m == 0 for n, m in zip(x.shape[-2:], out, strict=True)
-        )
+            return build.pool(x, maximum=lambda t: top(t, out), total=total, detail=str(out))
+        even = dims == 2 and all(n % m == 0 for n, m in zip(x.shape[-2:], out, strict=True))
         # Windows of one size that lie side by side; else they overlap unevenly.
         size = [n // m for n, m in zip(x.shape[-dims:], out, strict=True)]
         return _average(

@@ -1,26 +1,287 @@
 """Any torch optimizer on the factors: Adam, AdamW, RMSprop, … where `FactorizedSGD` is SGD."""
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from secateurs.optim.factorized import arguments, checkpoint
-from secateurs.optim.factorized.bases import kinds
-from secateurs.optim.factorized.bases import state as base_state
-from secateurs.optim.factorized.bases.refusals import check_groups
-from secateurs.optim.factorized.bases.step import Move
-from secateurs.optim.factorized.factors.foreach import FLUSH_EVERY
-from secateurs.optim.factorized.factors.layouts import State
-from secateurs.optim.factorized.factors.maths import TINY, Rule
-from secateurs.optim.factorized.gradients import finite
-from secateurs.optim.factorized.members import Group
-from secateurs.optim.factorized.optimizer import FactorizedOptimizer
-from secateurs.optim.factorized.run import Factorization, RunLength
-from secateurs.optim.factorized.strength.schedules import Schedule
+from secateurs.bits import clear_where_
+from secateurs.errors import ArgumentError, TrainingError
+from secateurs.optim.factorized import checkpoint, options
+from secateurs.optim.factorized.layouts import FLUSH_EVERY, State
+from secateurs.optim.factorized.maths import TINY, Rule, others, product, root
+from secateurs.optim.factorized.members import Factorization, Group, RunLength
+from secateurs.optim.factorized.optimizer import FactorizedOptimizer, finite
+from secateurs.optim.factorized.schedules import Schedule
 from secateurs.parameters import Pick
+from secateurs.registry import unknown
+
+# What a base optimizer cannot be: classes and options that cannot move factors.
+
+REFUSED = {
+    "SparseAdam": (
+        "it takes sparse gradients only, and those of factors are dense. Use torch.optim.Adam"
+    ),
+    "Muon": (
+        "it moves matrices only, and the factors of a matrix are one tensor of three dimensions."
+        " Use torch.optim.AdamW, or leave Muon's matrices to an optimizer of their own"
+    ),
+}
+
+
+def check_groups(groups: Iterable[Group]) -> None:
+    """Factors are stacked here, one tensor per weight, and the penalty is theirs alone."""
+    problems = [
+        f"{key}={group[key]!r} in a parameter group"
+        for group in groups
+        for key in ("groups", "lean", "weight_decay")
+        if group["depth"] is not None and group.get(key)
+    ]
+    if problems:
+        raise ArgumentError(
+            f"Factorized does not take {'; '.join(problems)}: groups= and lean= are for"
+            " FactorizedSGD, the decay of factors is strength=, and weight_decay= is for groups"
+            " with depth=None."
+        )
+
+
+def check_class(cls: type[Optimizer]) -> None:
+    name = cls.__name__
+    for refused, reason in REFUSED.items():
+        # Older torch has no Muon; () is a subclass test that nothing passes.
+        if issubclass(cls, getattr(torch.optim, refused, ())):
+            raise ArgumentError(f"base={name} cannot move factors: {reason}.")
+    # Asked of the signature and not of a list of names: foreign optimizers may need a
+    # closure, too.
+    _, *rest = inspect.signature(cls.step).parameters.values()
+    if any(
+        p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        for p in rest
+    ):
+        raise ArgumentError(
+            f"base={name} cannot move factors: its step needs a closure, which would see weights"
+            " between two steps. Use a base that steps once per gradient, such as"
+            " torch.optim.AdamW."
+        )
+
+
+def check_options(cls: type[Optimizer], given: Mapping[str, Any]) -> None:
+    _, *takes = inspect.signature(cls).parameters.values()
+    names = [p.name for p in takes if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if not any(p.kind is p.VAR_KEYWORD for p in takes):
+        for key in sorted(set(given) - set(names)):
+            raise ArgumentError(f"base_kwargs: {unknown(f'option of {cls.__name__}', key, names)}")
+    if given.get("weight_decay"):
+        raise ArgumentError(
+            f"base_kwargs has weight_decay={given['weight_decay']}: the penalty on the factors is"
+            " strength=, with decoupled=True for a decay beside the gradient."
+        )
+    if given.get("differentiable"):
+        raise ArgumentError(
+            "base_kwargs has differentiable=True: a step on the factors is not recorded. Leave it"
+            " out."
+        )
+
+
+def probe(cls: type[Optimizer], given: Mapping[str, Any]) -> Optimizer:
+    try:
+        # Three dimensions: stacked factors of a matrix have as many, and some bases
+        # take matrices only.
+        return cls([nn.Parameter(torch.zeros(2, 1, 1))], **given)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ArgumentError(
+            f"base={cls.__name__} with base_kwargs={dict(given)} is refused by itself: {error}"
+        ) from error
+
+
+# Torch optimizers as the base of `Factorized`: which of them can move factors, their options, and
+# their state.
+
+OURS = {
+    *(
+        "params",
+        "param_names",
+        "depth",
+        "strength",
+        "decoupled",
+        "init",
+        "sigma",
+        "match_variance",
+        "zeros",
+        "freeze",
+    ),
+    *("lean", "groups", "shared", "taken", "control"),
+}
+"""Keys of our parameter groups that never reach the base, even if it has an option of that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """An optimizer class with its options, known to fit; `defaults` is what its parameter groups
+    carry.
+    """
+
+    cls: type[Optimizer]
+    options: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+
+    def build(self, groups: Iterable[tuple[Group, list[Tensor]]]) -> Optimizer:
+        """The optimizer of these tensors, with the options of our groups."""
+        return self.cls(
+            [{"params": leaves, **self.knobs(group)} for group, leaves in groups],
+            **self.options,
+        )
+
+    def knobs(self, group: Group) -> dict[str, Any]:
+        """The options of the base as our group has them: schedulers and users change them there."""
+        return {key: group[key] for key in self.defaults if key in group and key not in OURS}
+
+
+def kind(cls: type[Optimizer], given: Mapping[str, Any]) -> Kind:
+    """The class with its options (weight decay 0), or an error that says why it cannot move
+    factors.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Optimizer)):
+        made = isinstance(cls, Optimizer)
+        told = f"a {type(cls).__name__} already made" if made else repr(cls)
+        way = f"torch.optim.{type(cls).__name__}" if made else "torch.optim.AdamW"
+        raise ArgumentError(
+            f"base={told} is not an optimizer class: give one such as {way}, and its options as"
+            " base_kwargs={...}."
+        )
+    check_class(cls)
+    check_options(cls, given)
+    defaults = probe(cls, given).defaults
+    if "lr" not in defaults:
+        raise ArgumentError(
+            f"base={cls.__name__} has no lr in its defaults, which the decay and schedulers need."
+        )
+    # AdamW decays by default: its decay would press on the factors beside ours.
+    decay = {"weight_decay": 0.0} if "weight_decay" in defaults else {}
+    return Kind(cls=cls, options={**given, **decay}, defaults={**defaults, **decay})
+
+
+# The state of a base optimizer: saved ones checked and tried, renewed, and cleared where weights
+# die.
+
+
+def check_saved(base: Optimizer, saved: Mapping[str, Any]) -> None:
+    """Whether a saved state comes from a `Factorized` of the same base class."""
+    if not isinstance(saved.get("base"), Mapping):
+        raise TrainingError(
+            "cannot resume: the saved state has no base optimizer. Nothing was changed."
+        )
+    ours = type(base).__name__
+    theirs = saved.get("base_class", ours)
+    # States of old carry no class name; the keys of their groups tell nearly as much.
+    lacks = set(base.defaults) - {
+        key for group in saved["base"].get("param_groups", []) for key in group
+    }
+    if theirs != ours or ("base_class" not in saved and lacks):
+        named = theirs if theirs != ours else f"another class (no {', '.join(sorted(lacks))})"
+        raise TrainingError(
+            f"cannot resume: the saved base optimizer is {named}, this one is {ours}. Nothing was"
+            " changed; build Factorized with the saved base, or take the weights alone and call"
+            " adopt_()."
+        )
+
+
+def try_load(trial: Optimizer, base: Optimizer, saved: Mapping[str, Any]) -> None:
+    """Load the state into a trial of the base, so that an error in it is found before anything is
+    written.
+    """
+    try:
+        trial.load_state_dict(dict(saved))
+    # What torch raises for a damaged state depends on where it is damaged.
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise TrainingError(
+            f"cannot resume: the saved state of the base: {error}. Nothing was changed."
+        ) from error
+    wrong = [
+        key
+        for leaf, state in trial.state.items()
+        for key, value in state.items()
+        if isinstance(value, Tensor)
+        and getattr(base.state.get(leaf, {}).get(key, value), "shape", None) != value.shape
+    ]
+    if wrong:
+        raise TrainingError(
+            f"cannot resume: {sorted(set(wrong))} of the base has another shape. Nothing was"
+            " changed."
+        )
+
+
+def renew_(base: Optimizer, kind: Kind, group: Group, leaf: Tensor) -> None:
+    """Give one tensor the state of a fresh base: none, for most; Adagrad starts with its sums."""
+    fresh = kind.build([(group, [leaf])])
+    base.state.pop(leaf, None)
+    if leaf in fresh.state:
+        base.state[leaf] = fresh.state[leaf]
+
+
+def clear_(base: Optimizer, leaf: Tensor, dead: Tensor) -> None:
+    """Zero the state of dead weights, or it would move them, and decay into denormal numbers."""
+    for value in base.state.get(leaf, {}).values():
+        if (
+            isinstance(value, Tensor)
+            # Step counts and row statistics have no entry per weight.
+            and value.shape == leaf.shape
+            and value.is_floating_point()
+        ):
+            clear_where_(value, dead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A parameter that the base is about to move.
+
+    Attributes:
+        parameter: The weight.
+        factors: Its stacked factors, which the base holds; None where it is not factorized.
+        rule: The numbers of this step.
+        climbs: Whether the base climbs the loss (`maximize=True`).
+    """
+
+    parameter: nn.Parameter
+    factors: Tensor | None
+    rule: Rule
+    climbs: bool
+
+    def hand_over_(self, grad: Tensor) -> Tensor | None:
+        """Give the factors their gradient; returns which weights are dead."""
+        factors, rule = self.factors, self.rule
+        if factors is None:
+            self.parameter.grad = grad
+            return None
+        factors.grad = others(factors).mul_(grad)
+        if rule.decoupled:
+            factors.mul_(1 - rule.lr * rule.decay)  # as AdamW does: shrink, then move
+        else:  # a base that climbs the loss turns the sign of all it is given
+            factors.grad.add_(factors, alpha=-rule.decay if self.climbs else rule.decay)
+        # Dead means all factors zero. One zero factor alone still has a gradient and
+        # may come back.
+        dead: Tensor = factors.abs().amax(0) == 0
+        return dead
+
+    def write_back_(self, dead: Tensor | None) -> Tensor | None:
+        """New weights; returns which are dead now.
+
+        What was dead stays so, though the base may have moved it: by momentum, or by dividing by 0.
+        """
+        factors = self.factors
+        if factors is None or dead is None:
+            return None
+        dead = dead | (factors.abs().amax(0) < root(self.rule.freeze, len(factors)))
+        clear_where_(factors, dead)
+        # Gradients of factors are D times the size of the weight: they are not kept
+        # between steps.
+        factors.grad = None
+        self.parameter.copy_(product(factors))
+        return dead
 
 
 class Factorized(FactorizedOptimizer):
@@ -81,8 +342,8 @@ class Factorized(FactorizedOptimizer):
     ) -> None:
         # Known before the groups are made: its options are among the defaults of every
         # group.
-        self.kind = kinds.kind(base, base_kwargs or {})
-        arguments.run(steps, schedule, nonfinite)
+        self.kind = kind(base, base_kwargs or {})
+        options.run(steps, schedule, nonfinite)
         length = RunLength.of(steps, schedule, target_sparsity)
         what = Factorization(
             depth=depth,
@@ -111,7 +372,7 @@ class Factorized(FactorizedOptimizer):
 
         A closure is called once, before, with gradients on; its loss is returned.
         """
-        loss = arguments.called(closure)
+        loss = options.called(closure)
         found = self._gradients()
         # Looked at before anything moves. An Adam that has once seen a NaN keeps it in
         # its averages.
@@ -122,14 +383,8 @@ class Factorized(FactorizedOptimizer):
         # Groups are dictionaries and have no hash, so they are looked up by identity.
         rules = dict(zip(map(id, self.param_groups), now, strict=True))
         self._follow()
-        moves = [
-            self._move(group, parameter, rules[id(group)])
-            for group, parameter, _ in found
-        ]
-        dead = [
-            move.hand_over_(grad)
-            for move, (*_, grad) in zip(moves, found, strict=True)
-        ]
+        moves = [self._move(group, parameter, rules[id(group)]) for group, parameter, _ in found]
+        dead = [move.hand_over_(grad) for move, (*_, grad) in zip(moves, found, strict=True)]
         self.base.step()
         for move, gone in zip(moves, dead, strict=True):
             self._forget(move.factors, move.write_back_(gone))
@@ -149,7 +404,7 @@ class Factorized(FactorizedOptimizer):
         another class of base.
         """
         checkpoint.like_a_state(state_dict)
-        base_state.check_saved(self.base, state_dict)
+        check_saved(self.base, state_dict)
         state_dict = checkpoint.in_our_order(self.param_groups, state_dict)
         own = checkpoint.factors_only(state_dict)
         checkpoint.check(self.members, self.length.control, own)
@@ -158,7 +413,7 @@ class Factorized(FactorizedOptimizer):
         held = dict(self.state)
         # Loading into the base itself could fail half way. A trial of the same shape
         # fails first.
-        base_state.try_load(
+        try_load(
             self._build(checkpoint.joined(self, own) | held),
             self.base,
             state_dict["base"],
@@ -184,7 +439,7 @@ class Factorized(FactorizedOptimizer):
         # Some bases fill their state when they are made (Adagrad), and
         # `add_param_group` does not.
         for leaf in leaves:
-            base_state.renew_(self.base, self.kind, group, leaf)
+            renew_(self.base, self.kind, group, leaf)
 
     # ------------------------------------------------------------------ what differs from the other
     # optimizers
@@ -207,7 +462,7 @@ class Factorized(FactorizedOptimizer):
             held.copy_(state["factors"])
         if self._started:
             self._point_()
-            base_state.renew_(
+            renew_(
                 self.base,
                 self.kind,
                 group,
@@ -219,7 +474,7 @@ class Factorized(FactorizedOptimizer):
         them.
         """
         super().kill_(group, parameter, dead)
-        base_state.clear_(self.base, self.state[parameter]["factors"], dead)
+        clear_(self.base, self.state[parameter]["factors"], dead)
 
     def shrinks(self, group: Group) -> bool:
         """An adaptive base rescales the penalty like any gradient: the formula knows nothing of
@@ -232,25 +487,19 @@ class Factorized(FactorizedOptimizer):
     # ------------------------------------------------------------------ helpers
 
     def _build(self, states: Mapping[Tensor, State]) -> Optimizer:
-        return self.kind.build(
-            (group, _leaves(group, states)) for group in self.param_groups
-        )
+        return self.kind.build((group, _leaves(group, states)) for group in self.param_groups)
 
     def _point_(self) -> None:
         """Parameters may have joined: the base moves theirs, too, in the order of our groups."""
         # Not strict: while a group is added, ours has it and the base does not yet.
-        for ours, theirs in zip(
-            self.param_groups, self.base.param_groups, strict=False
-        ):
+        for ours, theirs in zip(self.param_groups, self.base.param_groups, strict=False):
             theirs["params"] = _leaves(ours, self.state)
 
     def _follow(self) -> None:
         """Learning rates and other options that schedulers change in our groups reach the base
         optimizer.
         """
-        for ours, theirs in zip(
-            self.param_groups, self.base.param_groups, strict=True
-        ):
+        for ours, theirs in zip(self.param_groups, self.base.param_groups, strict=True):
             theirs.update(self.kind.knobs(ours))
         self.base.zero_grad(set_to_none=True)
 
@@ -268,7 +517,7 @@ class Factorized(FactorizedOptimizer):
         """
         if factors is None or dead is None or self.taken % FLUSH_EVERY:
             return
-        base_state.clear_(self.base, factors, dead)
+        clear_(self.base, factors, dead)
 
 
 def _leaves(group: Group, states: Mapping[Tensor, State]) -> list[Tensor]:

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from secateurs.errors import TrainingError
-from secateurs.optim.factorized.arguments import number
+from secateurs.optim.factorized.forecast import ROUNDING
 from secateurs.optim.factorized.members import Group, Members, layout
-from secateurs.optim.factorized.strength.rates import ROUNDING
-from secateurs.optim.factorized.strength.target import Control
+from secateurs.optim.factorized.options import number
+from secateurs.optim.factorized.schedules import Control
 from secateurs.parameters import plain
 
 Saved: TypeAlias = Mapping[str, Any]
@@ -41,15 +41,11 @@ def check(members: Members, control: Control | None, saved: Saved) -> None:
     like_a_state(saved)
     ours, theirs = members.groups, saved["param_groups"]
     _same_sizes(ours, theirs)
-    problems = [
-        text for i in range(len(ours)) for text in _group(i, ours[i], theirs[i])
-    ]
+    problems = [text for i in range(len(ours)) for text in _group(i, ours[i], theirs[i])]
     problems += [*_control(control, theirs[0]), *_states(members, saved)]
     problems = problems or list(_of_another(members, saved))
     if problems:
-        raise TrainingError(
-            f"cannot resume: {'; '.join(problems)}. Nothing was changed."
-        )
+        raise TrainingError(f"cannot resume: {'; '.join(problems)}. Nothing was changed.")
 
 
 def in_our_order(groups: Sequence[Group], saved: Saved) -> dict[str, Any]:
@@ -62,9 +58,7 @@ def in_our_order(groups: Sequence[Group], saved: Saved) -> dict[str, Any]:
     _same_sizes(groups, saved["param_groups"])
     orders = [
         _order(i, ours, theirs)
-        for i, (ours, theirs) in enumerate(
-            zip(groups, saved["param_groups"], strict=True)
-        )
+        for i, (ours, theirs) in enumerate(zip(groups, saved["param_groups"], strict=True))
     ]
     if problems := [order for order in orders if isinstance(order, str)]:
         raise TrainingError(
@@ -81,8 +75,7 @@ def in_our_order(groups: Sequence[Group], saved: Saved) -> dict[str, Any]:
 
 def _same_sizes(ours: Sequence[Saved], theirs: Sequence[Saved]) -> None:
     if len(ours) != len(theirs) or any(
-        len(a["params"]) != len(b["params"])
-        for a, b in zip(ours, theirs, strict=True)
+        len(a["params"]) != len(b["params"]) for a, b in zip(ours, theirs, strict=True)
     ):
         raise TrainingError(
             "cannot resume: the saved optimizer has other parameter groups. Nothing was changed."
@@ -185,14 +178,10 @@ def factors_only(saved: Mapping[str, Any]) -> dict[str, Any]:
     return {"state": states, "param_groups": saved["param_groups"]}
 
 
-def joined(
-    optimizer: Optimizer, saved: Mapping[str, Any]
-) -> dict[Tensor, dict[str, Any]]:
+def joined(optimizer: Optimizer, saved: Mapping[str, Any]) -> dict[Tensor, dict[str, Any]]:
     """Saved states by parameter: of those, too, that are still frozen here and had joined there."""
     return {
-        p: saved["state"][index]
-        for p, index in _pairs(optimizer, saved)
-        if index in saved["state"]
+        p: saved["state"][index] for p, index in _pairs(optimizer, saved) if index in saved["state"]
     }
 
 
@@ -218,11 +207,7 @@ def _group(i: int, ours: Saved, theirs: Saved) -> Iterator[str]:
     for key in ("lr", "strength", "freeze", "momentum", "taken", "shrunk"):
         # States saved before "shrunk" was counted lack it and are taken all the same.
         value = theirs.get(key, 0.0)
-        value = (
-            value.item()
-            if isinstance(value, Tensor) and value.numel() == 1
-            else value
-        )
+        value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         if not (number(value) and value >= -ROUNDING):
             yield f"in group {i} {key}={value!r} is not a finite number from 0 up"
 
@@ -303,9 +288,7 @@ def _equal(product: Tensor, weight: Tensor) -> bool:
     return torch.allclose(product, weight.detach(), rtol=slack, atol=0)
 
 
-def _pairs(
-    optimizer: Optimizer, saved: Mapping[str, Any]
-) -> Iterator[tuple[Tensor, int]]:
+def _pairs(optimizer: Optimizer, saved: Mapping[str, Any]) -> Iterator[tuple[Tensor, int]]:
     """Every parameter with the number that stands for it in the saved state."""
     order = (index for group in saved["param_groups"] for index in group["params"])
     return zip(

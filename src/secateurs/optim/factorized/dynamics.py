@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
-from secateurs.optim.factorized.factors.maths import EPS
+from secateurs.optim.factorized.maths import EPS
 from secateurs.optim.factorized.members import Group
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer
-from secateurs.optim.factorized.strength.now import multiplier as multiplier_now
+from secateurs.optim.factorized.strength import multiplier as multiplier_now
 
 PhaseName: TypeAlias = Literal["fit", "reorganisation", "sparsification"]
 
@@ -109,9 +109,7 @@ class Dynamics:
                 f" {type(optimizer).__name__} has none."
             )
         if every < 1:
-            raise ArgumentError(
-                f"every={every}: record every step (1) or more rarely."
-            )
+            raise ArgumentError(f"every={every}: record every step (1) or more rarely.")
         self.samples: list[Sample] = []
         self._optimizer, self._every, self._model, self._threshold = (
             optimizer,
@@ -133,20 +131,15 @@ class Dynamics:
         )
         sizes = {names[p]: p.numel() for _, p in optimizer.factorized()}
         layers = {
-            names[p]: self._layer(group, p, multiplier)
-            for group, p in optimizer.factorized()
+            names[p]: self._layer(group, p, multiplier) for group, p in optimizer.factorized()
         }
         zeros = sum(layers[name].sparsity * size for name, size in sizes.items())
         self.samples.append(
             Sample(
                 step=optimizer.taken,
                 loss=float(loss),
-                strength=max(
-                    (layer.strength for layer in layers.values()), default=0.0
-                ),
-                minimal_penalty=sum(
-                    layer.minimal_penalty for layer in layers.values()
-                ),
+                strength=max((layer.strength for layer in layers.values()), default=0.0),
+                minimal_penalty=sum(layer.minimal_penalty for layer in layers.values()),
                 excess_penalty=sum(layer.excess_penalty for layer in layers.values()),
                 sparsity=zeros / max(1, sum(sizes.values())),
                 # hypot does not overflow where the squares would.
@@ -171,9 +164,7 @@ class Dynamics:
         """The first recorded step with more than this share of zeros; None if sparsity never sets
         in.
         """
-        return next(
-            (sample.step for sample in self.samples if sample.sparsity > share), None
-        )
+        return next((sample.step for sample in self.samples if sample.sparsity > share), None)
 
     def phases(self) -> tuple[Phase, ...]:
         """The three phases of section 4.3, by rules: the fit ends where ‖w‖ is smallest before it
@@ -186,9 +177,7 @@ class Dynamics:
         if not self.samples:
             return ()
         onset = self.onset()
-        before = [
-            sample for sample in self.samples if onset is None or sample.step <= onset
-        ]
+        before = [sample for sample in self.samples if onset is None or sample.step <= onset]
         turn = min(before, key=lambda sample: sample.norm).step
         cuts: list[tuple[PhaseName, int, int | None]] = [
             ("fit", self.samples[0].step, turn),
@@ -196,25 +185,20 @@ class Dynamics:
         ]
         if onset is not None:
             cuts.append(("sparsification", onset, None))
-        return tuple(
-            Phase(name=n, start=a, stop=b) for n, a, b in cuts if b is None or b > a
-        )
+        return tuple(Phase(name=n, start=a, stop=b) for n, a, b in cuts if b is None or b > a)
 
     def rows(self) -> list[dict[str, Any]]:
         """Plain values, one dictionary per sample."""
         return [asdict(sample) for sample in self.samples]
 
-    def _layer(
-        self, group: Group, parameter: nn.Parameter, multiplier: float
-    ) -> LayerSample:
+    def _layer(self, group: Group, parameter: nn.Parameter, multiplier: float) -> LayerSample:
         # In float64, since a million small squares are added.
         weight, strength = parameter.double(), group["strength"] * multiplier
         penalties = self._optimizer.layout(group, parameter).penalties(
             self._optimizer.state[parameter]
         )
         return LayerSample(
-            sparsity=int((weight.abs() < self._threshold).sum())
-            / max(1, weight.numel()),
+            sparsity=int((weight.abs() < self._threshold).sum()) / max(1, weight.numel()),
             norm=float(weight.norm()),
             misalignment=penalties.misalignment,
             strength=strength,

@@ -4,18 +4,20 @@ Everything that looks at an optimizer without being one takes this view of it, s
 beside the optimizer need not know the optimizer's class.
 """
 
-from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from secateurs.errors import ParameterError
-from secateurs.optim.factorized import arguments
-from secateurs.optim.factorized.factors.layouts import Layout, Shared, Stacked
-from secateurs.optim.factorized.factors.lean_layout import Lean
-from secateurs.optim.factorized.factors.plain_layout import Plain
-from secateurs.optim.factorized.factors.sharing import grouping
+from secateurs.errors import ArgumentError, ParameterError
+from secateurs.optim.factorized import options
+from secateurs.optim.factorized import options as arguments
+from secateurs.optim.factorized.layouts import Layout, Lean, Plain, Shared, Stacked, grouping
+from secateurs.optim.factorized.maths import TINY
+from secateurs.optim.factorized.schedules import Control, Schedule
+from secateurs.optim.factorized.schedules import schedule as schedule_of
+from secateurs.parameters import Pick, pick
 
 Group: TypeAlias = dict[str, Any]
 Pairs: TypeAlias = list[tuple[Group, nn.Parameter]]
@@ -68,19 +70,11 @@ class Members:
 
     def waiting(self) -> Pairs:
         """Parameters that were frozen at the start and are no more, but have no factors yet."""
-        return [
-            (group, p)
-            for group, p in self.every()
-            if p.requires_grad and p not in self.state
-        ]
+        return [(group, p) for group, p in self.every() if p.requires_grad and p not in self.state]
 
     def names(self, model: nn.Module | None = None) -> Names:
         """The name of every parameter: the model's, the one given at the start, or its number."""
-        known = (
-            {p: name for name, p in model.named_parameters()}
-            if model is not None
-            else {}
-        )
+        known = {p: name for name, p in model.named_parameters()} if model is not None else {}
         ours = {p for group in self.groups for p in group["params"]}
         # Most often a copy: the deepcopy of a model has other parameters of the same
         # names.
@@ -116,7 +110,7 @@ class Members:
         if not isinstance(parameter, str):
             return parameter
         names = {name: p for p, name in self.names().items()}
-        arguments.known(parameter, names)
+        options.known(parameter, names)
         return names[parameter]
 
 
@@ -126,9 +120,130 @@ def layout(group: Group, parameter: Tensor) -> Layout:
         return Plain()
     if group["lean"]:
         return Lean(depth=group["depth"])
-    shared = (
-        grouping(group["groups"], tuple(parameter.shape)) if group["groups"] else None
-    )
+    shared = grouping(group["groups"], tuple(parameter.shape)) if group["groups"] else None
     if shared is not None:
         return Shared(depth=group["depth"], shared=group["shared"], group=shared)
     return Stacked(depth=group["depth"])
+
+
+# What is factorized and how, and how long the run is: the options, checked and named.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factorization:
+    """What becomes of a weight: how many factors, how they start, what presses on them.
+
+    The fields are the options of a parameter group; `FactorizedSGD` explains each. They are checked
+    with the groups, which may have options of their own.
+    """
+
+    depth: float | None = 3
+    strength: float = 1e-4
+    decoupled: bool = False
+    init: str | None = None
+    sigma: float | None = None
+    match_variance: bool = False
+    zeros: str | None = None
+    groups: str | None = None
+    shared: int = 1
+    lean: bool = False
+    freeze: float = TINY
+
+    def options(self) -> dict[str, Any]:
+        """Defaults of a parameter group. "shrunk" counts what the penalty has done so far."""
+        return {**asdict(self), "shrunk": 0.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLength:
+    """How long a run is, and how λ moves over it: by a schedule, and towards a target."""
+
+    steps: int | None = None
+    schedule: Schedule | None = None
+    control: Control | None = None
+
+    @classmethod
+    def of(
+        cls, steps: int | None, schedule: str | Schedule | None, target: float | None
+    ) -> "RunLength":
+        """The run that these options mean (`arguments.run` has checked them)."""
+        arguments.target(target, steps)
+        return cls(
+            steps=steps,
+            schedule=None if schedule is None else schedule_of(schedule),
+            control=Control(target=target, steps=steps) if steps and target is not None else None,
+        )
+
+    @property
+    def target(self) -> float | None:
+        """The target sparsity, if there is one."""
+        return None if self.control is None else self.control.target
+
+    def multiplier(self, taken: int, control: Mapping[str, float] | None) -> float:
+        """What λ is multiplied with after so many steps, in this state of the controller."""
+        factor = 1.0
+        if self.schedule is not None and self.steps:
+            # Runs that go on beyond `steps` stay at the schedule's end.
+            factor = float(self.schedule(min(1.0, taken / self.steps)))
+        if self.control is not None:
+            factor *= self.control.multiplier(dict(control or self.control.start()))
+        return factor
+
+
+# Which parameters of an optimizer are factorized: by name or predicate; the others become groups
+# of depth None.
+
+Groups: TypeAlias = list[dict[str, Any]]
+Named: TypeAlias = list[tuple[str, nn.Parameter]]
+
+
+def split(params: Any, where: Pick) -> Any:
+    """The parameters as groups in which what `where` does not choose has `depth=None`; as given
+    where it is None.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> groups = split(layer.named_parameters(), "*weight")
+    >>> [[name for name, _ in group["params"]] for group in groups]
+    [['weight'], ['bias']]
+    """
+    if where is None:
+        return params
+    groups = _groups(params)
+    chosen = pick(
+        {name: parameter for group in groups for name, parameter in group["params"]},
+        where,
+    )
+    parts = [part for group in groups for part in _parts(group, chosen)]
+    # A group of nothing would only add a rate to every scheduler.
+    return [part for part in parts if part["params"]]
+
+
+def _parts(group: dict[str, Any], chosen: set[str]) -> Groups:
+    named: Named = group["params"]
+    inside = {**group, "params": [(name, p) for name, p in named if name in chosen]}
+    return [
+        inside,
+        {
+            **group,
+            "params": [(name, p) for name, p in named if name not in chosen],
+            "depth": None,
+        },
+    ]
+
+
+def _groups(params: Any) -> Groups:
+    given: list[Any] = [params] if isinstance(params, Tensor) else list(params)
+    groups: Groups = given if given and isinstance(given[0], dict) else [{"params": given}]
+    return [{**group, "params": _named(group["params"])} for group in groups]
+
+
+def _named(params: Any) -> Named:
+    entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
+    if not all(
+        isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)
+        for entry in entries
+    ):
+        raise ArgumentError(
+            "where= chooses by name: give the optimizer model.named_parameters(), in groups too."
+        )
+    return entries

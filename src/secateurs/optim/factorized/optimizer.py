@@ -1,39 +1,378 @@
 """What all factorized optimizers share: what a user calls, and what every step goes through."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, ParameterError, TrainingError
 from secateurs.masks import sparsity
-from secateurs.optim.factorized import arguments, collapse
-from secateurs.optim.factorized.factored import Factored
-from secateurs.optim.factorized.factors.maths import EPS, Rule
-from secateurs.optim.factorized.gradients import (
-    Found,
-    drift,
-    gradients,
-    late,
-    whole,
+from secateurs.optim.factorized import begin, checkpoint, collapse, options
+from secateurs.optim.factorized.layouts import Layout, State
+from secateurs.optim.factorized.maths import EPS, Rule
+from secateurs.optim.factorized.members import (
+    Group,
+    Members,
+    Names,
+    Pairs,
+    RunLength,
+    layout,
+    split,
 )
-from secateurs.optim.factorized.members import layout
-from secateurs.optim.factorized.start import start
-from secateurs.optim.factorized.strength.now import (
+from secateurs.optim.factorized.start import say_redrawn, settle_
+from secateurs.optim.factorized.strength import (
+    SparsityWatch,
+    count_cut,
+    cut_by_rank,
     keeps_plan,
+    reachable,
     rules,
+    say_cut,
+    say_loss,
     steered,
     strength_in_force,
 )
-from secateurs.optim.factorized.strength.reach import (
-    count_cut,
-    cut_by_rank,
-    say_cut,
-    say_loss,
-)
+from secateurs.parameters import Pick
 from secateurs.scores import Loss
-from secateurs.scores.losses import mean_loss
+from secateurs.scores.task import mean_loss
+
+# What is looked at before a step: gradients that are sparse or not finite, weights that somebody
+# else has changed.
+
+_log = logging.getLogger("secateurs.optim")
+
+
+Found: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
+"""The parameters that have a gradient, with their groups."""
+
+Zeroed: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
+"""Parameters in which somebody has set weights to zero, and which weights."""
+
+
+def gradients(members: Members) -> Found:
+    """The gradients of this step; a sparse one is an error."""
+    found = [
+        (group, p, grad)
+        for group in members.groups
+        for p in group["params"]
+        if (grad := p.grad) is not None
+    ]
+    sparse = [p for _, p, grad in found if grad.layout is not torch.strided]
+    if sparse:
+        named = _listed(members.names(), sparse)
+        raise ParameterError(f"sparse gradients of {named}: set sparse=False, or leave them out.")
+    return found
+
+
+def late(members: Members, found: Found) -> Pairs:
+    """Parameters that were frozen at the start and have a gradient now."""
+    return [(group, p) for group, p, _ in found if p not in members.state]
+
+
+def finite(grads: Sequence[Tensor]) -> bool:
+    """Whether no gradient holds a NaN or an infinity.
+
+    A sum is one pass, where `isfinite` writes and reads again; only where the sum overflows are the
+    entries looked at.
+    """
+    if all(grad.is_cpu for grad in grads):
+        fine = all(math.isfinite(grad.sum().item()) for grad in grads)
+    else:
+        # On a device: one launch, and one wait.
+        norms = torch._foreach_norm(list(grads))
+        fine = bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
+    # A sum of large finite numbers may overflow: that is no reason to skip the step.
+    return fine or all(bool(grad.isfinite().all()) for grad in grads)
+
+
+def whole(members: Members, names: Mapping[nn.Parameter, str]) -> None:
+    """Weights that are not finite never become so again: neither a step nor a collapse means
+    anything then.
+    """
+    broken = [p for _, p in members.every() if p.numel() and not bool(p.detach().isfinite().all())]
+    if broken:
+        raise TrainingError(
+            f"the weights of {_listed(names, broken)} are not finite after {members.taken} steps:"
+            " the run has diverged. Load a state from before, or start again with a smaller lr"
+            " (optim.largest_stable_lr finds one)."
+        )
+
+
+def drift(members: Members, *, every: bool = False) -> Zeroed:
+    """Weights that somebody else has changed would silently be overwritten by the product of the
+    factors: an error.
+
+    New zeros are understood (`hold`, `apply_`, any pruning); they are returned, and their factors
+    have to become zero. Looked at are the parameters whose version torch has counted up, which it
+    does not for changes through `.data`; or, with `every`, all of them.
+    """
+    known, zeroed, drifted = members.versions, [], []
+    for group, parameter in members.factorized():
+        version = parameter._version
+        if every or known.get(id(parameter), version) != version:
+            ours = members.weight(group, parameter).to(parameter.dtype)
+            changed = ours != parameter
+            # Anything but zero was written by somebody who does not know of the
+            # factors.
+            if bool(parameter[changed].any()):
+                drifted.append(parameter)
+            else:
+                zeroed.append((group, parameter, changed))
+    if drifted:
+        raise TrainingError(
+            "weights were changed outside of the optimizer, whose factors would undo it:"
+            f" {_listed(members.names(), drifted)}. Call adopt_() to take the new weights, or"
+            " refresh_() to restore the old ones."
+        )
+    return zeroed
+
+
+def _listed(names: Mapping[nn.Parameter, str], parameters: Sequence[nn.Parameter]) -> str:
+    return ", ".join(names[p] for p in parameters)
+
+
+# Steps that are not taken because a gradient is not finite: reported, counted, or raised.
+
+LONG = (20, 200, 2000, 20_000)
+"""Skipped steps in a row that are worth a word: a loss scale that is found out skips a few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A step that was not taken, and the parameters whose gradient was not finite."""
+
+    step: int
+    parameters: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Skips:
+    """The steps that were not taken, and what is done about the next one: "skip" it or "raise"."""
+
+    nonfinite: str = "skip"
+    steps: list[Skipped] = field(default_factory=list)
+    in_a_row: int = 0
+    """Steps skipped since the last one taken."""
+
+    def skip(self, members: Members, found: Found) -> None:
+        """Report (or raise, as asked for) that this step is not taken."""
+        names = members.names()
+        skipped = Skipped(step=members.taken, parameters=_broken(names, found))
+        listed = ", ".join(skipped.parameters)
+        if self.nonfinite == "raise":
+            raise TrainingError(f"the gradient of {listed} is not finite at step {skipped.step}.")
+        # A run whose weights are broken would skip every step to come, quietly, to its
+        # end.
+        whole(members, names)
+        # One line for the first, none for the next: a loss scaler skips steps as a
+        # matter of course.
+        if not self.steps:
+            text = "step %d skipped, gradient not finite: %s (see .skipped)"
+            _log.warning(text, skipped.step, listed)
+        # A skipped step is not counted, so the same number means that none was taken in
+        # between.
+        again = self.steps and self.steps[-1].step == skipped.step
+        self.in_a_row = self.in_a_row + 1 if again else 1
+        self.steps.append(skipped)
+        if self.in_a_row in LONG:
+            self._say_again(skipped, found)
+
+    def _say_again(self, skipped: Skipped, found: Found) -> None:
+        _log.warning(
+            "%d steps in a row skipped at step %d, gradients not finite: %s; weights go up to %.2g."
+            " A run that has diverged does not come back: start again with a smaller lr.",
+            self.in_a_row,
+            skipped.step,
+            ", ".join(skipped.parameters),
+            max(float(p.detach().abs().max()) for _, p, _ in found),
+        )
+
+
+def _broken(names: Names, found: Found) -> tuple[str, ...]:
+    return tuple(names[p] for _, p, grad in found if not bool(grad.isfinite().all()))
+
+
+class Factored(Optimizer):
+    """Factors are the state, and the weights of the model are their product.
+
+    What a user calls and what a step goes through is in `FactorizedOptimizer`.
+    """
+
+    keeps_momentum = True
+
+    def __init__(
+        self,
+        params: Any,
+        defaults: Group,
+        length: RunLength,
+        *,
+        nonfinite: str = "skip",
+        where: Pick = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.length = length
+        self.watch = SparsityWatch()
+        self.skips = Skips(nonfinite=nonfinite)
+        self.versions: dict[int, int] = {}
+        self._started = False
+        # A model in place of its parameters is a common slip, and torch's own message
+        # does not say what to pass instead.
+        options.parameters(params)
+        # "taken" lives in the groups because torch saves and loads them: resuming needs
+        # nothing else.
+        super().__init__(split(params, where), {**defaults, "taken": 0})
+        # torch's own constructor calls `add_param_group` for every group. Until
+        # `_started` is set that only collects them, so that all groups are checked
+        # before the first weight changes.
+        self._begin_(self.param_groups, generator)
+        self._started = True
+
+    @property
+    def members(self) -> Members:
+        """The parameters with their groups, states and names."""
+        return Members(self.param_groups, self.state, self.versions, self.shrinks)
+
+    def factorized(self) -> Iterator[tuple[Group, nn.Parameter]]:
+        """Every factorized parameter with its group."""
+        return self.members.factorized()
+
+    def names(self, model: nn.Module | None = None) -> dict[nn.Parameter, str]:
+        """The name of every parameter: from the model, from `named_parameters` given at the start,
+        or its number.
+        """
+        return self.members.names(model)
+
+    def layout(self, group: Group, parameter: Tensor) -> Layout:
+        """How the factors of this parameter are kept."""
+        return layout(group, parameter)
+
+    @property
+    def taken(self) -> int:
+        """Steps taken so far (skipped ones do not count)."""
+        return self.members.taken
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """Steps that were not taken because a gradient was NaN or infinite."""
+        return self.skips.steps
+
+    @torch.no_grad()
+    def join_(self, parameters: Sequence[tuple[Group, nn.Parameter]]) -> None:
+        """Begin to train parameters that were frozen at the start. Every step does this for those
+        with a gradient.
+
+        Their function is kept: balanced factors of the weights as they are. Zeros are treated as
+        the group's `zeros=` says; by default they stay zero, except that a parameter of nothing but
+        zeros (a fresh bias) gets factors with a product of ±1.19e-7, or it would never move.
+        """
+        drawn = begin.as_they_are(self.members, parameters)
+        self._take_(drawn)
+        begin.say_joined(drawn, self.names())
+
+    @torch.no_grad()
+    def refresh_(self) -> None:
+        """Write the product of the factors into every weight, after factors were changed by
+        hand.
+        """
+        for group, parameter in self.factorized():
+            parameter.copy_(self.members.weight(group, parameter))
+            self.versions[id(parameter)] = parameter._version
+
+    # ------------------------------------------------------------------ saving and loading
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume: factors and momenta bit for bit in their own dtype, weights as their product.
+
+        Parameters are matched by their names where both optimizers were given `named_parameters`,
+        else by position. Refused, with nothing changed, when names, depth, layout or shapes differ,
+        when a number is missing or not finite, when the saved run was steered to a target and this
+        one is not, and when factors saved for one parameter are the weights another has.
+        """
+        state_dict = checkpoint.in_our_order(self.param_groups, state_dict)
+        # torch checks group sizes only and would load half a state before it fails.
+        checkpoint.check(self.members, self.length.control, state_dict)
+        # torch casts every state tensor to the dtype of its weight, so float32 factors
+        # of bfloat16 weights come back rounded. `restore_` puts back what was saved.
+        super().load_state_dict(dict(state_dict))
+        checkpoint.restore_(self, state_dict)
+        self.refresh_()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Versions are kept by id, and a copy has other tensors: it begins with none.
+        own = {"length": self.length, "watch": self.watch, "skips": self.skips}
+        return {**super().__getstate__(), **own, "_started": True, "versions": {}}
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group; its parameters are factorized at once. On an error the optimizer is as
+        before.
+        """
+        super().add_param_group(param_group)
+        if not self._started:
+            return
+        try:
+            # No generator: a group added later draws from torch's global one, as
+            # torch's layers do.
+            self._begin_(self.param_groups[-1:], None)
+        except Exception:
+            # A group that is refused must not stay half inside: its parameters would
+            # never move.
+            for parameter in self.param_groups.pop()["params"]:
+                self.state.pop(parameter, None)
+            raise
+
+    # ------------------------------------------------------------------ where optimizers differ
+
+    def check(self, groups: list[Group]) -> None:
+        """Options and parameters of groups that are about to be factorized."""
+        options.check(groups, self.names(), self.defaults)
+
+    def shrinks(self, group: Group) -> bool:
+        """Whether dead weights of this group shrink as `forecast` says."""
+        return group["depth"] is not None
+
+    def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:
+        """Take this as the state of a parameter, in place of the one it had."""
+        self.state[parameter] = state
+
+    def kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
+        """Zero these weights of one parameter and their factors."""
+        layout(group, parameter).kill_(self.state[parameter], dead)
+        parameter.masked_fill_(dead, 0)
+        self.versions[id(parameter)] = parameter._version
+
+    # ------------------------------------------------------------------ helpers
+
+    @torch.no_grad()
+    def _begin_(self, groups: list[Group], generator: torch.Generator | None) -> None:
+        """Check these groups, then factorize their parameters."""
+        # Everything that may raise stands before `_take_`, the first line that changes
+        # a weight.
+        open_start = settle_(groups)
+        self.check(groups)
+        say_redrawn(open_start, self.names())
+        reachable(self.members, self.length)
+        self._take_(begin.fresh(self.members, groups, generator))
+        begin.say_ungrouped(groups, self.names())
+        # Last, since it copies what the lines above have made on rank 0.
+        begin.broadcast_(self.members)
+
+    def _take_(self, drawn: begin.Drawn) -> None:
+        """Make these factors the state of their parameters, and their product the weights."""
+        for group, parameter, factors in drawn:
+            kept = layout(group, parameter)
+            momentum = self.keeps_momentum and bool(group.get("momentum", 0.0))
+            state = kept.start(factors, momentum)
+            self.put_(group, parameter, state)
+            # Roots round. Even init="pretrained" writes the product, so that weight and
+            # factors agree bit for bit, which `drift` relies on.
+            if group["depth"] is not None:
+                parameter.copy_(kept.weight(state))
+            self.versions[id(parameter)] = parameter._version
 
 
 class FactorizedOptimizer(Factored):
@@ -67,7 +406,7 @@ class FactorizedOptimizer(Factored):
         """
         group, parameter = self.members.member(parameter)
         kept, state = layout(group, parameter), self.state[parameter]
-        arguments.factors(factors, kept.stacked(state), self.names()[parameter])
+        options.factors(factors, kept.stacked(state), self.names()[parameter])
         # Checked first, written second: factors that do not fit leave state and weight
         # as they were.
         factors = factors.detach().to(parameter.device)
@@ -110,9 +449,7 @@ class FactorizedOptimizer(Factored):
         pairs = list(members.factorized())
         weights = [parameter.detach() for _, parameter in pairs]
         target = self.length.target
-        limit = collapse.threshold_of(
-            threshold, weights, total=members.total, target=target
-        )
+        limit = collapse.threshold_of(threshold, weights, total=members.total, target=target)
         # A cut by rank always meets the target, however little was trained, so what it
         # takes is said.
         if collapse.by_rank(threshold, target):
@@ -149,17 +486,13 @@ class FactorizedOptimizer(Factored):
         return strength_in_force(self.members, self.length)
 
     @torch.no_grad()
-    def mask_(
-        self, masks: Mapping[str, Tensor], *, model: nn.Module | None = None
-    ) -> None:
+    def mask_(self, masks: Mapping[str, Tensor], *, model: nn.Module | None = None) -> None:
         """Zero the weights that a mask drops (False), and their factors: they stay exactly zero
         from now on.
         """
         names = {name: parameter for parameter, name in self.names(model).items()}
         # All masks are checked before the first one is applied.
-        arguments.masks(
-            masks, names, {parameter for _, parameter in self.factorized()}
-        )
+        options.masks(masks, names, {parameter for _, parameter in self.factorized()})
         for group, parameter in self.factorized():
             for name, mask in masks.items():
                 if names[name] is parameter:
@@ -176,7 +509,7 @@ class FactorizedOptimizer(Factored):
         members = self.members
         # Before `join_`, whose members decide about zeros by themselves: taken here, a
         # fresh bias of nothing but zeros would be frozen.
-        known = start.as_they_are(members, list(members.factorized()), zeros="frozen")
+        known = begin.as_they_are(members, list(members.factorized()), zeros="frozen")
         self.join_(members.waiting())
         self._take_(known)
 

@@ -12,16 +12,14 @@ from typing import Any
 
 import torch
 
-from secateurs.optim.factorized import arguments
-from secateurs.optim.factorized.factors.foreach import FLUSH_EVERY
-from secateurs.optim.factorized.factors.maths import TINY
-from secateurs.optim.factorized.gradients import Found
-from secateurs.optim.factorized.optimizer import FactorizedOptimizer
-from secateurs.optim.factorized.run import Factorization, RunLength
-from secateurs.optim.factorized.step.arguments import Look
-from secateurs.optim.factorized.step.compiled import kernel
-from secateurs.optim.factorized.step.route import Route
-from secateurs.optim.factorized.strength.schedules import Schedule
+from secateurs.optim.factorized import options
+from secateurs.optim.factorized.compiled import Look, kernel
+from secateurs.optim.factorized.layouts import FLUSH_EVERY
+from secateurs.optim.factorized.maths import TINY
+from secateurs.optim.factorized.members import Factorization, RunLength
+from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Found
+from secateurs.optim.factorized.schedules import Schedule
+from secateurs.optim.factorized.step import Route
 from secateurs.parameters import Pick
 
 
@@ -109,8 +107,8 @@ class FactorizedSGD(FactorizedOptimizer):
         # **others is there to be refused by name: a misspelt option would otherwise
         # raise a TypeError that cannot tell that weight_decay= is called strength=
         # here.
-        arguments.others(others, signature(FactorizedSGD).parameters)
-        arguments.run(steps, schedule, nonfinite, fused)
+        options.others(others, signature(FactorizedSGD).parameters)
+        options.run(steps, schedule, nonfinite, fused)
         length = RunLength.of(steps, schedule, target_sparsity)
         what = Factorization(
             depth=depth,
@@ -147,7 +145,7 @@ class FactorizedSGD(FactorizedOptimizer):
 
         A closure is called once, before, with gradients on; its loss is returned.
         """
-        loss = arguments.called(closure)
+        loss = options.called(closure)
         found = self._gradients()
         route = self._find_route(found)
         # One pass over the gradients looks for NaN and brings them into the cache,
@@ -174,7 +172,5 @@ class FactorizedSGD(FactorizedOptimizer):
     def _find_route(self, found: Found) -> Route:
         """The route of the step before, if nothing has changed place since."""
         if self._route is None or not self._route.holds(self.members, found):
-            self._route = Route(
-                self.members, found, None if self.fused is False else kernel()
-            )
+            self._route = Route(self.members, found, None if self.fused is False else kernel())
         return self._route

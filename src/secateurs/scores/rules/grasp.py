@@ -8,14 +8,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from secateurs.errors import ArgumentError
-from secateurs.scores.gradients import (
-    gradient_of,
-    mean_gradient,
-    normalised,
-    set_mode,
-)
-from secateurs.scores.losses import losses
-from secateurs.scores.task import Mode, Task, score_rule
+from secateurs.scores.scorer import gradient_of, mean_gradient, normalised, set_mode
+from secateurs.scores.task import Mode, Task, losses, score_rule
 
 TEMPERATURE = 200.0
 """What the reference code divides the outputs by before the loss."""
@@ -39,9 +33,7 @@ def grasp(
     and in Hg. Reference: Wang et al. 2020, eq. 8.
     """
     reference = task.convention == "reference"
-    temperature = (
-        (TEMPERATURE if reference else 1.0) if temperature is None else temperature
-    )
+    temperature = (TEMPERATURE if reference else 1.0) if temperature is None else temperature
     if not temperature > 0:
         raise ArgumentError(
             f"temperature is {temperature}; it divides the outputs and must be positive."
@@ -55,9 +47,7 @@ def grasp(
     return normalised(scores) if reference else scores
 
 
-def _hessian_times(
-    task: Task, vector: list[Tensor], temperature: float
-) -> list[Tensor]:
+def _hessian_times(task: Task, vector: list[Tensor], temperature: float) -> list[Tensor]:
     """H·vector for the mean loss over all examples."""
     parameters = list(task.parameters.values())
     total = [torch.zeros_like(v) for v in vector]
@@ -72,9 +62,7 @@ def _hessian_times(
             ).sum()
             # Constant where the loss is linear in every weight: then Hg = 0.
             if product.requires_grad:
-                for sum_, row in zip(
-                    total, gradient_of(product, parameters), strict=True
-                ):
+                for sum_, row in zip(total, gradient_of(product, parameters), strict=True):
                     sum_.add_(row, alpha=size)
     return [sum_.div_(examples) for sum_ in total]
 

@@ -9,10 +9,8 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.random import uniform
-from secateurs.scores.batches import logits
-from secateurs.scores.calling import call
-from secateurs.scores.gradients import gradient_of, set_mode, wide
-from secateurs.scores.task import Mode, Task, score_rule
+from secateurs.scores.scorer import gradient_of, set_mode, wide
+from secateurs.scores.task import Mode, Task, call, logits, score_rule
 
 
 @score_rule("jacobian", needs=("batch",))
@@ -29,9 +27,7 @@ def jacobian(
     statistics would mix the examples. Reference: Bar & Giryes 2023, section 7.
     """
     if draws is not None and draws < 1:
-        raise ArgumentError(
-            f"draws is {draws}; give at least 1, or None for the exact norms."
-        )
+        raise ArgumentError(f"draws is {draws}; give at least 1, or None for the exact norms.")
     set_mode(task, mode, default="eval")
     parameters = list(task.parameters.values())
     # Squares of small numbers vanish in less.
@@ -47,10 +43,7 @@ def jacobian(
                 # Squares add up over outputs; over draws they are averaged.
                 sum_.add_(row.double().square_(), alpha=1 / (draws or 1))
     norms = zip(task.parameters.items(), total, strict=True)
-    return {
-        name: norm.sqrt_().mul_(p.detach().abs()).to(wide(p))
-        for (name, p), norm in norms
-    }
+    return {name: norm.sqrt_().mul_(p.detach().abs()).to(wide(p)) for (name, p), norm in norms}
 
 
 def _directions(
@@ -63,9 +56,6 @@ def _directions(
             direction[index] = 1
         else:
             direction = (
-                (uniform(output, generator=generator) < 0.5)
-                .to(output.dtype)
-                .mul_(2)
-                .sub_(1)
+                (uniform(output, generator=generator) < 0.5).to(output.dtype).mul_(2).sub_(1)
             )
         yield direction.detach()

@@ -15,10 +15,7 @@ def random(task: Task) -> dict[str, Tensor]:
     selection settles. Weights cut by a mask draw too, so that the numbers do not depend on the
     mask.
     """
-    return {
-        name: _draw(parameter, task.generator)
-        for name, parameter in task.parameters.items()
-    }
+    return {name: _draw(parameter, task.generator) for name, parameter in task.parameters.items()}
 
 
 def _draw(parameter: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from secateurs.scores.gradients import mean_gradient, normalised, set_mode
+from secateurs.scores.scorer import mean_gradient, normalised, set_mode
 from secateurs.scores.task import Mode, Task, score_rule
 
 

@@ -10,12 +10,18 @@ from torch import Tensor, nn
 
 from secateurs.errors import ScoreError
 from secateurs.random import normal
-from secateurs.scores.batches import Inputs, floating
-from secateurs.scores.calling import call
-from secateurs.scores.gradients import gradient_of, own, set_mode, wide
-from secateurs.scores.nested import map_tensors
 from secateurs.scores.rules.product import absolute_product
-from secateurs.scores.task import Finite, Mode, Task, score_rule
+from secateurs.scores.scorer import gradient_of, own, set_mode, wide
+from secateurs.scores.task import (
+    Finite,
+    Inputs,
+    Mode,
+    Task,
+    call,
+    floating,
+    map_tensors,
+    score_rule,
+)
 
 NORMALS = 128
 """How many normal variables make one χ input (Bar & Giryes 2023, section 8)."""
@@ -72,9 +78,7 @@ def chi(like: Tensor, generator: torch.Generator | None) -> Tensor:
     """‖128 normal numbers‖₂/√128 in the shape of `like`; other than floating-point tensors stay."""
     if not like.is_floating_point():
         return like
-    draws = normal(
-        like.expand(NORMALS, *like.shape), generator=generator, dtype=wide(like)
-    )
+    draws = normal(like.expand(NORMALS, *like.shape), generator=generator, dtype=wide(like))
     return (draws.square().sum(0) / NORMALS).sqrt().to(like.dtype)
 
 
@@ -104,9 +108,7 @@ def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
         inputs,
         lambda tensor: tensor.double() if tensor.is_floating_point() else tensor,
     )
-    scores, total = _products(
-        twin, {name: known[name] for name in task.parameters}, doubled
-    )
+    scores, total = _products(twin, {name: known[name] for name in task.parameters}, doubled)
     if not math.isfinite(total) or scores is None:
         raise ScoreError(
             f"the flow through {type(task.model).__name__} is {total:g} in double precision: too"
@@ -126,15 +128,11 @@ def _products(
     flow = torch.stack([output.sum(dtype=wide(output)) for output in outputs]).sum()
     total = float(flow.detach())
     value = (
-        flow
-        if _comfortable(total) or total == 0 or not math.isfinite(total)
-        else flow / abs(total)
+        flow if _comfortable(total) or total == 0 or not math.isfinite(total) else flow / abs(total)
     )
     gradients = own(gradient_of(value, list(parameters.values())))
     scores = Finite()
-    for (name, parameter), gradient in zip(
-        parameters.items(), gradients, strict=True
-    ):
+    for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
         score = absolute_product(gradient, parameter)
         if score is None:
             return None, total

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from secateurs.scores.gradients import gradient_of, set_mode
-from secateurs.scores.losses import losses
-from secateurs.scores.task import Mode, Task, score_rule
+from secateurs.scores.scorer import gradient_of, set_mode
+from secateurs.scores.task import Mode, Task, losses, score_rule
 
 
 @score_rule("taylor", needs=("batch", "loss"))
@@ -24,12 +23,7 @@ def taylor(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
     examples = 0
     for size, loss in losses(task):
         examples += size
-        for sum_, p, gradient in zip(
-            total, parameters, gradient_of(loss, parameters), strict=True
-        ):
+        for sum_, p, gradient in zip(total, parameters, gradient_of(loss, parameters), strict=True):
             # Widened before squaring: the square of 1e-25 is 0 in float32.
             sum_.add_(gradient.double().mul_(p.detach()).square_(), alpha=size)
-    return {
-        name: sum_.div_(examples)
-        for name, sum_ in zip(task.parameters, total, strict=True)
-    }
+    return {name: sum_.div_(examples) for name, sum_ in zip(task.parameters, total, strict=True)}

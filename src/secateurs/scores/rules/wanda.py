@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ParameterError
-from secateurs.scores.calling import call
-from secateurs.scores.gradients import set_mode, wide
-from secateurs.scores.task import Mode, Task, score_rule
+from secateurs.scores.scorer import set_mode, wide
+from secateurs.scores.task import Mode, Task, call, score_rule
 
 _CONVOLUTIONS: tuple[type[nn.Module], ...] = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -66,9 +65,7 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
         # `_parameters`, not the attribute: under a parametrisation that would compute a
         # new tensor.
         name = names.get(id(module._parameters.get("weight")))
-        if name is not None and (
-            _matrix(module) or isinstance(module, _CONVOLUTIONS)
-        ):
+        if name is not None and (_matrix(module) or isinstance(module, _CONVOLUTIONS)):
             adder = _adder(name, squares)
             handles.append(module.register_forward_pre_hook(adder, with_kwargs=True))
     try:

@@ -17,8 +17,7 @@ from secateurs.graph.untouched import untouched
 from secateurs.ship.fast.build import Progress, built
 from secateurs.ship.fast.compiled import NAMES, library
 from secateurs.ship.fast.module import FastModule
-from secateurs.ship.fast.smaller import smaller
-from secateurs.ship.fast.trace import arguments, check
+from secateurs.ship.fast.trace import arguments, check, smaller
 
 _log = logging.getLogger("secateurs.ship")
 BATCHES = (1, 64)
@@ -152,9 +151,7 @@ def _in_torch(
     return small
 
 
-def _fastest(
-    forms: dict[str, nn.Module], fast: FastModule, example: Example
-) -> nn.Module:
+def _fastest(forms: dict[str, nn.Module], fast: FastModule, example: Example) -> nn.Module:
     """The form that takes the least time over all batch sizes; all are timed in turns."""
     seconds = _timed(forms, example)
     fast.report = replace(fast.report, seconds=seconds)
@@ -172,9 +169,7 @@ def _fastest(
 _ENDS = {"model": "it stays as it is", "compact": "it runs compacted in torch"}
 
 
-def _timed(
-    forms: Mapping[str, nn.Module], example: Example
-) -> dict[int, dict[str, float]]:
+def _timed(forms: Mapping[str, nn.Module], example: Example) -> dict[int, dict[str, float]]:
     return {batch: compared(forms, example, batch) for batch in BATCHES}
 
 
@@ -192,9 +187,7 @@ def _figures(seconds: dict[int, dict[str, float]]) -> str:
     )
 
 
-def compared(
-    forms: Mapping[str, nn.Module], example: Example, batch: int
-) -> dict[str, float]:
+def compared(forms: Mapping[str, nn.Module], example: Example, batch: int) -> dict[str, float]:
     """Median seconds of a call of each, in turns."""
     args, kwargs = arguments(example)
     many = [_repeated(t, batch) for t in (*args, *kwargs.values())]

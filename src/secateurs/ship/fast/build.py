@@ -2,29 +2,91 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import torch
+from rich.table import Table
 from torch import Tensor, nn
 
 from secateurs.errors import UnsupportedOperation
 from secateurs.graph import Example
-from secateurs.graph.checking.answers import Run, answers_in_turn
-from secateurs.graph.example import Call
-from secateurs.graph.reading.outputs import outputs_of
-from secateurs.ship.fast import plan, rules
+from secateurs.graph.export import Call, outputs_of
+from secateurs.graph.spot_check import Run, answers_in_turn
+from secateurs.printing import Printed
+from secateurs.ship.fast import plan
+from secateurs.ship.fast import read as rules
 from secateurs.ship.fast.choose import Timed, untimed
 from secateurs.ship.fast.compiled import Library, Program
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.module import Compiled, FastModule, InTorch, Runner, in_torch
-from secateurs.ship.fast.operations import Conv, Outside, work
+from secateurs.ship.fast.operations import Conv, Outside, Part, Segment, Steps, parts, work
 from secateurs.ship.fast.plan import Chooser
 from secateurs.ship.fast.read import read
-from secateurs.ship.fast.report import FastReport, Layer
-from secateurs.ship.fast.segments import Part, Segment, parts
 from secateurs.ship.fast.trace import apart_by, arguments, random_call, trace
-from secateurs.ship.fast.values import Steps
+
+# What `accelerate` says about a network: how each layer runs, what stays in torch, what was
+# gained.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """How one layer runs."""
+
+    place: str
+    density: float
+    macs: int  # multiplications with non-zero weights, for one image
+    ways: tuple[str, ...]  # for each group size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FastReport(Printed):
+    """How the layers of a fast module run, and what it gained.
+
+    Attributes:
+        seconds: Per batch size the median of interleaved calls of the "model", of the "compact" one
+            where channels were dead, and of the "fast" one, with `threads` threads; empty untimed.
+        outside: The operators that stay in torch, where, and why.
+    """
+
+    layers: tuple[Layer, ...]
+    groups: tuple[int, ...]
+    outside: tuple[str, ...]
+    seconds: dict[int, dict[str, float]]
+    threads: int
+    built_in: float
+
+    @property
+    def macs(self) -> int:
+        """Multiplications with non-zero weights for one image."""
+        return sum(layer.macs for layer in self.layers)
+
+    def __rich__(self) -> Table:
+        gains = ", ".join(
+            f"batch {n}: {took['model'] / took['fast']:.2f}×" for n, took in self.seconds.items()
+        )
+        table = Table(
+            title=f"fast path, {self.macs / 1e6:.1f} MMAC an image; {gains or 'not timed'}"
+        )
+        for name in (
+            "layer",
+            "density",
+            "MMAC",
+            *(f"group of {g}" for g in self.groups),
+        ):
+            table.add_column(name)
+        for layer in self.layers:
+            table.add_row(
+                layer.place,
+                f"{layer.density:.3f}",
+                f"{layer.macs / 1e6:.2f}",
+                *layer.ways,
+            )
+        for line in self.outside:
+            table.add_row(line, "", "", *["in torch"] * len(self.groups))
+        return table
+
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is done, how much of it is done, and how much there is."""
@@ -54,9 +116,7 @@ def built(
     steps = read(trace(model, example), dtype)
     found = parts(steps)
     guess = untimed(kernels, dtype, steps.planes)
-    choose = (
-        Timed(library=kernels, dtype=dtype, planes=steps.planes) if timed else guess
-    )
+    choose = Timed(library=kernels, dtype=dtype, planes=steps.planes) if timed else guess
     # With guessed ways, so that layers are timed only
     # for the group sizes that are used.
     groups = _groups(found, steps, dtype, guess)
@@ -64,17 +124,14 @@ def built(
     # The ways just chosen are looked up: program and
     # report have to tell of the same ones.
     runners = [
-        _runner(
-            part, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group]
-        )
+        _runner(part, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group])
         for part in found
     ]
     report = FastReport(
         layers=tuple(_layer(conv, steps, groups, chosen) for conv in _convs(found)),
         groups=groups,
         outside=tuple(
-            f"{s.target} at {s.place or 'the model itself'}: {s.why}"
-            for s in in_torch(found)
+            f"{s.target} at {s.place or 'the model itself'}: {s.why}" for s in in_torch(found)
         ),
         seconds={},
         threads=torch.get_num_threads(),
@@ -113,9 +170,7 @@ _SHARE = 1e-3
 """Programs differ from torch by rounding alone: 1e-6 is usual in single precision."""
 
 
-def _apart(
-    model: nn.Module, fast: FastModule, call: Call, wanted: list[Tensor]
-) -> float:
+def _apart(model: nn.Module, fast: FastModule, call: Call, wanted: list[Tensor]) -> float:
     try:
         with torch.inference_mode():
             given = fast(*call.args, **call.kwargs)
@@ -128,9 +183,7 @@ def _apart(
     if apart <= _SHARE or apart == float("inf"):
         return apart
     # Outputs may cancel to far less than what they are made of: the model is as far off then.
-    exact = answers_in_turn(model, [Run(call=call, gradients=False)], torch.float64)[
-        0
-    ]
+    exact = answers_in_turn(model, [Run(call=call, gradients=False)], torch.float64)[0]
     if isinstance(exact, Exception):
         return apart
     truth = list(exact.values())
@@ -148,23 +201,16 @@ def _convs(found: list[Part]) -> list[Conv]:
     ]
 
 
-def _groups(
-    found: list[Part], steps: Steps, dtype: torch.dtype, guess: Chooser
-) -> tuple[int, ...]:
+def _groups(found: list[Part], steps: Steps, dtype: torch.dtype, guess: Chooser) -> tuple[int, ...]:
     """How many images are worked on at once: as many as memory allows, and one for what is left
     over.
     """
     segments = [part for part in found if isinstance(part, Segment)]
-    if all(
-        height * width == 1
-        for segment in segments
-        for height, width in _sizes(segment)
-    ):
+    if all(height * width == 1 for segment in segments for height, width in _sizes(segment)):
         return (FEATURE_GROUP, 16, 1)
     for group in GROUPS:
         if all(
-            plan.build(s, dtype, group, guess).numbers * dtype.itemsize <= MEMORY
-            for s in segments
+            plan.build(s, dtype, group, guess).numbers * dtype.itemsize <= MEMORY for s in segments
         ):
             return (group, 1)
     return (1,)

@@ -9,9 +9,8 @@ import torch
 
 from secateurs.ship.fast import convolve, plan
 from secateurs.ship.fast.compiled import Library
-from secateurs.ship.fast.convolve import Choice, matrix, near, winograd
-from secateurs.ship.fast.operations import Conv, Planes
-from secateurs.ship.fast.segments import Segment
+from secateurs.ship.fast.convolve import Choice
+from secateurs.ship.fast.operations import Conv, Planes, Segment
 
 ROUNDS = 5
 
@@ -60,14 +59,8 @@ class Timed:
         # In two stages, the best layout by its likely best choice and then the best
         # choice in it: timing every pair would take several times as long.
         firsts = list({choice.layout: choice for choice in reversed(found)}.values())
-        layout = (
-            self._best(conv, group, firsts).layout
-            if len(firsts) > 1
-            else firsts[0].layout
-        )
-        return self._best(
-            conv, group, [choice for choice in found if choice.layout == layout]
-        )
+        layout = self._best(conv, group, firsts).layout if len(firsts) > 1 else firsts[0].layout
+        return self._best(conv, group, [choice for choice in found if choice.layout == layout])
 
     def ways(self, conv: Conv, group: int) -> list[Choice]:
         """What is timed."""
@@ -76,9 +69,9 @@ class Timed:
         registers = self.library.registers
         return [
             *convolve.candidates(conv, source, to, group, lanes, registers),
-            *near.candidates(conv, to, group),
-            *matrix.candidates(conv, to, group, lanes, registers),
-            *winograd.candidates(conv, to, group, registers),
+            *convolve.near_candidates(conv, to, group),
+            *convolve.matrix_candidates(conv, to, group, lanes, registers),
+            *convolve.winograd_candidates(conv, to, group, registers),
         ]
 
     def _best(self, conv: Conv, group: int, choices: list[Choice]) -> Choice:
@@ -100,14 +93,10 @@ class Timed:
         )
         made = plan.build(segment, self.dtype, group, lambda *_: choice)
         # The layer stands before the store: it is timed alone.
-        return self.library.time(
-            made.ops[-2], self.dtype, made.numbers, group, ROUNDS
-        )
+        return self.library.time(made.ops[-2], self.dtype, made.numbers, group, ROUNDS)
 
 
-def untimed(
-    library: Library, dtype: torch.dtype, planes: dict[str, Planes]
-) -> "plan.Chooser":
+def untimed(library: Library, dtype: torch.dtype, planes: dict[str, Planes]) -> "plan.Chooser":
     """The likely best way, without timing: for tests, and where building must be quick."""
     timed = Timed(library=library, dtype=dtype, planes=planes)
 
@@ -116,11 +105,7 @@ def untimed(
         special = [choice for choice in found if choice.layout in ("near", "matrix")]
         if special:
             return special[0]
-        wanted = (
-            "columns"
-            if group * planes[conv.to][1] * planes[conv.to][2] < 128
-            else "rows"
-        )
+        wanted = "columns" if group * planes[conv.to][1] * planes[conv.to][2] < 128 else "rows"
         return next((choice for choice in found if choice.layout == wanted), found[0])
 
     return choose

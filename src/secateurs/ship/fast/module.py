@@ -21,9 +21,7 @@ from secateurs.ship.fast.entry import (
     no_shortcut,
     shortcut,
 )
-from secateurs.ship.fast.operations import Outside, Reference, tensors, work
-from secateurs.ship.fast.segments import Part, Segment
-from secateurs.ship.fast.values import Steps
+from secateurs.ship.fast.operations import Outside, Part, Reference, Segment, Steps, tensors, work
 from secateurs.ship.fixed import Fixed
 
 # Hooks of all modules: whoever wants to see a call sees it through nn.Module.
@@ -45,9 +43,7 @@ class Compiled:
         """Planes in, planes out; outputs are fresh tensors."""
         # Kernels walk memory number by number: a view with other strides is copied first.
         # A view with turned signs keeps them in a flag that the kernels do not see.
-        given = [
-            env[name].contiguous().resolve_neg() for name, _ in self.segment.enters
-        ]
+        given = [env[name].contiguous().resolve_neg() for name, _ in self.segment.enters]
         made = [
             torch.empty((images, *self.segment.dims[name]), dtype=self.dtype)
             for name, _ in self.segment.leaves
@@ -139,11 +135,7 @@ class FastModule(Fixed):
                 or tensor.ndim != len(dims) + 1
                 or tuple(tensor.shape[1:]) != dims
             ):
-                shape = (
-                    tuple(tensor.shape)
-                    if isinstance(tensor, Tensor)
-                    else type(tensor).__name__
-                )
+                shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
                 raise ArgumentError(
                     f"an input of shape {shape} where this program takes ('batch', "
                     f"{', '.join(map(str, dims))}): "
@@ -214,8 +206,4 @@ def _reads(runner: Runner) -> tuple[str, ...]:
 def in_torch(parts: list[Part]) -> list[Outside]:
     """The parts that stay in torch, without what only handles tuples and sizes."""
     trivial = {operator.getitem, torch.ops.aten.sym_size.int}
-    return [
-        part
-        for part in parts
-        if isinstance(part, Outside) and part.target not in trivial
-    ]
+    return [part for part in parts if isinstance(part, Outside) and part.target not in trivial]

@@ -1,14 +1,13 @@
 """A segment as structures for the kernels, for groups of one size: how each operation runs."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from secateurs.ship.fast import compiled
-from secateurs.ship.fast.bodies import conv_body, shape_of
+from secateurs.ship.fast import compiled, convolve
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.operations import (
     Add,
@@ -19,9 +18,334 @@ from secateurs.ship.fast.operations import (
     Planes,
     Pool,
     Scale,
+    Segment,
+    Shape,
+    inputs,
 )
-from secateurs.ship.fast.places import Arena
-from secateurs.ship.fast.segments import Segment
+
+# Where the values of a segment stand in the arena of a thread, and the room beside them.
+
+SLACK = 64  # numbers before and after the planes that a vector may read though nobody uses them
+
+
+@dataclass(slots=True, kw_only=True)
+class Arena:
+    """The memory that a group of images passes through."""
+
+    segment: Segment
+    dtype: torch.dtype
+    group: int
+    memory: compiled.Memory
+    places: dict[str, compiled.Place] = field(default_factory=dict)
+    scratch: int = 0
+    scratch_size: int = 0
+    margin: int = 0
+
+    def __post_init__(self) -> None:
+        self.place()
+
+    @property
+    def lanes(self) -> int:
+        """Numbers of the widest vector there is."""
+        return convolve.LINE // self.size
+
+    @property
+    def size(self) -> int:
+        """Bytes of a number."""
+        return self.dtype.itemsize
+
+    @property
+    def numbers(self) -> int:
+        """Everything: values, what the operations keep meanwhile, and slack at both ends."""
+        return self.scratch + self.scratch_size + self.margin
+
+    def address(self, array: Any) -> int | None:
+        """The address of these numbers in the arena's dtype."""
+        return self.memory.address(array, compiled.NUMPY[self.dtype])
+
+    def whole(self, array: Any) -> int | None:
+        """The address of these integers."""
+        return self.memory.address(array, np.int64)
+
+    def reserve(self, *numbers: int) -> list[int]:
+        """Where so many numbers begin, one stretch after another, for one operation at a time."""
+        at = [self.scratch]
+        for count in numbers:
+            # Whole vectors, so that every stretch begins at a cache line.
+            at.append(at[-1] + -(-count // self.lanes) * self.lanes)
+        # Operations run one at a time, so all of them share the room of the largest.
+        self.scratch_size = max(self.scratch_size, at[-1] - self.scratch)
+        return at
+
+    def place(self) -> None:
+        """Give every value a stretch of the arena; a stretch is used again when nobody reads its
+        value any more.
+        """
+        planes, line = self.segment.planes, self.lanes
+        self.margin = -(-self._margin() // line) * line
+        # The last stretch has no end: the arena is made
+        # afterwards, as large as what was taken.
+        free: list[tuple[int, int]] = [(self.margin, 2**62)]
+        ends = self._last_reads()
+        taken: dict[str, tuple[int, int]] = {}
+        top = self.margin
+        for step, names in enumerate(self._births()):
+            for name in names:
+                channels, height, width = planes[name]
+                stride = convolve.stride(self.group * height * width, self.size)
+                # One line more: values too begin in different cache sets.
+                need = -(-channels * stride // line) * line + line
+                start = _take(free, need)
+                taken[name] = (start, need)
+                top = max(top, start + need)
+                self.places[name] = compiled.Place(
+                    at=start,
+                    channels=channels,
+                    height=height,
+                    width=width,
+                    stride=stride,
+                )
+            for name in [n for n in taken if ends[n] <= step]:
+                _put(free, *taken.pop(name))
+        self.scratch = top + line
+
+    def _births(self) -> list[list[str]]:
+        return [
+            [value for _, value in self.segment.enters],
+            *[[op.to] for op in self.segment.operations],
+        ]
+
+    def _last_reads(self) -> dict[str, int]:
+        ends: dict[str, int] = {}
+        for step, names in enumerate(self._births()):
+            # A value that nobody reads ends where it begins.
+            ends |= dict.fromkeys(names, step)
+        for step, op in enumerate(self.segment.operations, 1):
+            ends |= dict.fromkeys(inputs(op), step)
+        # What leaves is stored after the last operation,
+        # so nothing may take its place before.
+        return ends | dict.fromkeys(
+            (value for _, value in self.segment.leaves),
+            len(self.segment.operations) + 1,
+        )
+
+    def _margin(self) -> int:
+        """A shifted plane begins before its first number."""
+        most = 0
+        for op in self.segment.operations:
+            if isinstance(op, Conv):
+                width = self.segment.planes[op.source][2]
+                tall, wide = (
+                    d * k + p
+                    for d, k, p in zip(op.dilation, op.weight.shape[2:], op.padding, strict=True)
+                )
+                most = max(most, tall * width + wide)
+        return most + SLACK
+
+    def read(self, value: str) -> Any:
+        """The channels that somebody reads."""
+        readers = [op for op in self.segment.operations if value in inputs(op)]
+        everything = np.arange(self.segment.planes[value][0])
+        if any(value == name for _, name in self.segment.leaves):
+            return everything
+        used = np.zeros(len(everything), dtype=bool)
+        for op in readers:
+            # Only the weights of a plain convolution tell which channels it reads.
+            if not isinstance(op, Conv) or op.groups > 1 or op.added == value:
+                return everything
+            used |= op.weight.any(axis=(0, 2, 3))
+        return np.nonzero(used)[0]
+
+
+def _take(free: list[tuple[int, int]], need: int) -> int:
+    for k, (start, size) in enumerate(free):
+        if size >= need:
+            free[k] = (start + need, size - need)
+            return start
+    raise MemoryError("the arena has no end")  # the last stretch is endless
+
+
+def _put(free: list[tuple[int, int]], start: int, size: int) -> None:
+    free.append((start, size))
+    free.sort()
+    # Neighbours become one stretch again, or large values
+    # would find no room between small ones.
+    merged = [free[0]]
+    for at, more in free[1:]:
+        before, held = merged[-1]
+        if before + held == at:
+            merged[-1] = (before, held + more)
+        else:
+            merged.append((at, more))
+    free[:] = merged
+
+
+# Convolutions as the kernels read them: geometry, lists and weights behind addresses.
+
+Body: TypeAlias = compiled.Conv | compiled.Winograd | compiled.Near | compiled.Matrix
+
+
+def shape_of(shape: Shape) -> compiled.Shape:
+    """An activation; an infinite cap becomes the largest number."""
+    return compiled.Shape(slope=shape.slope, cap=min(shape.cap, 1.7e308), on=int(shape.on))
+
+
+def conv_body(arena: Arena, op: Conv, choice: Choice) -> Body:
+    """A convolution run in this way."""
+    body = MAKERS.get(choice.layout, _listed)(arena, op, choice)
+    if op.added is not None:
+        body.add = arena.places[op.added]
+    return body
+
+
+def _listed(arena: Arena, op: Conv, choice: Choice) -> compiled.Conv:
+    """One entry for each non-zero, or one row of numbers for each channel."""
+    image, out = arena.segment.planes[op.source], arena.segment.planes[op.to]
+    direct = choice.layout == "direct"
+    made = None if direct else convolve.copies(op, choice.layout, image, out)
+    spans = convolve.spans(choice.layout, made, out, arena.group)
+    read = arena.read(op.to)
+    body = compiled.Conv(
+        source=arena.places[op.source], to=arena.places[op.to], shape=shape_of(op.shape),
+        direct=int(direct), width=out[2], rows=out[1], spans=spans.count,
+        length=spans.length, out_height=out[1], out_width=out[2], tile=choice.tile,
+        block=choice.block, parts=choice.parts, scratch=arena.scratch,
+        blocks=-(-len(op.weight) // choice.block), bias=arena.address(op.bias),
+        turns=arena.whole(convolve.turns(op, choice)), listed=len(read),
+        read=arena.memory.address(read, np.int32),
+    )  # fmt: skip
+    if made is not None:
+        _copies(arena, op, made, body, choice)
+    _entries(arena, op, choice, made, body)
+    _reserve(arena, op, choice, body)
+    return body
+
+
+def _winograd(arena: Arena, op: Conv, choice: Choice) -> compiled.Winograd:
+    """A dense 3×3 convolution by Winograd's tiles."""
+    need = convolve.winograd_sizes(op, choice, arena.segment.planes[op.to], arena.size)
+    at = arena.reserve(need.inputs, need.sums, need.result)
+    return compiled.Winograd(
+        source=arena.places[op.source], to=arena.places[op.to], shape=shape_of(op.shape),
+        above=op.padding[0], left=op.padding[1], tall=need.tall, wide=need.wide,
+        rows=choice.parts, stride=need.stride, tile=choice.tile, block=choice.block,
+        blocks=-(-len(op.weight) // choice.block), inputs=at[0], sums=at[1],
+        result=at[2], bias=arena.address(op.bias),
+        weights=arena.address(convolve.winograd_weights(op, choice.block)),
+    )  # fmt: skip
+
+
+def _near(arena: Arena, op: Conv, choice: Choice) -> compiled.Near:
+    """The input is read where it stands: one tap for each non-zero."""
+    image, out = arena.segment.planes[op.source], arena.segment.planes[op.to]
+    body = compiled.Near(
+        source=arena.places[op.source],
+        to=arena.places[op.to],
+        shape=shape_of(op.shape),
+        inputs=op.weight.shape[1],
+        outputs=len(op.weight) // op.groups,
+        tile=choice.tile,
+        block=choice.block,
+        bias=arena.address(op.bias),
+    )
+    numpy = compiled.NUMPY[arena.dtype]
+    taps, starts = convolve.near_taps(op, choice, body.source.stride, image[2], numpy)
+    body.step_y, body.step_x = op.stride
+    body.inner, body.end = convolve.inner_rows(op, image[1], out[1])
+    shifts = convolve.near_shifts(op)
+    body.columns, body.shifts = len(shifts), arena.whole(shifts)
+    body.taps = arena.memory.address(taps, taps.dtype)
+    body.starts = arena.whole(starts)
+    return body
+
+
+def _matrix(arena: Arena, op: Conv, choice: Choice) -> compiled.Matrix:
+    """All weights, as the rows of a matrix product."""
+    deep = convolve.matrix_deep(op, choice, arena.size)
+    return compiled.Matrix(
+        source=arena.places[op.source],
+        to=arena.places[op.to],
+        shape=shape_of(op.shape),
+        tile=choice.tile,
+        block=choice.block,
+        blocks=-(-len(op.weight) // choice.block),
+        deep=deep,
+        together=convolve.matrix_together(choice, deep, arena.size),
+        panel=arena.reserve(choice.tile * arena.lanes * deep)[0],
+        weights=arena.address(convolve.matrix_weights(op, choice.block, deep)),
+        bias=arena.address(op.bias),
+    )
+
+
+MAKERS: dict[str, Callable[[Arena, Conv, Choice], Body]] = {
+    "winograd": _winograd,
+    "near": _near,
+    "matrix": _matrix,
+}
+
+
+def _copies(
+    arena: Arena,
+    op: Conv,
+    made: convolve.Copies,
+    body: compiled.Conv,
+    choice: Choice,
+) -> None:
+    images = 1 if body.spans > 1 else arena.group
+    needed = convolve.needed(op, made)
+    if choice.tile < 0:  # a dense row of weights multiplies every copy
+        needed = np.ones_like(needed)
+    body.copies, body.rows, body.width = len(made.y0), made.rows, made.width
+    body.step_y, body.step_x = made.step
+    body.deepest = made.deepest
+    body.plane = convolve.local(made, choice.tile, arena.lanes, arena.size)
+    body.y0, body.x0 = arena.whole(made.y0), arena.whole(made.x0)
+    body.begin, body.stop = arena.whole(made.begin), arena.whole(made.stop)
+    body.needed = arena.memory.address(needed, np.uint8)
+    edges = convolve.edges(op, made, arena.segment.planes[op.source], images)
+    body.edges = arena.memory.address(edges, np.uint8)
+
+
+def _entries(
+    arena: Arena,
+    op: Conv,
+    choice: Choice,
+    made: convolve.Copies | None,
+    body: compiled.Conv,
+) -> None:
+    if choice.tile < 0:
+        dense = _dense_rows(op, made)
+        starts: Any = np.arange(len(dense) + 1) * dense.shape[1]
+        body.entries = arena.address(dense)
+    else:
+        # Where nothing is copied the entries point into the planes of the input itself.
+        plane = body.source.stride if made is None else body.plane
+        numpy = compiled.NUMPY[arena.dtype]
+        entries, starts = convolve.entries(op, choice, made, plane, numpy)
+        body.entries = arena.memory.address(entries, entries.dtype)
+    body.starts = arena.whole(starts)
+
+
+def _reserve(arena: Arena, op: Conv, choice: Choice, body: compiled.Conv) -> None:
+    """Room for the copies of a turn, and after them for the sums between turns."""
+    most = int(np.diff(convolve.turns(op, choice)).max())
+    copied = most * body.copies * body.plane + SLACK
+    across = choice.block * choice.tile * arena.lanes
+    # In a single turn the sums stay in registers until they are done.
+    sums = body.blocks * across if choice.parts > 1 else 0
+    body.sums = arena.reserve(copied, sums)[1]
+
+
+def _dense_rows(op: Conv, made: convolve.Copies | None) -> Any:
+    """The weights of an output channel in the order of the copies."""
+    if made is None:
+        return op.weight.reshape(len(op.weight), -1)
+    rows = np.zeros((*op.weight.shape[:2], len(made.y0)))
+    # Places of the kernel that are zero in every channel have no copy.
+    for y, x in zip(*np.nonzero(op.weight.any(axis=(0, 1))), strict=True):
+        rows[:, :, made.index[y, x]] = op.weight[:, :, y, x]
+    return rows.reshape(len(op.weight), -1)
+
 
 Chooser: TypeAlias = Callable[[Conv, int], Choice]
 """How a convolution runs in groups of so many images."""

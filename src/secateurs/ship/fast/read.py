@@ -2,28 +2,135 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from secateurs.registry import Registry
 from secateurs.ship.fast import trace
-from secateurs.ship.fast.fusing import fused
 from secateurs.ship.fast.operations import (
+    Add,
+    Cat,
+    Conv,
     Enter,
+    Gap,
     Gather,
+    Held,
     Leave,
+    Native,
+    Numbers,
     Outside,
     Planes,
+    Pool,
     Reference,
+    Scale,
+    Shape,
     Step,
+    Steps,
+    inputs,
     needed,
+    numbers,
+    planes_of,
 )
 from secateurs.ship.fast.trace import BATCH, Traced, plain
-from secateurs.ship.fast.values import Gap, Held, Native, Steps, planes_of
+
+# Operations joined: a batch norm goes into the weights, a sum and an activation into the end.
+
+
+def fused(steps: list[Step]) -> list[Step]:
+    """Batch norms multiplied into convolutions; additions and activations done where a convolution
+    ends.
+    """
+    ops = list(steps)
+    # One pair at a time: what was joined may join with the next.
+    while True:
+        joined = _join_one(ops)
+        if joined is None:
+            return ops
+        ops = joined
+
+
+def _join_one(ops: list[Step]) -> list[Step] | None:
+    uses: dict[str, int] = {}
+    for op in ops:
+        for name in inputs(op):
+            uses[name] = uses.get(name, 0) + 1
+    made = {op.to: i for i, op in enumerate(ops)}
+    for at, op in enumerate(ops):
+        # A value that somebody else reads, too, has to be there as it is.
+        names = [n for n in inputs(op) if n in made and uses[n] == 1]
+        for name in sorted(names, key=lambda n: -made[n]):
+            one = _joined(ops[made[name]], op)
+            if one is not None:
+                rest = [o for i, o in enumerate(ops) if i not in (at, made[name])]
+                # Where the second one stood: by then
+                # everything that it reads has been made.
+                return [*rest[: at - 1], one, *rest[at - 1 :]]
+    return None
+
+
+def _joined(first: Step, then: Step) -> Step | None:
+    """One operation instead of two, where there is such a one."""
+    # A tensor enters as flat as it is read.
+    match first, then:
+        # Behind an addition or an activation a factor
+        # can no longer go into the weights.
+        case Conv(), Scale() if first.added is None and not first.shape.on:
+            return _scaled(first, then)
+        case ((Conv() | Scale() | Add()), Scale()) if _only_shape(then) and not first.shape.on:
+            return replace(first, to=then.to, shape=then.shape)
+        case Scale(), Scale() if not first.shape.on:
+            scale = _product(first.scale, then.scale)
+            # No shift is 0, which stays 0; no scale is 1, which becomes the other one.
+            moved = None if first.shift is None else _product(first.shift, then.scale)
+            shift = _sum_if_any(moved, then.shift)
+            return replace(then, source=first.source, scale=scale, shift=shift)
+        case Enter(), Gather() if np.array_equal(then.index, np.arange(first.size)):
+            return replace(first, to=then.to)
+        case Conv(), Add() if first.added is None and not first.shape.on:
+            return _added(first, then)
+        case _:
+            return None
+
+
+def _scaled(conv: Conv, then: Scale) -> Conv:
+    scale = np.ones(len(conv.bias)) if then.scale is None else then.scale
+    weight = conv.weight * scale.reshape(-1, 1, 1, 1)
+    bias = conv.bias * scale + (0.0 if then.shift is None else then.shift)
+    return replace(conv, to=then.to, weight=weight, bias=bias, shape=then.shape)
+
+
+def _added(conv: Conv, then: Add) -> Conv | None:
+    # x + x reads the convolution twice, and only one of the two can become it.
+    if then.a == then.b:
+        return None
+    # a − conv: the convolution itself changes sign.
+    if then.b == conv.to and then.sign != 1.0:
+        conv = replace(conv, weight=conv.weight * then.sign, bias=conv.bias * then.sign)
+        return replace(conv, to=then.to, added=then.a, shape=then.shape)
+    # conv + α · other: the kernel adds without a factor.
+    if then.sign != 1.0:
+        return None
+    other = then.b if then.a == conv.to else then.a
+    return replace(conv, to=then.to, added=other, shape=then.shape)
+
+
+def _only_shape(op: Scale) -> bool:
+    return op.scale is None and op.shift is None
+
+
+def _product(a: Numbers | None, b: Numbers | None) -> Numbers | None:
+    return b if a is None else a if b is None else a * b
+
+
+def _sum_if_any(a: Numbers | None, b: Numbers | None) -> Numbers | None:
+    return b if a is None else a if b is None else a + b
+
 
 Rule: TypeAlias = Callable[..., Any]
 RULES: Registry[Rule] = Registry("fast rule")
@@ -62,8 +169,7 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
     for node in traced.nodes:
         reader.visit(node)
     outputs = tuple(
-        reader.leave(reader.env[o.name]) if isinstance(o, fx.Node) else o
-        for o in traced.outputs
+        reader.leave(reader.env[o.name]) if isinstance(o, fx.Node) else o for o in traced.outputs
     )
     return Steps(
         # What nobody needs goes first: as a second reader
@@ -71,9 +177,7 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
         steps=fused(needed(reader.steps, outputs)),
         planes=reader.planes,
         inputs=tuple(node.name for node in traced.inputs),
-        dims=tuple(
-            tuple(plain(node.meta["val"].shape))[1:] for node in traced.inputs
-        ),
+        dims=tuple(tuple(plain(node.meta["val"].shape))[1:] for node in traced.inputs),
         outputs=outputs,
         structure=traced.structure,
     )
@@ -105,9 +209,7 @@ class Reader:
         packed = self.traced.arguments[node.name]
         args, kwargs = plain(fx.node.map_aggregate(packed, self._known))
         values = [
-            leaf
-            for leaf in pytree.tree_leaves((args, kwargs))
-            if isinstance(leaf, Native | Held)
+            leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Native | Held)
         ]
         # Nothing here depends on the input, so it is
         # computed once, now, and not in every call.
@@ -130,26 +232,16 @@ class Reader:
         if not isinstance(leaf, fx.Node):
             return leaf
         symbolic = leaf.meta.get("val")
-        return (
-            plain(symbolic)
-            if isinstance(symbolic, torch.SymInt)
-            else self.env[leaf.name]
-        )
+        return plain(symbolic) if isinstance(symbolic, torch.SymInt) else self.env[leaf.name]
 
     def _constant(self, packed: Any) -> bool:
-        leaves = [
-            leaf for leaf in pytree.tree_leaves(packed) if isinstance(leaf, fx.Node)
-        ]
-        return not any(
-            isinstance(leaf.meta.get("val"), torch.SymInt | int) for leaf in leaves
-        )
+        leaves = [leaf for leaf in pytree.tree_leaves(packed) if isinstance(leaf, fx.Node)]
+        return not any(isinstance(leaf.meta.get("val"), torch.SymInt | int) for leaf in leaves)
 
     def _by_rule(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.target is torch.ops.aten.sym_size.int:
             raise Gap("a size")
-        if getattr(node.target, "__name__", "") == "getitem" and isinstance(
-            args[0], list | tuple
-        ):
+        if getattr(node.target, "__name__", "") == "getitem" and isinstance(args[0], list | tuple):
             return args[0][args[1]]
         self._check(node)
         if node.target not in RULES:
@@ -190,11 +282,7 @@ class Reader:
         return self._reference(value)
 
     def _reference(self, value: Any) -> Any:
-        return (
-            Reference(self.leave(value))
-            if isinstance(value, Native | Held)
-            else value
-        )
+        return Reference(self.leave(value)) if isinstance(value, Native | Held) else value
 
     # -- for the rules
     # --------------------------------------------------------------------------------------------
@@ -223,9 +311,7 @@ class Reader:
         if name not in self._entered:
             shape = tuple(plain(value.node.meta["val"].shape))
             if value.node.meta["val"].dtype != self.dtype:
-                raise Gap(
-                    f"{value.node.meta['val'].dtype} in a network of {self.dtype}"
-                )
+                raise Gap(f"{value.node.meta['val'].dtype} in a network of {self.dtype}")
             if not 2 <= len(shape) <= 4 or shape[0] != BATCH or 0 in shape:
                 raise Gap(f"an input of shape {shape}")
             self.planes[f"{name}:planes"] = planes_of(shape[1:])
@@ -267,7 +353,569 @@ def _functional(target: Any) -> Any:
     schema = getattr(target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return target
-    packet = getattr(
-        torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None
-    )
+    packet = getattr(torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None)
     return getattr(packet, target._overloadname, target)
+
+
+# Rules of activations, and of what does nothing in evaluation mode.
+
+
+def shaped(to: Reader, x: Any, shape: Shape) -> Native:
+    """An activation as an operation of its own; it is joined to what comes before it later."""
+    value = to.native(x)
+    return to.emit(Scale, value.dims, source=value.name, shape=shape)
+
+
+@runs(aten.relu.default, aten.relu_.default)
+def relu(to: Reader, x: Any) -> Native:
+    """max(x, 0)."""
+    return shaped(to, x, Shape(slope=0.0))
+
+
+@runs(aten.leaky_relu.default, aten.leaky_relu_.default)
+def leaky_relu(to: Reader, x: Any, slope: float = 0.01) -> Native:
+    """x where positive, slope · x elsewhere."""
+    return shaped(to, x, Shape(slope=float(slope)))
+
+
+@runs(
+    aten.hardtanh.default,
+    aten.hardtanh_.default,
+    aten.clamp.default,
+    aten.clamp_.default,
+)
+def clamp(to: Reader, x: Any, low: Any = None, high: Any = None) -> Native:
+    """Limits from 0 upward: ReLU, ReLU6."""
+    # The kernels know slopes below zero and a cap above, and no other limits.
+    if low != 0 or isinstance(high, Tensor) or (high is not None and high <= 0):
+        raise Gap(f"limits {low} and {high}")
+    return shaped(to, x, Shape(slope=0.0, cap=math.inf if high is None else float(high)))
+
+
+@runs(aten.relu6.default, aten.relu6_.default)
+def relu6(to: Reader, x: Any) -> Native:
+    """min(max(x, 0), 6)."""
+    return clamp(to, x, 0, 6.0)
+
+
+@runs(aten.clamp_min.default, aten.clamp_min_.default)
+def clamp_min(to: Reader, x: Any, low: Any) -> Native:
+    """max(x, 0)."""
+    return clamp(to, x, low)
+
+
+@runs(
+    aten.dropout.default,
+    aten.dropout_.default,
+    aten.feature_dropout.default,
+    aten.alpha_dropout.default,
+)
+def dropout(to: Reader, x: Any, p: float, train: bool) -> Native:
+    """Nothing in evaluation mode."""
+    if train and p > 0:
+        raise Gap("dropout in training mode")
+    return to.view(x)
+
+
+@runs(
+    aten.clone.default, aten.contiguous.default, aten.detach.default, aten.alias.default,
+    aten.detach_.default, aten._to_copy.default, aten.to.dtype, aten.to.dtype_layout,
+    aten.to.device, aten.positive.default,
+)  # fmt: skip
+def copy(to: Reader, x: Any, *_: Any, **__: Any) -> Native:
+    """The value itself: what changes the dtype never comes here."""
+    return to.view(x)
+
+
+# What several families of rules write.
+
+
+def pair(value: Any, flat: bool) -> tuple[int, int]:
+    """One number per side of a plane; a sequence is a plane of one row."""
+    sizes = tuple(value) if isinstance(value, list | tuple) else (value,) * (1 if flat else 2)
+    sizes = sizes * (2 - flat) if len(sizes) == 1 else sizes
+    return (1, sizes[0]) if flat else (sizes[0], sizes[1])
+
+
+def scaled(to: Reader, x: Any, scale: Any, shift: Any) -> Native:
+    """scale · x + shift, one of each per channel."""
+    value = to.native(x)
+    return to.emit(Scale, value.dims, source=value.name, scale=scale, shift=shift)
+
+
+# Rules of sums and products.
+
+
+@runs(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar)
+def add(to: Reader, a: Any, b: Any, alpha: float = 1) -> Native:
+    """a + α b."""
+    if _is_value(a) and _is_value(b):
+        return _sum(to, a, b, float(alpha))
+    value, other = (a, b) if _is_value(a) else (b, a)
+    shift = _per_channel(to, value, other) * (alpha if other is b else 1.0)
+    # α belongs to b: where b is the value and a the constant, it scales the value.
+    if other is a and alpha != 1:
+        return scaled(to, value, np.full(len(shift), float(alpha)), shift)
+    return scaled(to, value, None, shift)
+
+
+@runs(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar)
+def sub(to: Reader, a: Any, b: Any, alpha: float = 1) -> Native:
+    """a − α b."""
+    return add(to, a, b, alpha=-alpha)
+
+
+@runs(aten.mul.Tensor, aten.mul_.Tensor, aten.mul.Scalar)
+def mul(to: Reader, a: Any, b: Any) -> Native:
+    """A product with a constant per channel."""
+    if _is_value(a) and _is_value(b):
+        raise Gap("a product of two values")
+    value, other = (a, b) if _is_value(a) else (b, a)
+    return scaled(to, value, _per_channel(to, value, other), None)
+
+
+@runs(aten.div.Tensor, aten.div_.Tensor, aten.div.Scalar)
+def div(to: Reader, a: Any, b: Any) -> Native:
+    """A quotient by a constant per channel."""
+    if _is_value(b):
+        raise Gap("division by a value")
+    return scaled(to, a, 1.0 / _per_channel(to, a, b), None)
+
+
+@runs(aten.neg.default)
+def neg(to: Reader, a: Any) -> Native:
+    """−a."""
+    return mul(to, a, -1.0)
+
+
+def _sum(to: Reader, a: Any, b: Any, alpha: float) -> Native:
+    left, right = to.native(a), to.native(b)
+    if left.dims != right.dims:
+        raise Gap(f"a sum of {left.dims} and {right.dims}")
+    return to.emit(Add, left.dims, a=left.name, b=right.name, sign=alpha)
+
+
+def _is_value(x: Any) -> bool:
+    return not isinstance(x, int | float | Tensor)
+
+
+def _per_channel(to: Reader, value: Any, constant: Any) -> NDArray[np.float64]:
+    """A constant as one number per channel."""
+    dims = to.view(value).dims
+    full = torch.as_tensor(constant, dtype=torch.float64)
+    if full.ndim > len(dims) + 1 or not dims:
+        raise Gap("a constant with more dimensions than the value")
+    wide = torch.broadcast_shapes(full.shape, (1, *dims))  # type: ignore[no-untyped-call]
+    spread = full.expand(wide)
+    if tuple(spread.shape) != (1, *dims):
+        raise Gap("a constant that repeats the value")
+    rows = spread.reshape(dims[0], -1)
+    if not bool((rows == rows[:, :1]).all()):
+        raise Gap("a constant per position")
+    return numbers(rows[:, 0])
+
+
+# Rules of layers with weights: convolutions, linear layers, batch norms.
+
+
+@runs(aten.conv2d.default, aten.conv2d.padding, aten.conv1d.default, aten.conv1d.padding)
+def conv(
+    to: Reader,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Native:
+    """Convolutions of every stride, padding, dilation and group."""
+    if not isinstance(weight, Tensor) or isinstance(bias, Native):
+        raise Gap("a kernel that depends on the input")
+    value, flat = to.native(x), weight.ndim == 3
+    if len(value.dims) != weight.ndim - 1:
+        raise Gap("no batch dimension")
+    kernel = tuple(weight.shape[2:])
+    steps, spread = pair(stride, flat), pair(dilation, flat)
+    before, after = _padding(padding, kernel, spread, flat)
+    # A sequence is a plane of one row: one kernel serves both.
+    full = weight.unsqueeze(2) if flat else weight
+    size = [
+        (n + b + a - d * (k - 1) - 1) // s + 1
+        for n, b, a, d, k, s in zip(
+            planes_of(value.dims)[1:],
+            before,
+            after,
+            spread,
+            full.shape[2:],
+            steps,
+            strict=True,
+        )
+    ]
+    return to.emit(
+        Conv,
+        (len(full), size[1]) if flat else (len(full), *size),
+        source=value.name,
+        weight=numbers(full),
+        bias=np.zeros(len(full)) if bias is None else numbers(bias),
+        stride=steps,
+        padding=before,
+        dilation=spread,
+        groups=groups,
+    )
+
+
+def _padding(
+    padding: Any, kernel: tuple[int, ...], dilation: tuple[int, int], flat: bool
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    if padding == "valid":
+        padding = 0
+    if padding == "same":  # the odd one goes to the end
+        total = [d * (k - 1) for d, k in zip(dilation[-len(kernel) :], kernel, strict=True)]
+        total = [0, *total] if flat else total
+        return (total[0] // 2, total[1] // 2), (
+            total[0] - total[0] // 2,
+            total[1] - total[1] // 2,
+        )
+    before = pair(padding, flat)
+    before = (0, before[1]) if flat else before
+    return before, before
+
+
+@runs(aten.linear.default)
+def linear(to: Reader, x: Any, weight: Any, bias: Any = None) -> Native:
+    """A linear layer on features."""
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or isinstance(bias, Native):
+        raise Gap("a weight that depends on the input")
+    value = to.native(x)
+    if len(value.dims) != 1:
+        raise Gap("a linear layer on more than one feature dimension")
+    full = numbers(weight).reshape(*weight.shape, 1, 1)
+    shift = np.zeros(len(weight)) if bias is None else numbers(bias)
+    return to.emit(Conv, (len(weight),), source=value.name, weight=full, bias=shift)
+
+
+@runs(aten.addmm.default)
+def addmm(
+    to: Reader, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
+) -> Native:
+    """β b + α x W."""
+    if not isinstance(weight, Tensor) or not isinstance(bias, Tensor) or bias.ndim > 1:
+        raise Gap("a product of two values")
+    return linear(to, x, alpha * weight.t(), (beta * bias).expand(weight.shape[1]))
+
+
+@runs(aten.mm.default, aten.matmul.default)
+def matmul(to: Reader, x: Any, weight: Any) -> Native:
+    """x W."""
+    if not isinstance(weight, Tensor):
+        raise Gap("a product of two values")
+    return linear(to, x, weight.t() if weight.ndim == 2 else weight)
+
+
+@runs(aten.batch_norm.default)
+def batch_norm(
+    to: Reader,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    *_: Any,
+) -> Native:
+    """In evaluation mode one factor and one shift per channel."""
+    if training or not isinstance(mean, Tensor) or not isinstance(var, Tensor):
+        raise Gap("batch statistics")
+    # In float64: it is multiplied into the weights, and only the product is rounded.
+    factor = 1.0 / np.sqrt(numbers(var) + eps)
+    factor = factor if weight is None else factor * numbers(weight)
+    shift = -numbers(mean) * factor + (0.0 if bias is None else numbers(bias))
+    return scaled(to, x, factor, shift)
+
+
+# Rules of what only moves numbers: views, slices, shuffles, padding, concatenation.
+
+
+@runs(aten.cat.default)
+def cat(to: Reader, xs: Any, dim: int = 0) -> Native:
+    """Values after one another along the channels."""
+    values = [to.native(x) for x in xs]
+    dims = values[0].dims
+    if dim % (len(dims) + 1) != 1 or any(v.dims[1:] != dims[1:] for v in values):
+        raise Gap(f"a cat along dimension {dim}")
+    total = sum(v.dims[0] for v in values)
+    return to.emit(Cat, (total, *dims[1:]), sources=tuple(v.name for v in values))
+
+
+def moves(*operators: Any) -> None:
+    """Register operators that only move numbers: applied to positions, they say where each number
+    comes from.
+    """
+    for operator in operators:
+        runs(operator)(_moving(operator))
+
+
+def _moving(operator: Any) -> Callable[..., Any]:
+    def rule(to: Reader, x: Any, *args: Any, **kwargs: Any) -> Any:
+        value = to.view(x)
+        n = math.prod(value.dims)
+        places = torch.arange(n).reshape(value.dims) if value.index is None else value.index
+        try:
+            # torch's own operator moves the positions, so a rule cannot differ from it.
+            moved = operator(_positions(places, operator), *args, **kwargs)
+        except (RuntimeError, IndexError, NotImplementedError) as error:
+            raise Gap(str(error).splitlines()[0]) from error
+        if isinstance(moved, Tensor):
+            return _moved(value, moved)
+        return [_moved(value, one) for one in moved]
+
+    return rule
+
+
+def _positions(places: Tensor, operator: Any) -> Tensor:
+    """For both samples, from 1 on: zeros that the operator brings stay zero. Floats where it knows
+    no integers.
+    """
+    first = places + 1
+    second = torch.where(places < 0, 0, first + _SECOND)
+    both = torch.stack([first, second])
+    return both.double() if operator in _FLOATING else both
+
+
+def _moved(value: Native, both: Tensor) -> Native:
+    both = both.long()
+    if both.ndim < 2 or both.shape[0] != BATCH:
+        raise Gap("it mixes the samples of a batch")
+    index = both[0] - 1
+    # The second sample must take its numbers from the same places as the first.
+    same = torch.where(both[0] > 0, both[0] + _SECOND, 0)
+    if not bool((both[1] == same).all()) or bool((both[0] > _SECOND).any()) or index.numel() == 0:
+        raise Gap("it mixes the samples of a batch")
+    dims = tuple(index.shape)
+    if (
+        len(dims) <= 3
+        and math.prod(value.dims) == index.numel()
+        and _same_planes(value, dims, index)
+    ):
+        return Native(value.name, dims)
+    return Native(value.name, dims, index)
+
+
+def _same_planes(value: Native, dims: tuple[int, ...], index: Tensor) -> bool:
+    """Whether the result is the value itself under another name: same planes, same order."""
+    if value.index is not None or not bool(
+        (index.reshape(-1) == torch.arange(index.numel())).all()
+    ):
+        return False
+    channels, height, width = planes_of(value.dims)
+    return planes_of(dims)[0] == channels and (planes_of(dims)[1:] == (height, width))
+
+
+_SECOND = 2**40  # exact in float64
+# Operators that refuse integers: they move the positions as float64.
+_FLOATING = {
+    aten.upsample_nearest2d.vec,
+    aten.upsample_nearest1d.vec,
+    aten.pixel_shuffle.default,
+    aten.pad.default,
+    aten.channel_shuffle.default,
+}
+
+moves(
+    *(
+        aten.view.default,
+        aten.reshape.default,
+        aten.flatten.using_ints,
+        aten.unflatten.int,
+        aten._unsafe_view.default,
+    ),
+    *(
+        aten.permute.default,
+        aten.transpose.int,
+        aten.slice.Tensor,
+        aten.select.int,
+        aten.unsqueeze.default,
+    ),
+    *(
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.chunk.default,
+        aten.split.Tensor,
+    ),
+    *(
+        aten.split_with_sizes.default,
+        aten.split.default,
+        aten.narrow.default,
+        aten.flip.default,
+        aten.expand.default,
+    ),
+    *(
+        aten.channel_shuffle.default,
+        aten.pixel_shuffle.default,
+        aten.upsample_nearest2d.vec,
+        aten.repeat.default,
+    ),
+    *(
+        aten.upsample_nearest1d.vec,
+        aten.t.default,
+        aten.swapaxes.default,
+    ),
+)
+
+
+@runs(aten.pad.default)
+def pad(to: Reader, x: Any, sizes: Any, mode: str = "constant", value: float | None = None) -> Any:
+    """Zeros around, or cut away; other modes repeat what is there."""
+    if mode == "constant" and value not in (None, 0, 0.0):
+        raise Gap(f"padding with {value}")
+    return _moving(aten.pad.default)(to, x, sizes, mode, value)
+
+
+@runs(aten.constant_pad_nd.default)
+def constant_pad(to: Reader, x: Any, sizes: Any, value: float = 0) -> Any:
+    """Zeros around, or cut away; positions can say nothing of any other number."""
+    if value:
+        raise Gap(f"padding with {value}")
+    return _moving(aten.constant_pad_nd.default)(to, x, sizes)
+
+
+# Rules of pools: maxima and means over windows.
+
+
+@runs(aten.max_pool2d.default, aten.max_pool1d.default)
+def max_pool(
+    to: Reader,
+    x: Any,
+    kernel: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil: bool = False,
+) -> Native:
+    """The maximum over windows; padding is never chosen."""
+    value = to.native(x)
+    flat = len(value.dims) == 2
+    sides = _windows(value, kernel, stride or kernel, padding, dilation, ceil)
+    rows, columns = (_inside(*side) for side in sides)
+    return _pool(to, value, True, rows, columns, np.ones(len(rows) * len(columns)), flat)
+
+
+@runs(aten.avg_pool2d.default, aten.avg_pool1d.default)
+def avg_pool(
+    to: Reader,
+    x: Any,
+    kernel: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil: bool = False,
+    count_padding: bool = True,
+    divisor: int | None = None,
+) -> Native:
+    """The mean over windows, with torch's three ways of counting."""
+    value = to.native(x)
+    flat = len(value.dims) == 2
+    sides = _windows(value, kernel, stride or kernel, padding, 1, ceil)
+    rows, columns = (_inside(*side) for side in sides)
+    counts = [
+        # With `ceil` a window may reach beyond the
+        # padding, and torch does not count that.
+        [min(s + k, n + p) - s for s in starts]
+        if count_padding
+        else [int(e - s) for s, e, _ in _inside(*side)]
+        for side in sides
+        for starts, k, _, n, p in [side]
+    ]
+    full = (
+        np.outer(counts[0], counts[1])
+        if divisor is None
+        else np.full((len(rows), len(columns)), divisor)
+    )
+    return _pool(to, value, False, rows, columns, 1.0 / full.reshape(-1), flat)
+
+
+@runs(aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool1d.default)
+def adaptive_avg_pool(to: Reader, x: Any, size: Any) -> Native:
+    """The mean over windows that cover the plane."""
+    value = to.native(x)
+    flat = len(value.dims) == 2
+    wanted = (1, size[0]) if flat else tuple(size)
+    sizes = planes_of(value.dims)[1:]
+    rows, columns = (_cover(n, n if m is None else m) for n, m in zip(sizes, wanted, strict=True))
+    counts = np.outer(rows[:, 1] - rows[:, 0], columns[:, 1] - columns[:, 0])
+    return _pool(to, value, False, rows, columns, 1.0 / counts.reshape(-1), flat)
+
+
+@runs(aten.mean.dim)
+def mean(to: Reader, x: Any, dims: Any, keep: bool = False, **_: Any) -> Native:
+    """The mean over all positions."""
+    value = to.native(x)
+    n = len(value.dims) + 1
+    if n < 3 or sorted(d % n for d in dims) != list(range(2, n)):
+        raise Gap(f"a mean over dimensions {dims}")
+    whole = adaptive_avg_pool(to, value, (1,) * (n - 2))
+    return whole if keep else Native(whole.name, whole.dims[:1])
+
+
+def _windows(
+    value: Native, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+) -> list[tuple[list[int], int, int, int, int]]:
+    """Per side (starts, size, dilation, length, padding)."""
+    if len(value.dims) not in (2, 3):
+        raise Gap("a pool without a batch dimension")
+    flat = len(value.dims) == 2
+    sides = []
+    for side, n in enumerate(planes_of(value.dims)[1:]):
+        if flat and side == 0:
+            sides.append(([0], 1, 1, 1, 0))
+            continue
+        k, s, p, d = (pair(v, flat)[side] for v in (kernel, stride, padding, dilation))
+        sides.append(([o * s - p for o in range(_pool_size(n, k, s, p, d, ceil))], k, d, n, p))
+    return sides
+
+
+def _pool_size(n: int, k: int, s: int, p: int, d: int, ceil: bool) -> int:
+    space = n + 2 * p - d * (k - 1) - 1
+    size = (-(-space // s) if ceil else space // s) + 1
+    # The last window starts inside.
+    return size - 1 if ceil and (size - 1) * s >= n + p else size
+
+
+def _inside(starts: list[int], k: int, d: int, n: int, p: int) -> NDArray[np.int32]:
+    # The first step of a dilated window that lies inside the plane.
+    first = [s if s >= 0 else s + d * -(s // d) for s in starts]
+    return np.array(
+        [(f, min(s + d * (k - 1) + 1, n), d) for s, f in zip(starts, first, strict=True)],
+        dtype=np.int32,
+    )
+
+
+# From ⌊i n / m⌋ to ⌈(i + 1) n / m⌉, as torch has it: windows may overlap.
+def _cover(n: int, m: int) -> NDArray[np.int32]:
+    return np.array([(i * n // m, -(-(i + 1) * n // m), 1) for i in range(m)], dtype=np.int32)
+
+
+def _pool(
+    to: Reader,
+    value: Native,
+    maximum: bool,
+    rows: NDArray[np.int32],
+    columns: NDArray[np.int32],
+    factor: NDArray[np.float64],
+    flat: bool,
+) -> Native:
+    if bool((rows[:, 0] >= rows[:, 1]).any() or (columns[:, 0] >= columns[:, 1]).any()):
+        raise Gap("an empty window")
+    dims = (value.dims[0], len(columns)) if flat else (value.dims[0], len(rows), len(columns))
+    return to.emit(
+        Pool,
+        dims,
+        source=value.name,
+        maximum=maximum,
+        rows=rows,
+        columns=columns,
+        factor=factor,
+    )

@@ -2,6 +2,7 @@
 structure of outputs.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,24 +12,29 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from secateurs.channels import compact
 from secateurs.errors import (
     ArgumentError,
     CaptureError,
     ParameterError,
+    SecateursError,
     ShipError,
     UnsupportedOperation,
 )
 from secateurs.graph import Example
-from secateurs.graph.checking.answers import Run, answers_in_turn
-from secateurs.graph.example import Call, check_example
+from secateurs.graph.export import (
+    Call,
+    Renamed,
+    check_example,
+    nodes_in,
+    outputs_of,
+    rename_in_place,
+)
 from secateurs.graph.plain import plain_program
 from secateurs.graph.quiet import quietly
-from secateurs.graph.reading.aliasing import nodes_in
-from secateurs.graph.reading.outputs import outputs_of
-from secateurs.graph.renaming import Renamed, rename_in_place
+from secateurs.graph.spot_check import Run, answers_in_turn
 from secateurs.graph.untouched import keeping
-from secateurs.misfits import unworkable, without_values
-from secateurs.parameters import check_model
+from secateurs.parameters import check_model, unworkable, without_values
 from secateurs.random import generator
 
 BATCH = 2  # traced with two samples, so that a dimension of one is never taken for the batch
@@ -60,18 +66,14 @@ def arguments(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     tensors = [*found[0], *found[1].values()]
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
-            raise CaptureError(
-                f"the example holds a {type(tensor).__name__}; give tensors only."
-            )
+            raise CaptureError(f"the example holds a {type(tensor).__name__}; give tensors only.")
         if tensor.ndim == 0 or tensor.shape[0] == 0:
             raise CaptureError(
                 f"an example of shape {tuple(tensor.shape)} has no sample; "
                 "give a batch of at least one."
             )
     if not tensors:
-        raise CaptureError(
-            "the example is empty; give the tensors the model is called with."
-        )
+        raise CaptureError("the example is empty; give the tensors the model is called with.")
     return found
 
 
@@ -98,9 +100,7 @@ def check(model: nn.Module) -> None:
     """
     check_model(model)
     if model.training:
-        raise ArgumentError(
-            f"{type(model).__name__} is in training mode: call model.eval() first."
-        )
+        raise ArgumentError(f"{type(model).__name__} is in training mode: call model.eval() first.")
     bad = []
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if problem := without_values(tensor) or unworkable(tensor):
@@ -120,10 +120,7 @@ def trace(model: nn.Module, example: Example) -> Traced:
     untouched.
     """
     args, kwargs = arguments(example)
-    two = [
-        t[:1].detach().expand(BATCH, *t.shape[1:]).clone()
-        for t in (*args, *kwargs.values())
-    ]
+    two = [t[:1].detach().expand(BATCH, *t.shape[1:]).clone() for t in (*args, *kwargs.values())]
     args, kwargs = (
         tuple(two[: len(args)]),
         dict(zip(kwargs, two[len(args) :], strict=True)),
@@ -139,9 +136,7 @@ def trace(model: nn.Module, example: Example) -> Traced:
         program = program.run_decompositions({})
         renamed = rename_in_place(program.graph_module)
     if renamed is None:
-        raise UnsupportedOperation(
-            f"{type(model).__name__} changes values in place through views."
-        )
+        raise UnsupportedOperation(f"{type(model).__name__} changes values in place through views.")
     inputs, constants = _placeholders(program)
     structure = program.call_spec.out_spec
     # Buffers that the model writes come first; the user's outputs are the last ones.
@@ -219,9 +214,7 @@ def refuse_other(
 def refuse_mixing(model: nn.Module, example: Example) -> None:
     """Refuse a model that answers a sample in a batch otherwise than alone."""
     call = Call(*random_call(*arguments(example), BATCH))
-    alone = [
-        call.replaced([t[i : i + 1] for t in call.tensors]) for i in range(BATCH)
-    ]
+    alone = [call.replaced([t[i : i + 1] for t in call.tensors]) for i in range(BATCH)]
     runs = [Run(call=each, gradients=False) for each in (call, *alone)]
     many, *ones = answers_in_turn(model, runs, None)
     # A model that takes no batch mixes none.
@@ -256,14 +249,10 @@ def apart_by(ours: Tensor, theirs: Tensor) -> float:
     return gap / scale if scale else float(gap > 0)
 
 
-def _export(
-    model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tensor]
-) -> Any:
+def _export(model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tensor]) -> Any:
     """With a batch of any size where the model's code allows that, else of two."""
     auto = {0: torch.export.Dim.AUTO}
-    dynamic: Any = (
-        dict.fromkeys(kwargs, auto) if kwargs else tuple(auto for _ in args)
-    )
+    dynamic: Any = dict.fromkeys(kwargs, auto) if kwargs else tuple(auto for _ in args)
     problem: Exception | None = None
     for shapes in (dynamic, None):
         try:
@@ -317,9 +306,40 @@ def place(node: fx.Node) -> str:
     if not stack:
         return ""
     path, kind = stack[-1]
-    name = (
-        kind.rsplit(".", 1)[-1]
-        if isinstance(kind, str)
-        else getattr(kind, "__name__", "")
-    )
+    name = kind.rsplit(".", 1)[-1] if isinstance(kind, str) else getattr(kind, "__name__", "")
     return f"{path or 'the model itself'} ({name})"
+
+
+# The model without its dead channels, for the program to be made from.
+
+_log = logging.getLogger("secateurs.ship")
+
+
+def smaller(model: nn.Module, example: Example) -> nn.Module | None:
+    """The compacted model; None where no channel is dead, or where it cannot be compacted."""
+    if not any(_has_dead(parameter) for parameter in model.parameters()):
+        return None  # reading the graph takes seconds: most models have nothing dead
+    try:
+        small = compact(model, example)
+    # The program does without: code that cannot be copied or narrowed fails in many ways.
+    except (
+        SecateursError,
+        RuntimeError,
+        TypeError,
+        AttributeError,
+        KeyError,
+    ) as problem:
+        _log.info("%s is not compacted: %s", type(model).__name__, problem)
+        return None
+    account = small.compaction
+    return small if account.removed else None  # type: ignore[union-attr]
+
+
+@torch.no_grad()
+def _has_dead(weight: Tensor) -> bool:
+    """Whether a whole row or column of a layer is zero."""
+    if weight.ndim < 2:
+        return False
+    alive = (weight != 0).flatten(2) if weight.ndim > 2 else (weight != 0).unsqueeze(2)
+    rows, columns = alive.any(2).any(1), alive.any(2).any(0)
+    return not bool(rows.all()) or not bool(columns.all())

@@ -1,16 +1,16 @@
 """Sparse files: what is not zero, exact to the bit, in one safetensors file. The layout is in
 docs/format.md."""
 
-from secateurs.ship.files.load import (
+from secateurs.ship.files.read import (
+    SparseFile,
     check_file,
     is_sparse_file,
     load_sparse,
     notes_of,
+    read_sparse,
     unpack_sparse,
 )
-from secateurs.ship.files.read import SparseFile, read_sparse
-from secateurs.ship.files.sizes import FileSizes
-from secateurs.ship.files.write import save_sparse
+from secateurs.ship.files.write import FileSizes, save_sparse
 
 __all__ = [
     "FileSizes",

@@ -11,12 +11,56 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from secateurs.errors import SparseFileError
-from secateurs.pickles import conversion_of
-from secateurs.ship.files.honest import are_counts, is_shape, name_problem, short
-from secateurs.writing import replacing
+from secateurs.safefile import conversion_of, replacing
+
+# What may stand in the header of a file: names, shapes and numbers that can be trusted.
+
+LONGEST_NAME = 1024
+"""Characters of a tensor's name."""
+
+
+_MOST_DIMENSIONS = 32
+
+
+# Entries of a tensor: no machine holds them, and sums still fit 64 bits.
+_LARGEST = 1 << 48
+
+
+def name_problem(name: object) -> str:
+    """What is wrong with the name of a tensor; empty if nothing is."""
+    if not isinstance(name, str) or not name or name == "__metadata__":
+        return "is no name of a tensor"
+    if len(name) > LONGEST_NAME:
+        return f"is a name of {len(name)} characters; the most is {LONGEST_NAME}"
+    if not name.isprintable():
+        return "has characters that cannot be printed"
+    # Whoever unpacks tensors into files must not be led out of the folder.
+    parts = name.replace("\\", "/").split("/")
+    return "is a path out of its folder" if ".." in parts or parts[0] == "" else ""
+
+
+def is_shape(value: object) -> bool:
+    """Whether this is a list of sizes whose product stays below 2^48."""
+    # A zero counts as one: it must not hide sizes that no reader could multiply.
+    return are_counts(value) and math.prod(max(size, 1) for size in value) <= _LARGEST
+
+
+def are_counts(value: object) -> TypeGuard[list[int]]:
+    """Whether this is a short list of whole numbers from 0 to 2^48."""
+    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
+        return False
+    # `type`, because JSON's true is an int for isinstance.
+    return all(type(size) is int and 0 <= size <= _LARGEST for size in value)
+
+
+def short(name: object) -> str:
+    """A name as it can stand in a message."""
+    text = repr(name)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
 
 LONGEST = 100_000_000
 """Bytes of a header, as in safetensors itself."""
@@ -78,9 +122,7 @@ def header_of(
     return text + b" " * (-len(text) % 8)
 
 
-def write_file(
-    path: Path, header: bytes, parts: Iterable[bytes | memoryview]
-) -> None:
+def write_file(path: Path, header: bytes, parts: Iterable[bytes | memoryview]) -> None:
     """Write a container whole or not at all: to a temporary neighbour, synced, that then takes the
     name."""
     with replacing(path, error=SparseFileError) as part, part.open("wb") as file:
@@ -94,9 +136,7 @@ def read_bytes(path: Path) -> memoryview:
     try:
         return memoryview(path.read_bytes())
     except OSError as error:
-        raise SparseFileError(
-            f"{path} cannot be read: {error.strerror or error}."
-        ) from error
+        raise SparseFileError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def parse(blob: memoryview, path: Path) -> Container:
@@ -112,18 +152,12 @@ def parse(blob: memoryview, path: Path) -> Container:
     header = blob[8 : 8 + length]
     fields = json_object(bytes(header), f"{path}: the header")
     metadata = fields.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(
-        isinstance(v, str) for v in metadata.values()
-    ):
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise SparseFileError(f"{path}: the metadata are not a table of texts.")
     if len(fields) > MOST:
-        raise SparseFileError(
-            f"{path} names {len(fields)} tensors; the most is {MOST}."
-        )
+        raise SparseFileError(f"{path} names {len(fields)} tensors; the most is {MOST}.")
     data = blob[8 + length :]
-    entries = {
-        name: _entry(name, field, data, path) for name, field in fields.items()
-    }
+    entries = {name: _entry(name, field, data, path) for name, field in fields.items()}
     _check_tiling(fields, len(data), path)
     return Container(metadata=metadata, entries=entries, header=header)
 
@@ -137,9 +171,7 @@ def json_object(text: bytes, where: str) -> dict[str, Any]:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     # Brackets nested thousands deep end in a RecursionError.
     except (ValueError, RecursionError) as error:
-        raise SparseFileError(
-            f"{where} is not valid JSON ({str(error)[:120]})."
-        ) from None
+        raise SparseFileError(f"{where} is not valid JSON ({str(error)[:120]}).") from None
     if not isinstance(value, dict):
         raise SparseFileError(f"{where} is not a JSON object.")
     return value
@@ -158,9 +190,7 @@ def _entry(name: str, field: Any, data: memoryview, path: Path) -> Entry:
         )
     dtype, shape, offsets = field["dtype"], field["shape"], field["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _WIDTHS:
-        raise SparseFileError(
-            f"{path}: {short(name)} has the unknown dtype {short(dtype)}."
-        )
+        raise SparseFileError(f"{path}: {short(name)} has the unknown dtype {short(dtype)}.")
     if not is_shape(shape):
         raise SparseFileError(
             f"{path}: the shape of {short(name)} is no list of sizes below 2^48 entries."

@@ -1,18 +1,244 @@
 """What a sparse file says about its tensors: lines of JSON, checked one by one."""
 
+import hashlib
 import json
+import math
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from secateurs.errors import SparseFileError
-from secateurs.ship.files.checks import (
-    check_counts,
-    check_order,
-    checked_ties,
-    parsed,
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ParameterError, SparseFileError
+from secateurs.graph.ir import unwrapped
+from secateurs.parameters import check_model, without_values
+from secateurs.ship.files.coding import (
+    FULL,
+    KINDS,
+    NAMES,
+    BitWriter,
+    Coding,
+    Kind,
+    PlaceStreams,
+    split,
+    to_words,
+    write_places,
 )
-from secateurs.ship.files.line import Line, from_fields, to_fields
+from secateurs.ship.files.container import (
+    MOST,
+    are_counts,
+    header_of,
+    is_shape,
+    name_problem,
+    short,
+    size_of,
+)
+
+# One tensor of a sparse file: what its line in the description says, and whether that can be.
+
+ROUNDED = {"bf16": "BF16", "fp16": "F16", "int8": "I8"}
+"""Ways to store values shorter than they are, and the dtypes of the words then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One tensor: how many of its words are kept, how their places are written, and a digest of its
+    dense bytes.
+
+    `stored` is the dtype of the words: that of the tensor, or a shorter one it was rounded to; with
+    "I8" the line behind, which has no name, holds one float32 scale per row. `digest`: the first 16
+    hexadecimal digits of SHA-256.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    kept: int
+    digest: str
+    coding: Coding = field(default_factory=Coding)
+    stored: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the words as they are stored."""
+        return KINDS[self.stored or self.dtype]
+
+    @property
+    def size(self) -> int:
+        """How many words the dense tensor has."""
+        return math.prod(self.shape) * self.kind.per_entry
+
+    @property
+    def rows(self) -> int:
+        """How many rows the places are counted in; the first size, or 1."""
+        return self.shape[0] if self.shape and self.size else 1
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the dense tensor."""
+        return size_of(self.dtype, self.shape)
+
+
+def to_fields(line: Line) -> list[object]:
+    """The line as the JSON list that stands in the file."""
+    fields: list[object] = [
+        line.name,
+        line.dtype,
+        list(line.shape),
+        line.kept,
+        line.digest,
+        line.coding.k,
+    ]
+    # Fields at the end that say nothing are left out:
+    # descriptions of small models stay short.
+    if line.coding.grid is not None or line.stored:
+        fields.append(list(line.coding.grid or ()))
+    return [*fields, line.stored] if line.stored else fields
+
+
+def from_fields(fields: Any, path: Path) -> Line:
+    """The line of a JSON list; what cannot be is a SparseFileError with the file and the tensor."""
+    if not isinstance(fields, list) or not 6 <= len(fields) <= 8:
+        raise SparseFileError(
+            f"{path}: a line of the description has not six to eight fields: {short(fields)}."
+        )
+    name, dtype, shape, kept, digest, k = fields[:6]
+    grid: Any = fields[6] if len(fields) > 6 else []
+    stored: Any = fields[7] if len(fields) > 7 else ""
+    where = f"{path}: {short(name)}"
+    # Only scales have no name: they belong to the line before.
+    if name != "" and (problem := name_problem(name)):
+        raise SparseFileError(f"{where} {problem}.")
+    if not isinstance(dtype, str) or dtype not in KINDS or stored not in ("", *ROUNDED.values()):
+        raise SparseFileError(f"{where} has the unknown dtype {short(dtype)} {short(stored)}.")
+    if not is_shape(shape) or not isinstance(digest, str) or len(digest) != 16:
+        raise SparseFileError(
+            f"{where} has no honest shape or digest: {short(shape)}, {short(digest)}."
+        )
+    # A place below 2^48 never leaves a remainder of 48 bits.
+    if type(k) is not int or not FULL <= k < 48:
+        raise SparseFileError(f"{where} has places in the unknown coding {short(k)}.")
+    coding = Coding(k=k, grid=_grid(grid, where))
+    line = Line(
+        name=name,
+        dtype=dtype,
+        shape=tuple(shape),
+        kept=kept,
+        digest=digest,
+        coding=coding,
+        stored=stored,
+    )
+    _check_line(line, where)
+    return line
+
+
+def _grid(grid: Any, where: str) -> tuple[int, int] | None:
+    if grid == []:
+        return None
+    if not is_shape(grid) or len(grid) != 2:
+        raise SparseFileError(f"{where} has the impossible grid {short(grid)}.")
+    return grid[0], grid[1]
+
+
+def _check_line(line: Line, where: str) -> None:
+    area = line.size if line.coding.grid is None else math.prod(line.coding.grid)
+    fits = line.coding.grid is None or (
+        line.coding.grid[0] <= line.rows and line.coding.grid[1] * line.rows <= line.size
+    )
+    if not fits:
+        raise SparseFileError(
+            f"{where} {list(line.shape)} cannot hold the grid {line.coding.grid}."
+        )
+    if type(line.kept) is not int or not 0 <= line.kept <= area:
+        raise SparseFileError(f"{where} claims {short(line.kept)} kept entries of {area}.")
+    if line.coding.k == FULL and line.kept != area:
+        raise SparseFileError(f"{where} claims {line.kept} kept entries, and that all {area} are.")
+    if line.stored and (not KINDS[line.dtype].floating or KINDS[line.dtype].per_entry == 2):
+        raise SparseFileError(f"{where} of dtype {line.dtype} cannot be stored as {line.stored}.")
+
+
+# The lines of a description one by one: counts, order, scales and ties.
+
+STREAMS = ("masks", "quotients", "remainders", "tops", "rests")
+"""The parts of the data behind the description, in their order."""
+
+
+_LONGEST_LINE = 1 << 16
+
+
+def parsed(row: str, path: Path, what: str) -> Any:
+    if len(row) > _LONGEST_LINE:
+        raise SparseFileError(f"{path}: {what} of {len(row)} characters: {short(row)}.")
+    try:
+        return json.loads(row)
+    except (ValueError, RecursionError) as error:
+        raise SparseFileError(
+            f"{path}: {what} is not valid JSON ({str(error)[:80]}): {short(row)}."
+        ) from None
+
+
+def check_counts(counts: Any, path: Path) -> None:
+    # In this order only: a description has one spelling.
+    honest = isinstance(counts, dict) and list(counts) == ["streams", "lines", "ties"]
+    if not honest or not are_counts(counts["streams"]):
+        raise SparseFileError(
+            f"{path}: the description does not begin with the lengths of the streams."
+        )
+    if len(counts["streams"]) != len(STREAMS):
+        raise SparseFileError(
+            f"{path}: {len(counts['streams'])} streams are described, not {len(STREAMS)}."
+        )
+    for what in ("lines", "ties"):
+        if type(counts[what]) is not int or not 0 <= counts[what] <= MOST:
+            raise SparseFileError(
+                f"{path}: {short(counts[what])} {what} are described; the most is {MOST}."
+            )
+
+
+def check_order(lines: tuple[Line, ...], path: Path) -> None:
+    """Every name once, and a line without a name only as the scales of the one before it."""
+    seen: set[str] = set()
+    before: Line | None = None
+    for line in lines:
+        scaled = before is not None and before.stored == "I8"
+        if scaled != (line.name == ""):
+            raise SparseFileError(
+                f"{path}: the scales of {short(before.name if before else '')} are not behind it."
+            )
+        if (
+            scaled
+            and before is not None
+            and (line.dtype, line.shape, line.stored) != ("F32", (before.rows,), "")
+        ):
+            raise SparseFileError(
+                f"{path}: the scales of {short(before.name)} are not one float32 per row."
+            )
+        if line.name and line.name in seen:
+            raise SparseFileError(f"{path}: {short(line.name)} is described twice.")
+        seen.add(line.name)
+        before = line
+    if before is not None and before.stored == "I8":
+        raise SparseFileError(f"{path}: the scales of {short(before.name)} are missing.")
+
+
+def checked_ties(rows: Iterable[Any], lines: tuple[Line, ...], path: Path) -> dict[str, str]:
+    known = {line.name for line in lines if line.name}
+    ties: dict[str, str] = {}
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 2:
+            raise SparseFileError(f"{path}: a tie is no pair of names: {short(row)}.")
+        alias, first = row
+        if problem := name_problem(alias):
+            raise SparseFileError(f"{path}: {short(alias)} {problem}.")
+        if not isinstance(first, str) or first not in known or alias in known or alias in ties:
+            raise SparseFileError(f"{path}: {short(alias)} cannot be tied to {short(first)}.")
+        ties[alias] = first
+    return ties
+
 
 # A description may unpack to 64 KiB and 32 times its packed length.
 _FREE, _RATIO = (
@@ -47,11 +273,7 @@ def pack(described: Description) -> bytes:
     text = "\n".join([*map(_dumps, rows), described.about]).encode()
     # A text that packs better than a reader puts up with is stored as it is instead.
     packed = zlib.compress(text, 9)
-    return (
-        packed
-        if len(text) <= _FREE + _RATIO * len(packed)
-        else zlib.compress(text, 0)
-    )
+    return packed if len(text) <= _FREE + _RATIO * len(packed) else zlib.compress(text, 0)
 
 
 def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
@@ -65,10 +287,7 @@ def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
     rows = rest.split("\n", counts["lines"] + counts["ties"])
     if len(rows) != counts["lines"] + counts["ties"] + 1:
         raise SparseFileError(f"{path}: the description ends early.")
-    lines = tuple(
-        from_fields(parsed(row, path, "a line"), path)
-        for row in rows[: counts["lines"]]
-    )
+    lines = tuple(from_fields(parsed(row, path, "a line"), path) for row in rows[: counts["lines"]])
     check_order(lines, path)
     ties = checked_ties(
         (parsed(row, path, "a tie") for row in rows[counts["lines"] : -1]),
@@ -99,11 +318,157 @@ def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
                 )
         text = b"".join(parts).decode()
     except (zlib.error, UnicodeDecodeError) as error:
-        raise SparseFileError(
-            f"{path}: the description cannot be read ({error})."
-        ) from None
+        raise SparseFileError(f"{path}: the description cannot be read ({error}).") from None
     if not machine.eof:
         raise SparseFileError(f"{path}: the description is cut off.")
     # The streams begin right behind the description:
     # what was taken too much is given back.
     return text, fed - len(machine.unused_data)
+
+
+# The header of a sparse file and the SHA-256 sums in it: of all data, and of every tensor.
+
+FORMAT = "secateurs.sparse/1"
+"""What the metadata of a sparse file say it is."""
+
+
+def digest_of(name: str, tensor: Tensor) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of name, dtype, shape and dense bytes.
+
+    The seal over all data finds every damage; the digest says which tensor has it.
+    """
+    dtype = NAMES[tensor.dtype]
+    head = json.dumps([name, dtype, list(tensor.shape)], separators=(",", ":"), ensure_ascii=False)
+    # Name and shape are sealed with the values: tensors cannot change places unseen.
+    digest = hashlib.sha256(head.encode())
+    digest.update(to_words(tensor, KINDS[dtype]).data)
+    return digest.hexdigest()[:16]
+
+
+def seal_of(parts: Iterable[bytes | memoryview]) -> str:
+    """SHA-256 of all data."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def container_header(seal: str, length: int) -> bytes:
+    """The one spelling of the header of a sparse file."""
+    return header_of({"format": FORMAT, "sha256": seal}, {"sparse": ("U8", (length,))})
+
+
+class Streams:
+    """The five streams of the data, growing tensor by tensor."""
+
+    def __init__(self) -> None:
+        self.places = PlaceStreams(BitWriter(), BitWriter(), BitWriter())
+        # Huffman codes alone: exponents do not repeat in strings, and looking for strings takes
+        # most of the time.
+        self._tops = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
+        self._top_parts: list[bytes] = []
+        self._rests: list[bytes] = []
+
+    def add(self, name: str, tensor: Tensor, dtype: str, dense: Tensor) -> Line:
+        """Append a tensor of this dtype name; `dense` is what a reader will have."""
+        kind = KINDS[dtype]
+        words = to_words(tensor, kind)
+        mask = words != 0
+        rows = tensor.shape[0] if tensor.ndim and tensor.numel() else 1
+        coding = write_places(mask, rows, self.places)
+        # A dense tensor is not copied.
+        kept = words if mask.all() else np.compress(mask, words)
+        tops, rests = split(kept, kind)
+        self._top_parts.append(self._tops.compress(tops))
+        self._rests.append(rests)
+        own = NAMES[dense.dtype]
+        stored = "" if own == dtype else dtype
+        return Line(
+            name=name,
+            dtype=own,
+            shape=tuple(dense.shape),
+            kept=len(kept),
+            digest=digest_of(name, dense),
+            coding=coding,
+            stored=stored,
+        )
+
+    def done(self) -> list[bytes]:
+        """All five, in the order of the file."""
+        places = (self.places.masks, self.places.quotients, self.places.remainders)
+        tops = b"".join([*self._top_parts, self._tops.flush()])
+        return [*(place.done() for place in places), tops, b"".join(self._rests)]
+
+
+# The tensors of a model for a file: each once, with its other names, and nothing that has no bits
+# to store.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """`tensors` under their first names, in the model's order; `ties` maps every other name to the
+    first."""
+
+    tensors: dict[str, Tensor]
+    ties: dict[str, str]
+
+
+def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> Stored:
+    """What a file of this model holds: parameters and persistent buffers; everything wrong with
+    them in one error."""
+    if isinstance(model, nn.Module):
+        # The names of the plain model: a file made in a distributed run loads outside of it.
+        model = unwrapped(model).state_dict(keep_vars=True)
+    if not isinstance(model, Mapping):
+        check_model(model)
+    named = dict(model)
+    problems = [
+        f"{short(name)} {text}" for name, value in named.items() if (text := _problem(name, value))
+    ]
+    if len(named) > MOST:
+        problems.append(f"there are {len(named)} tensors; a file holds {MOST}")
+    if problems:
+        raise ParameterError(
+            f"{len(problems)} tensor(s) cannot be saved: {'; '.join(problems[:8])}."
+        )
+    first: dict[object, str] = {}
+    ties = {
+        name: first[_identity(name, value)]
+        for name, value in named.items()
+        if first.setdefault(_identity(name, value), name) != name
+    }
+    return Stored(tensors={n: v.detach() for n, v in named.items() if n not in ties}, ties=ties)
+
+
+def _identity(name: str, value: Tensor) -> object:
+    """Equal for two names of one tensor; two tensors without entries are never one."""
+    if not value.numel():
+        return name
+    return (
+        value.device,
+        # The address is not enough: a view of a part begins where the whole does.
+        value.data_ptr(),
+        value.shape,
+        value.stride(),
+        value.dtype,
+        value.is_conj(),
+        value.is_neg(),
+    )
+
+
+def _problem(name: object, value: object) -> str:
+    if text := name_problem(name):
+        return text
+    if not isinstance(value, Tensor):
+        return f"is a {type(value).__name__}, not a tensor: leave it out, or turn it into a buffer"
+    if problem := without_values(value):
+        return problem
+    if value.layout is not torch.strided or value.is_quantized:
+        return f"is {value.dtype} of layout {value.layout}: make it dense and plain first"
+    if value.dtype not in NAMES:
+        return f"has dtype {value.dtype}, which files do not know"
+    return (
+        ""
+        if is_shape(list(value.shape))
+        else f"has shape {tuple(value.shape)}, which files do not know"
+    )

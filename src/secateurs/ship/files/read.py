@@ -1,30 +1,167 @@
 """Reading a sparse file: first all that it claims is checked, then it is decoded tensor by
 tensor."""
 
+import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from secateurs.channels.verify import describe_, narrow_
 from secateurs.errors import SparseFileError
-from secateurs.ship.files.coding.bitstream import BitReader, UnaryReader
-from secateurs.ship.files.coding.places import (
+from secateurs.masks import from_torch_prune
+from secateurs.parameters import aliases, check_model
+from secateurs.registry import unknown
+from secateurs.ship.files.coding import (
     FULL,
+    KINDS,
+    NAMES,
+    BitReader,
     PlaceReaders,
+    UnaryReader,
+    Words,
+    claimed_bits,
+    join,
     read_places,
+    to_tensor,
+    to_words,
 )
-from secateurs.ship.files.coding.words import KINDS, Words, join, to_tensor
-from secateurs.ship.files.honest import short
-from secateurs.ship.files.line import Line
-from secateurs.ship.files.opened import Opened, about, open_sparse
-from secateurs.ship.files.rounding import spread
-from secateurs.ship.files.seals import digest_of
-from secateurs.ship.files.sizes import FileSizes
+from secateurs.ship.files.container import (
+    Container,
+    header_of,
+    parse,
+    read_bytes,
+    short,
+    write_file,
+)
+from secateurs.ship.files.description import (
+    FORMAT,
+    STREAMS,
+    Description,
+    Line,
+    container_header,
+    digest_of,
+    seal_of,
+    unpack,
+)
+from secateurs.ship.files.write import FileSizes, sizes_of, spread
+
+# A sparse file opened: all that it claims is checked, and nothing of it is decoded yet.
+
+# Dense bytes that any file may claim; more only in proportion to its own size.
+_ALWAYS = 1 << 30
+
+
+_PER_BYTE = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A sparse file whose claims have been checked, and of which nothing has been decoded yet."""
+
+    path: Path
+    described: Description
+    sizes: FileSizes
+    streams: tuple[memoryview, ...]
+    sealed: bool
+    """Whether the SHA-256 of the data is what the header says."""
+
+
+def open_sparse(path: Path, *, at_most: int | None = None) -> Opened:
+    """Check all that a sparse file claims."""
+    return opened_container(parse(read_bytes(path), path), path, at_most=at_most)
+
+
+def opened_container(held: Container, path: Path, *, at_most: int | None = None) -> Opened:
+    """The same for a container that has been read."""
+    data = _data(held, path)
+    described, taken = unpack(data, path)
+    # The header is compared as it is spelled, so that nothing can hide in it.
+    sealed = bytes(held.header) == container_header(seal_of([data]), len(data))
+    ends = np.cumsum([taken, *described.streams]).tolist()
+    if ends[-1] != len(data):
+        raise SparseFileError(
+            f"{path}: {len(data)} bytes of data are there, {ends[-1]} are described."
+        )
+    streams = tuple(data[start:end] for start, end in pairwise(ends))
+    sizes = sizes_of(path, described, header=8 + len(held.header) + taken)
+    opened = Opened(path=path, described=described, sizes=sizes, streams=streams, sealed=sealed)
+    _check_claims(opened, at_most)
+    return opened
+
+
+def is_sparse(held: Container) -> bool:
+    """Whether a container says it is a sparse file, of this or another version."""
+    return held.metadata.get("format", "").startswith(FORMAT.partition("/")[0])
+
+
+def _data(held: Container, path: Path) -> memoryview:
+    said = held.metadata.get("format", "")
+    if is_sparse(held) and said != FORMAT:
+        raise SparseFileError(
+            f"{path} has the format {short(said)}; this version reads {FORMAT!r}. Update secateurs."
+        )
+    if said != FORMAT or set(held.entries) != {"sparse"} or held.entries["sparse"].dtype != "U8":
+        raise SparseFileError(
+            f"{path} is no sparse file: its metadata do not say {FORMAT!r} with one entry 'sparse'."
+        )
+    return held.entries["sparse"].data
+
+
+def _check_claims(opened: Opened, at_most: int | None) -> None:
+    """What the lines claim must be what the streams hold, and no more than the file justifies."""
+    lines, path = opened.described.lines, opened.path
+    limit = max(_ALWAYS, _PER_BYTE * opened.sizes.bytes) if at_most is None else at_most
+    dense = 0
+    for line in lines:
+        dense += line.bytes
+        if dense > limit:
+            raise SparseFileError(
+                f"{path} claims over {limit:,} dense bytes, {short(line.name)} "
+                f"{list(line.shape)} among them. If you trust it, say how many it may: at_most=."
+            )
+    if not _honest(lines, dict(zip(STREAMS, map(len, opened.streams), strict=True))):
+        lengths = ", ".join(
+            f"{len(data)} of {name}" for name, data in zip(STREAMS, opened.streams, strict=True)
+        )
+        raise SparseFileError(f"{path}: {lengths} (bytes) are not what the tensors claim.")
+
+
+def _honest(lines: Sequence[Line], held: Mapping[str, int]) -> bool:
+    """Whether streams of these lengths can hold what the lines claim."""
+    bits = [claimed_bits(line.coding, line.kept, line.size, line.rows) for line in lines]
+    masks, quotients, remainders = ((sum(b[i] for b in bits) + 7) // 8 for i in range(3))
+    return (
+        held["masks"] == masks
+        # Only bounded: how long quotients are is known when they have been read.
+        and held["quotients"] <= quotients
+        and held["remainders"] == remainders
+        and held["rests"] == sum(line.kept * (line.kind.width - 1) for line in lines)
+        and 8 * held["tops"]
+        >= sum(line.kept for line in lines)  # a Huffman code takes a bit at least
+    )
+
+
+def about(opened: Opened) -> dict[str, Any]:
+    """Certificate, rounding and notes: JSON that nothing but the reader of this answer looks
+    into."""
+    try:
+        held = json.loads(opened.described.about)
+    except (ValueError, RecursionError):
+        held = None
+    kinds = {"certificate": dict, "rounding": dict, "notes": dict}
+    if not isinstance(held, dict) or any(not isinstance(held.get(key, {}), dict) for key in kinds):
+        raise SparseFileError(
+            f"{opened.path}: what is told beside the tensors is not a JSON object."
+        )
+    return {key: held.get(key, {}) for key in kinds}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +185,10 @@ class SparseFile:
     @property
     def state(self) -> dict[str, Tensor]:
         """The tensors under all their names, as in a state dict."""
-        return self.tensors | {
-            alias: self.tensors[first] for alias, first in self.ties.items()
-        }
+        return self.tensors | {alias: self.tensors[first] for alias, first in self.ties.items()}
 
 
-def read_sparse(
-    path: str | os.PathLike[str], *, at_most: int | None = None
-) -> SparseFile:
+def read_sparse(path: str | os.PathLike[str], *, at_most: int | None = None) -> SparseFile:
     """All of a file that `save_sparse` wrote: tensors, ties, certificate, notes, sizes.
 
     Args:
@@ -70,9 +203,7 @@ def read_sparse(
     opened = open_sparse(Path(path), at_most=at_most)
     tensors = decoded(opened)
     told = about(opened)
-    return SparseFile(
-        tensors=tensors, ties=opened.described.ties, sizes=opened.sizes, **told
-    )
+    return SparseFile(tensors=tensors, ties=opened.described.ties, sizes=opened.sizes, **told)
 
 
 def decoded(opened: Opened) -> dict[str, Tensor]:
@@ -97,9 +228,7 @@ def decoded(opened: Opened) -> dict[str, Tensor]:
 def _decoded(opened: Opened) -> Iterator[tuple[Line, Tensor]]:
     masks, quotients, remainders, packed, rests = opened.streams
     lines = opened.described.lines
-    readers = PlaceReaders(
-        BitReader(masks), UnaryReader(quotients), BitReader(remainders)
-    )
+    readers = PlaceReaders(BitReader(masks), UnaryReader(quotients), BitReader(remainders))
     tops, top, rest = (
         memoryview(_inflated(packed, sum(line.kept for line in lines), opened.path)),
         0,
@@ -110,13 +239,9 @@ def _decoded(opened: Opened) -> Iterator[tuple[Line, Tensor]]:
     for line in lines:
         end, last = top + line.kept, rest + line.kept * (line.kind.width - 1)
         try:
-            words = _words(
-                line, join(tops[top:end], rests[rest:last], line.kind), readers
-            )
+            words = _words(line, join(tops[top:end], rests[rest:last], line.kind), readers)
         except ValueError as error:
-            raise SparseFileError(
-                f"{opened.path}: {short(line.name)}: {error}."
-            ) from None
+            raise SparseFileError(f"{opened.path}: {short(line.name)}: {error}.") from None
         top, rest = end, last
         tensor = to_tensor(words, line.kind, line.shape)
         if waiting is not None:
@@ -152,9 +277,7 @@ def _inflated(data: memoryview, count: int, path: Path) -> bytes:
         # All bytes may be out before the end of the stream has been read.
         tail = b"" if machine.eof else machine.decompress(machine.unconsumed_tail, 1)
     except zlib.error as error:
-        raise SparseFileError(
-            f"{path}: the stream of top bytes is damaged ({error})."
-        ) from None
+        raise SparseFileError(f"{path}: the stream of top bytes is damaged ({error}).") from None
     if len(tops) + len(tail) != count or not machine.eof or machine.unused_data:
         raise SparseFileError(
             f"{path}: the stream of top bytes does not hold the {count} that are claimed."
@@ -168,3 +291,251 @@ def _finished(readers: PlaceReaders, path: Path) -> None:
             reader.finish()
     except ValueError as error:
         raise SparseFileError(f"{path}: {error}.") from None
+
+
+# Tensors of a file into a model: all that does not fit in one error, then values and, for
+# compacted models, smaller shapes.
+
+
+def check_fit(
+    model: nn.Module, state: Mapping[str, Tensor], path: Path, *, narrow: bool = False
+) -> None:
+    """One error for all that keeps these tensors out of the model; with `narrow` they may be
+    smaller than its own, and biases may be new."""
+    wanted, tied = model.state_dict(), aliases(model)
+    problems = _missing(wanted, tied, state)
+    for name, value in state.items():
+        if name in wanted:
+            problems += _misfit(name, wanted[name], value, narrow=narrow)
+        elif not (narrow and _is_free_bias(model, name)):
+            problems.append(unknown("tensor", name, wanted).rstrip("."))
+    problems += [
+        f"{alias!r} and {first!r} are one tensor in the model and differ in the file"
+        for alias, first in tied.items()
+        if {alias, first} <= state.keys() and not _same(state[alias], state[first])
+    ]
+    if problems:
+        more = f" and {len(problems) - 6} more" if len(problems) > 6 else ""
+        listed = "; ".join(sorted(problems)[:6])
+        raise SparseFileError(f"{path} does not fit {type(model).__name__}: {listed}{more}.")
+
+
+@torch.no_grad()
+def fill_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy the values; where a shape in the state is smaller, narrow the module to it first."""
+    wanted, tied = model.state_dict(), aliases(model)
+    fresh = {name for name in state if name not in wanted}
+    smaller = {
+        name: value
+        for name, value in state.items()
+        if name not in tied and (name in fresh or value.shape != wanted[name].shape)
+    }
+    if smaller:
+        _narrow_(model, smaller, fresh)
+    # Asked for again, since narrowing has put other tensors in their places.
+    for name, value in model.state_dict().items():
+        if name in state:
+            # Into the tensors that are there, so that ties
+            # and the references of others stay.
+            value.copy_(state[name])
+
+
+def _narrow_(model: nn.Module, smaller: Mapping[str, Tensor], fresh: set[str]) -> None:
+    """The shapes of a file are its architecture: modules take them over, with their attributes."""
+    convolutions = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
+    before = {module: len(module.weight) for module in convolutions if module.groups > 1}
+    narrow_(model, smaller, fresh)
+    for module, rows in before.items():  # compaction takes whole groups or none
+        module.groups = module.groups * len(module.weight) // rows
+    for owner in model.modules():
+        describe_(owner)
+
+
+def _missing(
+    wanted: Mapping[str, Tensor], tied: Mapping[str, str], state: Mapping[str, Tensor]
+) -> list[str]:
+    names = [
+        # A tied tensor need not be there twice: its first name is enough.
+        name
+        for name in wanted
+        if name not in state and tied.get(name) not in state
+    ]
+    return [f"it lacks {name!r}" for name in names]
+
+
+def _misfit(name: str, ours: Tensor, theirs: Tensor, *, narrow: bool) -> list[str]:
+    if ours.is_meta and not theirs.is_meta:
+        return [f"{name!r} is on the meta device: use model.to_empty(device='cpu') first"]
+    if ours.dtype != theirs.dtype:
+        types = f"{theirs.dtype} in the file and {ours.dtype} in the model"
+        return [f"{name!r} is {types}: convert the model first"]
+    if ours.shape == theirs.shape or (narrow and _fits_inside(theirs, ours)):
+        return []
+    return [f"{name!r} is {list(theirs.shape)} in the file and {list(ours.shape)} in the model"]
+
+
+def _fits_inside(small: Tensor, large: Tensor) -> bool:
+    sizes = zip(small.shape, large.shape, strict=False)
+    return small.ndim == large.ndim and all(0 < a <= b for a, b in sizes)
+
+
+def _is_free_bias(model: nn.Module, name: str) -> bool:
+    """Whether this is the bias of a module that has none: where compaction puts constants."""
+    path, _, leaf = name.rpartition(".")
+    owner = dict(model.named_modules()).get(path)
+    return leaf == "bias" and owner is not None and getattr(owner, "bias", 0) is None
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same bits; of tensors without values nothing is known yet."""
+    if a is b or a.is_meta:
+        return True
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    kind = KINDS[NAMES[a.dtype]]
+    return bool((to_words(a, kind) == to_words(b, kind)).all())
+
+
+# Files into models: sparse files, dense checkpoints and those of torch.nn.utils.prune, whole or
+# not at all.
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@overload
+def load_sparse(
+    path: str | os.PathLike[str], into: None = None, *, at_most: int | None = None
+) -> dict[str, Tensor]: ...
+@overload
+def load_sparse(
+    path: str | os.PathLike[str],
+    into: Model,
+    *,
+    at_most: int | None = None,
+    narrow: bool | None = None,
+) -> Model: ...
+
+
+def load_sparse(
+    path: str | os.PathLike[str],
+    into: nn.Module | None = None,
+    *,
+    at_most: int | None = None,
+    narrow: bool | None = None,
+) -> nn.Module | dict[str, Tensor]:
+    """Read a file into a model of the original class, under the original keys; or as a state dict.
+
+    Reads what `save_sparse` wrote, any dense safetensors checkpoint, and one saved while
+    `torch.nn.utils.prune` was active. A file of a compacted model narrows the modules of `into` to
+    the shapes in the file.
+
+    Args:
+        path: the file.
+        into: the model that gets the values, in place; it is returned. Without one a state dict is
+            returned.
+        at_most: how many dense bytes the file may unpack to; see `read_sparse`.
+        narrow: whether smaller shapes narrow the model; by default those of a sparse file do.
+
+    Whatever keeps the tensors out of the model is listed in one SparseFileError; then nothing has
+    changed.
+
+    >>> import tempfile
+    >>> from secateurs.ship import save_sparse
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = save_sparse(nn.Linear(2, 1), f"{folder}/layer.safetensors")
+    ...     load_sparse(f"{folder}/layer.safetensors", into=nn.Linear(2, 1))
+    Linear(in_features=2, out_features=1, bias=True)
+    """
+    path = Path(path)
+    if into is not None:
+        check_model(into)
+    held = parse(read_bytes(path), path)
+    if into is None:
+        return _state(held, path, at_most)
+    narrow = is_sparse(held) if narrow is None else narrow
+    # Before anything is decoded: what fits a model is no larger than it.
+    if is_sparse(held):
+        described = opened_container(held, path, at_most=at_most).described
+        check_fit(into, _claims(described), path, narrow=narrow)
+    # Checked again below with values: only then can tied tensors be compared.
+    state = _state(held, path, at_most)
+    check_fit(into, state, path, narrow=narrow)
+    fill_(into, state)
+    return into
+
+
+def check_file(path: str | os.PathLike[str], model: nn.Module) -> None:
+    """Raise what keeps a sparse file out of a model (meta device allowed); decode nothing."""
+    path = Path(path)
+    check_fit(model, _claims(open_sparse(path).described), path, narrow=True)
+
+
+def is_sparse_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says it is a sparse one; one that is no safetensors file is not."""
+    try:
+        return is_sparse(parse(read_bytes(Path(path)), Path(path)))
+    except SparseFileError:
+        return False
+
+
+def notes_of(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The notes of a safetensors file, sparse or not, without its tensors."""
+    path = Path(path)
+    held = parse(read_bytes(path), path)
+    return about(opened_container(held, path))["notes"] if is_sparse(held) else held.metadata
+
+
+def unpack_sparse(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    at_most: int | None = None,
+) -> Path:
+    """Write the dense safetensors file of a sparse one: tied tensors once, under their first names,
+    notes kept."""
+    file = read_sparse(path, at_most=at_most)
+    metadata = {"format": "pt"} | {key: text for key, text in file.notes.items() if key != "format"}
+    entries = {
+        name: (NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in file.tensors.items()
+    }
+    words = (to_words(tensor, KINDS[NAMES[tensor.dtype]]) for tensor in file.tensors.values())
+    write_file(Path(out), header_of(metadata, entries), (w.tobytes() for w in words))
+    return Path(out)
+
+
+def _state(held: Container, path: Path, at_most: int | None) -> dict[str, Tensor]:
+    """The tensors under all their names, whatever kind of file this is."""
+    if is_sparse(held):
+        opened = opened_container(held, path, at_most=at_most)
+        tensors = decoded(opened)
+        return tensors | {alias: tensors[first] for alias, first in opened.described.ties.items()}
+    if held.metadata.get("format", "").startswith("secateurs.masks"):
+        raise SparseFileError(f"{path} holds masks, not weights: read it with load_masks.")
+    dense = {name: _dense(name, held, path) for name in held.entries}
+    return (
+        # torch.nn.utils.prune keeps weight_orig and weight_mask instead of weight.
+        from_torch_prune(dense).state if any(name.endswith("_orig") for name in dense) else dense
+    )
+
+
+def _claims(described: Description) -> dict[str, Tensor]:
+    """Tensors without values, of the shapes and dtypes that a description claims."""
+    named = {line.name: line for line in described.lines if line.name}
+    named |= {alias: named[first] for alias, first in described.ties.items()}
+    return {
+        # On the meta device no memory is taken for what a file merely claims.
+        n: torch.empty(x.shape, dtype=KINDS[x.dtype].dtype, device="meta")
+        for n, x in named.items()
+    }
+
+
+def _dense(name: str, held: Container, path: Path) -> Tensor:
+    entry = held.entries[name]
+    if entry.dtype not in KINDS:
+        raise SparseFileError(f"{path}: {short(name)} has dtype {entry.dtype}, which is not read.")
+    dtype = KINDS[entry.dtype].dtype
+    # frombuffer refuses an empty buffer.
+    if not len(entry.data):
+        return torch.zeros(entry.shape, dtype=dtype)
+    # A copy that can be written to, which the bytes of the file cannot.
+    return torch.frombuffer(bytearray(entry.data), dtype=dtype).reshape(entry.shape)

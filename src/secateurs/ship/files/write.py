@@ -3,26 +3,276 @@
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+from rich.table import Table
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError
-from secateurs.paths import Certificate, StatisticalCertificate
-from secateurs.paths.certificates.keeping.record import FORMAT, state_hash
+from secateurs.certificates import Certificate, StatisticalCertificate, certify
+from secateurs.certificates.record import FORMAT, state_hash
+from secateurs.errors import ArgumentError, SecateursError
+from secateurs.printing import Printed
 from secateurs.registry import unknown
-from secateurs.ship.files.coding.words import NAMES
+from secateurs.ship.files.coding import NAMES
 from secateurs.ship.files.container import write_file
-from secateurs.ship.files.description import Description, pack
-from secateurs.ship.files.line import Line
-from secateurs.ship.files.rounding import VALUES, Rounded, rounded, what_changed
-from secateurs.ship.files.seals import container_header, seal_of
-from secateurs.ship.files.sizes import FileSizes, sizes_of
-from secateurs.ship.files.streams import Streams
-from secateurs.ship.files.tensors import Stored, stored_tensors
+from secateurs.ship.files.description import (
+    ROUNDED,
+    Description,
+    Line,
+    Stored,
+    Streams,
+    container_header,
+    pack,
+    seal_of,
+    stored_tensors,
+)
+
+# Values stored in fewer bits than they have, and what that does to the function.
+
+VALUES = ("exact", *ROUNDED)
+"""How `save_sparse` can store values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounded:
+    """A tensor as it is stored, with its scales per row ("int8" only), and as it will be read."""
+
+    stored: Tensor
+    scales: Tensor | None
+    restored: Tensor
+
+
+def rounded(name: str, tensor: Tensor, values: str) -> Rounded | None:
+    """A weight in fewer bits; None where it stays exact: biases, norms, integers, and what is as
+    short already.
+
+    "bf16" and "fp16" round to nearest, ties to even. "int8" stores w ≈ s·q with q in −127…127 and
+    one float32 scale s = max|w| / 127 per row, a row being an output of the layer.
+    """
+    if (
+        values == "exact"
+        or tensor.ndim < 2
+        or not tensor.is_floating_point()
+        or not tensor.numel()
+        # As short already. Float8 comes no further: torch cannot even ask whether it is finite.
+        or tensor.element_size() <= (1 if values == "int8" else 2)
+    ):
+        return None
+    # The extremes stand for all: they are NaN if any number is, and cost a fifth of asking each.
+    extremes = torch.stack(torch.aminmax(tensor))
+    if not bool(torch.isfinite(extremes).all()):
+        raise ArgumentError(
+            f"{name!r} has values that are not finite: save it with values='exact'."
+        )
+    if values == "int8":
+        return _int8(tensor)
+    short = torch.bfloat16 if values == "bf16" else torch.float16
+    # Rounding keeps the order: if the extremes stay finite, all do.
+    if not bool(torch.isfinite(extremes.to(short)).all()):
+        raise ArgumentError(
+            f"{name!r} has values up to {float(tensor.abs().max()):.3g}, too large for {values}: "
+            "use values='bf16'."
+        )
+    stored = tensor.to(short)
+    return Rounded(stored=stored, scales=None, restored=stored.to(tensor.dtype))
+
+
+def spread(stored: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """s·q per row, in float32, as the dtype of the tensor."""
+    return (stored.float() * scales.view(-1, *[1] * (stored.ndim - 1))).to(dtype)
+
+
+def _int8(tensor: Tensor) -> Rounded:
+    rows = tensor.float().flatten(1)
+    scales = rows.abs().amax(dim=1) / 127
+    # A row of zeros: any scale will do, but none that divides by zero.
+    scales[scales == 0] = 1.0
+    if _rounded_before(rows, scales):
+        scales = _same_again(rows, scales, tensor.dtype)
+    stored = _nearest(rows, scales).to(torch.int8).view(tensor.shape)
+    return Rounded(stored=stored, scales=scales, restored=spread(stored, scales, tensor.dtype))
+
+
+def _nearest(rows: Tensor, scales: Tensor) -> Tensor:
+    return (rows / scales[:, None]).round().clamp(-127, 127)
+
+
+def _rounded_before(rows: Tensor, scales: Tensor) -> bool:
+    """Whether these are weights that were read from such a file, as far as their quotients tell.
+
+    They are to come back as they are, but the largest of a row is 127 times a scale that dividing
+    by 127 need not give back.
+    """
+    # A few rows tell nearly always that they are not, for a thousandth of the time.
+    for part in (slice(0, 16), slice(None)):
+        quotients = rows[part] / scales[part, None]
+        if not bool((quotients - quotients.round()).abs_().max() < 1e-3):
+            return False
+    return True
+
+
+def _same_again(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of each scale and its neighbours the one that gives a row back, where one does."""
+    best = scales
+    wanted = rows.to(dtype)
+    open_ = (spread(_nearest(rows, scales), scales, dtype) != wanted).any(dim=1)
+    for end in (torch.inf, -torch.inf):
+        other = torch.nextafter(scales, torch.full_like(scales, end))
+        again = (spread(_nearest(rows, other), other, dtype) == wanted).all(dim=1)
+        best = torch.where(open_ & again, other, best)
+    return best
+
+
+def what_changed(
+    model: nn.Module | Mapping[str, Tensor],
+    changed: Mapping[str, tuple[Tensor, Tensor]],
+    *,
+    values: str,
+    example: Tensor | None,
+    radius: float | None,
+) -> dict[str, Any]:
+    """The largest change of a weight; with a model and inputs, a certificate of the change of the
+    outputs."""
+    differences = {name: _largest_change(a, b) for name, (a, b) in changed.items()}
+    worst = max(differences, key=lambda name: differences[name], default="")
+    facts: dict[str, Any] = {"values": values, "tensors": len(changed)}
+    facts |= {
+        "largest_change": differences.get(worst, 0.0),
+        "in": worst,
+        "certificate": None,
+    }
+    if isinstance(model, nn.Module) and example is not None:
+        facts |= _certified(model, {name: b for name, (_, b) in changed.items()}, example, radius)
+    return facts
+
+
+def _largest_change(before: Tensor, after: Tensor) -> float:
+    # A number and its rounding are within a factor of two of each other, or the rounding is zero:
+    # their difference is exact in their own dtype (Sterbenz), which saves two copies in float64.
+    if before.element_size() < 4:
+        before, after = before.double(), after.double()
+    return float((before - after).abs_().max())
+
+
+def _certified(
+    model: nn.Module,
+    restored: Mapping[str, Tensor],
+    example: Tensor,
+    radius: float | None,
+) -> dict[str, Any]:
+    """With a radius for every input of the balls, without one for these inputs and, by counting,
+    for fresh ones."""
+    other = deepcopy(model).eval()
+    named = dict(other.named_parameters(remove_duplicate=False)) | dict(other.named_buffers())
+    with torch.no_grad():
+        for name, value in restored.items():
+            named[name].copy_(value)
+    region: dict[str, Any] = (
+        {"data": example} if radius is None else {"around": example, "radius": radius}
+    )
+    try:
+        proven = certify(deepcopy(model).eval(), other, **region)
+    except SecateursError as error:
+        # The file is right all the same: say what is not known and why.
+        return {"not_certified": str(error)}
+    return {"certificate": json.loads(proven.to_json(boxes=False))}
+
+
+# How large a file is, what of it is header, and how that compares with the entropy of its zeros.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSizes(Printed):
+    """The sizes of a sparse file.
+
+    Attributes:
+        bytes: Of the whole file.
+        header: Those of them that are header and description.
+        entries, kept: Of all tensors, tied ones once.
+        dense_bytes: Of the same tensors, written densely.
+        entropy_bytes: (n·H(s) + Σ width·kept) / 8, the entropy of the zeros at the one sparsity s
+            of the file, drawn independently, and every kept value raw.
+    """
+
+    path: str
+    bytes: int
+    header: int
+    entries: int
+    kept: int
+    dense_bytes: int
+    entropy_bytes: float
+
+    @property
+    def compression(self) -> float:
+        """dense_bytes / bytes."""
+        return self.dense_bytes / self.bytes
+
+    @property
+    def of_entropy(self) -> float:
+        """bytes / entropy_bytes: below 1 where values take fewer bits than they have."""
+        return self.bytes / self.entropy_bytes if self.entropy_bytes else math.inf
+
+    @property
+    def sparsity(self) -> float:
+        """1 − kept / entries."""
+        return 1 - self.kept / self.entries if self.entries else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "compression": self.compression}
+
+    def to_json(self) -> str:
+        """The sizes as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def __rich__(self) -> Table:
+        table = Table(
+            "",
+            "bytes",
+            title=f"{self.path}: {self.kept:,} of {self.entries:,} entries kept",
+        )
+        table.columns[1].justify = "right"
+        table.add_row("written densely", f"{self.dense_bytes:,}")
+        table.add_row("this file", f"{self.bytes:,}")
+        table.add_row("of it header and description", f"{self.header:,}")
+        table.caption = f"{self.compression:.3g} times smaller"
+        return table
+
+
+def sizes_of(path: Path, described: Description, *, header: int) -> FileSizes:
+    """The sizes of the file with this description."""
+    lines = described.lines
+    named = [line for line in lines if line.name]
+    entries = sum(math.prod(line.shape) for line in named)
+    kept = sum(line.kept for line in lines if line.name)
+    return FileSizes(
+        path=str(path),
+        bytes=header + sum(described.streams),
+        header=header,
+        entries=entries,
+        kept=kept,
+        dense_bytes=sum(line.bytes for line in named),
+        entropy_bytes=_entropy_bits(lines) / 8,
+    )
+
+
+def _entropy_bits(lines: Iterable[Line]) -> float:
+    """n·H(s) + Σ width·kept over words; values count with the width they have in the model."""
+    counted = [
+        (line.size, line.kept, line.bytes // line.size * 8)
+        for line in lines
+        if line.name and line.size
+    ]
+    words, kept = sum(n for n, _, _ in counted), sum(k for _, k, _ in counted)
+    share = kept / words if words else 0.0
+    # 0 · log 0 counts as 0.
+    entropy = -sum(p * math.log2(p) for p in (share, 1 - share) if p > 0)
+    return words * entropy + sum(count * width for _, count, width in counted)
 
 
 class Provable(Protocol):
@@ -73,11 +323,7 @@ def save_sparse(
     if values not in VALUES:
         raise ArgumentError(unknown("way to store values", str(values), VALUES))
     state = stored_tensors(model)
-    short = {
-        n: r
-        for n, t in state.tensors.items()
-        if (r := rounded(n, t, values)) is not None
-    }
+    short = {n: r for n, t in state.tensors.items() if (r := rounded(n, t, values)) is not None}
     about = _about(certificate, notes)
     if certificate is not None:
         loaded = {
@@ -86,16 +332,12 @@ def save_sparse(
         }
         _check_certificate(about["certificate"], state.tensors, loaded, values)
     if short:
-        changed = {
-            name: (state.tensors[name], r.restored) for name, r in short.items()
-        }
+        changed = {name: (state.tensors[name], r.restored) for name, r in short.items()}
         about["rounding"] = what_changed(
             model, changed, values=values, example=example, radius=radius
         )
     described, streams = _encoded(state, short)
-    text = json.dumps(
-        about, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    text = json.dumps(about, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     packed = pack(replace(described, about=text))
     header = _sealed([packed, *streams])
     write_file(Path(path), header, [packed, *streams])
@@ -106,18 +348,14 @@ def _sealed(parts: list[bytes]) -> bytes:
     return container_header(seal_of(parts), sum(map(len, parts)))
 
 
-def _encoded(
-    state: Stored, short: Mapping[str, Rounded]
-) -> tuple[Description, list[bytes]]:
+def _encoded(state: Stored, short: Mapping[str, Rounded]) -> tuple[Description, list[bytes]]:
     streams, lines = Streams(), list[Line]()
     for name, tensor in state.tensors.items():
         brief = short.get(name)
         if brief is None:
             lines.append(streams.add(name, tensor, NAMES[tensor.dtype], tensor))
             continue
-        lines.append(
-            streams.add(name, brief.stored, NAMES[brief.stored.dtype], brief.restored)
-        )
+        lines.append(streams.add(name, brief.stored, NAMES[brief.stored.dtype], brief.restored))
         # A line without a name, right behind the tensor it belongs to.
         if brief.scales is not None:
             lines.append(streams.add("", brief.scales, "F32", brief.scales))

@@ -1,16 +1,122 @@
 """The local engine: clean worker processes on this machine, each with its own threads."""
 
+import multiprocessing
+import os
+import signal
+import threading
 from collections import Counter
+from collections.abc import Iterator
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.forkserver import ensure_running
+from queue import SimpleQueue
 from time import monotonic, sleep
 from typing import Any
 
 from secateurs.errors import StoreError
+from secateurs.study.config import Run
 from secateurs.study.driver import Sweep
-from secateurs.study.engines.processes import Server, Worker
-from secateurs.study.engines.worker import Tools
-from secateurs.study.keeping.leases import Lease
-from secateurs.study.runs import Run
+from secateurs.study.engines.worker import Tools, main
+from secateurs.study.leases import Lease
+
+# Worker processes as the driver sees them, and the server that makes them in a moment.
+
+
+class Server:
+    """The server that forks clean workers from itself: nothing of the driver is inherited.
+
+    It imports torch once, which takes seconds, on a loaded machine many. Until then a start of
+    a worker would block the driver, signals would wait, and so the driver asks `ready` first.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.context = multiprocessing.get_context("forkserver")
+        # Loaded once by the server: every worker that it forks has torch at once.
+        self.context.set_forkserver_preload(["secateurs.study.stages"])
+        with _threads(threads):
+            ensure_running()
+        self.waiting = threading.Thread(target=self._wait, daemon=True)
+        self.waiting.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker can be had in a moment."""
+        return not self.waiting.is_alive()
+
+    def end(self) -> None:
+        """End a server that is still importing; one that is ready ends with the driver."""
+        pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+        if pid is not None and not self.ready:
+            os.kill(pid, signal.SIGKILL)
+
+    def _wait(self) -> None:
+        """Until a first process has come and gone."""
+        first = self.context.Process(target=_nothing, daemon=True)
+        try:
+            first.start()
+            first.join()
+        except (OSError, EOFError):
+            return  # the server was ended; who needs it starts another
+
+
+def _nothing() -> None:
+    """The work of a process that only shows that processes can be had."""
+
+
+class Worker:
+    """One worker process as the driver sees it."""
+
+    def __init__(self, name: str, tools: Tools, context: ForkServerContext) -> None:
+        self.pipe, theirs = context.Pipe()
+        self.name = name
+        self.lease: Lease | None = None
+        self.process: ForkServerProcess = context.Process(
+            target=main, args=(theirs, tools), daemon=True
+        )
+        with _threads(tools.threads):
+            self.process.start()
+        # While we hold their end, too, the pipe does not break when the worker dies.
+        theirs.close()
+        self.idle = self.late = False
+        self.heard = monotonic()
+
+    def order(self, *message: Any) -> None:
+        """Send an order; a dead worker is noticed elsewhere."""
+        try:
+            self.pipe.send(message)
+        except OSError:
+            return
+
+    def end(self) -> None:
+        """End the process, frozen or not."""
+        # SIGKILL, since a frozen process hears nothing else.
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+class _threads:
+    """The number of threads in the environment of a process that is being started: libraries read
+    it at import.
+    """
+
+    NAMES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __enter__(self) -> None:
+        self.before = {name: os.environ.get(name) for name in self.NAMES}
+        os.environ.update(dict.fromkeys(self.NAMES, str(self.count)))
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self.before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
 
 TICK = 0.2
 """Seconds between two looks at the clocks."""
@@ -71,15 +177,11 @@ class _Driver:
 
     def _staff(self) -> None:
         """As many workers as asked for and useful, and work for the idle ones."""
-        busy = sum(
-            worker.lease is not None and not worker.late for worker in self.workers
-        )
+        busy = sum(worker.lease is not None and not worker.late for worker in self.workers)
         present = sum(not worker.late for worker in self.workers)
         if not self.sweep.stop:
             # No more workers than there are runs left.
-            for _ in range(
-                min(max(1, self.how.workers), self.sweep.board.unfinished) - present
-            ):
+            for _ in range(min(max(1, self.how.workers), self.sweep.board.unfinished) - present):
                 self.started += 1
                 name = f"worker {self.started}"
                 self.workers.append(Worker(name, self.tools, self.server.context))
@@ -108,9 +210,7 @@ class _Driver:
 
     def _listen(self) -> None:
         pipes: dict[Any, Worker] = {worker.pipe: worker for worker in self.workers}
-        ends: dict[Any, Worker] = {
-            worker.process.sentinel: worker for worker in self.workers
-        }
+        ends: dict[Any, Worker] = {worker.process.sentinel: worker for worker in self.workers}
         # Messages and deaths wake us; without any the
         # clocks are looked at all the same.
         ready = wait([*pipes, *ends], timeout=TICK)
@@ -233,3 +333,122 @@ class _Driver:
         for worker in busy:
             self.sweep.give_back(worker.lease.key)  # type: ignore[union-attr]
         return True
+
+
+# The simplest engine: the runs of a study in this process, one after the other.
+
+
+def drive_in_process(sweep: Sweep) -> None:
+    """Run the study in this process, one run after the other."""
+    # Imported when a study runs: the command line reads rows without it.
+    import torch
+
+    from secateurs.study.measure import Bench
+    from secateurs.study.stages import perform
+    from secateurs.study.work import Interrupted
+
+    how, threads = sweep.how, torch.get_num_threads()
+    bench = Bench(device=how.device, save_every=how.save_every, metrics=sweep.study.metrics)
+    torch.set_num_threads(how.threads)
+    try:
+        while (given := sweep.next("this process")) is not None:
+            held, run = given
+            # A run seeds torch's own generator: the caller's numbers go on as if
+            # nothing had been.
+            with torch.random.fork_rng():
+                try:
+                    sweep.finish(held, perform(run, bench, HereDesk(sweep, held, run)))
+                except Interrupted:
+                    sweep.give_back(held.key)
+    finally:
+        torch.set_num_threads(threads)
+
+
+class HereDesk:
+    """A desk in the driver's own process."""
+
+    def __init__(self, sweep: Sweep, held: Lease, run: Run) -> None:
+        self.sweep, self.held, self.names = sweep, held, sweep.blobs(run)
+
+    def get(self, purpose: str) -> bytes | None:
+        """The bytes under this purpose, checked by their hash."""
+        name = self.names.get(purpose)
+        return None if name is None else self.sweep.store.artefacts.get(name)
+
+    def put(self, purpose: str, blob: bytes) -> str:
+        """Write the file and remember its name."""
+        name = self.names[purpose] = self.sweep.store.artefacts.put(blob)
+        # The row names the final weights: both enter the store in one transaction.
+        if purpose != "weights":
+            self.sweep.hold(self.held, purpose, name)
+        return name
+
+    def tell(self, **news: Any) -> None:
+        """Pass news on."""
+        self.sweep.tell(self.held.key, **news)
+
+    def stopping(self) -> bool:
+        """Whether a signal came."""
+        return bool(self.sweep.stop)
+
+
+# A run on a node of a cluster: done in a thread, whose checkpoints and row travel as they come.
+
+
+def perform_there(
+    run: Run, blobs: dict[str, bytes], metrics: Any, options: dict[str, Any]
+) -> Iterator[Any]:
+    """On a node: do the run in a thread, and yield what it leaves as it comes."""
+    import torch
+
+    from secateurs.study.measure import Bench
+    from secateurs.study.stages import perform
+
+    torch.set_num_threads(options["threads"])
+    out: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+    desk = _Desk(blobs, out)
+    bench = Bench(device=options["device"], save_every=options["save_every"], metrics=metrics)
+
+    def work() -> None:
+        try:
+            out.put(("row", perform(run, bench, desk)))
+        except BaseException as error:  # to be raised where Ray sees it
+            out.put(("error", error))
+
+    # In a thread of its own, so that this generator can
+    # yield checkpoints while the run goes on.
+    threading.Thread(target=work, daemon=True).start()
+    while True:
+        what, value = out.get()
+        if what == "error":
+            raise value
+        if what == "row":
+            yield "row", (value, desk.blobs.get("weights") if value.weights else None)
+            return
+        yield what, value
+
+
+class _Desk:
+    """A desk whose checkpoints travel."""
+
+    def __init__(self, blobs: dict[str, bytes], out: "SimpleQueue[tuple[str, Any]]") -> None:
+        self.blobs, self.out = blobs, out
+
+    def get(self, purpose: str) -> bytes | None:
+        """The bytes that came with the task, or were made here."""
+        return self.blobs.get(purpose)
+
+    def put(self, purpose: str, blob: bytes) -> str:
+        """Send the bytes on; final weights travel with the row."""
+        self.blobs[purpose] = blob
+        if purpose != "weights":
+            self.out.put(("held", (purpose, blob)))
+        return purpose
+
+    def tell(self, **news: Any) -> None:
+        """Pass news on."""
+        self.out.put(("news", news))
+
+    def stopping(self) -> bool:
+        """A cluster's tasks are cancelled, not asked."""
+        return False

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from secateurs.study.config import How, Run
 from secateurs.study.driver import Sweep
-from secateurs.study.engines.here import HereDesk
-from secateurs.study.how import How
-from secateurs.study.keeping.leases import Lease
-from secateurs.study.pipeline.bench import Bench
-from secateurs.study.pipeline.desk import Interrupted, Memory
-from secateurs.study.pipeline.perform import perform
-from secateurs.study.runs import Run
+from secateurs.study.engines.local import HereDesk
+from secateurs.study.leases import Lease
+from secateurs.study.measure import Bench
+from secateurs.study.stages import perform
+from secateurs.study.work import Interrupted, Memory
 from secateurs.train import Ranks
 
 
@@ -46,17 +45,11 @@ def follow(how: How, metrics: Any) -> None:
 def joined(how: How, metrics: Any) -> Bench:
     """Meet the other ranks; the bench that knows our place among them."""
     ranks = Ranks.here()
-    on_gpu = how.device.startswith("cuda") or (
-        not how.device and torch.cuda.is_available()
-    )
+    on_gpu = how.device.startswith("cuda") or (not how.device and torch.cuda.is_available())
     dist.init_process_group("nccl" if on_gpu else "gloo")
     torch.set_num_threads(how.threads)
-    device = (
-        f"cuda:{ranks.rank % torch.cuda.device_count()}" if on_gpu else how.device
-    )
-    return Bench(
-        device=device, save_every=how.save_every, metrics=metrics, ranks=ranks
-    )
+    device = f"cuda:{ranks.rank % torch.cuda.device_count()}" if on_gpu else how.device
+    return Bench(device=device, save_every=how.save_every, metrics=metrics, ranks=ranks)
 
 
 def _perform(sweep: Sweep, bench: Bench, held: Lease, run: Run) -> None:
@@ -76,11 +69,7 @@ def _perform(sweep: Sweep, bench: Bench, held: Lease, run: Run) -> None:
 def _bytes(sweep: Sweep, run: Run) -> dict[str, bytes]:
     """What the run needs, for ranks that do not see the store."""
     names, artefacts = sweep.blobs(run), sweep.store.artefacts
-    return {
-        purpose: artefacts.get(name)
-        for purpose, name in names.items()
-        if artefacts.fits(name)
-    }
+    return {purpose: artefacts.get(name) for purpose, name in names.items() if artefacts.fits(name)}
 
 
 def _told(what: list[Any]) -> Any:

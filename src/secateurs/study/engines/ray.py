@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from secateurs.errors import MissingExtra, StoreError
+from secateurs.study.config import Run
 from secateurs.study.driver import Sweep
-from secateurs.study.engines.there import perform_there
-from secateurs.study.keeping.leases import Lease
-from secateurs.study.runs import Run
+from secateurs.study.engines.local import perform_there
+from secateurs.study.leases import Lease
 
 TICK = 0.2
 """Seconds between two looks at signals."""
@@ -83,9 +83,7 @@ class _Driver:
 
     def _staff(self) -> None:
         """As many tasks as the cluster has room for."""
-        room = self.sweep.how.workers or int(
-            self.ray.cluster_resources().get("CPU", 1)
-        )
+        room = self.sweep.how.workers or int(self.ray.cluster_resources().get("CPU", 1))
         # At least one, even on a cluster that reports no processor.
         while len(self.tasks) < max(1, room):
             given = self.sweep.next("ray")
@@ -95,9 +93,7 @@ class _Driver:
             self.tasks.append(
                 Task(
                     held,
-                    self.remote.remote(
-                        run, self._blobs(run), self.metrics, self.options
-                    ),
+                    self.remote.remote(run, self._blobs(run), self.metrics, self.options),
                 )
             )
         if not self.tasks:
@@ -136,9 +132,7 @@ class _Driver:
         else:
             self.tasks.remove(task)
             row, weights = value
-            name = (
-                None if weights is None else self.sweep.store.artefacts.put(weights)
-            )
+            name = None if weights is None else self.sweep.store.artefacts.put(weights)
             self.sweep.finish(held, replace(row, weights=name))
 
     def _lost(self, task: Task, why: str) -> None:
@@ -147,8 +141,6 @@ class _Driver:
         self.deaths[key] += 1
         self.sweep.tell(key, event="died", text=why)
         if self.deaths[key] >= self.sweep.how.deaths:
-            self.sweep.fail(
-                key, f"lost {self.deaths[key]} times without getting further: {why}"
-            )
+            self.sweep.fail(key, f"lost {self.deaths[key]} times without getting further: {why}")
         else:
             self.sweep.give_back(key)

@@ -38,25 +38,18 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return _value(inner[0], value, where)
     if origin is Literal:
         if not isinstance(value, str) or value not in inner:
-            raise ValueError(
-                f"{where} is {_words(value)}, none of {', '.join(inner)}"
-            )
+            raise ValueError(f"{where} is {_words(value)}, none of {', '.join(inner)}")
         return value
     if is_dataclass(hint) and isinstance(hint, type):
         return _built(hint, value, where)
     if origin is tuple:
         if not isinstance(value, list):
             raise ValueError(f"{where} is {_words(value)} instead of a list")
-        return tuple(
-            _value(inner[0], entry, f"{where}[{i}]") for i, entry in enumerate(value)
-        )
+        return tuple(_value(inner[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
     if origin is Mapping:
         if not isinstance(value, Mapping):
             raise ValueError(f"{where} is {_words(value)} instead of named values")
-        return {
-            key: _value(inner[1], entry, f"{where}.{key}")
-            for key, entry in value.items()
-        }
+        return {key: _value(inner[1], entry, f"{where}.{key}") for key, entry in value.items()}
     # A whole number is a number, too: JSON and SQLite write 1.0 as they like.
     if not isinstance(value, (int, float) if hint is float else hint):
         raise ValueError(f"{where} is {_words(value)} instead of {_NAMES[hint]}")

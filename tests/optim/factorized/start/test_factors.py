@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from secateurs.errors import ArgumentError, ParameterError, UnknownNameError
-from secateurs.optim.factorized.factors.maths import product
-from secateurs.optim.factorized.factors.penalty import is_balanced
-from secateurs.optim.factorized.start.init import INITS, Start, factorize
-from secateurs.optim.factorized.start.spread import kurtosis, spreads
-from secateurs.optim.factorized.start.truncated import (
+from secateurs.optim.factorized.maths import is_balanced, product
+from secateurs.optim.factorized.start import (
     FLOOR,
+    INITS,
     SIGMA_REFERENCE,
-)
-from secateurs.optim.factorized.start.truncated_normal import (
+    Start,
+    factorize,
+    kurtosis,
+    spreads,
     truncated_normal,
     truncated_variance,
 )
@@ -26,9 +26,7 @@ N = 100_000
 
 def start(depth=3, sigma=0.1, shape=(N,), weight=None, **options):
     weight = (
-        torch.randn(shape, generator=torch.Generator().manual_seed(1))
-        if weight is None
-        else weight
+        torch.randn(shape, generator=torch.Generator().manual_seed(1)) if weight is None else weight
     )
     return Start(
         weight=weight,
@@ -46,8 +44,7 @@ def test_every_rule_gives_finite_factors_reproducibly(name, depth, dtype):
     weight = torch.randn(5, 6, generator=torch.Generator().manual_seed(2)).to(dtype)
     kept = weight.clone()
     first, second = (
-        factorize(name, start(depth, shape=(5, 6), weight=weight)).factors
-        for _ in range(2)
+        factorize(name, start(depth, shape=(5, 6), weight=weight)).factors for _ in range(2)
     )
     assert torch.equal(first, second)
     assert first.shape == (depth, 5, 6)
@@ -86,9 +83,7 @@ def test_an_empty_interval_lowers_epsilon_and_says_so(name, sigma):
     started = factorize(name, start(3, sigma, name="'conv.bias'"))
     assert "epsilon lowered" in started.note
     assert "conv.bias" in started.note
-    assert (
-        pytest.approx(1 / 28) == SIGMA_REFERENCE
-    )  # a layer of 784 inputs, as on MNIST
+    assert pytest.approx(1 / 28) == SIGMA_REFERENCE  # a layer of 784 inputs, as on MNIST
     floor = sigma * FLOOR / SIGMA_REFERENCE
     assert float(started.factors.abs().min()) >= floor ** (1 / 3) * (1 - 1e-5)
 
@@ -108,9 +103,7 @@ def test_erratum_the_deviations_that_the_two_readings_leave(name, layers):
     """LeNet-300-100 at D = 3: one reading keeps about σ_w, the other half of it."""
     for inputs, expected in zip((784, 300, 100), layers, strict=True):
         sigma = inputs**-0.5
-        assert relative_deviation(name, sigma, 3) == pytest.approx(
-            expected, abs=0.006
-        )
+        assert relative_deviation(name, sigma, 3) == pytest.approx(expected, abs=0.006)
         weight = product(factorize(name, start(3, sigma)).factors.double()) / sigma
         # |w| ≤ 8σ_w: the mean of w²/σ_w² over N draws has a deviation below 8/√N times its root.
         assert float(weight.square().mean()) == pytest.approx(
@@ -133,12 +126,8 @@ def test_erratum_just_above_the_empty_interval_all_weights_are_of_one_size(depth
     assert float(weight.min()) > 2.99e-3
     assert float(weight.max()) < 3.21e-3
     # Bounded by 3.2e-3, so the mean of squares over N draws is known to 1e-4.
-    assert float(weight.square().mean()) ** 0.5 / sigma == pytest.approx(
-        1.94, abs=0.01
-    )
-    assert relative_deviation("dwf-as-printed", sigma, depth) == pytest.approx(
-        1.94, abs=0.01
-    )
+    assert float(weight.square().mean()) ** 0.5 / sigma == pytest.approx(1.94, abs=0.01)
+    assert relative_deviation("dwf-as-printed", sigma, depth) == pytest.approx(1.94, abs=0.01)
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 7])
@@ -161,10 +150,7 @@ def test_the_rule_for_wide_layers_keeps_the_deviation_of_784_inputs(depth, sigma
 @pytest.mark.parametrize("depth", [2, 3, 4])
 def test_the_rule_for_wide_layers_is_the_usual_one_up_to_784_inputs(depth):
     def both(sigma):
-        return [
-            factorize(name, start(depth, sigma)).factors
-            for name in ("dwf", "dwf-wide")
-        ]
+        return [factorize(name, start(depth, sigma)).factors for name in ("dwf", "dwf-wide")]
 
     assert torch.equal(*both(1 / 28))
     assert torch.equal(*both(0.1))
@@ -193,9 +179,7 @@ def test_truncated_numbers_have_the_exact_variance_and_symmetric_signs():
 @pytest.mark.parametrize("name", sorted(set(INITS.names()) - {"pretrained"}))
 def test_matched_variance(name, depth):
     sigma = 1 / 28
-    weight = product(
-        factorize(name, start(depth, sigma, match_variance=True)).factors.double()
-    )
+    weight = product(factorize(name, start(depth, sigma, match_variance=True)).factors.double())
     error = math.sqrt((kurtosis(weight[None]) - 1) / N)
     assert float(weight.square().mean()) == pytest.approx(sigma**2, rel=5 * error)
 
@@ -247,9 +231,7 @@ def test_spread_of_a_bias_is_that_of_its_layer():
 
 
 def test_errors():
-    with pytest.raises(
-        UnknownNameError, match="no initialisation 'dfw'. Did you mean 'dwf'"
-    ):
+    with pytest.raises(UnknownNameError, match="no initialisation 'dfw'. Did you mean 'dwf'"):
         factorize("dfw", start(shape=(2,)))
     with pytest.raises(ArgumentError, match="sigma=0"):
         factorize("dwf", start(sigma=0.0, shape=(2,)))

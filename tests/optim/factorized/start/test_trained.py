@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from secateurs.optim import Factorized, FactorizedSGD
-from secateurs.optim.factorized.start.trained import SIGMAS, _excess, looks_trained
+from secateurs.optim.factorized.start import SIGMAS, _excess, looks_trained
 
 INITS = [
     *(nn.init.kaiming_uniform_, nn.init.kaiming_normal_, nn.init.xavier_uniform_),
@@ -73,10 +73,7 @@ def test_a_trained_model_is_warned_about(make, caplog):
     model = trained()
     make(model.named_parameters())
     (record,) = caplog.records
-    assert (
-        "'0.weight'" in record.getMessage()
-        and "init='pretrained'" in record.getMessage()
-    )
+    assert "'0.weight'" in record.getMessage() and "init='pretrained'" in record.getMessage()
 
 
 def test_a_few_steps_are_seen_by_the_gradient_they_leave(caplog):
@@ -99,9 +96,7 @@ def test_a_named_start_is_silent(init, caplog):
     before = model[0].weight.detach().clone()
     FactorizedSGD(model.named_parameters(), init=init)
     assert not caplog.records
-    assert torch.allclose(before, model[0].weight, atol=1e-6) == (
-        init == "pretrained"
-    )
+    assert torch.allclose(before, model[0].weight, atol=1e-6) == (init == "pretrained")
 
 
 def test_the_default_start_is_dwf_and_a_fresh_model_is_silent(caplog):

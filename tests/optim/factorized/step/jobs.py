@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from secateurs.optim import factorized
-from secateurs.optim.factorized.factors import foreach as batched
-from secateurs.optim.factorized.factors.layout import Item
-from secateurs.optim.factorized.factors.layouts import Stacked
-from secateurs.optim.factorized.factors.maths import Job, Rule
-from secateurs.optim.factorized.step import compiled as fused
-from secateurs.optim.factorized.step import one_by_one as apart
-from secateurs.optim.factorized.step.block import move_
+from secateurs.optim.factorized import compiled as fused
+from secateurs.optim.factorized import layouts as batched
+from secateurs.optim.factorized import step as apart
+from secateurs.optim.factorized.compiled import move_
+from secateurs.optim.factorized.layouts import Item, Stacked
+from secateurs.optim.factorized.maths import Job, Rule
 
 KERNEL = fused.kernel()  # built once per machine and kept
 RULES = {
@@ -32,8 +31,7 @@ def jobs(depth, dtype, rule, sizes=SIZES, scale=1.0):
     for size in sizes:
         factors = torch.randn(depth, size, generator=generator, dtype=dtype) * scale
         factors[:, ::3] = (
-            torch.randn(depth, len(factors[0, ::3]), generator=generator, dtype=dtype)
-            * 1e-4
+            torch.randn(depth, len(factors[0, ::3]), generator=generator, dtype=dtype) * 1e-4
         )
         momenta = (
             torch.randn(depth, size, generator=generator, dtype=dtype) * scale
@@ -81,33 +79,33 @@ def by_layout(made):
         Stacked(depth=len(job.factors)).step_([item], flush=True)
 
 
-# Every way to move the factors of a parameter, by the module that has it. A new way inherits the
-# laws of `test_compiled.py` by an entry here; without one a test fails.
+# Every way to move the factors of a parameter, by the module or class that has it. A new way
+# inherits the laws of `test_compiled.py` by an entry here; without one a test fails.
 WAYS = {
-    "step.block": by_kernel,
-    "step.one_by_one": one_by_one,
-    "factors.foreach": lambda made: batched.step_(made, flush=True),
-    "factors.layouts": by_layout,
+    "compiled.Block": by_kernel,
+    "step.Mover": one_by_one,
+    "layouts": lambda made: batched.step_(made, flush=True),
+    "layouts.Stacked": by_layout,
 }
 # These have an arithmetic of their own, and oracles of their own in `factors/test_layouts.py` and
-# `factors/test_sharing.py`; `route` only chooses among the ways, `layout` is their protocol.
+# `factors/test_sharing.py`; `Route` only chooses among the ways, `Layout` is their protocol.
 OTHERS = {
-    "factors.lean_layout",
-    "factors.plain_layout",
-    "factors.shared",
-    "factors.layout",
-    "step.route",
+    "layouts.Layout",
+    "layouts.Lean",
+    "layouts.Plain",
+    "layouts.Shared",
+    "step.Route",
 }
 
 
 def modules_with_a_step():
-    """The modules of the two folders that define a `step_`."""
-    root = Path(factorized.__file__).parent
-    for folder in ("factors", "step"):
-        for path in (root / folder).glob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.FunctionDef) and node.name == "step_":
-                    yield f"{folder}.{path.stem}"
+    """The modules and classes of the folder that define a `step_`."""
+    for path in Path(factorized.__file__).parent.glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        for place in (tree, *classes):
+            if any(isinstance(n, ast.FunctionDef) and n.name == "step_" for n in place.body):
+                yield path.stem if place is tree else f"{path.stem}.{place.name}"
 
 
 def run(way, made):

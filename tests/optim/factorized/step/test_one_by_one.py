@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from optim.factorized.step.jobs import RULES, assert_close, jobs, run
-from secateurs.optim.factorized.factors.maths import product, step
-from secateurs.optim.factorized.step import one_by_one as apart
+from secateurs.optim.factorized import step as apart
+from secateurs.optim.factorized.maths import product, step
 
 
 @pytest.mark.parametrize("size", [1, 64, 65, 128, 200])
@@ -13,10 +13,8 @@ def test_apart_moves_a_large_parameter_in_pieces(size, monkeypatch):
     monkeypatch.setattr(apart, "PIECE", 64)
     made = next(jobs(3, torch.float64, RULES["heavy"], sizes=(size,)))
     expected = step(made.factors, made.momenta, made.grad, made.rule)
-    run("step.one_by_one", [made])
-    for found, wanted in zip(
-        (made.factors, made.momenta, made.weight), expected, strict=True
-    ):
+    run("step.Mover", [made])
+    for found, wanted in zip((made.factors, made.momenta, made.weight), expected, strict=True):
         assert_close(found, wanted)
 
 

@@ -10,14 +10,10 @@ import torch
 from torch import nn
 
 from secateurs.optim import FactorizedSGD
-from secateurs.optim.factorized.factors.layouts import Shared, Stacked
-from secateurs.optim.factorized.factors.lean_layout import Lean
-from secateurs.optim.factorized.factors.plain_layout import Plain
-from secateurs.optim.factorized.step import compiled as fused
+from secateurs.optim.factorized import compiled as fused
+from secateurs.optim.factorized.layouts import Lean, Plain, Shared, Stacked
 
-needs_kernel = pytest.mark.skipif(
-    fused.kernel() is None, reason="no C++ compiler on this machine"
-)
+needs_kernel = pytest.mark.skipif(fused.kernel() is None, reason="no C++ compiler on this machine")
 
 
 def net(dtype=torch.float32):
@@ -38,18 +34,15 @@ def push(model, optimizer, steps=1, frozen=()):
     for seed in range(steps):
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in model.named_parameters():
-            drawn = torch.randn(
-                parameter.shape, generator=generator, dtype=torch.float64
-            ).to(parameter.dtype)
+            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(
+                parameter.dtype
+            )
             parameter.grad = None if name in frozen else drawn
         optimizer.step()
 
 
 def same(one, other):
-    return all(
-        torch.equal(a, b)
-        for a, b in zip(one.parameters(), other.parameters(), strict=True)
-    )
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 def test_a_route_is_kept_from_step_to_step():
@@ -124,14 +117,8 @@ def mixed(model):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_one_broken_gradient_stops_every_layout(group, value):
     model = net()
-    optimizer = FactorizedSGD(
-        mixed(model), lr=0.1, generator=torch.Generator().manual_seed(0)
-    )
-    layouts = [
-        type(optimizer.layout(g, p))
-        for g in optimizer.param_groups
-        for p in g["params"]
-    ]
+    optimizer = FactorizedSGD(mixed(model), lr=0.1, generator=torch.Generator().manual_seed(0))
+    layouts = [type(optimizer.layout(g, p)) for g in optimizer.param_groups for p in g["params"]]
     assert layouts == [Lean, Shared, Plain, Stacked]
     push(model, optimizer, 2)
     weights, state = (
@@ -141,13 +128,9 @@ def test_one_broken_gradient_stops_every_layout(group, value):
     optimizer.param_groups[group]["params"][0].grad.view(-1)[-1] = value
     optimizer.step()
     assert [s.parameters for s in optimizer.skipped] == [(str(group),)]
-    assert all(
-        torch.equal(weights[name], w) for name, w in model.state_dict().items()
-    )
+    assert all(torch.equal(weights[name], w) for name, w in model.state_dict().items())
     after = optimizer.state_dict()["state"]
-    assert all(
-        torch.equal(state[i][key], after[i][key]) for i in state for key in state[i]
-    )
+    assert all(torch.equal(state[i][key], after[i][key]) for i in state for key in state[i])
 
 
 def test_a_gradient_too_large_for_its_norm_is_no_broken_one():
@@ -170,36 +153,27 @@ def test_precisions_side_by_side_in_one_step():
     optimizer.step()
     assert all(
         torch.equal(a, b)
-        for a, b in zip(
-            before, (*first.parameters(), *second.parameters()), strict=True
-        )
+        for a, b in zip(before, (*first.parameters(), *second.parameters()), strict=True)
     )
     second.bias.grad[0] = 1.0
     optimizer.step()
     assert all(
         (a != b).any()
-        for a, b in zip(
-            before, (*first.parameters(), *second.parameters()), strict=True
-        )
+        for a, b in zip(before, (*first.parameters(), *second.parameters()), strict=True)
     )
 
 
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize("depth", [2, 3, 4])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_state_is_d_factors_and_d_momenta_and_nothing_more(
-    fused, depth, momentum
-):
+def test_the_state_is_d_factors_and_d_momenta_and_nothing_more(fused, depth, momentum):
     model = net()
     optimizer = made(model, depth=depth, momentum=momentum, fused=fused)
     push(model, optimizer, 3)
     numbers = sum(p.numel() for p in model.parameters())
     tensors = [t for state in optimizer.state.values() for t in state.values()]
     bytes_held = sum(
-        {
-            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
-            for t in tensors
-        }.values()
+        {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()
     )
     assert bytes_held == 4 * numbers * depth * (2 if momentum else 1)
 

@@ -45,9 +45,7 @@ def main():
     keep("lenet-5-bf16", model, values="bf16")
     state = {}
     for seed in range(12):
-        state |= {
-            f"{seed}.{name}": value for name, value in random_state(seed).items()
-        }
+        state |= {f"{seed}.{name}": value for name, value in random_state(seed).items()}
     keep("many-dtypes", state)
 
 

@@ -1,0 +1,231 @@
+"""The result of `certify`: a bound, a fact beside it, and all that was assumed."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from rich.table import Table
+from torch import Tensor
+
+from secateurs.certificates.domain import Domain
+from secateurs.certificates.margins import Region, certified
+from secateurs.certificates.problem import Problem
+from secateurs.certificates.record import (
+    FORMAT,
+    Worth,
+    boxes_of,
+    domain_record,
+    fits,
+    networks_of,
+    packed,
+    versions,
+    worth,
+    write_whole,
+)
+from secateurs.certificates.statistical import StatisticalCertificate
+from secateurs.errors import ArgumentError
+
+COVERED = "float64 arithmetic of the certificate and both networks' own evaluation"
+"""What `rounding=True` covers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """‖f(x) − g(x)‖ ≤ `bound` for every x of the domain; a fact found by search stands beside it as
+    `lower_bound`.
+
+    Attributes:
+        bound: Over all boxes, in `norm` over the outputs.
+        per_output: The same per output, in the shape of one answer.
+        balls, lower_balls: Both per box.
+        method: The one that gives the bound.
+        bounds: Every method's own.
+        skipped: Which methods could not serve, and why.
+        options: What was asked for.
+        states: Hashes of all weights of both networks when this was proved.
+        assumptions: What was assumed and what was checked.
+    """
+
+    bound: float
+    per_output: Tensor = field(repr=False)
+    lower_bound: float
+    lower_per_output: Tensor = field(repr=False)
+    worst_input: Tensor = field(repr=False)
+    balls: Tensor = field(repr=False)
+    lower_balls: Tensor = field(repr=False)
+    norm: float
+    method: str
+    bounds: dict[str, float]
+    skipped: dict[str, str]
+    assumptions: tuple[str, ...]
+    domain: str
+    rounding: str
+    statistical: StatisticalCertificate | None = None
+    problem: Problem | None = field(default=None, repr=False, compare=False)
+    region: Domain | None = field(default=None, repr=False, compare=False)
+    per_box: Tensor = field(repr=False)
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
+    states: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def worth(self) -> Worth:
+        """The bound beside the outputs' range and margins."""
+        return worth(self.bound, self.lower_bound, self.per_box, self.problem, self.region)
+
+    @property
+    def verdict(self) -> str:
+        """What the bound is worth, in words: how many predictions it keeps, or "vacuous"."""
+        return self.worth.text
+
+    @property
+    def tightness(self) -> float:
+        """bound / lower_bound ≥ 1; the truth lies between. Infinite where nothing was found, 1
+        where both are 0.
+        """
+        return ratio(self.bound, self.lower_bound)
+
+    def certified_share(
+        self,
+        data: Any,
+        labels: Tensor | None = None,
+        *,
+        radius: float | None = None,
+        clip: tuple[float, float] | None = None,
+        whole_ball: bool = False,
+    ) -> float:
+        """The share of inputs whose predicted class the change provably cannot alter; see
+        `certified`.
+        """
+        kept = self.certified(data, labels, radius=radius, clip=clip, whole_ball=whole_ball)
+        return float(kept.double().mean())
+
+    def certified(
+        self,
+        data: Any,
+        labels: Tensor | None = None,
+        *,
+        radius: float | None = None,
+        clip: tuple[float, float] | None = None,
+        whole_ball: bool = False,
+    ) -> Tensor:
+        """Per input: does every deviation within the bound leave its class? With labels: and is
+        that class right?
+
+        Class c of f at x is safe when for each other class j the change of the logit difference f_c
+        − f_j stays below the margin f_c(x) − f_j(x). The change is bounded over this certificate's
+        domain, which must hold x (balls whose centres are the inputs are matched one to one), or
+        with `radius` over an own ball around each input. `whole_ball` asks another thing: that g
+        answers c at every point of the ball.
+        """
+        if self.problem is None or self.region is None:
+            raise ArgumentError(
+                "this certificate is statistical; margins need a bound on a domain: give box or"
+                " radius."
+            )
+        given = Region(
+            problem=self.problem,
+            domain=self.region,
+            per_box=self.per_box,
+            methods=tuple(self.bounds),
+        )
+        return certified(
+            given,
+            data,
+            labels,
+            radius=radius,
+            clip=clip,
+            whole_ball=whole_ball,
+            # The margins must cover the evaluation where the bound did.
+            rounding=self.rounding == COVERED,
+        )
+
+    def to_json(self, *, boxes: bool = True) -> str:
+        """All that is needed to keep the certificate and to prove it again (`recheck`), as JSON.
+
+        An infinite value is written as null. Many boxes are written as their hash, and so are all
+        with `boxes=False`, which also leaves out the worst input: then the text is short, and
+        `recheck` has to be given the domain.
+        """
+        inline = boxes and self.region is not None and fits(self.region)
+        return self._json(inline=inline, file=None)
+
+    def save(self, path: str | Path) -> None:
+        """Write the JSON, and boxes too many for it into `NAME.boxes.safetensors` beside it."""
+        path = Path(path)
+        region, file = self.region, None
+        # Boxes first, text second: a text never names a file that is not there yet.
+        if region is not None and not fits(region):
+            file = f"{path.stem}.boxes.safetensors"
+            ends = {name: end.contiguous() for name, end in boxes_of(region).items()}
+            write_whole(path.with_name(file), safetensors.torch.save(ends))
+        text = self._json(inline=file is None, file=file)
+        write_whole(path, text.encode("utf-8"))
+
+    def _json(self, *, inline: bool, file: str | None) -> str:
+        told = self.worth
+        fields = {
+            "format": FORMAT,
+            "verdict": told.text,
+            "bound": _plain(self.bound),
+            "lower_bound": _plain(self.lower_bound),
+            "tightness": _plain(self.tightness),
+            "output_range": told.output_range,
+            "smallest_margin": told.smallest_margin,
+            "certified": None if told.kept is None else {"kept": told.kept, "of": told.boxes},
+            "norm": str(self.norm),
+            "method": self.method,
+            "domain": self.domain,
+            "rounding": self.rounding,
+            "per_output": [_plain(v) for v in self.per_output.flatten().tolist()],
+            "bounds": {name: _plain(value) for name, value in self.bounds.items()},
+            "skipped": self.skipped,
+            "assumptions": list(self.assumptions),
+            "options": self.options,
+            "versions": versions(),
+            "states": self.states,
+            "networks": None if self.problem is None else networks_of(self.problem),
+            "boxes": None
+            if self.region is None
+            else domain_record(self.region, inline=inline, file=file),
+            "worst_input": packed(self.worst_input) if inline or file else None,
+            "statistical": None
+            if self.statistical is None
+            else json.loads(self.statistical.to_json()),
+        }
+        # NaN and Infinity are no JSON: `_plain` writes null, and whatever it missed
+        # must raise.
+        return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
+
+    def __str__(self) -> str:
+        name = {math.inf: "‖f − g‖_∞", 2: "‖f − g‖₂", 1: "‖f − g‖₁"}[self.norm]
+        text = (
+            f"{name} ≤ {self.bound:.6g} on the {self.domain} ({self.method}); found"
+            f" {self.lower_bound:.6g}"
+        )
+        return text if self.statistical is None else f"{text}\n{self.statistical}"
+
+    def __rich__(self) -> Table:
+        """A table of what each method gives."""
+        table = Table(title=str(self), title_justify="left")
+        for column in ("method", "bound", "bound / found"):
+            table.add_column(column, justify="left" if column == "method" else "right")
+        for name, value in sorted(self.bounds.items(), key=lambda item: item[1]):
+            table.add_row(name, f"{value:.6g}", f"{ratio(value, self.lower_bound):.3g}")
+        for name, reason in self.skipped.items():
+            table.add_row(name, "skipped", reason)
+        table.caption = "; ".join((self.verdict, *self.assumptions))
+        return table
+
+
+def ratio(bound: float, found: float) -> float:
+    """bound / found; 1 where both are 0."""
+    if found > 0:
+        return bound / found
+    return 1.0 if bound == 0 else math.inf
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,272 @@
+"""One affine form per value: a centre, multiples of shared symbols in [−1, 1], and a remainder."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secateurs.graph import Affine, Structural
+from secateurs.graph.primitives import Add, State
+
+# Two parameter vectors of one graph, and batches of boxes through node functions that know a batch
+# of one.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The effective weights and biases of f and g at each affine node, in float64."""
+
+    f: State
+    g: State
+
+    def weights(self, node: Affine) -> tuple[Tensor | None, Tensor | None]:
+        """W of f and W' of g; None where the node only adds."""
+        return (None, None) if node.weight is None else (node.weight(self.f), node.weight(self.g))
+
+    def biases(self, node: Affine) -> tuple[Tensor, Tensor] | None:
+        """b of f and b' of g in a shape that broadcasts over the node's value."""
+        return (
+            None
+            if node.bias is None
+            else (node.spread(node.bias(self.f)), node.spread(node.bias(self.g)))
+        )
+
+
+def lift(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
+    """Apply a function of one sample to every box: values are (boxes, *shape of the node)."""
+    boxes = max(map(len, xs))
+    # Constants come as one box.
+    # Nodes know the shape of one sample; vmap adds the boxes without a copy of any
+    # weight.
+    return torch.func.vmap(function)(*(x.expand(boxes, *x.shape[1:]) for x in xs))
+
+
+def linear(node: Affine, x: Tensor, weight: Tensor | None) -> Tensor:
+    """The part of an affine node that is linear in x, for every box."""
+    return lift(lambda sample: node.linear(sample, weight), x)
+
+
+def terms(node: Affine, x: Tensor, weight: Tensor | None) -> int:
+    """The largest number of products in one output entry: the map applied to ones with all weights
+    one.
+    """
+    if weight is None:
+        return 1
+    with torch.no_grad():
+        # The largest entry: at a padded border an output has fewer terms.
+        return int(node.linear(torch.ones_like(x[0]), torch.ones_like(weight)).amax())
+
+
+def terms_back(node: Affine, x: Tensor, weight: Tensor | None) -> int:
+    """The same of the transposed map: how many outputs read one input."""
+    if weight is None:
+        return 1
+    with torch.enable_grad():
+        ones = torch.ones_like(x[0]).requires_grad_()
+        total = node.linear(ones, torch.ones_like(weight)).sum()
+    return int(torch.autograd.grad(total, ones)[0].amax())
+
+
+def gamma(count: int, unit: float) -> float:
+    """γ_k = k·u/(1 − k·u): the relative error of a sum of k rounded products, in any order (Higham
+    2002, §3.1).
+    """
+    return (
+        0.0
+        if unit == 0
+        # Beyond 1/u terms the formula says nothing, so nothing is promised.
+        else (count * unit / (1 - count * unit) if count * unit < 1 else float("inf"))
+    )
+
+
+def gap(one: Tensor | None, two: Tensor | None) -> Tensor | None:
+    """W − W', None where the node has no weight (and so no difference)."""
+    return None if one is None or two is None else one - two
+
+
+def magnitude(weight: Tensor | None) -> Tensor | None:
+    """|W|."""
+    return None if weight is None else weight.abs()
+
+
+def signed_sum(node: Add, xs: list[Tensor]) -> Tensor:
+    """Σ sign · x."""
+    total = torch.zeros_like(xs[0])
+    for sign, x in zip(node.signs, xs, strict=True):
+        total = total + x if sign > 0 else total - x
+    return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """c + Σ_k g[:, k]·ε_k ± e; c and e are (boxes, *shape), g is (boxes, symbols, *shape).
+
+    Symbols are shared by all values of a box and may cancel; what `e` holds is each value's own
+    and only grows. Boxes share nothing: ε_k of one is not ε_k of another.
+    """
+
+    c: Tensor
+    g: Tensor
+    e: Tensor
+
+    @property
+    def radius(self) -> Tensor:
+        """How far the form reaches from its centre."""
+        # Every symbol may stand at +1 or −1 independently, so absolute values add.
+        return self.g.abs().sum(dim=1) + self.e
+
+    def plus(self, other: "Form", sign: int = 1) -> "Form":
+        """The sum, symbol by symbol; the shorter form lacks the youngest symbols."""
+        one, two = padded([self, other])
+        return Form(c=one.c + sign * two.c, g=one.g + sign * two.g, e=one.e + two.e)
+
+    def scaled(self, factor: Tensor, shift: Tensor) -> "Form":
+        """factor · form + shift, entry by entry."""
+        return Form(
+            c=factor * self.c + shift,
+            g=factor.unsqueeze(1) * self.g,
+            # The remainder has no sign, hence |factor|.
+            e=factor.abs() * self.e,
+        )
+
+    def shifted(self, shift: Tensor) -> "Form":
+        """form + shift."""
+        return Form(c=self.c + shift, g=self.g, e=self.e)
+
+
+def constant(center: Tensor) -> Form:
+    """A value that is known, without symbols."""
+    empty = center.new_zeros(len(center), 0, *center.shape[1:])
+    return Form(c=center, g=empty, e=torch.zeros_like(center))
+
+
+def mapped(node: Affine, form: Form, weight: Tensor | None) -> Form:
+    """W on the centre and on every symbol, |W| on the remainder."""
+    if weight is None:
+        return form
+    boxes, symbols = form.g.shape[:2]
+    g = linear(node, form.g.flatten(0, 1), weight) if symbols else form.g.new_zeros(0, *node.shape)
+    # Most networks fit without a remainder, and a pass over zeros would cost as much as any.
+    rest = bool(form.e.any())
+    return Form(
+        c=linear(node, form.c, weight),
+        g=g.reshape(boxes, symbols, *g.shape[1:]),
+        e=linear(node, form.e, magnitude(weight)) if rest else form.e.new_zeros(boxes, *node.shape),
+    )
+
+
+def reordered(node: Structural, forms: Sequence[Form]) -> Form:
+    """The same reordering of centres, symbols and remainders."""
+    parts = padded(forms)
+    boxes, symbols = max(len(p.c) for p in parts), parts[0].g.shape[1]
+    # Constants come as one box: they are repeated before symbols and boxes are merged.
+    gs = [p.g.expand(boxes, *p.g.shape[1:]).flatten(0, 1) for p in parts]
+    c = lift(node.function, *(p.c for p in parts))
+    g = lift(node.function, *gs) if symbols else c.new_zeros(0, *c.shape[1:])
+    return Form(
+        c=c,
+        g=g.reshape(boxes, symbols, *c.shape[1:]),
+        e=lift(node.function, *(p.e for p in parts)),
+    )
+
+
+def padded(forms: Sequence[Form]) -> list[Form]:
+    """The forms over all symbols of the longest."""
+    most = max(form.g.shape[1] for form in forms)
+    return [
+        form
+        if form.g.shape[1] == most
+        else Form(
+            c=form.c,
+            g=torch.cat([form.g, _none(form, most - form.g.shape[1])], dim=1),
+            e=form.e,
+        )
+        for form in forms
+    ]
+
+
+def _none(form: Form, count: int) -> Tensor:
+    return form.g.new_zeros(len(form.g), count, *form.g.shape[2:])
+
+
+FIELDS = ("l", "h", "gl", "gh", "dl", "dh")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What is known of a pair of pre-activations: l ≤ z ≤ h, gl ≤ z' ≤ gh, dl ≤ z − z' ≤ dh."""
+
+    l: Tensor
+    h: Tensor
+    gl: Tensor
+    gh: Tensor
+    dl: Tensor
+    dh: Tensor
+
+    def exchanged(self) -> "Bounds":
+        """The same knowledge with the two networks exchanged."""
+        return Bounds(l=self.gl, h=self.gh, gl=self.l, gh=self.h, dl=-self.dh, dh=-self.dl)
+
+    def meet(self, other: "Bounds") -> "Bounds":
+        """What follows from both, made consistent: each of z, z', δ also bounds the third."""
+        lower = [torch.maximum(getattr(self, k), getattr(other, k)) for k in ("l", "gl", "dl")]
+        upper = [torch.minimum(getattr(self, k), getattr(other, k)) for k in ("h", "gh", "dh")]
+        return Bounds(
+            l=lower[0], h=upper[0], gl=lower[1], gh=upper[1], dl=lower[2], dh=upper[2]
+        ).consistent()
+
+    def consistent(self) -> "Bounds":
+        """δ = z − z' used in all three directions."""
+        # All three right sides use the old ends: each line is sound alone, and so is
+        # their meet.
+        l, h = (
+            torch.maximum(self.l, self.gl + self.dl),
+            torch.minimum(self.h, self.gh + self.dh),
+        )
+        gl, gh = (
+            torch.maximum(self.gl, self.l - self.dh),
+            torch.minimum(self.gh, self.h - self.dl),
+        )
+        dl, dh = (
+            torch.maximum(self.dl, self.l - self.gh),
+            torch.minimum(self.dh, self.h - self.gl),
+        )
+        return Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh)
+
+    def flattened(self) -> "Bounds":
+        """One row per box."""
+        return Bounds(**{k: getattr(self, k).flatten(1) for k in FIELDS})
+
+    def reshaped(self, shape: torch.Size) -> "Bounds":
+        """In another shape."""
+        return Bounds(**{k: getattr(self, k).reshape(shape) for k in FIELDS})
+
+    def at(self, box: Tensor, neuron: Tensor) -> "Bounds":
+        """Those of some neurons of some boxes; of flat bounds."""
+        return Bounds(**{k: getattr(self, k)[box, neuron] for k in FIELDS})
+
+    def replaced(self, box: Tensor, neuron: Tensor, new: "Bounds") -> "Bounds":
+        """With those of some neurons of some boxes exchanged; of flat bounds."""
+        return Bounds(
+            **{k: getattr(self, k).index_put((box, neuron), getattr(new, k)) for k in FIELDS}
+        )
+
+    @property
+    def sizes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The largest |z|, |z'| and |δ|."""
+        return (
+            torch.maximum(self.l.abs(), self.h.abs()),
+            torch.maximum(self.gl.abs(), self.gh.abs()),
+            torch.maximum(self.dl.abs(), self.dh.abs()),
+        )
+
+    @property
+    def settled(self) -> Tensor:
+        """Where both networks' neurons keep one sign: nothing is lost there."""
+        return ((self.l >= 0) | (self.h <= 0)) & ((self.gl >= 0) | (self.gh <= 0))
+
+    @property
+    def largest(self) -> Tensor:
+        """The largest |δ|."""
+        return torch.maximum(self.dh, -self.dl)

@@ -1,0 +1,267 @@
+"""Margins: inputs whose predicted class a bounded change cannot alter."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from secateurs.certificates.domain import Domain, ball_domain
+from secateurs.certificates.methods import METHODS, Reach
+from secateurs.certificates.problem import Problem
+from secateurs.certificates.relaxing import Skip, contains_forms, outdoes_forms, relaxed
+from secateurs.certificates.statistical import inputs_of
+from secateurs.errors import ArgumentError, DomainError
+
+# What the methods prove on some boxes, within the time there is, and why others cannot serve.
+
+
+def reaches(
+    problem: Problem, domain: Domain, names: Sequence[str]
+) -> tuple[dict[str, Reach], dict[str, str]]:
+    """What each method proves on these boxes, and why the others cannot serve.
+
+    When the time is up, the methods that have begun keep what they proved so far; the cheap ones
+    always finish, so that there is a bound.
+    """
+    proven: dict[str, Reach] = {}
+    skipped: dict[str, str] = {}
+    if {"affine", "linear"} <= set(names) and contains_forms(problem, domain):
+        skipped["affine"] = "linear contains it here: its forward bounds are these forms"
+    spared = {"affine", "linear"} <= set(names) and outdoes_forms(problem)
+    # What may be spared comes last: it is computed if the other could not serve.
+    for name in sorted(names, key=lambda name: spared and name == "affine"):
+        if name in skipped:
+            continue
+        if spared and name == "affine" and "linear" in proven:
+            skipped[name] = _SPARED
+            continue
+        # Some boxes at a time, so that a method holds 2²¹ cells of the widest value at
+        # most.
+        parts = domain.split(max(1, min(64, 2**21 // problem.widest)))
+        try:
+            with torch.no_grad():
+                proven[name] = _joined(_timely(problem, name, parts))
+        except Skip as reason:
+            skipped[name] = str(reason)
+    return proven, skipped
+
+
+def _timely(problem: Problem, name: str, parts: Sequence[Domain]) -> list[Reach]:
+    """The method on one part after the other, each with its share of the time, until it is up."""
+    found: list[Reach] = []
+    # The cheap ones never look at the clock, so that some bound is always there.
+    if name not in _COSTLY:
+        for number, part in enumerate(parts):
+            found.append(METHODS[name](problem, part))
+            problem.clock.report(f"{name}: part {number + 1} of {len(parts)}")
+        return found
+    clock = problem.clock.within(_COSTLY[name])
+    for number, part in enumerate(parts):
+        if clock.late():
+            if not found:
+                raise Skip(f"no time was left of the {problem.clock.seconds:g} seconds")
+            return [*found, *_nothing(problem, name, parts, number)]
+        # What an early part leaves over is shared by the later ones.
+        own = replace(problem, clock=clock.within(1 / (len(parts) - number)))
+        found.append(METHODS[name](own, part))
+        problem.clock.report(f"{name}: part {number + 1} of {len(parts)}")
+    return found
+
+
+def _nothing(problem: Problem, name: str, parts: Sequence[Domain], number: int) -> list[Reach]:
+    """For the parts that were not reached."""
+    text = f"{name}: time was up after {number} of {len(parts)} parts of the boxes"
+    return [
+        Reach(
+            per_output=part.lo.new_full((len(part), problem.outputs), torch.inf),
+            remarks=(text,),
+        )
+        for part in parts[number:]
+    ]
+
+
+_SPARED = (
+    "linear makes all its passes here and was the tighter one in every case measured, for a"
+    " fraction of the time. Name affine without linear to compute it"
+)
+
+_COSTLY = {"affine": 0.3, "linear": 1.0}
+"""The methods that watch the time, with the share of what is left that they may spend."""
+
+
+def _joined(parts: list[Reach]) -> Reach:
+    """One reach for all boxes; a NaN (from ∞·0) proves nothing and becomes ∞."""
+    per_output = (
+        torch.cat([part.per_output for part in parts])
+        .detach()
+        .nan_to_num(nan=torch.inf, posinf=torch.inf)
+    )
+    wholes = [part.whole for part in parts if part.whole is not None]
+    whole = torch.cat(wholes).nan_to_num(nan=torch.inf, posinf=torch.inf) if wholes else None
+    return Reach(
+        per_output=per_output,
+        whole=whole,
+        remarks=tuple({r: None for part in parts for r in part.remarks}),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """What a certificate knows: the domain, its bounds per box and output, and the methods that
+    proved them.
+    """
+
+    problem: Problem
+    domain: Domain
+    per_box: Tensor
+    methods: tuple[str, ...]
+
+
+def certified(
+    region: Region,
+    data: Any,
+    labels: Tensor | None,
+    *,
+    radius: float | None,
+    clip: tuple[float, float] | None,
+    whole_ball: bool,
+    rounding: bool,
+) -> Tensor:
+    """Per input, whether its class is safe; see `Certificate.certified`."""
+    x, own_labels = inputs_of(data)
+    labels = own_labels if labels is None else labels
+    x = _checked(region, x, labels)
+    domain = _own(region, x, radius, clip)
+    if domain is None and whole_ball:
+        raise ArgumentError("whole_ball needs a ball around each input: give radius=.")
+    logits = region.problem.dense(x)
+    chosen = logits.argmax(dim=1)
+    if domain is None:
+        # An input may lie in any of the boxes, so each output takes its largest bound
+        # of all.
+        reach = region.per_box.amax(dim=0)
+        safe = _clear(logits, chosen, reach[chosen].unsqueeze(1) + reach)
+    else:
+        safe = torch.cat(
+            _by_ball(
+                region,
+                domain,
+                logits,
+                chosen,
+                whole_ball=whole_ball,
+                rounding=rounding,
+            )
+        )
+    return safe if labels is None else safe & (chosen == labels.to(chosen.device))
+
+
+def _by_ball(
+    region: Region,
+    domain: Domain,
+    logits: Tensor,
+    chosen: Tensor,
+    *,
+    whole_ball: bool,
+    rounding: bool,
+) -> list[Tensor]:
+    # Some balls at a time: 2²¹ cells of the widest value are 16 MB in float64.
+    problem, size = region.problem, max(1, min(64, 2**21 // region.problem.widest))
+    safe = []
+    pieces = logits.split(size), chosen.split(size)  # type: ignore[no-untyped-call]
+    for part, f, c in zip(domain.split(size), *pieces, strict=True):
+        with torch.no_grad():
+            proven, _ = reaches(problem, part, region.methods)
+            error = problem.rounding_errors(part) if rounding else torch.zeros_like(f)
+            reach = torch.stack([r.per_output for r in proven.values()]).amin(dim=0)
+        change = reach.gather(1, c.unsqueeze(1)) + reach
+        sum_of_errors = error.gather(1, c.unsqueeze(1)) + error
+        pairs = _pairs(problem, part, c, region.methods)
+        if pairs is not None:
+            # Bounding f_c − f_j as one direction keeps what both logits share; never
+            # looser.
+            change = torch.minimum(change, pairs[0])
+        clear = _clear(f, c, change + sum_of_errors)
+        if whole_ball:
+            clear = _stays(f, c, pairs, sum_of_errors)
+        safe.append(clear)
+    return safe
+
+
+def _pairs(
+    problem: Problem, domain: Domain, chosen: Tensor, methods: Sequence[str]
+) -> tuple[Tensor, Tensor] | None:
+    """Over each ball: upper bounds of the change of f_c − f_j, and of g_j − g_c, for every class
+    j.
+    """
+    if "linear" not in methods:
+        return None
+    try:
+        flow, y = relaxed(problem, domain)
+    except Skip:
+        return None
+    flat = y.d.flatten(1)
+    own = torch.nn.functional.one_hot(chosen, flat.shape[1]).to(flat.dtype)
+    each = torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device).unsqueeze(1)
+    # Rows are e_c − e_j. With g = f − δ, minus it on f and plus it on δ is g_j − g_c.
+    toward = (own - each).reshape(flat.shape[1], *y.d.shape)
+    return flow.above(y, None, toward).T.detach(), flow.above(y, -toward, toward).T.detach()
+
+
+def _clear(logits: Tensor, chosen: Tensor, change: Tensor) -> Tensor:
+    """The margin to every other class exceeds the change."""
+    # Strictly larger: at a tie argmax could answer either class.
+    margin = logits.gather(1, chosen.unsqueeze(1)) - logits
+    return _except(chosen, margin > change).all(dim=1)
+
+
+def _stays(
+    logits: Tensor, chosen: Tensor, pairs: tuple[Tensor, Tensor] | None, error: Tensor
+) -> Tensor:
+    """g answers the chosen class on the whole ball."""
+    if pairs is None:
+        raise ArgumentError("whole_ball needs the method 'linear', which cannot serve here.")
+    return _except(chosen, pairs[1] + error < 0).all(dim=1)
+
+
+def _except(chosen: Tensor, holds: Tensor) -> Tensor:
+    # Against itself a class has margin 0, which must not count.
+    return holds.scatter(1, chosen.unsqueeze(1), True)
+
+
+def _own(
+    region: Region, x: Tensor, radius: float | None, clip: tuple[float, float] | None
+) -> Domain | None:
+    """A ball per input; None where one domain serves all."""
+    if radius is not None:
+        return ball_domain(x, radius, clip=clip)
+    domain = region.domain
+    # The same inputs bit for bit, in the same order: then each has its own ball.
+    if domain.center.shape == x.shape and torch.equal(domain.center, x):
+        return domain
+    outside = int((~domain.contains(x)).sum())
+    if outside:
+        raise DomainError(
+            f"{outside} of {len(x)} inputs lie outside the {domain.description} of this"
+            " certificate; give radius= for a ball around each, or certify a box that holds them."
+        )
+    return None
+
+
+def _checked(region: Region, x: Tensor, labels: Tensor | None) -> Tensor:
+    shape = region.domain.lo.shape[1:]
+    if x.shape[1:] != shape:
+        raise DomainError(
+            f"inputs of shape {tuple(x.shape[1:])} for a certificate on {tuple(shape)}."
+        )
+    if len(region.problem.output_shape) != 1 or region.problem.outputs < 2:
+        raise ArgumentError(
+            f"answers of shape {region.problem.output_shape} are not logits of at least two"
+            " classes."
+        )
+    if labels is not None and len(labels) != len(x):
+        raise ArgumentError(f"{len(labels)} labels for {len(x)} inputs.")
+    if not bool(x.isfinite().all()):
+        raise DomainError("the inputs hold NaN or infinity.")
+    return x.detach().double()

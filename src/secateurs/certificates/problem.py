@@ -1,0 +1,282 @@
+"""Two models read as one graph with two parameter vectors: what every certificate method works
+on.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.certificates.domain import Domain
+from secateurs.certificates.forms import Pair
+from secateurs.certificates.rounding import Rounding
+from secateurs.certificates.two_stream import PathStreams
+from secateurs.errors import DomainError
+from secateurs.graph import Graph, State, affines, capture, evaluate, joint, propagate
+
+# How long a proof may take, and whom to tell how far it is.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """How long the proof may take, and whom to tell how far it is."""
+
+    seconds: float = math.inf
+    # Monotonic: the wall clock may be set back while a proof runs.
+    start: float = field(default_factory=time.monotonic)
+    tell: Callable[[str], None] | None = None
+
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return self.left() < 0
+
+    def left(self) -> float:
+        """The seconds that are left, negative once the time is up."""
+        return self.seconds - (time.monotonic() - self.start)
+
+    def within(self, share: float) -> "Clock":
+        """A clock that starts now and stops when this share of the time left is used up."""
+        return Clock(seconds=max(0.0, self.left()) * share, tell=self.tell)
+
+    def report(self, text: str) -> None:
+        """Say what was done."""
+        if self.tell is not None:
+            self.tell(text)
+
+
+@dataclass(slots=True, kw_only=True)
+class Pace:
+    """How fast work goes, so that no step begins that would not end in time; steps that end are
+    told, one a second at most.
+    """
+
+    clock: Clock
+    _work: float = 1.0
+    _began: float = 0.0
+    # Seconds of a unit of work, unknown before the first step.
+    _price: float = 0.0
+    _told: float = -math.inf
+
+    def allows(self, work: float) -> bool:
+        """Whether a step of that much work, which begins now, would end in time."""
+        self._work, self._began = max(work, 1.0), time.monotonic()
+        left = self.clock.left()
+        return left >= 0 and left >= self._price * self._work
+
+    def done(self, text: str) -> None:
+        """The step has ended."""
+        self._price = (time.monotonic() - self._began) / self._work
+        self.say(text)
+
+    def under(self, clock: Clock) -> "Pace":
+        """What is known of the pace, under another clock."""
+        return Pace(clock=clock, _price=self._price, _told=self._told)
+
+    def say(self, text: str) -> None:
+        """Tell it, unless something was told within the last second."""
+        if time.monotonic() - self._told > 1:
+            self._told = time.monotonic()
+            self.clock.report(text)
+
+    def late(self, text: str) -> Callable[[], bool]:
+        """Whether the time is up; who asks is on the way, and that is told."""
+
+        def asked() -> bool:
+            self.say(text)
+            return self.clock.late()
+
+        return asked
+
+
+# Whether two parameter vectors have one sign pattern, and whether one is dominated.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """Whether the two parameter vectors have one sign pattern, and whether g's is dominated by
+    f's.
+    """
+
+    same: bool
+    dominated: bool
+    differing: int
+    first: str
+
+
+def compare_signs(graph: Graph, pair: Pair) -> Signs:
+    """Look at every effective weight and bias of the graph (batch norm folded to a slope and an
+    offset).
+    """
+    differing, dominated, first = 0, True, ""
+    for node in affines(graph):
+        both = [pair.weights(node), pair.biases(node)]
+        for one, two in (
+            (a, b) for a, b in (x for x in both if x is not None) if a is not None and b is not None
+        ):
+            # A tensor that both networks share needs no look.
+            # Signs first: the product of two tiny weights underflows to −0.
+            opposite = int((one.sign() * two.sign() < 0).sum()) if one is not two else 0
+            first = first or (str(node.place) if opposite else "")
+            differing += opposite
+            dominated &= bool((two.abs() <= one.abs()).all())
+    return Signs(
+        same=differing == 0,
+        dominated=dominated and differing == 0,
+        differing=differing,
+        first=first,
+    )
+
+
+OWN_UNIT = 2.0**-53
+"""The rounding unit of the certificates' own float64 arithmetic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """One network as it was read: its own graph and its own parameters."""
+
+    graph: Graph
+    state: State
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Its answers, flat per input, in float64."""
+        return evaluate(self.graph, [x], self.state).flatten(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """f and g over one graph; each is evaluated through the graph it was read into.
+
+    Attributes:
+        unit: Outward rounding of our own arithmetic.
+        effort: Cells of backward passes per box.
+        symbols: The most symbols of an affine form; None: what 64 MB hold, widest value, one box.
+        clock: The time the proof may take.
+        output: Which output of the models it is about, as asked.
+    """
+
+    graph: Graph
+    pair: Pair
+    dtype: torch.dtype
+    # Differences are evaluated through each network's own graph: a wrong match in the
+    # joint one could not hide them.
+    own: tuple[Own, Own]
+    unit: float = OWN_UNIT
+    effort: float = 1e9
+    symbols: int | None = None
+    clock: Clock = field(default_factory=Clock)
+    output: str | int | None = None
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers one input gives."""
+        return math.prod(self.graph.by_name[self.graph.output].shape)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the answer to one input."""
+        return tuple(self.graph.by_name[self.graph.output].shape[1:])
+
+    @cached_property
+    def widest(self) -> int:
+        """The largest number of values of one node."""
+        return max(math.prod(node.shape) for node in self.graph.nodes)
+
+    def dense(self, x: Tensor) -> Tensor:
+        """f(x), flat per input, in float64."""
+        return self.own[0](x)
+
+    def difference(self, x: Tensor) -> Tensor:
+        """f(x) − g(x), flat per input, in float64."""
+        return self.own[0](x) - self.own[1](x)
+
+    @cached_property
+    def signs(self) -> "Signs":
+        """Whether θθ' ≥ 0 and |θ'| ≤ |θ| hold for every effective weight and bias."""
+        return compare_signs(self.graph, self.pair)
+
+    def fed(self, domain: Domain) -> tuple[Tensor, Tensor]:
+        """The boxes as the flows take them: (boxes, *shape of the graph's input, batch of one
+        included).
+        """
+        return domain.lo.unsqueeze(1), domain.hi.unsqueeze(1)
+
+    def path_distance(self, *, fed: Tensor, biases: bool) -> Tensor:
+        """‖Φ(θ) − Φ(θ')‖₁ per output, input paths weighted by what is fed; edge by edge (≥) where
+        not dominated.
+        """
+        flow = PathStreams(biases=biases, unit=self.unit)
+        return propagate(self.graph, flow, [fed], self.pair).d.flatten(1).expand(len(fed), -1)
+
+    def rounding_errors(self, domain: Domain) -> Tensor:
+        """Per box and output, how far both evaluations in the models' own precision can lie from
+        real numbers; infinite where a value may overflow.
+        """
+        return sum((self._own_errors(own, domain) for own in self.own), torch.zeros(()))
+
+    def _own_errors(self, own: Own, domain: Domain) -> Tensor:
+        """Of one network, along the graph it was read into."""
+        flow = Rounding(self.dtype)
+        pair = Pair(f=own.state, g=own.state)
+        # NaN comes from ∞ · 0 past an overflow: nothing is known there.
+        errors = propagate(own.graph, flow, [self.fed(domain)], pair).e
+        return errors.flatten(1).nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def read_problem(
+    dense: nn.Module,
+    sparse: nn.Module,
+    example: Tensor,
+    *,
+    output: str | int | None = None,
+    **options: Any,
+) -> Problem:
+    """Capture both models, match their graphs, and read both parameter vectors in float64."""
+    graphs = (
+        capture(dense, example, output=output),
+        capture(sparse, example, output=output),
+    )
+    if len(graphs[0].inputs) != 1:
+        raise DomainError(
+            f"the model takes {len(graphs[0].inputs)} inputs; a certificate speaks of one input"
+            " tensor."
+        )
+    with torch.no_grad():
+        # One float64 copy for all methods: float32 weights convert exactly.
+        states = (
+            _own(graphs[0].state(dense), dense),
+            _own(graphs[1].state(sparse), sparse),
+        )
+        both = joint(*graphs, states)
+    return Problem(
+        graph=both.graph,
+        pair=Pair(f=both.first, g=both.second),
+        dtype=_coarsest(dense, sparse),
+        own=(
+            Own(graph=graphs[0], state=states[0]),
+            Own(graph=graphs[1], state=states[1]),
+        ),
+        output=output,
+        **options,
+    )
+
+
+def _coarsest(*models: nn.Module) -> torch.dtype:
+    """The dtype of fewest digits among the parameters."""
+    dtypes = {p.dtype for model in models for p in model.parameters()}
+    return max(dtypes, key=lambda d: torch.finfo(d).eps, default=torch.get_default_dtype())
+
+
+def _own(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The tensors apart from the model's own, which may be trained on while they are kept."""
+    theirs = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
+    return {
+        # Those of a float64 model are no copies yet.
+        name: value.detach().clone() if value.data_ptr() in theirs else value.detach()
+        for name, value in state.items()
+    }

@@ -1,1 +1,0 @@
-"""`secateurs certify`: how it proves."""

@@ -1,1 +1,0 @@
-"""`secateurs prune`: what was asked for, and the work."""

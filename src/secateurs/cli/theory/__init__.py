@@ -1,1 +1,0 @@
-"""Commands on what theory guarantees: plans, diagnoses, random matrices."""

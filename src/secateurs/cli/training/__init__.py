@@ -1,1 +1,0 @@
-"""`secateurs train`: the command, its methods, and the work."""

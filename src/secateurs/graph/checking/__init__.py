@@ -1,1 +1,0 @@
-"""What was read is compared with the model it was read from."""

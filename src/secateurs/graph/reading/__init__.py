@@ -1,1 +1,0 @@
-"""Parts of reading a model: what it returns, regions and aliases in its program, refusals."""

@@ -1,1 +1,0 @@
-"""Torch optimizers as the base of `Factorized`: which can move factors, their state, their step."""

@@ -1,1 +1,0 @@
-"""Which magnitude parts the dead weights from the living."""

@@ -1,1 +1,0 @@
-"""Who computes a factorized step: the compiled kernel, torch one by one, or foreach."""

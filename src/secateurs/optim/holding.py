@@ -1,0 +1,764 @@
+"""Keeping zeros at zero through any optimizer."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from types import TracebackType
+from typing import Any, TypeAlias, TypeGuard
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from secateurs.errors import ArgumentError, MaskError
+from secateurs.masks import SparsityReport, apply_, select, sparsity
+from secateurs.optim.keep import Keep, forget_mixed_history, tensors_in
+from secateurs.parameters import Params, Where, absent, check_model, fitted, mask_misfit, prunable
+from secateurs.registry import unknown
+from secateurs.sharding import sharded
+
+# Which optimizers pass the hooks: those inside wrappers, those inside others, and those that do
+# not.
+
+_log = logging.getLogger("secateurs.optim")
+
+BYPASSED = (
+    "the update of this %s does not pass its step(), where hold works: %d dropped weights had come"
+    " back by the second backward pass and were set to zero. Hold the optimizer that moves the"
+    " weights (such as its base optimizer), or call held.enforce() after each update"
+)
+
+
+_INSIDE = ("optimizer", "base_optimizer", "_base_optimizer")
+"""Where wrappers keep the optimizer that they let do the update."""
+
+_HOOKS = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+
+def unwrapped(optimizer: object) -> Optimizer:
+    """The optimizer itself, out of accelerate's, Lightning's and similar wrappers."""
+    return layers(optimizer)[-1]
+
+
+def layers(optimizer: object) -> tuple[*tuple[object, ...], Optimizer]:
+    """The wrappers around an optimizer whose hooks run, from the outside, and that optimizer."""
+    seen: list[object] = []
+    inside: object = optimizer
+    for _ in range(8):
+        if _has_hooks(inside):
+            return (*seen, inside)
+        seen.append(inside)
+        inside = _inside(inside)
+        if inside is None or any(inside is other for other in seen):
+            break
+    raise ArgumentError(
+        "hold works through the hooks of a torch.optim.Optimizer, not"
+        f" {type(optimizer).__name__}. Give the optimizer that moves the weights."
+    )
+
+
+def _has_hooks(optimizer: object) -> TypeGuard[Optimizer]:
+    """Whether hooks set on it would run.
+
+    accelerate's wrapper, and many a Lookahead, are Optimizers by class but were never initialised
+    as one: they lack some of the hooks, and their step calls none.
+    """
+    return (
+        isinstance(optimizer, Optimizer)
+        and all(name in vars(optimizer) for name in _HOOKS)
+        and bool(getattr(type(optimizer).step, "hooked", False))
+    )
+
+
+def _inside(wrapper: object) -> object:
+    found = (getattr(wrapper, name, None) for name in _INSIDE)
+    return next((inner for inner in found if inner is not None), None)
+
+
+def family(optimizer: Optimizer) -> list[Optimizer]:
+    """The optimizer, and the one it lets do the update (`base_optimizer`, as SAM calls it)."""
+    found = [optimizer]
+    for _ in range(8):
+        base = _inside(found[-1])
+        # Some wrappers point back at themselves.
+        if not _has_hooks(base) or any(base is other for other in found):
+            break
+        found.append(base)
+    return found
+
+
+def stray_copies(
+    wrappers: Sequence[object], parameters: Iterable[Tensor], masks: Iterable[Tensor]
+) -> list[str]:
+    """Attributes of wrappers with copies of weights that no parameter is named for.
+
+    A Lookahead with its slow weights in a list would bring dropped weights back, and nothing says
+    which copy is whose. Copies that are zero where a mask of their shape drops are harmless.
+    """
+    own = {id(p) for p in parameters}
+    dropped: dict[torch.Size, list[Tensor]] = {}
+    for mask in masks:
+        dropped.setdefault(mask.shape, []).append(~mask)
+    return [
+        f"{type(wrapper).__name__}.{name}"
+        for wrapper in wrappers
+        for name, value in vars(wrapper).items()
+        if name not in (*_INSIDE, "param_groups", "state")
+        and any(
+            id(copy) not in own
+            and copy.shape in dropped
+            and all(bool(copy[out.to(copy.device)].any()) for out in dropped[copy.shape])
+            for copy in tensors_in(value)
+        )
+    ]
+
+
+class Watcher:
+    """Looks, at the second backward pass, whether dropped weights came back without a step.
+
+    One hook on one parameter. It is gone once a step has passed the optimizer's hooks, so it costs
+    nothing in the usual loop.
+    """
+
+    def __init__(
+        self,
+        parameter: nn.Parameter,
+        kind: str,
+        alive: Callable[[], int],
+        clear: Callable[[], None],
+    ) -> None:
+        self._kind, self._alive, self._clear = kind, alive, clear
+        self._passes = 0
+        register = parameter.register_post_accumulate_grad_hook
+        self._handle: RemovableHandle | None = register(self._look)  # type: ignore[no-untyped-call]
+
+    def remove(self) -> None:
+        """Stop looking."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _look(self, _: Tensor) -> None:
+        self._passes += 1
+        # The first pass comes before any update. At the second, weights that are back
+        # were moved without a step, or gradients are being accumulated, and then none
+        # is back.
+        back = self._alive() if self._passes > 1 else 0
+        if back:
+            _log.warning(BYPASSED, self._kind, back)
+            self._clear()
+            self.remove()
+
+
+# Under which names a model, perhaps wrapped, has the parameters of masks, and what stands in the
+# way of holding them.
+
+_WRAPPERS = ("", "module.", "_orig_mod.", "ema_model.")
+"""DDP and AveragedModel, torch.compile, ema-pytorch; two of them may lie around each other."""
+
+
+def prefix_of(model: nn.Module, names: Iterable[str]) -> str:
+    """What a wrapper has put in front of the names of the masks, if anything."""
+    known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    fit = (p for p in prefixes() if all(p + name in known for name in names))
+    # The empty prefix comes first, so a submodule that is really called "module" is not
+    # unwrapped.
+    return next(fit, "")
+
+
+def misfits(names: Mapping[str, str], masks: Params, known: Mapping[str, Tensor]) -> list[str]:
+    problems = [absent(name, known) for name in names.values() if name not in known]
+    for name, mask in masks.items():
+        # A mask of an unknown parameter is compared with itself: only its kind can be wrong.
+        like = known.get(names[name], mask)
+        if problem := mask_misfit(mask, getattr(like, "shape", ())):
+            problems.append(f"{name!r} {problem}")
+    return problems or ([] if masks else ["there are no masks"])
+
+
+def unheld(
+    names: Mapping[str, str], known: Mapping[str, nn.Parameter], optimizer: Optimizer
+) -> list[str]:
+    """Masked parameters that are trained, but not by this optimizer: nothing would hold their
+    zeros.
+    """
+    trained = trained_by(family(optimizer))
+    return [
+        f"{name!r} is not among the parameters of this {type(optimizer).__name__}: add it there, "
+        "or leave its mask out and hold it with the optimizer that trains it"
+        for name, found in names.items()
+        if id(known[found]) not in trained and known[found].requires_grad
+    ]
+
+
+def trained_by(optimizers: Iterable[Optimizer]) -> set[int]:
+    """The parameters of optimizers, by id."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {id(p) for group in groups for p in group["params"]}
+
+
+def prefixes() -> list[str]:
+    """What wrappers may have put in front of names."""
+    return [first + second for first, second in product(_WRAPPERS, _WRAPPERS)]
+
+
+# The same mask bits on every process of a distributed run, checked.
+
+
+def distributed() -> bool:
+    """Whether this process trains together with others."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def check_ranks(
+    model: nn.Module, masks: Params, problems: Sequence[str], *, prefix: str = ""
+) -> None:
+    """Compare a digest of every mask with those of all other ranks; raise the same `MaskError` on
+    each rank.
+
+    A collective call: every rank must make it, also one whose masks do not fit (it passes its
+    `problems`), or the others would wait for it. `prefix` is what a wrapper put in front of the
+    names of the masks.
+    """
+    names = [
+        name.removeprefix(prefix) for name, _ in model.named_parameters(remove_duplicate=False)
+    ]
+    device = _device(model)
+    # First what every rank can send whatever has happened to it: the tensor gathered
+    # next has as many entries as there are names, and differing lengths would hang or
+    # crash the collective.
+    status = _gather(torch.tensor([len(names), len(problems)]), device)
+    failed = [rank for rank, (_, count) in enumerate(status) if count]
+    if problems or failed:
+        own = "; ".join(problems) or f"the masks of rank {failed} do not fit; see the error there"
+        raise MaskError(f"{own}. Nothing is held on any rank.")
+    if len({count for count, _ in status}) > 1:
+        raise MaskError(
+            f"the models of the ranks have {[count for count, _ in status]} parameter names; hold"
+            " needs the same model on every rank, or same_on_ranks=False where ranks train"
+            " different models."
+        )
+    digests = _gather(
+        torch.tensor([_digest(masks.get(name)) for name in names], dtype=torch.int64),
+        device,
+    )
+    _compare(names, digests)
+
+
+def _compare(names: Sequence[str], digests: Sequence[Sequence[int]]) -> None:
+    apart = [
+        name
+        for name, column in zip(names, zip(*digests, strict=True), strict=True)
+        if len(set(column)) > 1
+    ]
+    if apart:
+        raise MaskError(
+            f"the masks of {', '.join(map(repr, apart))} are not the same on all {len(digests)}"
+            " ranks. Draw them from generators with the same seed and from scores of the same"
+            " batch, or broadcast them from rank 0."
+        )
+
+
+def _digest(mask: Tensor | None) -> int:
+    """63 bits that stand for a mask; 0 for none."""
+    if mask is None:
+        return 0
+    flat = mask.detach().flatten().to("cpu", torch.uint8)
+    # Eight booleans to a byte: an eighth is left to hash.
+    padded = torch.cat([flat, flat.new_zeros(-flat.numel() % 8)]).view(-1, 8)
+    packed = (padded << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
+    digest = hashlib.blake2b(f"{tuple(mask.shape)}".encode(), digest_size=8)
+    digest.update(packed.numpy().tobytes())
+    # Shifted to fit a signed int64; the last bit is set, so that no mask looks like the
+    # 0 of none.
+    return (int.from_bytes(digest.digest(), "little") >> 1) | 1
+
+
+def _gather(values: Tensor, device: torch.device) -> list[list[int]]:
+    values = values.to(device)
+    gathered = [torch.empty_like(values) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, values)
+    return [ranked.tolist() for ranked in gathered]
+
+
+def _device(model: nn.Module) -> torch.device:
+    """NCCL moves tensors between GPUs only; every other backend takes those of the CPU."""
+    if dist.get_backend() == "nccl":
+        return next(model.parameters()).device
+    return torch.device("cpu")
+
+
+# What `hold` returns: masks, the hooks that keep them, and the ways to end or tighten it.
+
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+_ORPHANED = (
+    "%r is another parameter now than when it was held (load_state_dict with assign=True?): its"
+    " zeros are restored, but the optimizer trains the old one. Make the optimizer and the hold"
+    " anew"
+)
+
+
+class Held:
+    """Masks held by an optimizer. Made by `hold`; a context manager that releases at its end."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        masks: Params,
+        optimizer: Optimizer,
+        model: nn.Module,
+        *,
+        wrappers: Sequence[object] = (),
+        compare: bool,
+    ) -> None:
+        self._parameters = dict(parameters)
+        self._keeps = {name: Keep(masks[name], like=p) for name, p in parameters.items()}
+        self._optimizers, self._wrappers = family(optimizer), list(wrappers)
+        self._model, self._compare = model, compare
+        prefix = prefix_of(model, parameters)
+        self._places = {name: (prefix + name).split(".") for name in parameters}
+        self._followers: list[dict[str, nn.Parameter]] = []
+        self._handles: list[RemovableHandle] = []
+        for held in self._optimizers:
+            self._handles += [
+                held.register_step_pre_hook(self._before),
+                held.register_step_post_hook(self._after),
+                # A loaded state may come from before the mask and would move weights
+                # that are dropped.
+                held.register_load_state_dict_post_hook(lambda _: self.enforce()),
+            ]
+        self._watcher = self._watch()
+        self.enforce()
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """The masks held, by parameter name, True = kept."""
+        return {name: keep.mask() for name, keep in self._keeps.items()}
+
+    @torch.no_grad()
+    def enforce(self) -> None:
+        """Set every dropped entry to zero now: weights, gradients, optimizer state and followed
+        copies.
+
+        Every step does this; call it after changing the weights yourself, as by
+        `model.load_state_dict`. Parameters that were replaced, as by `assign=True`, are found
+        again; the log says so where the optimizer still trains the old ones.
+        """
+        # First, so that the rest clears the parameters that the model has now.
+        self._find_again()
+        self._clear_gradients()
+        self._clear()
+        pairs = [(self._parameters[name], keep) for name, keep in self._keeps.items()]
+        for optimizer in self._optimizers:
+            forget_mixed_history(optimizer, pairs)
+        for name, follower in product(self._keeps, self._followers):
+            self._keeps[name].clear_(follower[name])
+
+    def follow(self, copy: nn.Module) -> None:
+        """Clear a copy of the model too, now and whenever the masks shrink.
+
+        For averages of the weights (`AveragedModel`, a deepcopy updated by hand) that were made
+        before the hold. Averages of exact zeros are exact zeros, so nothing is needed from then on.
+        """
+        prefix = prefix_of(copy, self._keeps)
+        names = {name: prefix + name for name in self._keeps}
+        known = dict(copy.named_parameters(remove_duplicate=False))
+        problems = misfits(names, self.masks, known)
+        if problems:
+            raise MaskError(
+                f"{type(copy).__name__} is no copy of the model held: {'; '.join(problems)}."
+            )
+        self._followers.append({name: known[found] for name, found in names.items()})
+        self.enforce()
+
+    def shrink(self, masks: Params) -> None:
+        """Hold fewer entries: each new mask lies within the one held. On error nothing is
+        changed.
+        """
+        masks = fitted(masks, self._keeps)
+        problems = self._revived(masks)
+        # Before the error is raised: the other ranks wait in the same collective call.
+        if self._compare and distributed():
+            check_ranks(
+                self._model,
+                masks,
+                problems,
+                prefix=prefix_of(self._model, self._keeps),
+            )
+        if problems:
+            raise MaskError(
+                f"masks only shrink while they are held; {'; '.join(problems)}. Release and hold"
+                " anew."
+            )
+        self._keeps.update(
+            {name: Keep(mask, like=self._parameters[name]) for name, mask in masks.items()}
+        )
+        self.enforce()
+
+    def release(self) -> None:
+        """Stop holding. The zeros stay until the next step moves them."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._unwatch()
+
+    def __enter__(self) -> "Held":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        kept, total = (
+            sum(int(m.sum()) for m in self.masks.values()),
+            sum(p.numel() for p in self._parameters.values()),
+        )
+        state = "" if self._handles else ", released"
+        return f"Held({kept} of {total} entries kept in {len(self._keeps)} parameters{state})"
+
+    def _before(
+        self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        self._find_again()
+        self._clear_gradients()
+        # torch passes the optimizer itself as the first of the arguments of the step.
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._closed(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._closed(kwargs["closure"])}
+        return None
+
+    def _closed(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure, leaving gradients that are zero where the weights are dropped."""
+
+        def held_closure() -> Any:
+            loss = closure()
+            self._clear_gradients()
+            return loss
+
+        return held_closure
+
+    @torch.no_grad()
+    def _clear_gradients(self) -> None:
+        for name, parameter in self._parameters.items():
+            self._keeps[name].clear_gradient_(parameter)
+
+    def _after(self, *_: object) -> None:
+        self._unwatch()
+        self._clear()
+
+    @torch.no_grad()
+    def _clear(self) -> None:
+        for name, parameter in self._parameters.items():
+            keep = self._keeps[name]
+            keep.clear_(parameter)
+            for state in self._states():
+                keep.clear_state_(state.get(parameter), parameter)
+
+    def _states(self) -> Iterable[Mapping[Tensor, Any]]:
+        """Of the optimizers, and of wrappers that keep something for a parameter themselves."""
+        found: list[object] = [o.state for o in self._optimizers]
+        found += [getattr(wrapper, "state", None) for wrapper in self._wrappers]
+        # Most wrappers show the state of the optimizer inside.
+        return {id(s): s for s in found if isinstance(s, Mapping)}.values()
+
+    def _find_again(self) -> None:
+        """Parameters that the model has now where others were when it was held.
+
+        Looked up where they are, not listed anew: every step does this.
+        """
+        replaced: dict[str, nn.Parameter] = {}
+        problems = []
+        for name, parameter in self._parameters.items():
+            new = _at(self._model, self._places[name])
+            if new is parameter:
+                continue
+            if new is None:
+                problems.append(f"{name!r} is no longer in the model")
+            # Weights that are elsewhere for a while (offloaded to the meta device), and those that
+            # fully_shard shows whole between a forward and a backward pass, are not the
+            # parameters that the optimizer moves.
+            elif new.is_meta or sharded(new) != sharded(parameter):
+                continue
+            elif new.shape != parameter.shape:
+                problems.append(
+                    f"{name!r} has shape {tuple(new.shape)} now and {tuple(parameter.shape)} when"
+                    " it was held"
+                )
+            else:
+                replaced[name] = new
+        if problems:
+            raise MaskError(
+                f"the model is another one than when it was held: {'; '.join(problems)}. Release,"
+                " and hold anew."
+            )
+        if replaced:
+            self._take(replaced)
+
+    def _take(self, replaced: Mapping[str, nn.Parameter]) -> None:
+        """Hold these in the place of those that were."""
+        trained = trained_by(self._optimizers)
+        orphaned = [
+            name for name, new in replaced.items() if id(new) not in trained and new.requires_grad
+        ]
+        for name, new in replaced.items():
+            self._parameters[name] = new
+            self._keeps[name] = Keep(self._keeps[name].mask(), like=new)
+        self._clean_early(replaced)
+        for name in orphaned:
+            _log.warning(_ORPHANED, name)
+
+    def _watch(self) -> Watcher | None:
+        """Look out for updates that bypass the hooks; clear gradients early beside a base."""
+        trained = [p for p in self._parameters.values() if p.requires_grad and p.is_leaf]
+        if len(self._optimizers) > 1:
+            self._clean_early(self._parameters)
+            return None
+        if not trained:
+            return None
+        kind = type(self._optimizers[0]).__name__
+        # One parameter is enough to count backward passes.
+        return Watcher(trained[0], kind, self._alive, self.enforce)
+
+    def _clean_early(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Beside a base optimizer: the probe of SAM moves the weights before the hooks come, so the
+        gradient must be clean as soon as it is there.
+        """
+        if len(self._optimizers) == 1:
+            return
+        for name, parameter in parameters.items():
+            if parameter.requires_grad and parameter.is_leaf:
+                self._handles.append(
+                    parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                        partial(_clear_gradient, self._keeps[name])
+                    )
+                )
+
+    def _unwatch(self) -> None:
+        if self._watcher is not None:
+            self._watcher.remove()
+            self._watcher = None
+
+    def _alive(self) -> int:
+        """Dropped entries that are not zero."""
+        return sum(self._keeps[name].alive(p) for name, p in self._parameters.items())
+
+    def _revived(self, masks: Params) -> list[str]:
+        strangers = [
+            unknown("held parameter", name, self._keeps)
+            for name in masks
+            if name not in self._keeps
+        ]
+        if strangers:
+            return strangers
+        problems = misfits({name: name for name in masks}, masks, self._parameters)
+        if problems:
+            return problems
+        back = {
+            name: int((mask & ~self._keeps[name].mask().to(mask.device)).sum())
+            for name, mask in masks.items()
+        }
+        return [f"{name!r} would get {count} entries back" for name, count in back.items() if count]
+
+
+def _at(model: nn.Module, place: Sequence[str]) -> nn.Parameter | None:
+    """The parameter at a place such as ("layer1", "0", "weight")."""
+    module: nn.Module | None = model
+    for part in place[:-1]:
+        module = module._modules.get(part) if module is not None else None
+    return None if module is None else module._parameters.get(place[-1])
+
+
+def _clear_gradient(keep: Keep, parameter: Tensor) -> None:
+    keep.clear_gradient_(parameter)
+
+
+# Holding zeros at zero, through the optimizer.
+#
+# The model is not touched: no module is wrapped, hooked or renamed, so `state_dict`, `deepcopy`,
+# `torch.compile` and every export see a plain model. Two hooks of the optimizer do the work:
+#
+# * before a step the gradients of dropped entries are set to zero (and again whenever a closure
+#   has been evaluated), so that optimizers which mix entries (LBFGS) or norms never see them;
+# * after it the weights, and every state tensor of the parameter's own shape (momentum, second
+#   moments, averages).
+#
+# An optimizer that hands the update to another (`base_optimizer`, as SAM does) is held with that
+# one; then gradients are cleared as soon as they are there, so that its probe step leaves zeros
+# alone too. Where an update passes no `step()` at all, a watcher on one parameter says so at the
+# second backward pass; after the first real step it is gone.
+#
+# State of other shapes is left alone: scalars such as step counts need no mask, and factored or
+# preconditioning matrices (Adafactor, Shampoo) have no entry per weight; with those optimizers
+# weights and gradients are exactly zero all the same.
+
+__all__ = ["Held", "hold"]
+
+
+def hold(
+    model: nn.Module,
+    masks: Params,
+    optimizer: Optimizer,
+    *,
+    same_on_ranks: bool = True,
+) -> Held:
+    """Keep the dropped entries exactly zero from now on: weights, gradients and optimizer state.
+
+    Args:
+        model: The model, plain or in `DistributedDataParallel`, `torch.compile` or `AveragedModel`,
+            or sharded by `fully_shard` (then with whole masks, and with the optimizer of the
+            sharded parameters). Its dropped weights are set to zero at once.
+        masks: Boolean masks by parameter name, True = kept, as from `select`.
+        optimizer: The optimizer that trains the masked parameters. A frozen one may be missing; it
+            is held as soon as a group with it is added. Wrappers such as accelerate's or a
+            Lookahead are seen through, and what they keep for a parameter is cleared, too.
+        same_on_ranks: In a distributed run, compare the masks of all ranks (a collective call:
+            every rank must hold). False where ranks train different models.
+
+    Returns:
+        A `Held`; `release()` it, or use it as a context manager.
+
+    Every step looks whether the model still has the parameters that are held. Those that were
+    replaced (`load_state_dict(assign=True)`, `layer.weight = …`) are held in their place, and the
+    log says so where the optimizer trains the old ones; a parameter that is gone, or has another
+    shape, is a MaskError.
+
+    Copies of the optimizer (`deepcopy`, unpickling) carry no hooks, as always in torch: hold them
+    as well. A copy of the model made before the hold, such as an average of its weights, is cleared
+    by `held.follow(copy)`.
+
+    >>> import torch
+    >>> layer = nn.Linear(2, 1, bias=False)
+    >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    >>> held = hold(layer, {"weight": torch.tensor([[True, False]])}, optimizer)
+    >>> for _ in range(3):
+    ...     layer(torch.ones(4, 2)).sum().backward()
+    ...     optimizer.step()
+    >>> layer.weight[0, 1].item(), optimizer.state[layer.weight]["momentum_buffer"][0, 1].item()
+    (0.0, 0.0)
+    >>> held.release()
+    """
+    check_model(model)
+    *wrappers, inner = layers(optimizer)
+    known = dict(model.named_parameters(remove_duplicate=False))
+    masks = fitted(masks, known, prefixes=prefixes())
+    prefix = prefix_of(model, masks)
+    names = {name: prefix + name for name in masks}
+    # `unheld` looks parameters up by name, so it may only follow where all names are
+    # known.
+    problems = misfits(names, masks, known) or unheld(names, known, inner)
+    if not problems and (stray := stray_copies(wrappers, known.values(), masks.values())):
+        problems = [
+            f"{', '.join(stray)} keeps copies of the weights, and would bring dropped ones back:"
+            " hold the optimizer inside first, and make the wrapper around it afterwards"
+        ]
+    # Called with the problems and before they are raised: a rank that leaves early
+    # would let the others wait for ever.
+    if same_on_ranks and distributed():
+        check_ranks(model, masks, problems, prefix=prefix)
+    if problems:
+        raise MaskError(f"{len(problems)} problem(s), nothing is held: {'; '.join(problems)}.")
+    return Held(
+        {name: known[found] for name, found in names.items()},
+        masks,
+        inner,
+        model,
+        wrappers=wrappers,
+        compare=same_on_ranks,
+    )
+
+
+# Pruning after training and gentle fine-tuning, as one call (appendix F.5 of the paper).
+
+GENTLE = 2e-3
+"""Learning rate of Adam that is safe for nets with a few hundred weights.
+
+Survivors of extreme pruning are large and few, so the curvature is large: SGD at 0.05 took a
+LeNet-300-100 of 341 weights from 83.7 to 79.3 %, and 0.1 destroys it. Adam moves no weight by more
+than the rate in a step, whatever the curvature: 83.7 became 84.1 % at rates from 1e-3 to 5e-3.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """Masks (True = kept) and the report after pruning; the model holds the fine-tuned weights."""
+
+    masks: dict[str, Tensor]
+    report: SparsityReport
+
+
+def prune_and_tune_(
+    model: nn.Module,
+    train: Callable[[Optimizer], None],
+    *,
+    to_sparsity: float | None = None,
+    compression: float | None = None,
+    masks: Mapping[str, Tensor] | None = None,
+    where: Where = "*",
+    lr: float = GENTLE,
+    optimizer: Callable[[list[nn.Parameter]], Optimizer] | None = None,
+) -> Tuned:
+    """Prune by global magnitude, then train the survivors with the zeros held.
+
+    Args:
+        train: your loop; it gets the optimizer to step and trains as long as you like (25 epochs
+            are plenty).
+        to_sparsity, compression: how much to prune; the zeros of a collapsed net count as pruned
+            already and stay. A net that is sparser than that is only tuned, and a log line says so.
+        masks: prune to these instead; with none of the three, the zeros at hand are held.
+        where: what competes; by default every parameter, biases too, as in the paper.
+        lr: rate of the Adam that is made when no optimizer is given.
+        optimizer: makes another optimizer of the parameters.
+    """
+    chosen = prunable(model, where)
+    if masks is None:
+        masks = _masks(chosen, to_sparsity, compression)
+    apply_(model, masks)
+    made = (
+        torch.optim.Adam(chosen.values(), lr=lr)
+        if optimizer is None
+        else optimizer(list(chosen.values()))
+    )
+    with hold(model, masks, made):
+        train(made)
+    return Tuned(masks=dict(masks), report=sparsity(model, where=where))
+
+
+def _masks(
+    chosen: Mapping[str, nn.Parameter],
+    to_sparsity: float | None,
+    compression: float | None,
+) -> dict[str, Tensor]:
+    if to_sparsity is None and compression is None:
+        return {name: parameter.detach() != 0 for name, parameter in chosen.items()}
+    sizes = {name: parameter.detach().abs() for name, parameter in chosen.items()}
+    # floor=0: layers may vanish here, as in the paper's global magnitude pruning.
+    masks = select(sizes, sparsity=to_sparsity, compression=compression, floor=0)
+    asked, alive = (
+        sum(int(mask.sum()) for mask in masks.values()),
+        sum(int((p != 0).sum()) for p in chosen.values()),
+    )
+    if alive < asked:
+        _log.info(
+            "nothing to prune: %d weights were to be kept, %d are not zero; all of them are kept",
+            asked,
+            alive,
+        )
+    # Among ties at 0 the selection may keep zeros: training would revive them.
+    return {name: mask & (chosen[name].detach() != 0) for name, mask in masks.items()}

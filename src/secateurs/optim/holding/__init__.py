@@ -1,1 +1,0 @@
-"""Keeping zeros at zero through any optimizer."""

@@ -1,0 +1,141 @@
+"""A mask that is applied at every step: its bits are made once, and ANDed with the weights.
+
+The bits are all ones where an entry is kept and all zeros where it is dropped, so that the AND
+leaves +0.0 whatever was there (see `secateurs.bits`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from secateurs.bits import INTEGERS
+from secateurs.sharding import local, local_mask, sharded
+
+
+class Keep:
+    """A mask as bits, in the memory layout of the tensor it belongs to; other widths and devices
+    are made on demand.
+
+    >>> weights = torch.tensor([float("nan"), -1.0, 2.0])
+    >>> Keep(torch.tensor([False, False, True]), like=weights).clear_(weights)
+    >>> weights
+    tensor([0., 0., 2.])
+    """
+
+    def __init__(self, mask: Tensor, *, like: Tensor) -> None:
+        own, piece = local(like), local_mask(mask, like)
+        integers = INTEGERS[own.element_size()]
+        bits = torch.empty_like(own, dtype=integers, requires_grad=False)
+        # True becomes 1 and, negated, -1: all bits set.
+        self._bits = [bits.copy_(piece).neg_()]
+        self.drops = not bool(piece.all())
+        # The bits of a sharded parameter cover the piece that is here; the mask is whole.
+        self._whole = mask if sharded(like) else None
+
+    def mask(self) -> Tensor:
+        """The whole mask as booleans, True = kept."""
+        return self._bits[0] != 0 if self._whole is None else self._whole
+
+    def bits(self, width: int, device: torch.device) -> Tensor:
+        """All ones where kept, all zeros where dropped, in integers of `width` bytes."""
+        dtype = INTEGERS[width]
+        for bits in self._bits:
+            if bits.dtype == dtype and bits.device == device:
+                return bits
+        # -1 stays -1: sign extension.
+        self._bits.append(self._bits[0].to(device=device, dtype=dtype))
+        return self._bits[-1]
+
+    def clear_(self, tensor: Tensor) -> None:
+        """Set the dropped entries of a floating-point tensor of the mask's shape to +0.0, in
+        place.
+        """
+        # A mask that keeps everything costs nothing per step.
+        if self.drops:
+            tensor = local(tensor)
+            bits = self.bits(tensor.element_size(), tensor.device)
+            # One integer pass. Multiplying would keep NaN and infinity, and leave -0.0.
+            tensor.detach().view(bits.dtype).bitwise_and_(bits)
+
+    def alive(self, tensor: Tensor) -> int:
+        """How many dropped entries are not zero, here."""
+        kept = self._bits[0] != 0
+        return int((local(tensor.detach()).masked_fill(kept, 0) != 0).sum())
+
+    def clear_gradient_(self, parameter: Tensor) -> None:
+        """Set the dropped entries of the parameter's gradient to zero; a sparse gradient keeps its
+        layout.
+        """
+        gradient = parameter.grad
+        if gradient is None or not self.drops:
+            return
+        if gradient.layout != torch.sparse_coo:
+            self.clear_(gradient)
+            return
+        # indices() and values() exist for coalesced tensors only.
+        gradient = gradient.coalesce()
+        dropped = ~self.mask()[tuple(gradient.indices())]
+        gradient.values().masked_fill_(dropped, 0)
+        parameter.grad = gradient
+
+    def clear_state_(self, state: object, parameter: Tensor) -> None:
+        """Clear every floating-point tensor of the parameter's own shape in its optimizer state,
+        nested ones too.
+        """
+        for value in tensors_in(state):
+            if (
+                value.shape == parameter.shape
+                # A parameter of shape () has a step count of its own shape, which must
+                # not be cleared.
+                and value.ndim > 0
+                and value.is_floating_point()
+            ):
+                self.clear_(value)
+
+
+def tensors_in(state: object) -> Iterator[Tensor]:
+    """Every tensor in nested dictionaries, lists and tuples."""
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, Mapping):
+        for value in state.values():
+            yield from tensors_in(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from tensors_in(value)
+
+
+def forget_mixed_history(
+    optimizer: torch.optim.Optimizer, keeps: Sequence[tuple[Tensor, Keep]]
+) -> None:
+    """Let LBFGS start its curvature history anew if that history moves a dropped entry.
+
+    LBFGS keeps gradients, steps and directions as flat vectors over all parameters. The direction
+    is a linear combination of them, so zeros at the dropped entries stay zeros once the gradient is
+    zero there. A history from before the mask has other values there; setting them to zero would
+    break the relation between the pairs (y, s) and 1/(y·s), so the history is dropped instead, as
+    at the first step.
+    """
+    if not isinstance(optimizer, torch.optim.LBFGS):
+        return
+    parameters = optimizer.param_groups[0]["params"]
+    size = sum(_real_size(p) for p in parameters)
+    state = optimizer.state.get(parameters[0], {})
+    flats = [value for value in tensors_in(state) if value.ndim == 1 and value.numel() == size]
+    if any(_moves_dropped(flat, parameters, keeps) for flat in flats):
+        state.clear()
+
+
+def _moves_dropped(
+    flat: Tensor, parameters: list[Tensor], keeps: Sequence[tuple[Tensor, Keep]]
+) -> bool:
+    parts = flat.split_with_sizes([_real_size(p) for p in parameters])
+    own = {id(p): part for p, part in zip(parameters, parts, strict=True)}
+    held = [(own[id(p)].view(p.shape), keep.mask()) for p, keep in keeps if id(p) in own]
+    return any(bool(part[~mask.to(part.device)].any()) for part, mask in held)
+
+
+def _real_size(parameter: Tensor) -> int:
+    # LBFGS flattens complex parameters to pairs of real numbers.
+    return parameter.numel() * (2 if parameter.is_complex() else 1)

@@ -1,1 +1,0 @@
-"""Many short runs at once: grids of strengths and seeds, the largest stable learning rate."""

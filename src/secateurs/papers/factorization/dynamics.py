@@ -1,0 +1,133 @@
+"""Figures 6, 7, 13, 15 to 20 and 24: what happens during factorized training, epoch by epoch."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from torch import nn
+
+from secateurs.data import Dataset
+from secateurs.errors import TrainingError
+from secateurs.optim import Dynamics, FactorizedSGD
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.papers.factorization import plans
+from secateurs.papers.factorization.training import (
+    FactorizationSettings,
+    accuracy_of,
+    built,
+    factorized,
+    loaded,
+    name_of,
+)
+
+
+def plan(scale: Scale) -> list[FactorizationSettings]:
+    """Depths, strengths, and a start with balanced factors; a rate that stays large."""
+    if scale == "smoke":
+        return [replace(plans.SMOKE, strength=2e-2)]
+    usual, large = plans.pair_of(scale)
+    text = replace(plans.base_of(scale), strength=usual)
+    by_depth = [replace(text, depth=depth) for depth in (3, 2, 4)]
+    by_strength = [replace(text, strength=x) for x in (0.3 * usual, large)]
+    return [
+        *by_depth,
+        *by_strength,
+        replace(text, init="root"),
+        replace(text, anneal=0.0),
+    ]
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """One job for each training."""
+    return [Job(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
+
+
+def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
+    dataset = loaded(settings)
+    total = sum(p.numel() for p in built(settings, dataset).parameters())
+    rows: list[dict[str, object]] = []
+
+    def watch(
+        epoch: int,
+        net: nn.Module,
+        optimizer: FactorizedSGD,
+        seen: Dataset,
+        loss: float,
+    ) -> None:
+        rows.append({"epoch": epoch, **_sample(net, optimizer, seen, loss, total)})
+
+    with suppress(TrainingError):
+        # Where the loss diverges, the epochs before it are the result.
+        factorized(settings, dataset, watch)
+    shown = ("depth", "strength", "init", "rate", "anneal", "seed")
+    named = {name: getattr(settings, name) for name in shown}
+    yield from ({**named, **row} for row in rows)
+
+
+def _sample(
+    net: nn.Module, optimizer: FactorizedSGD, seen: Dataset, loss: float, total: int
+) -> dict[str, object]:
+    """One epoch: the whole net, and its parameters in order (numbers in one text).
+
+    The net may have lost dead units, which are zeros of the whole net.
+    """
+    recorder = Dynamics(optimizer, model=net)
+    recorder.record(loss)
+    sample = recorder.samples[-1]
+    sizes = {name: p.numel() for name, p in net.named_parameters()}
+    # Counts instead of shares: dead units may be gone
+    # here, and are zeros of the whole net.
+    kept = {n: round((1 - layer.sparsity) * sizes[n]) for n, layer in sample.layers.items()}
+    return {
+        "loss": loss,
+        "accuracy": accuracy_of(net, seen),
+        "compression": total / max(1, sum(kept.values())),
+        "norm": sample.norm,
+        "misalignment": sample.misalignment,
+        "minimal_penalty": sample.minimal_penalty,
+        "excess_penalty": sample.excess_penalty,
+        # All layers in one cell, since all rows of a file have the same columns.
+        "kept": " ".join(map(str, kept.values())),
+        "norms": " ".join(f"{layer.norm:.5g}" for layer in sample.layers.values()),
+        "misalignments": " ".join(f"{x.misalignment:.5g}" for x in sample.layers.values()),
+    }
+
+
+def beside(rows: Sequence[Row]) -> list[Beside]:
+    """When zeros set in, how misaligned the factors are then, and how it ends."""
+    figures = []
+    for job in dict.fromkeys(row["job"] for row in rows):
+        own = [row for row in rows if row["job"] == job]
+        # From one weight in a hundred on: single zeros come and go before.
+        first = next((row for row in own if float(row["compression"]) > 1 / 0.99), None)
+        if first is not None:
+            share = float(first["misalignment"]) / float(own[0]["misalignment"])
+            figures.append(
+                Beside(
+                    what=f"{job}: first epoch with zeros",
+                    ours=(float(first["epoch"]),),
+                )
+            )
+            what = f"{job}: misalignment then, as a share of that after epoch 1"
+            figures.append(Beside(what=what, ours=(share,)))
+        for name in ("compression", "accuracy", "norm"):
+            figures.append(Beside(what=f"{job}: {name} at the end", ours=(float(own[-1][name]),)))
+    return figures
+
+
+EXPERIMENTS.register("weight-factorization-dynamics")(
+    Experiment(
+        name="weight-factorization-dynamics",
+        paper="Kolb et al. 2025",
+        what="figures 6, 7, 13, 15-20, 24: sparsity, norm and misalignment, epoch by epoch",
+        jobs=jobs,
+        beside=beside,
+        settings={
+            "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ",
+            "short": f"{plans.DIGITS}, depths 2-4, three λ, two starts",
+            "cpu": "LeNet-300-100 on Fashion-MNIST, 75 epochs, depths 2-4, three λ, two starts",
+            "full": "as at cpu (print also shows ResNet-18)",
+        },
+    )
+)

@@ -1,0 +1,640 @@
+"""Which few hundred weights should a net keep? They are exchanged until nothing better is found."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from secateurs.errors import ArgumentError
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.papers.factorization.plans import OURS, SMOKE, survivors
+from secateurs.papers.factorization.training import FactorizationSettings
+from secateurs.random import generator
+from secateurs.train.denormals import flushed_denormals
+
+# A fully connected net of a few hundred weights: cut to what is alive, evaluated, trained,
+# differentiated by hand.
+
+
+@dataclass(slots=True, kw_only=True)
+class Tiny:
+    """A fully connected ReLU net, cut to its live units: weights, biases, and which inputs
+    (`pixels`) it looks at.
+    """
+
+    weights: list[Tensor]
+    biases: list[Tensor]
+    pixels: Tensor
+
+    @classmethod
+    def of(cls, parameters: list[Tensor]) -> "Tiny":
+        """From weight, bias, weight, bias, … of the full net."""
+        weights, biases = ([p.detach().clone() for p in parameters[i::2]] for i in (0, 1))
+        net = cls(weights=weights, biases=biases, pixels=torch.arange(weights[0].shape[1]))
+        return net.cut_()
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """Weights, then biases."""
+        return [*self.weights, *self.biases]
+
+    @property
+    def kept(self) -> int:
+        """How many parameters are not zero."""
+        return sum(int((p != 0).sum()) for p in self.parameters)
+
+    def forward(self, x: Tensor, parameters: list[Tensor] | None = None) -> list[Tensor]:
+        """What enters each layer, and last the logits; x has the columns `pixels`."""
+        parameters = self.parameters if parameters is None else parameters
+        depth, seen = len(self.weights), [x]
+        for i in range(depth):
+            x = F.linear(x, parameters[i], parameters[depth + i])
+            x = x if i + 1 == depth else F.relu(x)
+            seen.append(x)
+        return seen
+
+    def accuracy(self, x: Tensor, y: Tensor) -> float:
+        """In percent; x has all columns."""
+        return 100 * float((self.forward(x[:, self.pixels])[-1].argmax(1) == y).float().mean())
+
+    def cut_(self) -> "Tiny":
+        """Drop units that nobody hears or that say the same to every image: the latter move into
+        the next biases.
+        """
+        before = -1
+        # Until nothing changes: a unit that goes can leave others unheard.
+        while before != (before := self.kept + sum(len(w) for w in self.weights)):
+            for i in range(len(self.weights) - 1):
+                self._cut_hidden_(i)
+        seen = (self.weights[0] != 0).any(0)
+        self.weights[0], self.pixels = self.weights[0][:, seen], self.pixels[seen]
+        return self
+
+    def _cut_hidden_(self, i: int) -> None:
+        fed = (self.weights[i] != 0).any(1)
+        self.biases[i + 1] = self.biases[i + 1] + self.weights[i + 1][:, ~fed] @ F.relu(
+            self.biases[i][~fed]
+        )
+        live = fed & (self.weights[i + 1] != 0).any(0)
+        self.weights[i], self.biases[i] = self.weights[i][live], self.biases[i][live]
+        self.weights[i + 1] = self.weights[i + 1][:, live]
+
+    def widen_(self, inputs: int) -> "Tiny":
+        """Look at all inputs again, with zero weights."""
+        wide = torch.zeros(len(self.weights[0]), inputs)
+        wide[:, self.pixels] = self.weights[0]
+        self.weights[0], self.pixels = wide, torch.arange(inputs)
+        return self
+
+
+def backward(net: Tiny, seen: list[Tensor], delta: Tensor) -> list[Tensor]:
+    """δ at every layer's output, first layer first; `delta` (n, …, classes) is the one at the
+    logits.
+    """
+    deltas = [delta]
+    for weight, out in zip(net.weights[:0:-1], seen[-2:0:-1], strict=True):
+        # The slope of ReLU at 0 is taken as 0, as torch does.
+        active = (out > 0).view(len(out), *[1] * (delta.ndim - 2), -1)
+        deltas.insert(0, (deltas[0] @ weight) * active)
+    return deltas
+
+
+def generalised(logits: Tensor, y: Tensor, *, q: float) -> Tensor:
+    """Mean of (1 − p_y^q)/q.
+
+    >>> round(float(generalised(torch.zeros(1, 2), torch.tensor([0]), q=1.0)), 3)
+    0.5
+    """
+    # p^q = exp(−q · cross-entropy), which is still a number where p itself underflows.
+    return (1 - (-q * F.cross_entropy(logits, y, reduction="none")).exp()).mean() / q
+
+
+# Training a tiny net: the gradient by hand, and Adam on the weights that are there.
+
+
+class Training(Protocol):
+    """What training needs to know."""
+
+    @property
+    def q(self) -> float:
+        """Of the loss."""
+
+    @property
+    def rate(self) -> float:
+        """Of Adam."""
+
+    @property
+    def batch(self) -> int:
+        """Images per step."""
+
+
+def train_(
+    net: Tiny,
+    x: Tensor,
+    y: Tensor,
+    epochs: int,
+    how: Training,
+    generator: torch.Generator,
+    *,
+    anneal: bool = False,
+) -> None:
+    """Adam on the weights that are not zero; constant rate, or cosine to 0."""
+    # Only the columns that the net looks at, copied once for all epochs.
+    x, adam = x[:, net.pixels].contiguous(), _Adam.of(net)
+    total, done = epochs * -(-len(x) // how.batch), 0
+    for _ in range(epochs):
+        for chosen in torch.split(torch.randperm(len(x), generator=generator), how.batch):
+            _gradient_(net, adam, x.index_select(0, chosen), y[chosen], how.q)
+            adam.step_(how.rate * ((1 + math.cos(math.pi * done / total)) / 2 if anneal else 1))
+            done += 1
+
+
+def _gradient_(net: Tiny, adam: "_Adam", x: Tensor, y: Tensor, q: float) -> None:
+    """Of (1 − p_y^q)/q: p_y^q (p − e_y) at the logits."""
+    seen = net.forward(x)
+    p = seen[-1].softmax(1)
+    weight = p.gather(1, y[:, None]) ** q / len(x)
+    # p − e_y, in the place of p, which nobody needs any more.
+    delta = p.scatter_add_(1, y[:, None], torch.full_like(weight, -1.0)).mul_(weight)
+    depth = len(net.weights)
+    for i, d in enumerate(backward(net, seen, delta)):
+        # Straight into Adam's buffer: the inner loop makes no tensors for slopes.
+        torch.mm(d.T, seen[i], out=adam.slopes[i])
+        torch.sum(d, 0, out=adam.slopes[depth + i])
+
+
+@dataclass(slots=True)
+class _Adam:
+    """Adam over one buffer that the net's parameters are views of; a zero stays zero."""
+
+    flat: Tensor
+    alive: Tensor
+    slope: Tensor
+    slopes: list[Tensor]
+    first: Tensor
+    second: Tensor
+    steps: int = 0
+
+    @classmethod
+    def of(cls, net: Tiny) -> "_Adam":
+        parameters = net.parameters
+        flat = torch.cat([p.flatten() for p in parameters])
+        views = _like(flat, parameters)
+        # The net's tensors become views of one buffer, so a step is a few operations
+        # for all of them.
+        net.weights, net.biases = views[: len(net.weights)], views[len(net.weights) :]
+        slope = torch.zeros_like(flat)
+        alive = (flat != 0).to(flat.dtype)
+        return cls(
+            flat,
+            alive,
+            slope,
+            _like(slope, parameters),
+            torch.zeros_like(flat),
+            torch.zeros_like(flat),
+        )
+
+    def step_(
+        self,
+        rate: float,
+        *,
+        decay: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        self.steps += 1
+        # An absent weight gets no slope and so no momentum: it stays absent.
+        self.slope.mul_(self.alive)
+        self.first.lerp_(self.slope, 1 - decay[0])
+        self.second.mul_(decay[1]).addcmul_(self.slope, self.slope, value=1 - decay[1])
+        root = self.second.sqrt().div_(math.sqrt(1 - decay[1] ** self.steps)).add_(eps)
+        self.flat.addcdiv_(self.first, root, value=-rate / (1 - decay[0] ** self.steps))
+
+
+def _like(flat: Tensor, parameters: list[Tensor]) -> list[Tensor]:
+    parts = torch.split(flat, [p.numel() for p in parameters])
+    return [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
+
+
+# Which weights to remove, which to add: curvature, the optimal brain surgeon, and gains.
+
+SAMPLE = 4000
+"""Images for the curvature; gains use five times as many."""
+
+
+def promises(
+    net: Tiny, x: Tensor, y: Tensor, *, q: float, generator: torch.Generator
+) -> list[Tensor]:
+    """g²/h of every parameter, present or not: twice what Newton's step on it alone would take off
+    the loss.
+
+    h = E[δ²a²] with δ for labels drawn from the net's own probabilities (Fisher), weighted like the
+    loss.
+    """
+    x, y = _sample(x[:, net.pixels], y, 5 * SAMPLE, generator)
+    seen = net.forward(x)
+    p = seen[-1].softmax(1)
+    weight = p.gather(1, y[:, None]) ** q
+    drawn = torch.multinomial(p, 1, generator=generator)[:, 0]
+    slopes = backward(net, seen, weight * (p - F.one_hot(y, p.shape[1])))
+    # The root of the weight, because these slopes are squared below.
+    bends = backward(net, seen, weight.sqrt() * (p - F.one_hot(drawn, p.shape[1])))
+    pairs = [(s.T @ a, (b**2).T @ a**2) for s, b, a in zip(slopes, bends, seen, strict=False)]
+    pairs += [(s.sum(0), (b**2).sum(0)) for s, b in zip(slopes, bends, strict=True)]
+    return [
+        # Damped, or a weight with hardly any curvature would promise the world.
+        (g / len(x)) ** 2 / (h / len(x) + 1e-3 * h.mean() / len(x) + 1e-12)
+        for g, h in pairs
+    ]
+
+
+def gauss_newton(
+    net: Tiny, x: Tensor, y: Tensor, *, q: float, generator: torch.Generator
+) -> Tensor:
+    """E[p_y^q JᵀHJ] over the parameters that are not zero, H = diag(p) − ppᵀ, float64."""
+    x, y = _sample(x[:, net.pixels], y, SAMPLE, generator)
+    places = [p.nonzero(as_tuple=True) for p in net.parameters]
+    total, depth = sum(len(at[0]) for at in places), len(net.weights)
+    result = torch.zeros(total, total, dtype=torch.float64)
+    # In parts: one row for each image and class at once would take most of a gigabyte.
+    for part, labels in zip(torch.split(x, 1000), torch.split(y, 1000), strict=True):
+        seen = net.forward(part)
+        p = seen[-1].softmax(1)
+        # diag(p) − ppᵀ = Σ p_c (e_c − p)(e_c − p)ᵀ: with its root the sum is one
+        # product of matrices.
+        root = (p * p.gather(1, labels[:, None]) ** q).sqrt()
+        deltas = backward(net, seen, root[:, :, None] * (torch.eye(p.shape[1]) - p[:, None]))
+        columns = [
+            deltas[i][:, :, places[i][0]] * seen[i][:, None, places[i][1]] for i in range(depth)
+        ]
+        columns += [deltas[i][:, :, places[depth + i][0]] for i in range(depth)]
+        rows = torch.cat(columns, 2).flatten(0, 1)
+        result += (rows.T @ rows).double()
+    return result / len(x)
+
+
+def surgeon(values: Tensor, curvature: Tensor, *, count: int, damp: float = 1e-4) -> Tensor:
+    """Minimise ½(v − values)ᵀH(v − values) greedily, one entry of v after the other forced to 0.
+
+    >>> H = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    >>> surgeon(torch.tensor([0.1, 1.0], dtype=torch.float64), H, count=1, damp=0.0).tolist()
+    [0.0, 1.05]
+    """
+    mean = float(curvature.diagonal().mean())
+    # Damped, since weights that no image of the sample uses make the matrix singular.
+    inverse = torch.linalg.inv(
+        curvature + (damp * mean + 1e-30) * torch.eye(len(values), dtype=curvature.dtype)
+    )
+    values, alive = values.clone(), torch.ones(len(values), dtype=torch.bool)
+    for _ in range(count):
+        cost = torch.where(alive, values**2 / inverse.diagonal().clamp_min(1e-300), math.inf)
+        i = int(cost.argmin())
+        values = values - values[i] / inverse[i, i] * inverse[:, i]
+        inverse = inverse - torch.outer(inverse[:, i], inverse[i]) / inverse[i, i]
+        alive[i] = False
+        # Exactly zero: the updates leave rounding errors in what was removed.
+        values[~alive] = 0.0
+        # The row of a removed weight is zero by now; 1 keeps it harmless.
+        inverse[i, i] = 1.0
+    return values
+
+
+def _sample(x: Tensor, y: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    chosen = torch.randperm(len(x), generator=generator)[:count]
+    return x[chosen], y[chosen]
+
+
+# Beyond the paper: which few hundred weights should a net keep? Exchange them until nothing better
+# is found.
+#
+# Weight decay on factors leaves a net of a few hundred weights whose positions were decided early,
+# in the company of thousands that died later. With so few weights the choice itself can be
+# improved. One round: add the absent weights that promise the largest fall of the loss (g²/2h:
+# gradient and Gauss–Newton curvature of one weight), train, remove as many again by the optimal
+# brain surgeon (Hassibi & Stork 1993: smallest w²/2[H⁻¹]ww, the others compensate), train. A round
+# counts only when the training loss falls; the test images are never looked at.
+#
+# The loss is the generalised cross-entropy (1 − p^q)/q of Zhang & Sabuncu 2018: at q → 0 the
+# cross-entropy, at q = 1 the share of errors in expectation. A net too small to fit the hard
+# images should not spend its weights on them.
+
+LARGEST = 5000
+"""Weights at most: the surgeon inverts a matrix of this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """How to search: rounds, the share of weights exchanged in the first of them (it falls to a
+    twentieth), and q.
+
+    `step` is the share removed between two epochs of training, `rate` Adam's, `final` the epochs of
+    the last training.
+    """
+
+    rounds: int = 40
+    share: float = 1.0
+    q: float = 0.5
+    step: float = 0.07
+    rate: float = 3e-3
+    final: int = 50
+    batch: int = 512
+
+    def __post_init__(self) -> None:
+        if not (0 < self.q <= 1 and 0 < self.step < 1 and self.share >= 0 and self.rounds >= 0):
+            raise ArgumentError(
+                f"q and step lie in (0, 1], share and rounds are not below 0; got {self}."
+            )
+
+
+def exchange(
+    net: Tiny,
+    x: Tensor,
+    y: Tensor,
+    *,
+    keep: int,
+    how: Exchange,
+    generator: torch.Generator,
+) -> Tiny:
+    """The best net of `keep` parameters found, on CPU images x (all columns) with labels y; `net`
+    is not changed.
+    """
+    if not (1 <= keep <= LARGEST and 1 <= net.kept <= LARGEST):
+        raise ArgumentError(
+            f"{net.kept:,} weights, {keep:,} to keep: between 1 and {LARGEST:,} can be exchanged:"
+            " train with another λ."
+        )
+    net = copy.deepcopy(net)
+    _shrink_(net, x, y, keep, how, generator)
+    # Judged by the training loss: the test images are never looked at.
+    best, lowest = copy.deepcopy(net), _loss(net, x, y, how.q)
+    for done in range(how.rounds):
+        share = how.share * (1 - done / how.rounds) + 0.05
+        # In two halves, so that the second choice sees what the first has changed.
+        for _ in range(2):
+            grow_(
+                net,
+                x,
+                y,
+                count=max(1, round(keep * share / 2)),
+                q=how.q,
+                generator=generator,
+            )
+            train_(net, x, y, 2, how, generator)
+        _shrink_(net, x, y, keep, how, generator)
+        reached = _loss(net, x, y, how.q)
+        if reached < lowest:
+            best, lowest = copy.deepcopy(net), reached
+        # From a slightly worse net the search goes on, which leads out of local minima;
+        # from a much worse one it goes back.
+        elif reached > 1.02 * lowest:
+            net = copy.deepcopy(best)
+    train_(
+        best,
+        x,
+        y,
+        how.final,
+        replace(how, batch=how.batch // 2),
+        generator,
+        anneal=True,
+    )
+    return best
+
+
+def _shrink_(
+    net: Tiny,
+    x: Tensor,
+    y: Tensor,
+    keep: int,
+    how: Exchange,
+    generator: torch.Generator,
+) -> None:
+    while net.kept > keep:
+        count = min(net.kept - keep, max(1, int(how.step * net.kept)))
+        remove_(net, x, y, count=count, q=how.q, generator=generator)
+        train_(net, x, y, 1, how, generator)
+    train_(net, x, y, 6, how, generator, anneal=True)
+
+
+@torch.no_grad()
+def grow_(
+    net: Tiny,
+    x: Tensor,
+    y: Tensor,
+    *,
+    count: int,
+    q: float,
+    generator: torch.Generator,
+) -> None:
+    """Add the absent parameters with the largest g²/h, as weights too small to change anything."""
+    net.widen_(x.shape[1])
+    gains = promises(net, x, y, q=q, generator=generator)
+    flat = torch.cat(
+        [
+            # Gains are never below 0, so −1 keeps what is
+            # there already from being chosen.
+            torch.where(p != 0, -1.0, g).flatten()
+            for p, g in zip(net.parameters, gains, strict=True)
+        ]
+    )
+    chosen = torch.zeros(len(flat), dtype=torch.bool)
+    chosen[flat.topk(count).indices] = True
+    for p, new in zip(
+        net.parameters,
+        torch.split(chosen, [p.numel() for p in net.parameters]),
+        strict=True,
+    ):
+        # Not 0, which means absent: training leaves zeros alone.
+        p[new.view_as(p)] = 1e-8
+    net.cut_()
+
+
+@torch.no_grad()
+def remove_(
+    net: Tiny,
+    x: Tensor,
+    y: Tensor,
+    *,
+    count: int,
+    q: float,
+    generator: torch.Generator,
+) -> None:
+    """Remove `count` parameters one by one by the optimal brain surgeon, the others
+    compensating.
+    """
+    places = [p.nonzero(as_tuple=True) for p in net.parameters]
+    values = torch.cat([p[at] for p, at in zip(net.parameters, places, strict=True)]).double()
+    curvature = gauss_newton(net, x, y, q=q, generator=generator)
+    values = surgeon(values, curvature, count=count)
+    for p, at, part in zip(
+        net.parameters,
+        places,
+        torch.split(values, [len(at[0]) for at in places]),
+        strict=True,
+    ):
+        p.zero_()
+        p[at] = part.to(p.dtype)
+    net.cut_()
+
+
+@torch.no_grad()
+def _loss(net: Tiny, x: Tensor, y: Tensor, q: float) -> float:
+    return float(generalised(net.forward(x[:, net.pixels])[-1], y, q=q))
+
+
+# Twice the paper's compressions: factorized training, then an exchange of the weights that it
+# left.
+#
+# Every run is a frozen `Beyond`; `run` returns one `Exchanged`. Nothing is chosen by the test
+# images.
+
+PAPER = (506, 1422)
+"""Compressions of LeNet-300-100 at which the paper's depth 3 is within 5 and within 10 points of
+the dense net.
+"""
+
+HARD: dict[str, Any] = {"strength": 6e-3, "rounds": 120, "share": 1.5, "q": 0.7}
+"""Below a hundred weights the search is long, and a loss nearer to the error rate pays (with 263 it
+overfits).
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beyond:
+    """Train at `strength` as in the table of factorization, then exchange down to this
+    compression.
+    """
+
+    compression_asked: float
+    strength: float = 3e-3
+    seed: int = 0
+    rounds: int = 60
+    share: float = 0.6
+    q: float = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanged:
+    """Compression and accuracies in percent: of the start, cut at its gap, and of the result."""
+
+    beyond: Beyond
+    start_compression: float
+    start_accuracy: float
+    compression: float
+    train_accuracy: float
+    accuracy: float
+    units: str
+    seconds: float
+
+    def flat(self) -> dict[str, str]:
+        """One line of a CSV file, settings first."""
+        results = {name: value for name, value in asdict(self).items() if name != "beyond"}
+        return {name: _text(value) for name, value in {**asdict(self.beyond), **results}.items()}
+
+
+def grid() -> list[Beyond]:
+    """Both of the paper's limits, doubled on three seeds, then as they are on one."""
+    # Both limits at twice the compression at which print reaches them.
+    five, ten = (
+        Beyond(compression_asked=2.0 * PAPER[0]),
+        Beyond(compression_asked=2.0 * PAPER[1], **HARD),
+    )
+    plan = [replace(beyond, seed=seed) for seed in (0, 1, 2) for beyond in (five, ten)]
+    return [
+        *plan,
+        replace(five, compression_asked=506.0, strength=1e-3),
+        replace(ten, compression_asked=1422.0, strength=3e-3),
+    ]
+
+
+def key(beyond: Beyond) -> dict[str, str]:
+    """The settings as text: what identifies a row."""
+    return {name: _text(value) for name, value in asdict(beyond).items()}
+
+
+def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchanged:
+    """Train (by our recipe, if no other is given), exchange, measure."""
+    start = perf_counter()
+    usual = FactorizationSettings(seed=beyond.seed, strength=beyond.strength, **OURS)
+    parameters, images = survivors(training or usual)
+    net, total = Tiny.of(parameters), sum(p.numel() for p in parameters)
+    x, test_x = images.train_x.flatten(1), images.test_x.flatten(1)
+    began = total / max(1, net.kept), net.accuracy(test_x, images.test_y)
+    how = Exchange(rounds=beyond.rounds, share=beyond.share, q=beyond.q)
+    # Weights on their way to zero become denormal numbers, with which a processor is
+    # several times slower.
+    with flushed_denormals():
+        net = exchange(
+            net,
+            x,
+            images.train_y,
+            # Rounded down, so that the compression asked
+            # for is reached and not just missed.
+            keep=int(total / beyond.compression_asked),
+            how=how,
+            generator=generator(beyond.seed, "exchange"),
+        )
+    return Exchanged(
+        beyond=beyond,
+        start_compression=began[0],
+        start_accuracy=began[1],
+        compression=total / net.kept,
+        train_accuracy=net.accuracy(x, images.train_y),
+        accuracy=net.accuracy(test_x, images.test_y),
+        units="-".join(str(n) for n in (len(net.pixels), *(len(b) for b in net.biases))),
+        seconds=perf_counter() - start,
+    )
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """The grid; at "smoke" one short exchange after a short training."""
+    if scale == "smoke":
+        # The strength is between those that leave all weights and none in so few steps.
+        short = Beyond(compression_asked=3_000.0, strength=1.22e-2, rounds=2)
+        return [Job(name="2,000 images, 8 epochs, 2 rounds", work=partial(_short, short))]
+    return [Job(name=" ".join(key(each).values()), work=partial(_work, each)) for each in grid()]
+
+
+def _work(beyond: Beyond) -> list[dict[str, str]]:
+    return [run(beyond).flat()]
+
+
+def _short(beyond: Beyond) -> list[dict[str, str]]:
+    restored = replace(SMOKE, strength=beyond.strength, match_variance=True)
+    return [run(beyond, restored).flat()]
+
+
+def beside(rows: Sequence[Row]) -> list[Beside]:
+    """Accuracy at each compression; print's limits were reached at half of it."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["compression_asked"], []).append(float(row["accuracy"]))
+    return [
+        Beside(what=f"{asked}×: accuracy % after the exchange", ours=tuple(values))
+        for asked, values in found.items()
+    ]
+
+
+EXPERIMENTS.register("weight-factorization-beyond")(
+    Experiment(
+        name="weight-factorization-beyond",
+        paper="beyond Kolb et al. 2025",
+        what="twice the compressions of table 1, the weights exchanged after training",
+        jobs=jobs,
+        beside=beside,
+        settings={
+            "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, 2 rounds",
+            "cpu": "LeNet-300-100 on Fashion-MNIST, 1014× and 2867×, three seeds",
+            "full": "as at cpu",
+        },
+    )
+)
+
+
+def _text(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,636 @@
+"""Training as the weight-factorization paper does, by the library's loop, epoch by epoch."""
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from secateurs import data, models
+from secateurs.data import Dataset
+from secateurs.errors import ArgumentError
+from secateurs.masks import apply_, select
+from secateurs.optim import FactorizedSGD, RampHoldRelax, hold, prune_and_tune_
+from secateurs.optim.factorized.start import spreads
+from secateurs.papers.experiment import place
+from secateurs.prune import Recipe, prune_
+from secateurs.random import generator
+from secateurs.train import Clock, Schedule, evaluate, fit_
+from secateurs.train.evaluate import Loss
+
+# One training of the weight-factorization paper, as a frozen value, and what it gave.
+
+METHODS = ("dense", "dwf", "l1", "gmp", "snip", "synflow", "random")
+
+LITERAL = 1.0
+"""`spread` of the paper's text: σ_w = 1/√n_in goes into Algorithm 1 as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorizationSettings:
+    """One training, whole. The defaults are the paper's text: rate 0.15, constant λ, 75 epochs.
+
+    Attributes:
+        strength: λ, of "dwf" and "l1"; depth and the movement of λ (`ramp`, `relax`) are for "dwf".
+        prune_to: A compression, for the pruning methods.
+        init: How the factors start; `spread` multiplies σ_w = 1/√n_in, and `match_variance`
+            corrects the factors so that their product has variance σ_w² after the truncation.
+        anneal: Power of the cosine: rate · ((1 + cos πt)/2)^anneal; 0 keeps the rate.
+        examples: Only the first training images; None for all.
+        tune: Epochs of Adam on the collapsed (or pruned) net, from `tune_rate`, cosine to 0.
+    """
+
+    method: str = "dwf"
+    model: str = "lenet-300-100"
+    data: str = "fashion-mnist"
+    seed: int = 0
+    depth: int = 3
+    strength: float = 1e-3
+    rate: float = 0.15
+    momentum: float = 0.9
+    nesterov: bool = False
+    ramp: float = 0.0
+    relax: float = 0.0
+    anneal: float = 1.0
+    epochs: int = 75
+    batch: int = 256
+    freeze: float = 1e-12
+    prune_to: float = 1.0
+    tune: int = 0
+    tune_rate: float = 2e-3
+    init: str = "dwf"
+    spread: float = LITERAL
+    match_variance: bool = False
+    augment: bool = False
+    examples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ArgumentError(f"method={self.method!r} is none of {', '.join(METHODS)}.")
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the net is a chain of linear layers that is cut to its live units on the way."""
+        return self.model == "lenet-300-100"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorizationRow:
+    """What a training gave: compression (all parameters over non-zero ones) and test accuracy in
+    percent.
+
+    Three pairs: with the paper's threshold 1.19e-7, with the widest gap of the log-magnitudes, and
+    after fine-tuning the latter. Pruning methods have the first pair, and the last when tuned.
+    """
+
+    settings: FactorizationSettings
+    compression: float
+    accuracy: float
+    gap_compression: float
+    gap_accuracy: float
+    tuned_accuracy: float
+    seconds: float
+
+    def flat(self) -> dict[str, str]:
+        """All fields as text, settings first: one line of a CSV file."""
+        names = [entry.name for entry in fields(self) if entry.name != "settings"]
+        return {
+            **key(self.settings),
+            **{name: f"{getattr(self, name):.6g}" for name in names},
+        }
+
+
+def key(settings: FactorizationSettings) -> dict[str, str]:
+    """The settings as text: what identifies a row of a table."""
+    return {name: _text(value) for name, value in asdict(settings).items()}
+
+
+def name_of(settings: FactorizationSettings) -> str:
+    """The settings that differ from the paper's text, in one line: the name of a job.
+
+    >>> name_of(FactorizationSettings(seed=2, strength=2e-3))
+    'dwf seed=2 strength=0.002'
+    """
+    usual = key(FactorizationSettings())
+    # Named even at their defaults: nearly all rows of a table differ in these.
+    shown = {"seed", *(("strength",) if settings.method in ("dwf", "l1") else ())}
+    own = {name: value for name, value in key(settings).items() if name != "method"}
+    differing = [f"{n}={v}" for n, v in own.items() if n in shown or v != usual[n]]
+    return " ".join([settings.method, *differing])
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def loaded(settings: FactorizationSettings) -> Dataset:
+    """The images, pixels in [0, 1]; as single pixels in a row for fully connected nets."""
+    whole = data.load(settings.data).to(place())
+    if settings.examples is not None:
+        whole = whole.first(settings.examples, len(whole.test_y))
+    if not settings.narrow:
+        return whole
+    # Pixels become channels, so that inputs that
+    # nobody reads can be cut out like channels.
+    rows = [x.flatten(1)[:, :, None, None] for x in (whole.train_x, whole.test_x)]
+    return replace(whole, train_x=rows[0], test_x=rows[1])
+
+
+def columns(dataset: Dataset, index: Tensor) -> Dataset:
+    """Only these channels, which are pixels."""
+    train_x, test_x = (x[:, index].contiguous() for x in (dataset.train_x, dataset.test_x))
+    return replace(dataset, train_x=train_x, test_x=test_x)
+
+
+def built(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
+    """The network before training; the seed fixes every weight."""
+    channels, size = dataset.in_channels, dataset.size
+    if settings.narrow:
+        channels, size = 1, math.isqrt(dataset.in_channels)
+    return models.build(
+        settings.model,
+        in_channels=channels,
+        classes=dataset.classes,
+        size=size,
+        generator=generator(settings.seed, "model"),
+    ).to(place())
+
+
+def train_(
+    model: nn.Module,
+    optimizer: Optimizer,
+    settings: FactorizationSettings,
+    dataset: Dataset,
+    loss: Loss = F.cross_entropy,
+) -> None:
+    """All epochs of an ordinary training."""
+    order = generator(settings.seed, "order")
+    for epoch in range(settings.epochs):
+        one_epoch(model, optimizer, settings, dataset, epoch, order, loss)
+
+
+def one_epoch(
+    model: nn.Module,
+    optimizer: Optimizer,
+    settings: FactorizationSettings,
+    dataset: Dataset,
+    epoch: int,
+    order: torch.Generator,
+    loss: Loss = F.cross_entropy,
+) -> float:
+    """One epoch of the cosine over all of them; returns the mean loss.
+
+    The net, the optimizer's state and the images may change between two epochs.
+    """
+    done = fit_(
+        model,
+        dataset,
+        optimizer=optimizer,
+        loss=loss,
+        length="1ep",
+        batch=settings.batch,
+        # A part of one long cosine: each call of `fit_` sees its own epoch alone.
+        schedule=cosine_part(epoch, settings.epochs, settings.anneal),
+        augment=data.augment if settings.augment else None,
+        generator=order,
+        evaluate_every=0,
+        verbose=False,
+    )
+    return done.history[-1].loss
+
+
+def cosine_part(epoch: int, epochs: int, power: float) -> Schedule:
+    """The part of ((1 + cos πt)/2)^power that falls into one epoch.
+
+    >>> [round(cosine_part(1, 2, 1.0)(Clock(step, 10, 10)), 3) for step in (0, 5, 10)]
+    [0.5, 0.146, 0.0]
+    """
+
+    def factor(clock: Clock) -> float:
+        done, total = (
+            epoch * clock.per_epoch + clock.iteration,
+            epochs * clock.per_epoch,
+        )
+        share: float = ((1 + math.cos(math.pi * done / total)) / 2) ** power
+        return share
+
+    return factor
+
+
+# Training a fully connected net without the units that are already dead, which changes nothing but
+# the time.
+#
+# A factorized weight that is exactly zero stays zero (Lemma 4). A hidden unit whose incoming
+# weights and bias are all zero outputs zero; one whose outgoing weights are all zero is never
+# heard. Neither gets a gradient again, so both are cut out of the matrices, with the input pixels
+# nobody looks at. Late epochs of a sparse run become ten times faster.
+
+Companions: TypeAlias = dict[Tensor, list[Tensor]]
+"""Tensors that belong to a parameter, such as its factors and momenta."""
+
+WORTH = 0.93
+"""Cut only when some dimension shrinks below this share: every cut costs a copy of the data."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Narrow:
+    """A chain of linear layers with ReLU between them, cut to what is alive; `index` says which
+    units are left.
+
+    `layers` are the live layers, with the indices of their inputs (`index[i]`) and outputs
+    (`index[i + 1]`) in the full net of `sizes`.
+    """
+
+    layers: list[nn.Linear]
+    sizes: list[int] = field(init=False)
+    index: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sizes = [
+            self.layers[0].in_features,
+            *(layer.out_features for layer in self.layers),
+        ]
+        device = self.layers[0].weight.device
+        self.index = [torch.arange(size, device=device) for size in self.sizes]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits of inputs that are already cut to `index[0]`."""
+        for layer in self.layers[:-1]:
+            x = F.relu(layer(x))
+        return self.layers[-1](x)  # type: ignore[no-any-return]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Weight and bias of each layer, in order."""
+        return [p for layer in self.layers for p in layer.parameters()]
+
+    def interleaved(self) -> list[nn.Module]:
+        """The layers with ReLU between them, for an `nn.Sequential`."""
+        chain: list[nn.Module] = [module for layer in self.layers for module in (layer, nn.ReLU())]
+        return chain[:-1]
+
+    def alive(self) -> list[Tensor]:
+        """For every dimension, which units still matter: heard by a live unit and fed by one (or by
+        a bias).
+        """
+        masks = [layer.weight.detach() != 0 for layer in self.layers]
+        biases = [layer.bias.detach() != 0 for layer in self.layers]
+        # All alive at first: what is dead is found from the zeros of the weights.
+        units = [mask.new_ones(mask.shape[1]) for mask in masks]
+        units.append(torch.ones_like(biases[-1]))
+        # Death spreads by a layer each time, forwards and
+        # backwards: twice the depth is enough.
+        for _ in range(2 * len(masks)):
+            for i, (mask, bias) in enumerate(zip(masks, biases, strict=True)):
+                mask &= units[i + 1][:, None] & units[i][None]
+                units[i] = mask.any(0)
+                if i + 1 < len(masks):
+                    units[i + 1] &= mask.any(1) | (bias & units[i + 1])
+        return units
+
+    def cut_(self, units: list[Tensor], companions: Companions) -> Companions:
+        """Keep these units; companions (factors, momenta: leading dimensions allowed) are cut like
+        their parameters.
+        """
+        kept: Companions = {}
+        for i, layer in enumerate(self.layers):
+            rows, columns = (
+                units[i + 1].nonzero().flatten(),
+                units[i].nonzero().flatten(),
+            )
+            weight, bias = layer.weight, layer.bias
+            self.layers[i] = nn.Linear(len(columns), len(rows), device=weight.device)
+            with torch.no_grad():
+                self.layers[i].weight.copy_(weight[rows][:, columns])
+                self.layers[i].bias.copy_(bias[rows])
+            kept[self.layers[i].weight] = [
+                t[..., rows, :][..., columns].contiguous() for t in companions.get(weight, [])
+            ]
+            kept[self.layers[i].bias] = [
+                t[..., rows].contiguous() for t in companions.get(bias, [])
+            ]
+        # Indices count in the full net, so that one cut can follow another.
+        self.index = [old[unit] for old, unit in zip(self.index, units, strict=True)]
+        return kept
+
+    def worth_cutting(self, units: list[Tensor]) -> bool:
+        """Whether some dimension would shrink noticeably."""
+        return any(float(unit.float().mean()) < WORTH for unit in units)
+
+    def full(self) -> list[Tensor]:
+        """Weights and biases of the whole net, zeros where it was cut."""
+        result = []
+        for i in range(len(self.layers)):
+            like = self.layers[i].weight.detach()
+            result.append(like.new_zeros(self.sizes[i + 1], self.sizes[i]))
+            result.append(like.new_zeros(self.sizes[i + 1]))
+        self.write_(result)
+        return result
+
+    @torch.no_grad()
+    def write_(self, whole: Sequence[Tensor]) -> None:
+        """Write the live weights and biases to their places in those of the whole net."""
+        for i, layer in enumerate(self.layers):
+            rows, columns = self.index[i + 1], self.index[i]
+            whole[2 * i][rows[:, None], columns[None]] = layer.weight.detach()
+            whole[2 * i + 1][rows] = layer.bias.detach()
+
+
+# Factorized training by the library's optimizer; dead units are cut out on the way.
+
+Watch: TypeAlias = Callable[[int, nn.Module, FactorizedSGD, Dataset, float], None]
+"""Called after every epoch: its number, the net as it is now, the optimizer, the images it reads,
+and the mean loss of the epoch.
+"""
+
+
+def factorized(
+    settings: FactorizationSettings, dataset: Dataset, watch: Watch | None = None
+) -> tuple[nn.Module, list[Tensor]]:
+    """The model as it was built, and its trained weights."""
+    model = built(settings, dataset)
+    if settings.narrow:
+        return model, _narrow(model, settings, dataset, watch)
+    optimizer = _optimizer(list(model.parameters()), settings, dataset)
+    order = generator(settings.seed, "order")
+    for epoch in range(settings.epochs):
+        loss = one_epoch(model, optimizer, settings, dataset, epoch, order)
+        if watch is not None:
+            watch(epoch + 1, model, optimizer, dataset, loss)
+    return model, [p.detach() for p in model.parameters()]
+
+
+def at_start(settings: FactorizationSettings, dataset: Dataset) -> list[Tensor]:
+    """The weights that factorized training begins from: the products of its first factors."""
+    parameters = list(built(settings, dataset).parameters())
+    # Making the optimizer draws the factors and writes their products.
+    _optimizer(parameters, settings, dataset)
+    return [p.detach() for p in parameters]
+
+
+def steps_of(settings: FactorizationSettings, dataset: Dataset) -> int:
+    """Optimizer steps of the whole training."""
+    return settings.epochs * -(-len(dataset.train_y) // settings.batch)
+
+
+def _optimizer(
+    parameters: list[nn.Parameter], settings: FactorizationSettings, dataset: Dataset
+) -> FactorizedSGD:
+    constant = settings.ramp == settings.relax == 0
+    pairs = zip(parameters, spreads(parameters), strict=True)
+    # A group each, because every layer has a spread of its own.
+    groups = [{"params": [p], "sigma": settings.spread * sigma} for p, sigma in pairs]
+    return FactorizedSGD(
+        parameters if settings.spread == 1 else groups,
+        lr=settings.rate,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+        depth=settings.depth,
+        strength=settings.strength,
+        init=settings.init,
+        match_variance=settings.match_variance,
+        freeze=settings.freeze,
+        steps=steps_of(settings, dataset),
+        schedule=None if constant else RampHoldRelax(ramp=settings.ramp, relax=settings.relax),
+        generator=generator(settings.seed, "factors"),
+    )
+
+
+def _narrow(
+    model: nn.Module,
+    settings: FactorizationSettings,
+    dataset: Dataset,
+    watch: Watch | None,
+) -> list[Tensor]:
+    """Train the fully connected net, cutting dead units out after every epoch."""
+    net = Narrow(layers=[layer for layer in model.modules() if isinstance(layer, nn.Linear)])
+    optimizer = _optimizer(net.parameters(), settings, dataset)
+    order, chain, seen = generator(settings.seed, "order"), chain_of(net), dataset
+    for epoch in range(settings.epochs):
+        loss = one_epoch(chain, optimizer, settings, seen, epoch, order)
+        units = [at_least_one(alive) for alive in net.alive()]
+        if net.worth_cutting(units):
+            _cut_(net, units, optimizer)
+            # Taken from the whole data set, because indices count in the full net.
+            chain, seen = chain_of(net), columns(dataset, net.index[0])
+        if watch is not None:
+            watch(epoch + 1, chain, optimizer, seen, loss)
+    return net.full()
+
+
+def at_least_one(units: Tensor) -> Tensor:
+    """The live units, or the first where none lives: images without a pixel are no images."""
+    return units if bool(units.any()) else torch.arange(len(units), device=units.device) == 0
+
+
+def chain_of(net: Narrow) -> nn.Module:
+    """The live layers as a module that reads images of single pixels."""
+    return nn.Sequential(nn.Flatten(), *net.interleaved())
+
+
+def _cut_(net: Narrow, units: list[Tensor], optimizer: FactorizedSGD) -> None:
+    """Cut the net; the optimizer goes on with the cut parameters, factors and momenta."""
+    states: Companions = {p: list(optimizer.state[p].values()) for p in net.parameters()}
+    # All parameters have the same entries, in the same order.
+    names = list(next(iter(optimizer.state.values())))
+    kept = net.cut_(units, states)
+    optimizer.state.clear()
+    parameters = iter(net.parameters())
+    for group in optimizer.param_groups:
+        group["params"] = [next(parameters) for _ in group["params"]]
+    for parameter, tensors in kept.items():
+        optimizer.state[parameter] = dict(zip(names, tensors, strict=True))
+    # Factors were cut on their own, so the weights are written anew as their products.
+    optimizer.refresh_()
+
+
+# What factorization is compared with: dense nets, plain L1, pruning before and after training.
+
+AT_START = ("snip", "synflow", "random")
+
+
+def trained(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
+    """The network of a method that is no factorization, before any fine-tuning."""
+    if settings.method in ("dense", "gmp", "l1"):
+        model = built(settings, dataset)
+        model.load_state_dict(_whole(_without_cut(settings)))
+    else:
+        model = _trained_under_masks(settings, dataset)
+    if settings.method == "gmp":
+        apply_(model, by_magnitude(model, settings.prune_to))
+    return model
+
+
+def by_magnitude(model: nn.Module, compression: float) -> dict[str, Tensor]:
+    """Masks of the largest weights and biases, over all layers."""
+    sizes = {name: p.detach().abs() for name, p in model.named_parameters()}
+    return select(sizes, compression=compression, floor=0)
+
+
+def compression_of(model: nn.Module) -> float:
+    """All parameters over those that are not zero."""
+    kept = sum(int((p != 0).sum()) for p in model.parameters())
+    return sum(p.numel() for p in model.parameters()) / max(1, kept)
+
+
+def accuracy_of(model: nn.Module, dataset: Dataset) -> float:
+    """Test accuracy in percent."""
+    return 100 * evaluate(model, dataset).accuracy
+
+
+def tuned_accuracy(model: nn.Module, settings: FactorizationSettings, dataset: Dataset) -> float:
+    """After Adam on the survivors, cosine to 0; NaN without such epochs.
+
+    A fully connected net is cut to its live units first. The model may change.
+    """
+    if not settings.tune:
+        return math.nan
+    gentle = replace(settings, epochs=settings.tune, rate=settings.tune_rate, anneal=1.0)
+    if settings.narrow:
+        net, _ = _live(model, {})
+        # Dead units get no gradient: without them the same training takes less time.
+        model, dataset = chain_of(net), columns(dataset, net.index[0])
+    prune_and_tune_(model, lambda adam: train_(model, adam, gentle, dataset), lr=gentle.rate)
+    return accuracy_of(model, dataset)
+
+
+def _without_cut(settings: FactorizationSettings) -> FactorizationSettings:
+    """Every compression of "gmp" prunes the same dense net."""
+    method = "l1" if settings.method == "l1" else "dense"
+    return replace(settings, method=method, prune_to=1.0, tune=0)
+
+
+# One is enough: the jobs that cut the same dense net follow each other.
+@lru_cache(maxsize=1)
+def _whole(settings: FactorizationSettings) -> dict[str, Tensor]:
+    """The weights of a net that trained whole, with plain L1 or without."""
+    dataset = loaded(settings)
+    model = built(settings, dataset)
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
+    loss = F.cross_entropy if settings.method == "dense" else _with_l1(model, settings.strength)
+    train_(model, optimizer, settings, dataset, loss)
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def _with_l1(model: nn.Module, strength: float) -> Loss:
+    """Mean loss + λ‖w‖₁ over all weights and biases, for gradient descent as it is."""
+    parameters = list(model.parameters())
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        size = torch.stack([p.abs().sum() for p in parameters]).sum()
+        return F.cross_entropy(outputs, labels) + strength * size
+
+    return loss
+
+
+def pruned_at_start(
+    settings: FactorizationSettings, dataset: Dataset
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The network before training and its masks, global and over all parameters.
+
+    Biases are pruned, too, since dwf counts them; synflow takes 100 rounds.
+    """
+    model = built(settings, dataset)
+    draw = generator(settings.seed, "masks")
+    chosen = torch.randint(len(dataset.train_y), (1000,), generator=draw)
+    recipe = Recipe(
+        score=settings.method,
+        compression=settings.prune_to,
+        rounds=100 if settings.method == "synflow" else 1,
+        where="*",
+        floor=0,
+    )
+    masks = prune_(
+        model,
+        recipe,
+        example=dataset.train_x[:1],
+        batch=(dataset.train_x[chosen], dataset.train_y[chosen]),
+        loss=F.cross_entropy,
+        generator=draw,
+    ).masks
+    return model, dict(masks)
+
+
+def _trained_under_masks(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
+    model, masks = pruned_at_start(settings, dataset)
+    if not settings.narrow:
+        _train_held_(model, masks, settings, dataset)
+        return model
+    net, live = _live(model, masks)
+    _train_held_(chain_of(net), live, settings, columns(dataset, net.index[0]))
+    # Weights of dead units stay as they began: they are kept, and count.
+    net.write_(list(model.parameters()))
+    return model
+
+
+def _train_held_(
+    model: nn.Module,
+    masks: Mapping[str, Tensor],
+    settings: FactorizationSettings,
+    dataset: Dataset,
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
+    with hold(model, masks, optimizer):
+        train_(model, optimizer, settings, dataset)
+
+
+def _live(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[Narrow, dict[str, Tensor]]:
+    """The net without its dead units, and the masks of its chain."""
+    # A copy, because the cut takes the layers apart.
+    whole = copy.deepcopy(model)
+    net = Narrow(layers=[x for x in whole.modules() if isinstance(x, nn.Linear)])
+    parameters = dict(whole.named_parameters())
+    kept = net.cut_(
+        [at_least_one(units) for units in net.alive()],
+        {parameters[name]: [mask] for name, mask in masks.items()},
+    )
+    named = chain_of(net).named_parameters()
+    return net, {name: kept[p][0] for name, p in named if kept[p]}
+
+
+# Which recipe a row was made by: the paper's text and every departure from it are kept apart.
+
+START = "two deviations"
+TEXT = "the text"
+RESTORED = "variance restored"
+OURS = "ours"
+OURS_AS_PRINTED = "ours, from the printed start"
+
+
+def recipe_of(row: Mapping[str, str]) -> str:
+    """The recipe of the paper, or what differs from it.
+
+    "two deviations": Algorithm 1 with factors cut at two of their standard deviations, rate 0.15,
+    constant λ: print's curves come out. "the text": the same with the upper end as printed.
+    "variance restored": as "the text", with factors scaled so that their product has the variance
+    of the standard initialisation. "ours": λ moves, the rate is larger, fine-tuning follows.
+    """
+    if row["method"] != "dwf":
+        return "tuned" if row["tune"] != "0" else ""
+    start = {"dwf": START, "dwf-as-printed": TEXT}.get(row["init"], f"init {row['init']}")
+    if (row["ramp"], row["relax"]) != ("0", "0"):
+        return {START: OURS, TEXT: OURS_AS_PRINTED}.get(start, f"{OURS}, {start}")
+    if start == TEXT and row["match_variance"] == "True":
+        parts = [RESTORED]
+    else:
+        parts = [start] + ([RESTORED] if row["match_variance"] == "True" else [])
+    parts += [f"sigma × {row['spread']}"] if row["spread"] != "1" else []
+    parts += [f"rate {row['rate']}"] if row["rate"] != "0.15" else []
+    parts += ["tuned"] if row["tune"] != "0" else []
+    return ", ".join(parts)
+
+
+def method_of(row: Mapping[str, str]) -> str:
+    """As the paper's tables name it."""
+    return f"dwf-depth-{row['depth']}" if row["method"] == "dwf" else row["method"]
+
+
+def columns_of(recipe: str) -> tuple[str, str]:
+    """Compression and accuracy: after fine-tuning where there is some, else as trained."""
+    tuned = recipe.startswith(OURS) or "tuned" in recipe
+    return ("gap_compression", "tuned_accuracy") if tuned else ("compression", "accuracy")

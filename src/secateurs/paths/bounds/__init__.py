@@ -1,1 +1,0 @@
-"""Bounds that need no second network: Lipschitz constants and generalization."""

@@ -1,1 +1,0 @@
-"""The comparison of generalisation bounds: its rows, what they are made of, when they apply."""

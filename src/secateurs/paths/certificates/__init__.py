@@ -1,1 +1,0 @@
-"""How far two networks can differ on a domain: proofs, searches and statistics."""

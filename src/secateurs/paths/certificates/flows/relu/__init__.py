@@ -1,1 +1,0 @@
-"""Planes around a ReLU, and around the difference of two."""

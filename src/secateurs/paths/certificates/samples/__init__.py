@@ -1,1 +1,0 @@
-"""What held-out inputs are, what two models answer to them, and what follows at which level."""

@@ -1,1 +1,0 @@
-"""Channels that share one scale: how they are labelled, united and counted."""

@@ -1,0 +1,220 @@
+"""Which channels carry function: flow in times flow out. Dead ones can be removed without changing
+any output.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.graph import Affine, Example, Graph, Source, State, affines, propagate
+from secateurs.naming import renamed
+from secateurs.parameters import Params
+from secateurs.paths.costs import path_mass
+from secateurs.paths.mass import ZERO, Mass, MassFlow, NormFlow, Scaled, constant_inputs, graph_of
+
+# Which channels of each layer are alive: the result of `liveness`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerLiveness:
+    """One layer with weights.
+
+    Attributes:
+        name: Its weight.
+        channels: How many it writes.
+        constant: Channels that no input reaches: they emit a constant.
+        unused: Channels from which no path leads to an output.
+        mass: The share of ‖Φ‖₁ that flows through its weights.
+        shared: Its weight acts elsewhere too (tied, or used twice), so that a channel dead here is
+            not free to be removed.
+    """
+
+    name: str
+    channels: int
+    constant: tuple[int, ...]
+    unused: tuple[int, ...]
+    mass: float
+    shared: bool = False
+
+    @property
+    def dead(self) -> tuple[int, ...]:
+        """Channels that carry nothing from input to output."""
+        return tuple(sorted({*self.constant, *self.unused}))
+
+    @property
+    def collapsed(self) -> bool:
+        """No channel carries anything."""
+        return len(self.dead) == self.channels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Liveness:
+    """The layers of a network, and whether any path still leads from an input to the output.
+
+    Attributes:
+        collapsed: ‖Φ^I‖₁ = 0, the output no longer depends on the input.
+        lost: Layers without a live channel. They matter only if `collapsed`: elsewhere paths lead
+            around them.
+    """
+
+    layers: tuple[LayerLiveness, ...]
+    collapsed: bool
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Names of layers without a live channel."""
+        return tuple(layer.name for layer in self.layers if layer.collapsed)
+
+    @property
+    def dead(self) -> int:
+        """Dead channels in all layers."""
+        return sum(len(layer.dead) for layer in self.layers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "collapsed": self.collapsed,
+            "lost": list(self.lost),
+            "layers": [asdict(layer) for layer in self.layers],
+        }
+
+
+# Which channels paths from the inputs reach, and from which paths to the output leave.
+
+
+def reachability(graph: Graph, state: State) -> dict[str, tuple[Tensor, Tensor]]:
+    """For every node, where paths from the inputs arrive, and from where paths to the output
+    leave.
+    """
+    flow = MassFlow(graph, 0, keep_flow=True, biases=False)
+    end = propagate(graph, flow, constant_inputs(graph, state), state)
+    arrive = {name: scaled.value > 0 for name, scaled in flow.tape.flow_in.items()}
+    # Nodes that the backward pass never meets lead nowhere.
+    leave = {node.name: torch.zeros(node.shape, dtype=torch.bool) for node in graph.nodes}
+
+    def note(name: str, out: Scaled) -> None:
+        leave[name] = out.value > 0
+
+    flow.tape.pull(end.scaled, visit=note)
+    return {name: (arrive[name], leave[name]) for name in leave}
+
+
+def is_layer(graph: Graph, node: Affine) -> bool:
+    """Whether a node is a layer with a weight of its own that mixes channels."""
+    axes = node.operation.axes
+    return (
+        axes is not None
+        and not axes.diagonal
+        and node.weight is not None
+        and node.weight.direct in graph.parameters
+    )
+
+
+def per_channel(node: Affine, where: Tensor) -> Tensor:
+    """For each channel that the node writes: does this hold anywhere in it?"""
+    dim = node.operation.axes.y if node.operation.axes is not None else 0
+    return where.movedim(dim, 0).flatten(1).any(1)
+
+
+def sole_reader(graph: Graph, source: Source) -> bool:
+    """Whether no other node, and no other place of this one, reads the tensors of this source."""
+    names = set(source.names)
+    read = [s for n in affines(graph) for s in (n.weight, n.bias) if s is not None]
+    return sum(bool(names & set(s.names)) for s in read) == 1
+
+
+@renamed(x="example")
+@torch.inference_mode(False)  # what is reached is found by a gradient
+@torch.no_grad()
+def liveness(
+    model: nn.Module, example: Example | Graph, *, masks: Params | None = None
+) -> Liveness:
+    """Dead channels, layer collapse, and the path mass of every layer, of the model or of the model
+    masked.
+
+    A lost layer matters only if the network collapses: elsewhere a skip connection leads around it.
+    A neuron carries function only if paths of non-zero weight lead from an input to it and from it
+    to an output. Decided on the zero pattern alone, so that no underflow makes a live channel look
+    dead.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> _ = model[0].weight.data[1].zero_()
+    >>> _ = model[2].weight.data[0, 2].zero_()
+    >>> [(layer.constant, layer.unused) for layer in liveness(model, torch.zeros(1, 2)).layers]
+    [((1,), (2,)), ((), ())]
+    """
+    graph = graph_of(model, example)
+    state = {name: value.detach() for name, value in graph.state(model).items()}
+    # Masked here rather than in the model: the user's model is not touched.
+    state |= {name: state[name] * mask for name, mask in (masks or {}).items() if name in state}
+    reach = reachability(graph, state)
+    total, masses = path_mass(graph, state)
+    whole = _sum(total)
+    layers = [
+        _layer(graph, node, reach, _share(masses.get(node.name), whole))
+        for node in affines(graph)
+        if is_layer(graph, node)
+    ]
+    # Without biases only paths from inputs count: a constant output is a collapse.
+    from_inputs = propagate(graph, NormFlow(0, biases=False), constant_inputs(graph, state), state)
+    return Liveness(layers=tuple(layers), collapsed=not bool(from_inputs.value.any()))
+
+
+def _layer(
+    graph: Graph, node: Affine, reach: dict[str, tuple[Tensor, Tensor]], mass: float
+) -> LayerLiveness:
+    arrive, leave = reach[node.name]
+    reached, used = per_channel(node, arrive), per_channel(node, leave)
+    return LayerLiveness(
+        name=str(node.weight.direct) if node.weight is not None else node.name,
+        channels=reached.numel(),
+        constant=tuple((~reached).nonzero().flatten().tolist()),
+        unused=tuple((~used).nonzero().flatten().tolist()),
+        mass=mass,
+        shared=node.weight is not None and not sole_reader(graph, node.weight),
+    )
+
+
+def _share(mass: Mass | None, whole: tuple[float, int]) -> float:
+    if mass is None or mass.weight is None or whole[0] == 0:
+        return 0.0
+    value, exponent = _sum(mass.weight)
+    return value / whole[0] * 2.0 ** max(-1070, exponent - whole[1]) if value else 0.0
+
+
+def _sum(scaled: Scaled) -> tuple[float, int]:
+    return float(scaled.value.sum()), 0 if scaled.exponent == ZERO else scaled.exponent
+
+
+@renamed(x="example")
+def lost_layers(
+    example: Example | Graph, *, masks: Params | None = None
+) -> Callable[[nn.Module, Sequence[str]], dict[str, str]]:
+    """For `secateurs.sparsity(model, judge=lost_layers(x))`: says of every collapsed layer whether
+    it matters.
+
+    A layer without weights matters only if no path is left from an input to the output; otherwise
+    paths lead around it, and what it emits is a constant.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> _ = model[0].weight.data.zero_()
+    >>> lost_layers(torch.zeros(1, 2))(model, ["0.weight"])
+    {'0.weight': 'matters: the output no longer depends on the input'}
+    """
+
+    def judge(model: nn.Module, names: Sequence[str]) -> dict[str, str]:
+        graph = graph_of(model, example)
+        collapsed = liveness(model, graph, masks=masks).collapsed
+        fatal = "matters: the output no longer depends on the input"
+        spared = "does not matter: other paths lead from the input to the output"
+        unused = "does not matter: the output does not use it"
+        used = {name for name in names if name in graph.parameters}
+        return {
+            name: (fatal if collapsed else spared) if name in used else unused for name in names
+        }
+
+    return judge

@@ -1,1 +1,0 @@
-"""Path norms, Φ-costs and path metrics, exact in any range by exponents."""

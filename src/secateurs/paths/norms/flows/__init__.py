@@ -1,1 +1,0 @@
-"""What travels through a graph, one small class per analysis."""

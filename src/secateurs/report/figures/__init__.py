@@ -1,1 +1,0 @@
-"""Figures drawn as SVG: axes, lines with marks, fields of numbers."""

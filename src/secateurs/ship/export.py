@@ -1,0 +1,349 @@
+"""`export`: the suffix of the file says in which format."""
+
+import ctypes
+import io
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from secateurs.errors import ArgumentError, ShipError
+from secateurs.graph import Example
+from secateurs.graph.untouched import untouched
+from secateurs.parameters import check_model
+from secateurs.registry import unknown
+from secateurs.safefile import refusing
+from secateurs.ship.c_source import c_source
+from secateurs.ship.fast import FastModule
+from secateurs.ship.fast.trace import arguments
+from secateurs.ship.fixed import Fixed
+from secateurs.ship.onnx import onnx_runner, session_of, write_onnx
+from secateurs.ship.programs import (
+    Exported,
+    Free,
+    largest_difference,
+    length_of,
+    refuse_beyond,
+    silently,
+    traced,
+)
+
+# C files: written by `c_source`, compiled and called before they are kept.
+
+
+def write_c(model: nn.Module, part: Path, example: Example) -> Free:
+    """Write the source; `predict` takes one sample, which is why the batch is fixed."""
+    args, kwargs = arguments(example)
+    for value in (*args, *kwargs.values()):
+        if len(value) != 1:
+            raise ShipError(f"a C file takes one sample, not {len(value)}: give example[:1].")
+    part.write_text(c_source(model, example), encoding="utf-8")
+    with torch.no_grad(), untouched(model):
+        shape = model(*args, **kwargs).shape
+    # The signature says nothing of sizes: the check needs those of the output.
+    part.with_suffix(".shape").write_text(" ".join(map(str, shape)))
+    length = length_of(args, kwargs)
+    why = "predict takes one sample"
+    return Free(why_fixed=why, why_length=None if length is None else why)
+
+
+def c_runner(part: Path) -> Any:
+    """Compiles the file and calls `predict`."""
+    library = part.with_suffix(".so")
+    command = [
+        _compiler(),
+        "-O1",
+        "-std=c99",
+        "-shared",
+        "-fPIC",
+        str(part),
+        "-o",
+        str(library),
+    ]
+    done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ShipError(f"the C file does not compile: {done.stderr.strip()[:300]}")
+    predict = ctypes.CDLL(str(library)).predict
+    shape = tuple(map(int, part.with_suffix(".shape").read_text().split()))
+
+    def run(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Sequence[Tensor]:
+        (given,) = (*args, *kwargs.values())
+        x, y = given.detach().contiguous(), torch.empty(shape, dtype=given.dtype)
+        predict(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()))
+        return [y]
+
+    return run
+
+
+def _compiler() -> str:
+    found = next(
+        (path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))),
+        None,
+    )
+    if found is None:
+        raise ShipError("no C compiler is here to check the file with; write c_source() yourself.")
+    return found
+
+
+# `.pt2` files: programs of torch.export, or compiled ahead of time by AOTInductor.
+
+
+def write_pt2(model: nn.Module, part: Path, example: Example) -> Free:
+    """Write the program; which sizes of a call it takes."""
+    program = traced(model, example)
+    # Into memory first: where a disk is full torch's own writer ends the process.
+    content = io.BytesIO()
+    try:
+        with silently():
+            torch.export.save(program.program, content)
+    # torch.export.save fails by errors of its own insides.
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0][:300]
+        raise ShipError(
+            f"torch.export of torch {torch.__version__} cannot save what it traced of"
+            f" {type(model).__name__} ({type(error).__name__}: {text}). Write what is done under"
+            " torch.func with plain operators."
+        ) from error
+    part.write_bytes(content.getbuffer())
+    return program.free
+
+
+def write_compiled(model: nn.Module, part: Path, example: Example) -> Free:
+    """Write machine code for this processor; takes a C++ compiler and up to a minute."""
+    from torch._inductor import aoti_compile_and_package
+
+    program = traced(model, example)
+    try:
+        with silently():
+            aoti_compile_and_package(program.program, package_path=str(part))
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0][:300]
+        raise ShipError(f"AOTInductor could not compile the model: {text}") from error
+    return program.free
+
+
+def pt2_runner(part: Path) -> Any:
+    """Runs a program that torch.export saved."""
+    with silently():
+        return _runner(torch.export.load(part).module())
+
+
+def compiled_runner(part: Path) -> Any:
+    """Runs what AOTInductor compiled."""
+    from torch._inductor import aoti_load_package
+
+    return _runner(aoti_load_package(str(part)))
+
+
+def _runner(module: Any) -> Any:
+    def run(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Sequence[Tensor]:
+        with torch.no_grad():
+            outputs = pytree.tree_leaves(module(*args, **kwargs))
+        return [leaf for leaf in outputs if isinstance(leaf, Tensor)]
+
+    return run
+
+
+Progress: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Format:
+    """How a format is written, and run for the check."""
+
+    write: Callable[[nn.Module, Path, Example], Free]
+    runner: Callable[[Path], Any]
+    runtime: str
+
+
+FORMATS = {
+    ".onnx": _Format(write=write_onnx, runner=onnx_runner, runtime="onnxruntime"),
+    ".pt2": _Format(write=write_pt2, runner=pt2_runner, runtime="torch.export"),
+    ".c": _Format(write=write_c, runner=c_runner, runtime="a C compiler"),
+}
+_COMPILED = _Format(write=write_compiled, runner=compiled_runner, runtime="AOTInductor")
+
+
+def export(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    example: Example,
+    *,
+    compiled: bool = False,
+    tolerance: float = 1e-5,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write the model for another runtime, run the result at once, and keep it only if it is equal.
+
+    `m.onnx` is for onnxruntime and others (needs the extra `onnx`), `m.pt2` for `torch.export.load`
+    or, with `compiled`, machine code by AOTInductor for this kind of processor; `m.c` is one C
+    file for one sample at a time, see `c_source`. The batch size is free where the model allows it,
+    and so is the length of token sequences; the result says which are. All other sizes are those of
+    the example. Masked models keep their zeros: `compact` them first, since no runtime skips zeros
+    by itself.
+
+    Args:
+        model: in evaluation mode, masked or compacted.
+        path: its suffix, .onnx, .pt2 or .c, says in which format.
+        example: what the model is called with; the check runs on it and on random inputs.
+        compiled: compile a .pt2 ahead of time; that takes a C++ compiler, and up to a minute.
+        tolerance: the largest difference accepted, relative to the largest output.
+        progress: called with one line for each step.
+
+    Raises:
+        MissingExtra: onnx, onnxscript or onnxruntime is not installed; the message says how.
+        ShipError: the model cannot be traced, or the result differs. Nothing is written then.
+
+    >>> import tempfile, torch
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     done = export(model, f"{folder}/m.pt2", torch.zeros(1, 3))
+    >>> done.any_batch, done.difference
+    (True, 0.0)
+    """
+    path, say, start = Path(path), progress or (lambda text: None), perf_counter()
+    chosen = _chosen(path, compiled)
+    check_model(model)
+    if any(module.training for module in model.modules()):
+        raise ArgumentError("only models in evaluation mode are exported: call model.eval() first.")
+    model = getattr(model, "plain", model) if _is_fast(model) else model
+    # Written in the target's own folder, where the rename at the end is atomic. After
+    # an error nothing is left behind.
+    with refusing(path, ShipError), _folder_beside(path) as folder:
+        part = folder / f"model{path.suffix}"
+        say(f"writing {path.name}")
+        free = chosen.write(model, part, example)
+        say(f"running it by {chosen.runtime}")
+        run = chosen.runner(part)
+        difference = largest_difference(model, run, example, free)
+        refuse_beyond(difference, tolerance, path.suffix)
+        size = part.stat().st_size
+        # Only now: a file under this name is one that was run and compared.
+        os.replace(part, path)
+    return Exported(
+        path=str(path),
+        bytes=size,
+        difference=difference,
+        tolerance=tolerance,
+        runtime=chosen.runtime,
+        any_batch=not free.why_fixed,
+        why_fixed=free.why_fixed,
+        any_length=None if free.why_length is None else not free.why_length,
+        why_length=free.why_length or "",
+        seconds=perf_counter() - start,
+    )
+
+
+@contextmanager
+def _folder_beside(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.stem[:80]}.", dir=path.parent) as folder:
+        yield Path(folder)
+
+
+def _chosen(path: Path, compiled: bool) -> _Format:
+    if path.suffix not in FORMATS:
+        raise ArgumentError(unknown("format of an exported file", path.suffix, FORMATS))
+    if compiled and path.suffix != ".pt2":
+        raise ArgumentError(f"only a .pt2 file can be compiled, not {path.name}.")
+    return _COMPILED if compiled else FORMATS[path.suffix]
+
+
+def _is_fast(model: nn.Module) -> bool:
+    """A fast module runs kernels of this machine; what it was made from is what can be exported."""
+    return isinstance(model, FastModule)
+
+
+# A model that runs in onnxruntime and is called like any module: a rival for `accelerate`.
+
+
+class OnnxModule(Fixed):
+    """A model run by onnxruntime; see `in_onnxruntime`. `plain` is the model it was made from.
+
+    It holds the weights of its making, and is for inference.
+    """
+
+    what = "a model in onnxruntime"
+
+    def __init__(self, plain: nn.Module, session: Any, structure: Any) -> None:
+        super().__init__()
+        self.plain, self._session, self._structure = plain, session, structure
+        self._names = [given.name for given in session.get_inputs()]
+        super().train(False)
+
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> Any:
+        """The model's outputs, equal to rounding."""
+        tensors = [*args, *kwargs.values()]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            raise ShipError("onnxruntime has no gradients: call it under torch.inference_mode().")
+        given = [t.detach().cpu().resolve_neg().numpy() for t in tensors]
+        try:
+            found = self._session.run(None, dict(zip(self._names, given, strict=True)))
+        except Exception as error:
+            # onnxruntime has errors of its own kinds; the first line names the input.
+            text = str(error).strip().partition("\n")[0][:300]
+            raise ArgumentError(f"onnxruntime refuses this call: {text}") from error
+        return pytree.tree_unflatten(map(torch.from_numpy, found), self._structure)
+
+
+def in_onnxruntime(
+    model: nn.Module,
+    example: Example,
+    *,
+    tolerance: float = 1e-5,
+    progress: Progress | None = None,
+) -> OnnxModule:
+    """The model as onnxruntime runs it on the processor, checked like every export.
+
+    Give it to `accelerate` as a rival: on dense networks of 1×1 and depthwise convolutions
+    onnxruntime can be the fastest of all. Compact the model first: no runtime skips zeros.
+
+    Args:
+        model: in evaluation mode; its outputs are tensors.
+        example: what the model is called with.
+        tolerance: the largest difference accepted, relative to the largest output.
+        progress: called with one line for each step.
+
+    Raises:
+        MissingExtra: onnx, onnxscript or onnxruntime is not installed; the message says how.
+        ShipError: the model cannot be exported, or takes one batch size alone.
+
+    >>> lenet = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    >>> rival = in_onnxruntime(lenet, torch.zeros(1, 3))
+    >>> with torch.inference_mode():
+    ...     rival(torch.zeros(5, 3)).shape
+    torch.Size([5, 2])
+    """
+    structure = _structure(model, example)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        done = export(model, path, example, tolerance=tolerance, progress=progress)
+        if not done.any_batch:
+            raise ShipError(
+                f"{type(model).__name__} is exported for one batch size: {done.why_fixed}"
+            )
+        return OnnxModule(model, session_of(path), structure)
+
+
+@torch.no_grad()
+def _structure(model: nn.Module, example: Example) -> Any:
+    """How the outputs of a call hang together; all of them have to be tensors."""
+    args, kwargs = arguments(example)
+    leaves, structure = pytree.tree_flatten(model(*args, **kwargs))
+    others = {type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)}
+    if others:
+        raise ShipError(
+            f"{type(model).__name__} gives {', '.join(sorted(others))} beside tensors, "
+            "which onnxruntime does not."
+        )
+    return structure

@@ -1,0 +1,80 @@
+"""ONNX files: written by torch.onnx, run by onnxruntime before they are kept."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from secateurs.errors import MissingExtra, ShipError
+from secateurs.graph import Example
+from secateurs.ship.programs import Free, silently, traced
+
+
+def write_onnx(model: nn.Module, part: Path, example: Example) -> Free:
+    """Write the file; which sizes of a call it takes."""
+    _present()
+    program = traced(model, example)
+    made = _written(program.program)
+    # One file: weights in a second one would stay behind in the temporary folder.
+    made.save(part, external_data=False)
+    return program.free
+
+
+def _written(program: ExportedProgram) -> Any:
+    try:
+        with silently():
+            made = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True)
+    # The exporter and onnxscript fail by errors of their own insides, above all where one of
+    # them is years older than the other.
+    except Exception as error:
+        raise ShipError(
+            f"torch.onnx of torch {torch.__version__} with onnxscript {version('onnxscript')}"
+            f" cannot write this model ({type(error).__name__}). Bring both to their newest"
+            ' versions, or write "m.pt2".'
+        ) from error
+    if made is None:
+        raise ShipError("torch.onnx wrote no program.")
+    return made
+
+
+def session_of(part: Path) -> Any:
+    """An ONNX file in onnxruntime, on as many threads as torch has, which sleep when idle."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()
+    # Spinning threads would take the processor from whatever else runs in this process.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return onnxruntime.InferenceSession(str(part), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0][:300]
+        raise ShipError(f"onnxruntime cannot run the exported model: {text}") from error
+
+
+def onnx_runner(part: Path) -> Any:
+    """Runs an ONNX file with onnxruntime."""
+    session = session_of(part)
+    names = [given.name for given in session.get_inputs()]
+
+    def run(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Sequence[Tensor]:
+        given = [value.detach().cpu().numpy() for value in (*args, *kwargs.values())]
+        outputs = session.run(None, dict(zip(names, given, strict=True)))
+        return [torch.from_numpy(output) for output in outputs]
+
+    return run
+
+
+def _present() -> None:
+    """All three packages, or the line that installs them."""
+    from importlib.util import find_spec
+
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        # find_spec imports nothing: what is missing is said before seconds of imports.
+        if find_spec(package) is None:
+            raise MissingExtra.of(package, extra="onnx")

@@ -1,0 +1,282 @@
+"""A model traced by torch.export, with any batch size where the model allows it."""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from inspect import signature
+from typing import Any, TypeAlias
+
+import torch
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from secateurs.errors import ShipError, first_line
+from secateurs.graph import Example
+from secateurs.graph.export import cache_advice
+from secateurs.graph.quiet import quietly
+from secateurs.graph.untouched import keeping, untouched
+from secateurs.printing import Printed
+from secateurs.ship.fast.trace import arguments, random_call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Free:
+    """Which sizes of a call a program takes: why its batch is fixed ("" if it is not), and the
+    same of the length of token sequences (None where no input has one).
+    """
+
+    why_fixed: str
+    why_length: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A program, what it was traced with, and which sizes it takes."""
+
+    program: Any
+    args: tuple[Tensor, ...]
+    kwargs: dict[str, Tensor]
+    free: Free
+    names: tuple[str, ...]
+    """What the inputs are called, in the order of a call."""
+
+
+def traced(model: nn.Module, example: Example) -> Traced:
+    """The model as an exported program: with any batch size and any length of token sequences,
+    else with any batch size, or else with the sizes of the example.
+    """
+    args, kwargs = arguments(example)
+    doubled = (
+        tuple(map(_two, args)),
+        {name: _two(value) for name, value in kwargs.items()},
+    )
+    batch = torch.export.Dim("batch", min=1)
+    length = "" if length_of(args, kwargs) is not None else None
+    if length is not None:
+        try:
+            return _traced(model, doubled, batch, Free(why_fixed="", why_length=""))
+        except Exception as error:
+            # The tracer raises errors of any kind: their
+            # first line says why a size is fixed.
+            length = _why(error)
+    try:
+        return _traced(model, doubled, batch, Free(why_fixed="", why_length=length))
+    except Exception as error:
+        free = Free(why_fixed=_why(error), why_length=length)
+    try:
+        return _traced(model, (args, kwargs), None, free)
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0][:300]
+        raise ShipError(
+            f"{type(model).__name__} cannot be traced by torch.export: {text}{cache_advice(model)}"
+        ) from error
+
+
+def length_of(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> int | None:
+    """The length of the token sequences of a call: inputs of whole numbers, [batch, length]."""
+    lengths = {len(value[0]) for value in (*args, *kwargs.values()) if is_tokens(value)}
+    # Sequences of two lengths (a question, an answer) are left as they are. One of a single
+    # token would be taken for a constant.
+    return lengths.pop() if len(lengths) == 1 and max(lengths) > 1 else None
+
+
+def is_tokens(value: Tensor) -> bool:
+    """Whether an input holds token ids, or marks of them."""
+    return value.ndim == 2 and not value.is_floating_point() and not value.is_complex()
+
+
+def _why(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+
+
+@contextmanager
+def silently() -> Iterator[None]:
+    """Without any warning of exporters: no code of the user's runs in them."""
+    with warnings.catch_warnings(), torch.no_grad(), quietly():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _traced(
+    model: nn.Module,
+    given: tuple[tuple[Tensor, ...], dict[str, Tensor]],
+    batch: Any,
+    free: Free,
+) -> Traced:
+    args, kwargs = given
+    shapes = None
+    if batch is not None:
+        shapes = _shapes(model, args, kwargs, batch, long=free.why_length == "")
+    with quietly(), torch.no_grad(), keeping(model):
+        program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+    names = tuple(program.graph_signature.user_inputs)
+    return Traced(program=program, args=args, kwargs=kwargs, free=free, names=names)
+
+
+def _shapes(
+    model: nn.Module,
+    args: tuple[Tensor, ...],
+    kwargs: dict[str, Tensor],
+    batch: Any,
+    *,
+    long: bool,
+) -> dict[str, Any]:
+    """The first dimension of every input is the batch, and with `long` the second one of tokens
+    their length; inputs go by the names of `forward`.
+    """
+    bound = signature(model.forward).bind(*args, **kwargs).arguments
+
+    def sizes(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(sizes, value))
+        if isinstance(value, dict):
+            return {name: sizes(inner) for name, inner in value.items()}
+        # DYNAMIC: a limit, such as the number of positions, is found by the tracer.
+        length = {1: torch.export.Dim.DYNAMIC} if long and is_tokens(value) else {}
+        return {0: batch, **length}
+
+    return {name: sizes(value) for name, value in bound.items()}
+
+
+def _two(tensor: Tensor) -> Tensor:
+    """Two samples: torch.export takes a dimension of one for a constant."""
+    sample = tensor.detach()[:1]
+    return torch.cat([sample, sample]).contiguous()
+
+
+# Whether an exported program computes what the model does, on inputs of several batch sizes.
+
+Runner: TypeAlias = Callable[[tuple[Tensor, ...], dict[str, Tensor]], Sequence[Tensor]]
+"""Runs the exported program on the arguments of a call; gives its output tensors in order."""
+
+Called: TypeAlias = tuple[tuple[Tensor, ...], dict[str, Tensor]]
+BATCHES = (1, 3)
+
+
+@torch.no_grad()
+def largest_difference(model: nn.Module, run: Runner, example: Example, free: Free) -> float:
+    """max |f − g| / max |f| over the example and, where other sizes are taken, random inputs."""
+    args, kwargs = arguments(example)
+    calls = [(args, kwargs)]
+    if not free.why_fixed:
+        # An example of zeros shows little, and other
+        # sizes show a batch fixed by mistake.
+        calls += [random_call(args, kwargs, batch) for batch in BATCHES]
+        if free.why_length == "":
+            # Shorter ones only: a longer one may have no positions.
+            calls += [_cut(call, length) for call, length in _shorter(calls)]
+    found = []
+    for a, k in calls:
+        try:
+            with untouched(model):
+                wanted = model(*a, **k)
+        except Exception as error:
+            raise ShipError(
+                f"{type(model).__name__} does not run on inputs of shape"
+                f" {[tuple(t.shape) for t in (*a, *k.values())]}, so nothing can be compared with"
+                f" it: {first_line(error)}"
+            ) from error
+        with untouched(model):  # a program that draws random numbers, too
+            found.append(outputs_differ_by(wanted, run(a, k)))
+    return max(found)
+
+
+def _shorter(calls: list[Called]) -> list[tuple[Called, int]]:
+    """The last call at half of its length and at two tokens."""
+    length = length_of(*calls[-1]) or 0
+    return [(calls[-1], cut) for cut in {length // 2, 2} if 1 < cut < length]
+
+
+def _cut(call: Called, length: int) -> Called:
+    def first(value: Tensor) -> Tensor:
+        return value[:, :length].contiguous() if is_tokens(value) else value
+
+    args, kwargs = call
+    return tuple(map(first, args)), {name: first(v) for name, v in kwargs.items()}
+
+
+def refuse_beyond(difference: float, tolerance: float, what: str) -> None:
+    """Refuse a result that differs too much; a NaN differs, too."""
+    if not difference <= tolerance:
+        raise ShipError(
+            f"the exported {what} differs from the model by {difference:.1e} of the largest output "
+            f"({tolerance:.0e} is allowed); nothing was written. Say tolerance= if that is enough."
+        )
+
+
+def outputs_differ_by(ours: object, theirs: object) -> float:
+    """max |f − g| / max |f|, the largest over the tensors of two outputs of one structure."""
+    pairs = list(zip(_tensors(ours), _tensors(theirs), strict=True))
+    # Shapes that differ might broadcast, and then look equal.
+    if any(a.shape != b.shape for a, b in pairs):
+        return float("inf")
+    return max((_relative(a.double(), b.double()) for a, b in pairs), default=0.0)
+
+
+def _tensors(outputs: object) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
+
+
+def _relative(ours: Tensor, theirs: Tensor) -> float:
+    # Equal infinities are equal, though their difference is NaN.
+    if not ours.numel() or torch.equal(ours, theirs):
+        return 0.0
+    scale = float(ours.abs().max())
+    # Where all outputs are zero the difference counts as it is.
+    return float((ours - theirs).abs().max()) / (scale or 1.0)
+
+
+# What an export wrote, and how far it was found from the model.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported(Printed):
+    """An exported file.
+
+    Attributes:
+        difference: The largest difference of an output, relative to the largest output of the
+            model, on the example and on random inputs of other batch sizes.
+        runtime: What ran the file for that.
+        any_batch: Whether it takes every batch size; `why_fixed` says why not.
+        any_length: Whether it takes token sequences of every length that the model has positions
+            for, not only of the example's; None where no input holds tokens. `why_length` says why
+            not.
+    """
+
+    path: str
+    bytes: int
+    difference: float
+    tolerance: float
+    runtime: str
+    any_batch: bool
+    why_fixed: str
+    seconds: float
+    any_length: bool | None = None
+    why_length: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """The account as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def __rich__(self) -> Table:
+        table = Table(title=self.path, show_header=False)
+        table.add_row("bytes", f"{self.bytes:,}")
+        table.add_row("differs from the model by", f"{self.difference:.1e} ({self.runtime})")
+        table.add_row("batch", _free(self.any_batch, self.why_fixed))
+        if self.any_length is not None:
+            table.add_row("length", _free(self.any_length, self.why_length))
+        table.add_row("written in", f"{self.seconds:.1f} s")
+        return table
+
+
+def _free(any_size: bool, why: str) -> str:
+    # The reason is the tracer's: brackets in it are no markup.
+    return "any" if any_size else escape(f"that of the example alone: {why}")

@@ -1,0 +1,95 @@
+"""Doing a finished run again, from the weights it began with, to see whether the result is the
+same.
+"""
+
+from dataclasses import dataclass
+
+from secateurs.errors import StoreError
+from secateurs.study.config import Run, Study
+from secateurs.study.database import Row
+from secateurs.study.engines.worker import root
+from secateurs.study.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """A run done twice: the row of the store and the new one."""
+
+    before: Row
+    now: Row
+
+    @property
+    def same(self) -> bool:
+        """Whether the final weights have the same hash."""
+        return (
+            self.before.weights_hash is not None
+            and self.before.weights_hash == self.now.weights_hash
+        )
+
+    @property
+    def differences(self) -> list[str]:
+        """What is not as it was, of weights, figures, versions, threads, data."""
+        pairs = {name: (getattr(self.before, name), getattr(self.now, name)) for name in _COMPARED}
+        # What can explain a difference: each of these may change the order of sums.
+        told = ("versions", "threads", "machine", "device", "data_hash")
+        pairs |= {
+            name: (self.before.provenance.get(name), self.now.provenance.get(name)) for name in told
+        }
+        return [
+            f"{name}: {then!r}, now {now!r}" for name, (then, now) in pairs.items() if then != now
+        ]
+
+
+_COMPARED = ("state", "weights_hash", "accuracy", "kept")
+
+
+def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
+    """Do the run of this key (or beginning of a key) again, with as many threads as then; the
+    store stays as it is.
+    """
+    import torch
+
+    from secateurs.study.measure import Bench
+    from secateurs.study.stages import perform
+    from secateurs.study.work import Memory
+
+    before = store.row(key)
+    if not before.ended:
+        raise StoreError(f"{before.key} has not ended yet ({before.state}).")
+    run = {each.key: each for each in study.runs()}.get(before.key)
+    if run is None:
+        raise StoreError(
+            f"{before.key} is no run of this study any more: its settings were changed."
+        )
+    threads = torch.get_num_threads()
+    # Other threads add in another order, which moves the last digits of every weight.
+    torch.set_num_threads(int(before.provenance.get("threads", threads)))
+    try:
+        now = perform(
+            run,
+            Bench(device=device, metrics=study.metrics),
+            Memory(blobs=_needed(run, store)),
+        )
+    finally:
+        torch.set_num_threads(threads)
+    return Rerun(before=before, now=now)
+
+
+def _needed(run: Run, store: Store) -> dict[str, bytes]:
+    """The weights that the run began with."""
+    needed = {
+        "parent": run.parent,
+        "rewind": run.rewind,
+        "dense": root(run) if run.parent else None,
+    }
+    rows = {purpose: store.row(other.key) for purpose, other in needed.items() if other is not None}
+    return {purpose: _kept(row, store) for purpose, row in rows.items()}
+
+
+def _kept(row: Row, store: Store) -> bytes:
+    if row.weights is None:
+        raise StoreError(
+            f"the weights of {row.key}, with which the run began, are not in the store: the study "
+            "says save = false."
+        )
+    return store.artefacts.get(row.weights)

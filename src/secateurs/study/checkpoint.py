@@ -1,0 +1,157 @@
+"""The state of a training as one safetensors file: tensors as they are, everything else as JSON in
+the header.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from secateurs.errors import StoreError
+from secateurs.train import Epoch, Standing
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Tensors by name, and plain values.
+
+    A network's tensors are under "model.", an optimizer's under "optimizer.INDEX.", generators
+    under "generator.".
+    """
+
+    tensors: Tensors
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def pack(self) -> bytes:
+        """The bytes of a file; floats come back bit for bit (JSON writes all their digits)."""
+        own = {
+            # A clone each, because safetensors refuses tensors that share memory, such
+            # as tied ones.
+            name: tensor.detach().cpu().contiguous().clone()
+            for name, tensor in self.tensors.items()
+        }
+        return save(own, metadata={"state": json.dumps(self.values)})
+
+    @classmethod
+    def unpack(cls, blob: bytes) -> "State":
+        """The state in these bytes."""
+        try:
+            # The header is read by hand: from bytes in
+            # memory safetensors returns no metadata.
+            size = int.from_bytes(blob[:8], "little")
+            header = json.loads(blob[8 : 8 + size])
+            values = json.loads(header.get("__metadata__", {}).get("state", "{}"))
+            return cls(tensors=load(blob), values=values)
+        except (ValueError, SafetensorError, AttributeError) as error:
+            raise StoreError(
+                f"a checkpoint cannot be read: {error}. The run is done again."
+            ) from error
+
+    def part(self, prefix: str) -> Tensors:
+        """The tensors under a prefix, without it."""
+        start = f"{prefix}."
+        return {
+            name.removeprefix(start): t
+            for name, t in self.tensors.items()
+            if name.startswith(start)
+        }
+
+
+def weights_of(model: nn.Module) -> Tensors:
+    """Parameters and buffers under their own names."""
+    return {name: value.detach() for name, value in model.state_dict().items()}
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """The tensors with a prefix."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def put_weights_(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights into the model; names and shapes must be its own."""
+    model.load_state_dict(dict(weights), strict=True)
+
+
+def optimizer_state(optimizer: Optimizer) -> tuple[Tensors, dict[str, Any]]:
+    """An optimizer's state as tensors and plain values."""
+    state = optimizer.state_dict()
+    tensors: Tensors = {}
+    plain: dict[str, dict[str, Any]] = {}
+    for index, entries in state["state"].items():
+        for key, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{key}"] = value
+            else:
+                # As text: JSON has no other keys.
+                plain.setdefault(str(index), {})[key] = value
+    return tensors, {"state": plain, "param_groups": state["param_groups"]}
+
+
+def load_optimizer_(
+    optimizer: Optimizer, tensors: Mapping[str, Tensor], values: Mapping[str, Any]
+) -> None:
+    """Give the optimizer a state back. Groups keep what is no plain value as it is."""
+    state: dict[int, dict[str, Any]] = {
+        int(i): dict(entries) for i, entries in values["state"].items()
+    }
+    for name, tensor in tensors.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = tensor
+    now = optimizer.state_dict()["param_groups"]
+    groups = [
+        {**old, **_tuples(new, old)} for new, old in zip(values["param_groups"], now, strict=True)
+    ]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _tuples(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has lists only: what was a tuple is one again."""
+    return {
+        key: tuple(value) if isinstance(old.get(key), tuple) else value
+        for key, value in new.items()
+    }
+
+
+def standing_state(standing: Standing) -> tuple[Tensors, dict[str, Any]]:
+    """Where a training stands, as tensors and plain values; with torch's own source of numbers."""
+    tensors = {
+        "order": standing.order,
+        "drawn": standing.drawn,
+        # Dropout draws from torch's own generator.
+        "global": torch.get_rng_state(),
+    }
+    values = {
+        "iteration": standing.iteration,
+        "loss_sum": standing.loss_sum,
+        "examples": standing.examples,
+        "rates": list(standing.rates),
+        "history": [asdict(epoch) for epoch in standing.history],
+    }
+    for number in range(torch.cuda.device_count()):
+        tensors[f"cuda{number}"] = torch.cuda.get_rng_state(number)
+    return tensors, values
+
+
+def standing_of(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Standing:
+    """The standing again; torch's own source of numbers is put back, too."""
+    torch.set_rng_state(tensors["global"])
+    for number in range(torch.cuda.device_count()):
+        if f"cuda{number}" in tensors:
+            torch.cuda.set_rng_state(tensors[f"cuda{number}"], number)
+    return Standing(
+        iteration=values["iteration"],
+        order=tensors["order"],
+        drawn=tensors["drawn"],
+        loss_sum=values["loss_sum"],
+        examples=values["examples"],
+        rates=tuple(values["rates"]),
+        history=tuple(Epoch(**epoch) for epoch in values["history"]),
+    )

@@ -1,0 +1,425 @@
+"""The SQLite file of a study: how it is opened, its tables, and errors in plain words."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from secateurs.errors import StoreError
+from secateurs.study.keeping.fields import read_fields
+from secateurs.study.key import canonical
+
+# File systems on which a store cannot be: SQLite's locks are not safe over a network.
+
+NETWORKED = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "afs",
+    "ncpfs",
+    "lustre",
+    "ceph",
+    "beegfs",
+    "gpfs",
+    "gfs2",
+)
+
+
+NETWORKED_FUSE = (
+    "fuse.sshfs",
+    "fuse.glusterfs",
+    "fuse.s3fs",
+    "fuse.rclone",
+    "fuse.gcsfuse",
+    "fuse.ceph",
+)
+
+
+def refuse_network(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+    """SQLite's locks are not safe on network file systems: refuse them."""
+    kind = filesystem(folder, mounts)
+    if kind in NETWORKED or kind in NETWORKED_FUSE:
+        raise StoreError(
+            f"{folder} is on a network file system ({kind}), where a crash can damage the store. "
+            f"Put it on a local "
+            "disk with --store; several machines work together through `--engine ray`, without a "
+            "shared folder."
+        )
+
+
+def filesystem(folder: Path, mounts: Path) -> str:
+    """The kind of file system this folder is on; "" where it cannot be told."""
+    try:
+        lines = mounts.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    place, best, kind = folder.resolve(), -1, ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        point = (
+            # A space in a mount point is written as \040.
+            Path(fields[4].encode().decode("unicode_escape"))
+            if len(fields) > 4
+            else Path("/nowhere")
+        )
+        # The longest mount point counts; of two at one place
+        # the later one, which hides the other.
+        if (place == point or point in place.parents) and len(point.parts) >= best:
+            best, kind = len(point.parts), after.split()[0] if after else ""
+    return kind
+
+
+VERSION = 1
+"""Of the tables; a file of another version is refused."""
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    key TEXT PRIMARY KEY, label TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL, model TEXT
+    NOT NULL, seed INTEGER NOT NULL, asked REAL, strength REAL, state TEXT NOT NULL, reason TEXT
+    NOT NULL, accuracy REAL, compression REAL, sparsity REAL, kept INTEGER, total INTEGER, seconds
+    REAL NOT NULL, progress REAL NOT NULL, hidden INTEGER NOT NULL, weights TEXT, weights_hash TEXT,
+    position INTEGER NOT NULL, details TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS by_state ON runs (state);
+CREATE TABLE IF NOT EXISTS held (
+    key TEXT NOT NULL, purpose TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (key, purpose)
+);
+CREATE TABLE IF NOT EXISTS leases (
+    token INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, owner TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder and its tables."""
+    with told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    refuse_network(folder)
+    with told(folder):
+        db = connect(folder / "study.db")
+        db.executescript(TABLES)
+        db.execute(
+            "INSERT OR IGNORE INTO notes (name, value) VALUES ('version', ?)",
+            (str(VERSION),),
+        )
+        found = db.execute("SELECT value FROM notes WHERE name = 'version'").fetchone()[0]
+        db.close()
+    if found != str(VERSION):
+        raise StoreError(
+            f"{folder} was written by another version (tables {found}, here {VERSION}): use a new "
+            f"folder."
+        )
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that survives crashes and waits for others; for reading only where nothing can
+    be written.
+    """
+    with told(path.parent):
+        try:
+            return _set_up(sqlite3.connect(path, **_OPTIONS))
+        except sqlite3.OperationalError:
+            if not _readable_as_it_is(path):
+                raise
+            # A reader of a WAL file wants to write beside it; on a disk that is read-only and left
+            # in order nobody changes the file, so that it can be read without.
+            where = f"{path.resolve().as_uri()}?immutable=1"
+            return _set_up(sqlite3.connect(where, uri=True, **_OPTIONS), wal=False)
+
+
+# isolation_level None: sqlite3 opens no
+# transactions by itself, `transaction` alone does.
+_OPTIONS: dict[str, Any] = {
+    "timeout": 60.0,
+    "isolation_level": None,
+    "check_same_thread": False,
+}
+
+
+def _set_up(db: sqlite3.Connection, *, wal: bool = True) -> sqlite3.Connection:
+    db.row_factory = sqlite3.Row
+    db.execute("PRAGMA busy_timeout = 60000")
+    # Asked first, because setting the mode takes a lock
+    # that readers would have to wait for.
+    if wal and db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        db.execute("PRAGMA journal_mode = WAL")
+    # In WAL mode anything less may lose the last transactions when the power fails.
+    db.execute("PRAGMA synchronous = FULL")
+    return db
+
+
+def _readable_as_it_is(path: Path) -> bool:
+    """Whether the file is there, its folder cannot be written, and no log waits beside it."""
+    # A log that still waits holds transactions which a
+    # reader of the file alone would miss.
+    log = path.with_name(f"{path.name}-wal")
+    waiting = log.exists() and log.stat().st_size > 0
+    return path.is_file() and not os.access(path.parent, os.W_OK) and not waiting
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All or nothing. IMMEDIATE: the right to write is asked for first, so that two cannot wait
+    for each other.
+    """
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield db
+    except BaseException:
+        # SQLite may have rolled back by itself, as it does on a full disk.
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+@contextmanager
+def told(folder: Path) -> Iterator[None]:
+    """Errors of the disk and of SQLite in plain words, with the way out."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"{folder}: {_advice(str(error))}") from error
+    except OSError as error:
+        raise StoreError(
+            f"{folder} cannot be written: {error.strerror or error}. Choose another with --store."
+        ) from error
+
+
+def _advice(message: str) -> str:
+    if "full" in message or "disk I/O" in message:
+        return (
+            f"the disk is full or failing ({message}). Free some space, then `secateurs study "
+            f"resume`: what is "
+            "finished is kept."
+        )
+    if "readonly" in message or "unable to open" in message:
+        return (
+            f"the folder cannot be written ({message}). Make it writable or choose another with "
+            "--store."
+        )
+    if "malformed" in message or "not a database" in message:
+        return (
+            f"study.db is damaged ({message}). Restore it from a copy, or begin in a new "
+            "folder with --store."
+        )
+    return f"{message}."
+
+
+# The parts of a row: moments of a training, what is left of a layer, what is certified.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One moment of a training, as a rule the end of an epoch. What was not measured is None.
+
+    `strength` is λ as it is then, `misalignment` that of the factors (M(ω) ≥ 0), `sparsity` the
+    share of zeros
+    (|w| < 1.19e-7) of the prunable weights.
+    """
+
+    epoch: int
+    iteration: int
+    loss: float
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    learning_rate: float | None = None
+    sparsity: float | None = None
+    strength: float | None = None
+    misalignment: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerKept:
+    """One prunable parameter at the end: what is left of it, and how large."""
+
+    name: str
+    shape: tuple[int, ...]
+    total: int
+    kept: int
+    norm: float
+    """‖w‖₂."""
+    histogram: tuple[int, ...] = ()
+    """Counts of the non-zero entries by log10|w|, in the bins of `HISTOGRAM_EDGES`."""
+    verdict: str = ""
+    """What it means that nothing is left, where nothing is."""
+
+    @property
+    def density(self) -> float:
+        """kept / total."""
+        return self.kept / self.total if self.total else 1.0
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether nothing is left."""
+        return self.total > 0 and self.kept == 0
+
+
+HISTOGRAM_EDGES: tuple[float, ...] = tuple(-8 + 0.25 * k for k in range(41))
+"""Edges of the forty bins, as log10 of a magnitude: 1e-8 to 100; what lies outside is in the
+outermost bins.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certified:
+    """What is known of the distance between the sparse network and its dense one.
+
+    `kind` is "proven" (holds for every input of `domain`) or "statistical" (for fresh inputs, with
+    the confidence
+    that `text` says). `certified_share`: of the inputs looked at, those that provably keep their
+    class.
+    """
+
+    kind: str
+    domain: str
+    bound: float
+    lower_bound: float
+    certified_share: float | None = None
+    method: str = ""
+    text: str = ""
+
+
+# A run's row: everything a table, a figure or a reader wants to know about one training.
+
+State: TypeAlias = Literal[
+    "waiting", "running", "done", "diverged", "collapsed", "failed", "cancelled"
+]
+STATES: tuple[str, ...] = get_args(State)
+ENDED: tuple[str, ...] = ("done", "diverged", "collapsed", "failed", "cancelled")
+"""Closed vocabulary of ends: done; diverged (the loss became NaN or infinite); collapsed (the
+network no longer depends
+on its input); failed (an error, see the reason); cancelled (asked to stop for good)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A run as the store knows it.
+
+    Attributes:
+        key: The run's name, a hash of its settings.
+        label: The method's title in tables; equal for all runs of one method.
+        kind: "dense", "prune", "imp", "gradual", "dwf", "l1", "path-penalty".
+        data, model: Their names.
+        seed: The run's seed.
+        asked: The compression asked for; None where there is none.
+        strength: λ of methods that have one.
+        state, reason: Where the run stands; why it ended so, if it is not done.
+        accuracy: Final test accuracy as a share; None before the end.
+        compression, sparsity: Final total/kept and 1 − kept/total of the prunable parameters.
+        kept, total: Their entries.
+        seconds: Wall time of the run's own stages.
+        progress: From 0 to 1.
+        hidden: Only a step on the way of others (the network to rewind to): no line of a figure.
+        settings: Every setting, nested plain values, with the keys of the runs it needs as "parent"
+        and "rewind".
+        metrics: All final numbers by name: accuracy, loss, accuracy_before (after the cut, before
+        training), ...; your
+            own metrics under "own.NAME".
+        history: The training over time.
+        layers: Remaining weights, layer by layer.
+        certificates: What is known of the distance to the dense network.
+        timings: Seconds per stage: "begin", "cut", "train", "collapse", "certify", "measure".
+        provenance: versions, data hash, seed, threads, machine, device, precision, begun, ended,
+        attempts.
+        weights: The name (a hash) of the final weights in the store, as `Store.tensors` takes it;
+        None if not kept.
+        weights_hash: Hash over names, shapes and bytes of the final weights: equal runs have equal
+        ones.
+    """
+
+    key: str
+    label: str
+    kind: str
+    data: str
+    model: str
+    seed: int
+    asked: float | None = None
+    strength: float | None = None
+    state: State = "waiting"
+    reason: str = ""
+    accuracy: float | None = None
+    compression: float | None = None
+    sparsity: float | None = None
+    kept: int | None = None
+    total: int | None = None
+    seconds: float = 0.0
+    progress: float = 0.0
+    hidden: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    history: tuple[Point, ...] = ()
+    layers: tuple[LayerKept, ...] = ()
+    certificates: tuple[Certified, ...] = ()
+    timings: Mapping[str, float] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | None = None
+    weights_hash: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has come to an end, good or bad."""
+        return self.state in ENDED
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The columns of a listing, without what is nested."""
+        return {name: getattr(self, name) for name in SUMMARY}
+
+    def details(self) -> str:
+        """What is nested, as JSON."""
+        return json.dumps({name: _plain(getattr(self, name)) for name in NESTED}, sort_keys=True)
+
+    def result(self) -> str:
+        """What equal runs have in common, as text to compare: no times, no machine."""
+        same = {
+            name: getattr(self, name)
+            for name in ("key", "state", "accuracy", "compression", "kept", "total")
+        }
+        history = [{**asdict(point), "seconds": 0.0} for point in self.history]
+        return canonical({**same, "weights": self.weights_hash, "history": history})
+
+
+# What a listing does not show is kept in one column, and read only when asked for.
+NESTED = (
+    "settings",
+    "metrics",
+    "history",
+    "layers",
+    "certificates",
+    "timings",
+    "provenance",
+)
+SUMMARY = tuple(entry.name for entry in fields(Row) if entry.name not in NESTED)
+
+
+def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
+    """The row of a listing's columns and, if given, its nested part.
+
+    A file that came from somewhere can hold anything under these names; what no run of ours has
+    written is refused with its place.
+    """
+    try:
+        # SQLite has no truth values: `hidden` comes back as 0 or 1.
+        columns = {**summary, "hidden": summary["hidden"] != 0}
+        nested = {} if details is None else json.loads(details)
+        nested = read_fields(Row, nested, "details")
+        return Row(**nested | read_fields(Row, columns, "columns"))
+    except (ValueError, RecursionError) as error:
+        raise StoreError(
+            f"the run {summary.get('key')!r} of this store is damaged: {error}. Restore study.db"
+            " from a copy, or begin in a new folder with --store."
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    return [asdict(entry) for entry in value] if isinstance(value, tuple) else value

@@ -1,0 +1,518 @@
+"""The training of a run: one loop for every method, saved every so often, left off when it is
+hopeless.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from secateurs import data as sets
+from secateurs.data import Dataset
+from secateurs.graph import capture
+from secateurs.masks import apply_
+from secateurs.optim import Dynamics, FactorizedSGD, hold
+from secateurs.parameters import prunable
+from secateurs.paths import path_norm_penalty
+from secateurs.prune import Gradual, Recipe
+from secateurs.random import generator
+from secateurs.registry import Registry
+from secateurs.step import Step
+from secateurs.study import measure
+from secateurs.study.checkpoint import (
+    State,
+    load_optimizer_,
+    optimizer_state,
+    put_weights_,
+    standing_of,
+    standing_state,
+    under,
+    weights_of,
+)
+from secateurs.study.config import Run
+from secateurs.study.methods import Prune
+from secateurs.study.settings import Training
+from secateurs.study.work import Hopeless, Interrupted, Work
+from secateurs.train import (
+    Callback,
+    Epoch,
+    Loop,
+    Moment,
+    Schedule,
+    Standing,
+    constant,
+    cosine,
+    step_decay,
+)
+from secateurs.train.fit import Line, Progress
+
+# What a trainer is made from, and what it is.
+
+Masks = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a trainer is made from: the run, its network (on its device) and data, what the cut
+    kept.
+    """
+
+    run: Run
+    model: nn.Module
+    data: Dataset
+    masks: Masks | None
+    per_epoch: int
+    total: int
+
+    @property
+    def method(self) -> Any:
+        """The run's method."""
+        return self.run.method
+
+    @property
+    def train(self) -> Training:
+        """The run's training."""
+        return self.run.train
+
+    def source(self, purpose: str) -> torch.Generator:
+        """Numbers for one purpose."""
+        return generator(self.run.seed, purpose)
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """The examples that scores look at."""
+        count = self.method.examples
+        return self.data.train_x[:count], self.data.train_y[:count]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """Figures of a method that are followed over time."""
+
+    strength: float | None = None
+    misalignment: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """An optimizer with what belongs to it.
+
+    Attributes:
+        optimizer: Over the model's parameters.
+        callbacks: After each step, before anything is measured or saved.
+        state, restore_: What else a checkpoint needs, as tensors and plain values.
+        sample: λ and the like, at the end of an epoch.
+        finish_: Makes zeros exact at the end.
+    """
+
+    optimizer: Optimizer
+    callbacks: tuple[Callback, ...] = ()
+    state: Callable[[], tuple[Masks, dict[str, Any]]] = lambda: ({}, {})
+    restore_: Callable[[Mapping[str, Tensor], Mapping[str, Any]], None] = lambda tensors, values: (
+        None
+    )
+    sample: Callable[[Moment], Sampled] = lambda moment: Sampled()
+    finish_: Callable[[], None] = field(default=lambda: None)
+
+
+TRAINERS: Registry[Callable[[Job], Trainer]] = Registry("method")
+
+
+# What is done during a training: marks, news, checkpoints, and an end to what is hopeless.
+
+NEWS_EVERY = 0.5
+"""Seconds between two news of a training's progress."""
+
+
+class Saver:
+    """After each step: mark the ends of epochs, tell how far it is, save when it is time, leave
+    when asked.
+    """
+
+    def __init__(self, work: Work, trainer: Trainer) -> None:
+        self.work, self.trainer = work, trainer
+        self.saved = self.told = monotonic()
+
+    def __call__(self, moment: Moment) -> None:
+        clock, now = moment.clock, monotonic()
+        # The last step ends an epoch, whole or not.
+        if clock.iteration % clock.per_epoch == 0 or clock.iteration == clock.total:
+            self._mark(moment)
+        if now - self.told > NEWS_EVERY:
+            self.told = now
+            self.work.desk.tell(event="progress", progress=clock.iteration / max(1, clock.total))
+        stopping = self.work.desk.stopping()
+        if stopping or now - self.saved > self.work.bench.save_every:
+            self._save(moment)
+            # The clock is read again, since saving takes time itself.
+            self.saved = monotonic()
+        if stopping:
+            raise Interrupted(f"left off after step {clock.iteration}")
+
+    def _mark(self, moment: Moment) -> None:
+        sampled = self.trainer.sample(moment)
+        self.work.marks[str(moment.clock.iteration)] = {
+            "sparsity": measure.share_of_zeros(moment.model),
+            "strength": sampled.strength,
+            "misalignment": sampled.misalignment,
+        }
+
+    def _save(self, moment: Moment) -> None:
+        # All ranks hold the same state: one of them writes it.
+        if self.work.bench.ranks.rank == 0:
+            self.work.desk.put("checkpoint", checkpoint(self.work, self.trainer, moment).pack())
+
+
+def checkpoint(work: Work, trainer: Trainer, moment: Moment) -> State:
+    """Everything the training needs to go on bit for bit."""
+    inner, optimizer = optimizer_state(trainer.optimizer)
+    own, method = trainer.state()
+    numbers, standing = standing_state(moment.standing())
+    tensors = {
+        **under("model", weights_of(work.model)),
+        **under("mask", work.masks or {}),
+        **under("optimizer", inner),
+        **under("method", own),
+        **under("generator", numbers),
+    }
+    values = {"optimizer": optimizer, "method": method, "standing": standing}
+    return State(
+        tensors=tensors,
+        values={**values, "marks": work.marks, "metrics": work.metrics},
+    )
+
+
+class Watch(Progress):
+    """Keeps the epochs as they end, tells of them, and ends what is hopeless."""
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.silent = work, 0
+
+    def epoch(self, line: Line) -> None:
+        """Remember the epoch; two in a row with one answer for all test images are the end."""
+        if not isinstance(line, Epoch):
+            return
+        work = self.work
+        work.epochs.append(line)
+        work.desk.tell(
+            event="epoch",
+            epoch=line.epoch,
+            loss=line.loss,
+            accuracy=line.test_accuracy,
+        )
+        accuracy = line.test_accuracy
+        # Comparing answers costs another pass, so only
+        # networks near chance are looked at.
+        chance = accuracy is None or accuracy <= 1.5 / work.data.classes
+        self.silent = self.silent + 1 if chance and measure.constant(work.model, work.data) else 0
+        if self.silent == 2:
+            raise Hopeless(
+                f"after epoch {line.epoch} the network gives one answer to all inputs: "
+                f"{100 * measure.share_of_zeros(work.model):.1f} % of its weights are zero."
+            )
+
+
+# The settings of a run as the values that train: optimizer, schedule, recipe.
+
+
+def optimizer_of(model: nn.Module, train: Training) -> Optimizer:
+    """The optimizer of plain trainings."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    lr, decay = train.lr, train.weight_decay
+    if train.optimizer == "sgd":
+        return SGD(
+            parameters,
+            lr=lr,
+            momentum=train.momentum,
+            weight_decay=decay,
+            nesterov=train.nesterov,
+        )
+    kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[train.optimizer]
+    return kind(parameters, lr=lr, weight_decay=decay)
+
+
+def schedule_of(train: Training) -> Schedule:
+    """The learning rate over time."""
+    if train.schedule == "cosine":
+        return cosine(warmup=train.warmup)
+    if train.schedule == "step":
+        return step_decay(at=train.decay_at, factor=train.decay_by)
+    return constant
+
+
+def recipe_of(method: Prune, **amount: Any) -> Recipe:
+    """The recipe of a pruning method with an amount."""
+    names = (
+        "score",
+        "rounds",
+        "schedule",
+        "scope",
+        "pattern",
+        "how",
+        "where",
+        "floor",
+        "convention",
+        "options",
+    )
+    return Recipe(**{name: getattr(method, name) for name in names}, **amount)
+
+
+def train(work: Work) -> None:
+    """Train to the end, from the checkpoint if there is one."""
+    held = work.held("checkpoint")
+    if held is not None:
+        put_weights_(work.model, held.part("model"))
+        work.masks = held.part("mask") or None
+        work.marks, work.metrics = (
+            dict(held.values["marks"]),
+            dict(held.values["metrics"]),
+        )
+    # After the weights are in: an optimizer may begin from those that it finds.
+    trainer = trainer_of(work)
+    standing = _resumed(held, trainer, work) if held is not None else None
+    loop = loop_of(work, trainer)
+    # A length of 0it: the network is only cut.
+    if loop.total:
+        loop.run(standing, show=Watch(work))
+    _finish(work, trainer)
+
+
+def _finish(work: Work, trainer: Trainer) -> None:
+    """Collapse, or clear what counts as zero. Where no weight changes by it, the last epoch's test
+    is as good as a new one.
+    """
+    before = {name: value.clone() for name, value in weights_of(work.model).items()}
+    trainer.finish_()
+    after = weights_of(work.model)
+    last = work.epochs[-1] if work.epochs else None
+    if last is not None and last.test_accuracy is not None:
+        same = all(torch.equal(before[name], value) for name, value in after.items())
+        work.tested = last if same else None
+
+
+def per_epoch(work: Work) -> int:
+    """Optimizer steps of an epoch."""
+    examples, batch = len(work.data.train_y), work.run.train.batch
+    return examples // batch if work.run.train.drop_last else -(-examples // batch)
+
+
+def trainer_of(work: Work) -> Trainer:
+    """What the run's method makes of its network, as it stands."""
+    steps = per_epoch(work)
+    job = Job(
+        run=work.run,
+        model=work.model,
+        data=work.data,
+        masks=work.masks,
+        per_epoch=steps,
+        total=Step.parse(work.run.train.length).iterations(steps),
+    )
+    return TRAINERS[work.run.method.kind](job)
+
+
+def _resumed(held: State, trainer: Trainer, work: Work) -> Standing:
+    """Give optimizer, method and generators what they had; returns where the training stood."""
+    load_optimizer_(trainer.optimizer, held.part("optimizer"), held.values["optimizer"])
+    trainer.restore_(held.part("method"), held.values["method"])
+    standing = standing_of(held.part("generator"), held.values["standing"])
+    work.epochs = list(standing.history)
+    return standing
+
+
+def loop_of(work: Work, trainer: Trainer) -> Loop:
+    """The training of the run, to be begun or taken up."""
+    run, train = work.run, work.run.train
+    until = getattr(run.method, "until", None)
+    saver = Saver(work, trainer)
+    alone = work.bench.ranks.world == 1
+    return Loop(
+        model=work.model,
+        data=work.data,
+        optimizer=trainer.optimizer,
+        length=train.length,
+        batch=train.batch,
+        drop_last=train.drop_last,
+        schedule=schedule_of(train),
+        callbacks=(*trainer.callbacks, saver),
+        augment=sets.augment if train.augment else None,
+        generator=generator(run.seed, "batches"),
+        evaluate_every=train.evaluate_every,
+        stop=None if until is None else Step.parse(until).iterations(per_epoch(work)),
+        precision=train.precision,
+        ranks=work.bench.ranks,
+        forward=None if alone else DistributedDataParallel(work.model),
+    )
+
+
+@TRAINERS.register("dwf")
+def factorized(job: Job) -> Trainer:
+    """Deep weight factorization: the optimizer holds the factors."""
+    method, train = job.method, job.train
+    options: dict[str, Any] = {
+        name: getattr(method, name)
+        for name in (
+            "depth",
+            "strength",
+            "decoupled",
+            "init",
+            "sigma",
+            "match_variance",
+            "groups",
+            "shared",
+            "lean",
+        )
+    }
+    if method.freeze is not None:
+        options["freeze"] = method.freeze
+    if method.target:
+        options["target_sparsity"] = 1 - 1 / (job.run.compression or 1.0)
+    optimizer = FactorizedSGD(
+        job.model.named_parameters(),
+        lr=train.lr,
+        momentum=train.momentum,
+        nesterov=train.nesterov,
+        steps=job.total,
+        schedule=method.strength_schedule,
+        generator=job.source("factors"),
+        # Factorizing a network that was cut must not bring its weights back.
+        zeros="frozen" if method.init == "pretrained" else None,
+        **options,
+    )
+
+    def sample(moment: Moment) -> Sampled:
+        # A new recorder each time, since only the figures of now are wanted.
+        watch = Dynamics(optimizer, model=job.model)
+        watch.record(moment.loss)
+        last = watch.samples[-1] if watch.samples else None
+        return (
+            Sampled(strength=last.strength, misalignment=last.misalignment) if last else Sampled()
+        )
+
+    def finish_() -> None:
+        optimizer.collapse_(job.model, threshold=method.threshold)
+
+    return Trainer(optimizer=optimizer, sample=sample, finish_=finish_)
+
+
+# Pruning while the network trains.
+
+
+@TRAINERS.register("gradual")
+def gradual(job: Job) -> Trainer:
+    """Cut a little every so many steps."""
+    method, optimizer, draw = (
+        job.method,
+        optimizer_of(job.model, job.train),
+        job.source("draw"),
+    )
+    images, labels = job.batch()
+    begin = Step.parse(method.begin).iterations(job.per_epoch)
+    # Unless the user says otherwise the last quarter is left for recovery.
+    end = _point(method.end, job, begin + max(1, 3 * (job.total - begin) // 4))
+    every = _point(method.every, job, max(1, (end - begin) // 20))
+    pruning = Gradual(
+        job.model,
+        recipe_of(method, compression=job.run.compression),
+        optimizer,
+        start=begin,
+        end=end,
+        every=every,
+        example=images[:1],
+        batch=(images, labels),
+        loss=F.cross_entropy,
+        generator=draw,
+        within=job.masks,
+    )
+
+    def state() -> tuple[Masks, dict[str, Any]]:
+        found = pruning.state_dict()
+        masks = {f"mask.{name}": mask for name, mask in found["masks"].items()}
+        # With the generator, so that a resumed run draws what it would have drawn.
+        return {**masks, "draw": draw.get_state()}, {"iteration": found["iteration"]}
+
+    def restore_(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        masks = {n.removeprefix("mask."): t for n, t in tensors.items() if n.startswith("mask.")}
+        pruning.load_state_dict({"iteration": values["iteration"], "masks": masks})
+        draw.set_state(tensors["draw"])
+
+    return Trainer(
+        optimizer=optimizer,
+        callbacks=(lambda moment: _ignored(pruning.step()),),
+        state=state,
+        restore_=restore_,
+    )
+
+
+def _ignored(_: object) -> None:
+    """A callback returns nothing."""
+
+
+def _point(written: str | None, job: Job, usual: int) -> int:
+    return usual if written is None else Step.parse(written).iterations(job.per_epoch)
+
+
+# Penalties by gradient descent: plain L1, and the path norm.
+
+
+@TRAINERS.register("l1")
+def l1(job: Job) -> Trainer:
+    """The gradient of strength · ‖w‖₁ is added before each step: strength · sign(w)."""
+    optimizer, weights = (
+        optimizer_of(job.model, job.train),
+        list(prunable(job.model).values()),
+    )
+
+    # Added to the gradient by hand, which takes no graph over the weights.
+    @torch.no_grad()
+    def add(*_: object) -> None:
+        for weight in weights:
+            if weight.grad is not None:
+                # sign(0) is 0: of the subgradients at zero
+                # the one that leaves zeros alone.
+                weight.grad.add_(weight.sign(), alpha=job.method.strength)
+
+    optimizer.register_step_pre_hook(add)
+    return Trainer(optimizer=optimizer, sample=_strength(job), finish_=lambda: _cut_below_(job))
+
+
+@TRAINERS.register("path-penalty")
+def path_penalty(job: Job) -> Trainer:
+    """The gradient of strength · ln ‖Φ(w)‖_q is added before each step."""
+    optimizer = optimizer_of(job.model, job.train)
+    # Captured once: the graph depends on the architecture, not on the weights.
+    graph = capture(job.model.eval(), job.data.train_x[:1])
+
+    def add(*_: object) -> None:
+        # Whatever mode the optimizer steps in, this needs gradients.
+        with torch.enable_grad():
+            (job.method.strength * path_norm_penalty(job.model, graph, q=job.method.q)).backward()
+
+    optimizer.register_step_pre_hook(add)
+    return Trainer(optimizer=optimizer, sample=_strength(job))
+
+
+def _strength(job: Job) -> Callable[[Moment], Sampled]:
+    return lambda moment: Sampled(strength=job.method.strength)
+
+
+def _cut_below_(job: Job) -> None:
+    """What is below the threshold is zero."""
+    limit = job.method.threshold
+    apply_(
+        job.model,
+        {n: p.detach().abs() >= limit for n, p in prunable(job.model).items()},
+    )
+
+
+@TRAINERS.register("dense", "prune", "imp")
+def held(job: Job) -> Trainer:
+    """Plain training; what was cut is held at zero."""
+    optimizer = optimizer_of(job.model, job.train)
+    if job.masks is not None:
+        hold(job.model, job.masks, optimizer)
+    return Trainer(optimizer=optimizer)

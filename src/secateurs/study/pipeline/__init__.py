@@ -1,1 +1,0 @@
-"""What happens in one run, stage by stage."""

@@ -1,1 +1,0 @@
-"""Published experiments, one module per paper."""

@@ -1,0 +1,35 @@
+"""Forms with little room, and computed once."""
+
+from dataclasses import replace
+
+from certificates.pairs import deep
+from secateurs.certificates.domain import ball_domain
+from secateurs.certificates.margins import reaches
+from secateurs.certificates.problem import read_problem
+
+
+def test_a_form_without_room_still_beats_an_interval(generator):
+    """Symbols for the inputs alone, for some neurons, for all: the rest goes into the remainder."""
+    dense, sparse, x = deep(generator)
+    problem = read_problem(dense, sparse, x[:1])
+    domain = ball_domain(x, 0.1)
+    bounds = []
+    for symbols in (20, 40, 4000):
+        limited = replace(problem, symbols=symbols)
+        proven, _ = reaches(limited, domain, ["affine"])
+        bounds.append(proven["affine"].per_output.sum())
+    interval = reaches(problem, domain, ["interval"])[0]["interval"].per_output.sum()
+    assert bounds[2] < bounds[1] < bounds[0] <= interval
+    _, skipped = reaches(replace(problem, symbols=19), domain, ["affine"])
+    assert "20 open inputs need a symbol each, 19 are allowed" in skipped["affine"]
+
+
+def test_forms_are_not_computed_twice(generator):
+    """With little effort `linear` carries the forms along; then `affine` is told to rest."""
+    dense, sparse, x = deep(generator)
+    problem = replace(read_problem(dense, sparse, x[:1]), effort=4e3)
+    domain = ball_domain(x, 0.1)
+    proven, skipped = reaches(problem, domain, ["affine", "linear"])
+    assert "linear contains it" in skipped["affine"] and set(proven) == {"linear"}
+    alone = reaches(problem, domain, ["affine"])[0]["affine"].per_output
+    assert bool((proven["linear"].per_output <= alone * (1 + 1e-12)).all())

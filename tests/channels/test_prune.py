@@ -1,0 +1,72 @@
+"""What goes with a channel, and that it really goes."""
+
+import pytest
+import torch
+from torch import nn
+
+import architectures
+import secateurs as sc
+from secateurs.channels.prune import channels
+
+
+def test_everything_that_belongs_to_a_channel_is_masked():
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 1)).eval()
+    found = channels(net, torch.zeros(1, 1, 5, 5))
+    masks = found.masks(torch.tensor([True, False, True]))
+    assert sorted(masks) == ["0.bias", "0.weight", "1.bias", "1.weight", "3.weight"]
+    assert masks["3.weight"].shape == (2, 3, 1, 1) and not masks["3.weight"][:, 1].any()
+    assert not masks["0.weight"][1].any() and masks["0.weight"][0].all()
+
+
+def test_axes_come_from_the_operator_that_uses_the_weight():
+    """A transposed convolution writes along dimension 1; a transposed weight is read along
+    dimension 0."""
+    up = nn.Sequential(nn.ConvTranspose2d(2, 5, 2), nn.ReLU(), nn.Conv2d(5, 1, 1)).eval()
+    masks = channels(up, torch.zeros(1, 2, 3, 3)).masks(torch.arange(5) != 3)
+    assert not masks["0.weight"][:, 3].any() and masks["0.weight"][:, :3].all()
+
+    class Transposed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 4))
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head((x @ self.weight).relu())
+
+    masks = channels(Transposed().eval(), torch.zeros(1, 3)).masks(torch.arange(4) != 1)
+    assert not masks["weight"][:, 1].any() and masks["weight"][:, 0].all()
+
+
+def test_a_skip_connection_ties_all_that_write_to_it():
+    model, example = architectures.build("huggingface-resnet")
+    found = channels(model, example)
+    kept = torch.ones(len(found.labels), dtype=torch.bool)
+    sizes = [len(found.masks(kept.index_fill(0, torch.tensor([i]), False))) for i in (0, 5)]
+    assert max(sizes) > 8
+
+
+def test_the_work_left_is_that_of_the_compacted_network():
+    model, example = architectures.build("unet-transposed")
+    found = channels(model, example)
+    kept = torch.rand(len(found.labels), generator=torch.Generator().manual_seed(0)) < 0.5
+    small = sc.compact(model, example, masks=found.masks(kept))
+    assert small.compaction.macs[1].dense == found.macs(kept)
+    assert small.compaction.removed == small.compaction.dead
+
+
+def test_inputs_outputs_and_reorderings_stay():
+    net = nn.Sequential(nn.Linear(3, 2)).eval()
+    assert len(channels(net, torch.zeros(1, 3)).labels) == 0
+    shuffled = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ChannelShuffle(2), nn.Conv2d(4, 2, 1)).eval()
+    assert len(channels(shuffled, torch.zeros(1, 1, 2, 2)).labels) == 0
+
+
+def test_the_score_of_a_channel_is_the_mean_of_what_goes_with_it():
+    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False)).eval()
+    found = channels(net, torch.zeros(1, 2))
+    scores = {
+        "0.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        "2.weight": torch.tensor([[6.0, 2]]),
+    }
+    assert found.score(scores).tolist() == pytest.approx([3.0, 3.0])

@@ -1,0 +1,188 @@
+"""The mathematics of factors: gradients against autograd, the lemmas of the paper, the lean
+state.
+"""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secateurs.optim.factorized.layouts import lean_step, lean_weight
+from secateurs.optim.factorized.maths import (
+    Rule,
+    balanced,
+    gradient,
+    is_balanced,
+    minimal_penalty,
+    misalignment,
+    others,
+    penalty,
+    product,
+    step,
+)
+
+DEPTHS = (2, 3, 4, 5, 8)
+
+
+def draw(depth, *shape, dtype=torch.float64, scale=1.0):
+    return (
+        torch.randn(depth, *shape, dtype=dtype, generator=torch.Generator().manual_seed(depth))
+        * scale
+    )
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 4), (2, 3, 3, 3)])
+def test_gradient_is_that_of_autograd(depth, shape):
+    factors, strength = draw(depth, *shape).requires_grad_(), 0.3
+    weight = factors.prod(0)
+    loss = (weight.sin()).sum() + strength / depth * factors.square().sum()
+    (expected,) = torch.autograd.grad(loss, factors)
+    found = gradient(factors.detach(), weight.detach().cos(), strength=strength)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_others_never_divides(depth):
+    factors = draw(depth, 6)
+    factors[0, 0] = 0
+    factors[:, 1] = 0
+    rest = others(factors)
+    for d in range(depth):
+        expected = torch.stack([factors[k] for k in range(depth) if k != d]).prod(0)
+        torch.testing.assert_close(rest[d], expected, rtol=1e-12, atol=0)
+    assert rest[0, 0] != 0
+    assert not rest[:, 1].any()
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_lemma_1_balanced_factors_have_the_least_penalty(depth):
+    weight = draw(1, 50)[0]
+    factors = balanced(weight, depth)
+    torch.testing.assert_close(product(factors), weight)
+    assert is_balanced(factors)
+    torch.testing.assert_close(penalty(factors), minimal_penalty(weight, depth))
+    assert float(misalignment(factors)) < 1e-12
+    scales = draw(depth, 50).exp()
+    scales /= scales.prod(0).pow(1 / depth)
+    assert penalty(factors * scales) > penalty(factors)
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=6))
+def test_misalignment_is_never_negative(values):
+    factors = torch.tensor(values, dtype=torch.float64)[:, None]
+    assert float(misalignment(factors)) >= 0
+    difference = penalty(factors) - minimal_penalty(product(factors), len(values))
+    assert float(misalignment(factors)) == pytest.approx(
+        max(0.0, float(difference)), rel=1e-6, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-10, 1.0, 1e10])
+def test_misalignment_keeps_its_sign_at_any_scale(scale):
+    factors = draw(3, 20) * scale
+    assert float(misalignment(factors)) > 0
+    assert float(misalignment(balanced(product(factors), 3))) <= 1e-12 * float(penalty(factors))
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_lemma_4_balanced_stays_balanced_and_zero_absorbs(depth, nesterov):
+    weight = draw(1, 40)[0]
+    weight[:5] = 0
+    factors, momenta = (
+        balanced(weight, depth),
+        torch.zeros(depth, 40, dtype=torch.float64),
+    )
+    rule = Rule(lr=0.01, decay=0.02, momentum=0.9, nesterov=nesterov)
+    for seed in range(50):
+        grad = torch.randn(40, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        factors, momenta, weight = step(factors, momenta, grad, rule)
+    assert is_balanced(factors, tolerance=1e-9)
+    assert not weight[:5].any()
+    assert not factors[:, :5].any()
+    assert weight[5:].all()
+
+
+def test_lemma_2_standard_factors_vanish():
+    """The standard deviation of a product of D standard initialisations is σ^D."""
+    sigma = 1 / math.sqrt(100)
+    products = [product(draw(depth, 100_000) * sigma).std() for depth in (1, 2, 3, 4)]
+    for depth, deviation in enumerate(products, start=1):
+        # kurtosis 3^D: the relative error of a standard deviation is about sqrt((3^D - 1) / 4n);
+        # six of them
+        assert float(deviation) == pytest.approx(
+            sigma**depth, rel=6 * math.sqrt((3**depth - 1) / 4e5)
+        )
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4, 5])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_lean_state_is_the_balanced_state(depth, momentum, decoupled):
+    """One number per weight moves like D balanced factors, also through zero (large steps make it
+    cross).
+    """
+    weight = draw(1, 200)[0] * 0.1
+    factors, momenta = (
+        balanced(weight, depth),
+        torch.zeros(depth, 200, dtype=torch.float64),
+    )
+    lean, lean_momentum = (
+        factors[1].copysign(weight),
+        torch.zeros(200, dtype=torch.float64),
+    )
+    rule, crossed = Rule(lr=0.1, decay=0.3, momentum=momentum, decoupled=decoupled), 0
+    for seed in range(30):
+        grad = (1 if momentum else 4) * torch.randn(
+            200, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+        )
+        before = factors[1]
+        factors, momenta, weight = step(factors, momenta, grad, rule)
+        crossed += int((before * factors[1] < 0).sum())
+        lean, lean_momentum, lean_product = lean_step(lean, lean_momentum, grad, rule, depth)
+        torch.testing.assert_close(lean_product, weight, rtol=1e-7, atol=1e-9)
+    assert crossed > 0
+
+
+def test_lean_state_of_fractional_depth_stops_at_zero():
+    state, momentum = torch.tensor([0.1, -0.1, 0.5]), torch.zeros(3)
+    grad = torch.tensor([100.0, -100.0, 0.0])
+    state, momentum, weight = lean_step(
+        state, momentum, grad, Rule(lr=1.0, decay=0.0, momentum=0.9), 2.5
+    )
+    assert state[:2].tolist() == [0.0, 0.0]
+    assert momentum[:2].tolist() == [0.0, 0.0]
+    assert float(weight[2]) == pytest.approx(float(lean_weight(torch.tensor(0.5), 2.5)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_step_flushes_denormals_and_buries_the_dead(dtype):
+    tiny = torch.finfo(dtype).tiny
+    factors = torch.full((3, 4), 1e-14, dtype=dtype)
+    factors[:, 1] = tiny / 2
+    factors[:, 2] = 0.1
+    # A zero that is not dead.
+    factors[:, 3] = torch.tensor([0.0, 0.5, 0.5], dtype=dtype)
+    rule = Rule(lr=0.1, decay=0.0, momentum=0.9)
+    moved, momenta, weight = step(
+        factors, torch.full_like(factors, tiny / 2), torch.ones(4, dtype=dtype), rule
+    )
+    assert not moved[:, :2].any()
+    assert not momenta[:, :2].any()
+    assert weight[2] > 0
+    assert moved[0, 3] < 0
+
+
+def test_frozen_value():
+    factors, momenta, weight = step(
+        torch.tensor([[0.5, -1.0], [0.25, 2.0]]),
+        torch.tensor([[0.1, 0.0], [0.0, 0.0]]),
+        torch.tensor([1.0, -2.0]),
+        Rule(lr=0.1, decay=0.2, momentum=0.9),
+    )
+    torch.testing.assert_close(factors, torch.tensor([[0.456, -0.58], [0.195, 1.76]]))
+    torch.testing.assert_close(momenta, torch.tensor([[0.44, -4.2], [0.55, 2.4]]))
+    torch.testing.assert_close(weight, torch.tensor([0.08892, -1.0208]))

@@ -1,0 +1,157 @@
+"""Experiments as values: jobs by name, rows that come back, figures beside print."""
+
+import csv
+
+import pytest
+
+from secateurs.cli import main
+from secateurs.errors import ArgumentError, DataError
+from secateurs.papers.catalogue import EXPERIMENTS
+from secateurs.papers.experiment import (
+    SCALES,
+    Beside,
+    Experiment,
+    Job,
+    append_rows,
+    cells,
+    markdown,
+    part_of,
+    read_rows,
+    run,
+)
+
+
+def counted(names, done):
+    """Jobs that note when they work."""
+
+    def work(name):
+        done.append(name)
+        return [{"value": 1 / 3, "flag": True}, {"value": 2.0, "flag": False}]
+
+    return [Job(name=name, work=lambda name=name: work(name)) for name in names]
+
+
+def test_what_is_in_the_file_is_not_done_again(tmp_path):
+    out, done = tmp_path / "rows.csv", []
+    run(counted("ab", done), out)
+    rows = run(counted("abc", done), out)
+    assert done == ["a", "b", "c"]
+    assert [row["job"] for row in rows] == ["a", "a", "b", "b", "c", "c"]
+    assert rows[0] == {"job": "a", "value": "0.333333", "flag": "True"}
+    assert rows == read_rows(out)
+
+
+def test_without_a_file_rows_come_back_too():
+    done = []
+    assert len(run(counted("aab", done))) == 4 and done == ["a", "b"]
+
+
+def test_parts_cover_every_job_once():
+    jobs = counted("abcdefg", [])
+    parts = [job.name for k in (1, 2, 3) for job in part_of(jobs, f"{k}/3")]
+    assert sorted(parts) == list("abcdefg")
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "a/b", "1/", "-1/2"])
+def test_a_part_that_is_none_is_refused(part):
+    with pytest.raises(ArgumentError, match="K/N"):
+        part_of([], part)
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "job,value\na,1,2\n"])
+def test_a_foreign_or_damaged_file_is_refused(tmp_path, text):
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(DataError, match="no table of experiments"):
+        read_rows(tmp_path / "rows.csv")
+
+
+def test_rows_are_readable_as_plain_csv(tmp_path):
+    append_rows(tmp_path / "rows.csv", [{"job": "a, b", "value": "1"}])
+    append_rows(tmp_path / "rows.csv", [{"job": "c", "value": "2"}])
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        assert [row["job"] for row in csv.DictReader(file)] == ["a, b", "c"]
+
+
+def test_deviation_is_ours_less_print():
+    assert Beside(what="x", ours=(84.0, 85.0), printed=86.0).deviation == -1.5
+    assert Beside(what="x", ours=(84.0,)).deviation is None
+    assert cells(Beside(what="x", ours=(1.0,), note="n")) == (
+        "x",
+        "1",
+        "1",
+        "",
+        "",
+        "n",
+    )
+
+
+def test_a_page_says_how_it_was_made():
+    jobs = lambda scale: []  # noqa: E731
+    made = Experiment(
+        name="n",
+        paper="P",
+        what="W",
+        jobs=jobs,
+        beside=lambda rows: [],
+        settings={"cpu": "small"},
+    )
+    page = markdown(made, [Beside(what="x", ours=(1.0, 3.0), printed=1.0)], scale="cpu")
+    assert "secateurs reproduce n --scale cpu" in page and "Here: small." in page
+    assert "| x | 2 (1 to 3) | 2 | 1 | +1 |  |" in page
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS.names())
+def test_every_experiment_has_jobs_of_different_names_at_every_scale(name):
+    experiment = EXPERIMENTS[name]
+    assert experiment.name == name
+    assert set(SCALES) - {"short"} <= set(experiment.settings) <= set(SCALES)
+    for scale in experiment.settings:
+        names = [job.name for job in experiment.jobs(scale)]
+        assert names and len(set(names)) == len(names)
+    assert experiment.beside([]) == []
+
+
+def told(capsys, *arguments):
+    """Exit code and output of one call of the command line in this process."""
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    shown = capsys.readouterr()
+    return stop.value.code or 0, shown.out, shown.err
+
+
+def test_the_command_lists_them_and_refuses_what_is_none(capsys):
+    code, out, _ = told(capsys, "reproduce")
+    assert code == 0 and all(name in out for name in EXPERIMENTS.names())
+    assert told(capsys, "reproduce", "sketching-tables", "--scale", "huge")[0] == 2
+    code, _, said = told(capsys, "reproduce", "sketching-tables", "--scale", "short")
+    assert code == 2 and "smoke, cpu, full" in said
+    code, _, err = told(capsys, "reproduce", "sketching-table")
+    assert code == 2 and "Did you mean" in err
+
+
+def test_the_command_runs_one_and_writes_rows_and_page(tmp_path, capsys):
+    out, page = tmp_path / "rows.csv", tmp_path / "page.md"
+    command = [
+        "reproduce",
+        "probabilistic-moments",
+        "--out",
+        str(out),
+        "--page",
+        str(page),
+    ]
+    code, shown, _ = told(capsys, *command)
+    assert code == 0 and "layer 2: variance" in shown
+    assert len(read_rows(out)) == 6 and "0.0155" in page.read_text()
+    before = page.read_text()
+    assert told(capsys, *command)[0] == 0 and page.read_text() == before
+
+
+def test_rows_with_other_columns_are_not_added(tmp_path):
+    out = tmp_path / "rows.csv"
+    append_rows(out, [{"job": "a", "x": "1"}])
+    before = out.read_bytes()
+    with pytest.raises(DataError, match="other columns"):
+        append_rows(out, [{"job": "b", "y": "2"}])
+    assert out.read_bytes() == before
+    append_rows(out, [{"job": "b", "x": "2"}])
+    assert [row["x"] for row in read_rows(out)] == ["1", "2"]

@@ -1,0 +1,45 @@
+"""When a draw beats the threshold: never with orthogonal terms, always with coherent ones."""
+
+import pytest
+import torch
+
+from secateurs.papers.sketching import coherence, draw_error, threshold_error
+from secateurs.theory import lemma_41
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("keep", [1, 5, 19])
+def test_with_orthogonal_terms_the_threshold_has_at_most_half_the_error(seed, keep):
+    draw = torch.Generator().manual_seed(seed)
+    w = torch.randn(20, generator=draw) ** (1 + seed % 3)
+    X = torch.eye(20)
+    assert draw_error(X, w, keep) >= 2 * threshold_error(X, w, keep) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("keep", [1, 5, 19])
+def test_with_terms_that_point_one_way_the_draw_has_no_error(keep):
+    w, x = torch.rand(20) + 0.1, torch.randn(7)
+    X = x.expand(20, 7)
+    assert coherence(X, w) == pytest.approx(1)
+    assert draw_error(X, w, keep) == pytest.approx(0, abs=1e-9)
+    assert threshold_error(X, w, keep) > 0.01
+
+
+def test_between_them_coherence_decides():
+    """A common part of the features, from none to much: the better way changes once, from
+    threshold to draw."""
+    draw = torch.Generator().manual_seed(0)
+    noise, w = torch.randn(200, 50, generator=draw), torch.rand(200, generator=draw)
+    wins, coherences = [], []
+    for common in (0.0, 0.1, 0.2, 0.4, 0.8, 1.6):
+        X = noise + common
+        wins.append(draw_error(X, w, 20) < threshold_error(X, w, 20))
+        coherences.append(coherence(X, w))
+    assert coherences == sorted(coherences)
+    assert not wins[0] and wins[-1] and wins == sorted(wins)
+
+
+def test_the_draw_s_error_is_lemma_4_1():
+    draw = torch.Generator().manual_seed(3)
+    X, w = torch.randn(12, 5, generator=draw), torch.randn(12, generator=draw)
+    assert draw_error(X, w, 4) == pytest.approx(float(lemma_41(X.double(), w.double(), s=4)))

@@ -1,0 +1,107 @@
+"""Models in onnxruntime, called like modules; and as rivals of the fast path."""
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+from old_torch import writes_onnx
+from secateurs.errors import ArgumentError, ShipError
+from secateurs.ship import OnnxModule, in_onnxruntime
+from ship.fast.fast_cases import close
+
+pytestmark = writes_onnx
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+class Two(nn.Module):
+    """Two inputs, a dictionary of outputs, any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(5, 4)
+
+    def forward(self, x, y):
+        total = self.a(x) + self.b(y)
+        return {"sum": total, "both": (total.relu(), total * 2)}
+
+
+@pytest.fixture(scope="module")
+def two() -> tuple[nn.Module, OnnxModule]:
+    model = Two().eval()
+    return model, in_onnxruntime(model, (torch.zeros(1, 3), torch.zeros(1, 5)))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 9])
+def test_calls_and_outputs_are_those_of_the_model(two, batch):
+    model, rival = two
+    x, y = torch.randn(3, batch).T, torch.randn(batch, 5)  # one is not contiguous
+    with torch.inference_mode():
+        found, wanted = rival(x, y=y), model(x, y=y)
+    assert list(found) == ["sum", "both"] and isinstance(found["both"], tuple)
+    assert close(found["sum"], wanted["sum"], 1e-5)
+    assert close(found["both"][1], wanted["both"][1], 1e-5)
+
+
+def test_turned_signs_are_turned(two):
+    model, rival = two
+    x, y = torch.randn(2, 3), torch.randn(2, 5)
+    with torch.inference_mode():
+        assert close(rival(x._neg_view(), y)["sum"], model(-x, y)["sum"], 1e-5)
+
+
+def test_what_it_cannot_do_is_said(two):
+    _, rival = two
+    with pytest.raises(ArgumentError, match="cannot be trained"):
+        rival.train()
+    with pytest.raises(ShipError, match="no gradients"):
+        rival(torch.zeros(1, 3, requires_grad=True), torch.zeros(1, 5))
+    with torch.inference_mode(), pytest.raises(ArgumentError, match="refuses"):
+        rival(torch.zeros(1, 4), torch.zeros(1, 5))
+
+
+def test_outputs_that_are_no_tensors_are_refused():
+    class Counted(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), "text"
+
+    with pytest.raises(ShipError, match="str beside tensors"):
+        in_onnxruntime(Counted(3, 2).eval(), torch.zeros(1, 3))
+
+
+class Slow(nn.Module):
+    """A form of a model that takes its time."""
+
+    def __init__(self, model: nn.Module, times: int) -> None:
+        super().__init__()
+        self.model, self.times = model, times
+
+    def forward(self, x):
+        for _ in range(self.times):
+            y = self.model(x)
+        return y
+
+
+@pytest.mark.parametrize("kernels", ["1", "0"])
+def test_the_fastest_rival_is_kept_and_a_slow_one_is_not(kernels, monkeypatch, caplog):
+    """With and without kernels; the model is made slow, so that the order is sure."""
+    from secateurs.ship.fast import accelerated
+
+    if kernels == "0":
+        monkeypatch.setattr(accelerated, "library", lambda: None)
+    net = nn.Sequential(nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 2)).eval()
+    slow, example = Slow(net, 30).eval(), torch.zeros(1, 40)
+    slower = Slow(net, 600).eval()
+    kept = sc.accelerate(slow, example, tune="guess", rivals={"slower": slower})
+    assert kept is not slower
+    free = nn.Identity()
+    kept = sc.accelerate(slow, example, tune="guess", rivals={"free": free})
+    if kernels == "0":
+        assert kept is free and "runs as free" in caplog.text
+
+
+def test_a_rival_must_not_take_the_name_of_a_form():
+    net = nn.Linear(3, 2).eval()
+    with pytest.raises(ArgumentError, match="cannot be called fast"):
+        sc.accelerate(net, torch.zeros(1, 3), rivals={"fast": net})

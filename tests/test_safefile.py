@@ -1,0 +1,169 @@
+"""Files that cannot be written: a typed error with the file and the way out, and nothing left."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+from secateurs.errors import ArgumentError, MaskFileError, ShipError, SparseFileError
+from secateurs.masks import save_masks
+from secateurs.prune import prune_file
+from secateurs.safefile import replacing
+from secateurs.ship import export, unpack_sparse
+from secateurs.train import save_model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+
+
+@pytest.fixture(scope="module")
+def certificate(model):
+    return sc.certify(model, model, around=torch.zeros(1, 3), radius=0.1)
+
+
+MASKS = {"0.weight": torch.ones(4, 3, dtype=torch.bool)}
+WRITERS = {
+    "save_sparse": (lambda f, m, _: sc.save_sparse(m, f), SparseFileError),
+    "save_masks": (lambda f, *_: save_masks(MASKS, f), MaskFileError),
+    "save_model": (lambda f, m, _: save_model(m, f), ArgumentError),
+    "certificate": (lambda f, _, c: c.save(f), ArgumentError),
+    "export, pt2": (lambda f, m, _: export(m, f, torch.zeros(1, 3)), ShipError),
+    "export, C": (lambda f, m, _: export(m, f, torch.zeros(1, 3)), ShipError),
+    "a table": (lambda f, *_: table().save(f), ArgumentError),
+}
+SUFFIX = {"export, pt2": ".pt2", "export, C": ".c"}
+
+
+def table():
+    return sc.ship.latency.LatencyTable(
+        kind="scattered",
+        densities=(1.0,),
+        layers=(),
+        rest=0.1,
+        threads=1,
+        machine="m",
+    )
+
+
+@pytest.fixture(params=WRITERS)
+def write(request, model, certificate):
+    call, error = WRITERS[request.param]
+    name = "file" + SUFFIX.get(request.param, ".safetensors")
+    return name, lambda path: call(path, model, certificate), error
+
+
+def test_a_folder_in_place_of_a_file(write, tmp_path):
+    name, call, error = write
+    (tmp_path / name).mkdir()
+    with pytest.raises(error, match=f"{name}: cannot be written .*it is a folder"):
+        call(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_file_in_place_of_a_folder(write, tmp_path):
+    name, call, error = write
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / name
+    with pytest.raises(error, match=f"{name}: cannot be written .*a folder that exists"):
+        call(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_disk_without_room(write, tmp_path, monkeypatch):
+    name, call, error = write
+    (tmp_path / name).write_text("before")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for target, attribute in (
+        (os, "fsync"),
+        (os, "replace"),
+        (Path, "write_bytes"),
+        (Path, "write_text"),
+    ):
+        monkeypatch.setattr(target, attribute, full)
+    with pytest.raises(error, match=f"{name}: cannot be written .*free some space"):
+        call(tmp_path / name)
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "before"
+
+
+def test_the_dense_file_of_a_sparse_one(model, tmp_path):
+    sc.save_sparse(model, tmp_path / "sparse")
+    with pytest.raises(SparseFileError, match="it is a folder"):
+        unpack_sparse(tmp_path / "sparse", tmp_path)
+
+
+def test_masks_written_piece_by_piece(model, tmp_path):
+    save_model(model, tmp_path / "dense.safetensors")
+    with pytest.raises(MaskFileError, match="a folder that exists"):
+        prune_file(
+            tmp_path / "dense.safetensors",
+            tmp_path / "pruned.safetensors",
+            sparsity=0.5,
+            masks_out=tmp_path / "dense.safetensors" / "masks",
+        )
+
+
+def test_the_folders_above_are_made_where_asked(tmp_path):
+    with replacing(tmp_path / "a" / "b" / "file") as part:
+        part.write_text("whole")
+    assert (tmp_path / "a" / "b" / "file").read_text() == "whole"
+    with (
+        pytest.raises(ArgumentError, match="No such file"),
+        replacing(tmp_path / "c" / "file", folders=False),
+    ):
+        raise AssertionError("the block must not run")
+
+
+def test_an_error_of_the_block_comes_through(tmp_path):
+    with pytest.raises(KeyError), replacing(tmp_path / "file") as part:
+        part.write_text("half")
+        raise KeyError("x")
+    assert not list(tmp_path.iterdir())
+
+
+FULL = """
+import resource, torch
+import secateurs as sc
+from secateurs.errors import SecateursError
+from secateurs.ship import export
+model = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.ReLU()).eval()
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+for write in (
+    lambda: export(model, "m.pt2", torch.ones(1, 300)),
+    lambda: export(model, "m.onnx", torch.ones(1, 300)),
+    lambda: sc.save_sparse(model, "m.safetensors"),
+):
+    try:
+        write()
+    except SecateursError as error:
+        assert "cannot be written (File too large): free some space" in str(error)
+        print("refused")
+"""
+
+
+@pytest.mark.slow
+def test_the_system_itself_refuses(tmp_path):
+    pytest.importorskip("resource")
+    pytest.importorskip("onnxscript")
+    done = subprocess.run(
+        [sys.executable, "-c", FULL],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert done.stdout.split() == ["refused"] * 3
+    assert not list(tmp_path.iterdir())
