@@ -58,7 +58,7 @@ Answers = Iterator[tuple[str, Callable[[], Any]]]
 SECTIONS: dict[str, Callable[[], Answers]] = {}
 
 # Times and places differ from run to run.
-PASSING = {"seconds", "built_in", "machine", "path", "timings", "provenance", "model"}
+PASSING = {"clock", "seconds", "built_in", "machine", "path", "timings", "provenance", "model"}
 
 
 def section(function: Callable[[], Answers]) -> Callable[[], Answers]:
@@ -661,7 +661,7 @@ def certificate(name: str, change: str, **options: Any) -> Any:
 
 @section
 def certificates() -> Answers:
-    methods = public("METHODS", "certify", "paths").names()
+    methods = public("METHODS", "certificates").names()
     for name, change in itertools.product((f"tiny {kind}" for kind in KINDS), CHANGES):
         yield f"{name} / {change}", partial(certificate, name, change)
         for method in methods:
@@ -696,7 +696,7 @@ def certificates() -> Answers:
         yield f"{name} / {key}", partial(certificate, name, "pruned", **options)
     yield "kept and checked again", kept_certificate
     for change, amount in (("masked", 0.5), ("rounded", 6)):
-        made = partial(public(change, "certify", "paths"), amount)
+        made = partial(public(change, "certificates"), amount)
         yield f"gap {change}", partial(gap, made)
 
 
@@ -706,18 +706,18 @@ def kept_certificate() -> Any:
     found = sc.certify(dense, other, around=x, radius=0.1, generator=seeded())
     with tempfile.TemporaryDirectory() as folder:
         found.save(Path(folder) / "certificate.json")
-        recheck = public("recheck", "certify", "paths")
+        recheck = public("recheck", "certificates")
         return recheck(Path(folder) / "certificate.json", dense, other)
 
 
 def gap(change: Callable[[], Any]) -> Any:
     model, x = network("tiny fully connected")
     graph = sc.capture(model, x)
-    found = public("certified_gap", "certify", "paths")(
+    found = public("certified_gap", "certificates")(
         model, graph, x, radius=0.05, change=change(), generator=seeded()
     )
     labels = torch.tensor([0, 2])
-    loss = public("certified_loss", "certify", "paths")(model(x), labels, found)
+    loss = public("certified_loss", "certificates")(model(x), labels, found)
     loss.backward()
     return found, loss, {n: p.grad for n, p in model.named_parameters()}
 

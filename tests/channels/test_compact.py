@@ -9,6 +9,7 @@ from torch import nn
 import architectures
 import secateurs as sc
 from dead_filters import dead_filters
+from secateurs.channels.compact import compaction
 from secateurs.channels.labels import leaves
 from secateurs.errors import ArgumentError, MaskError, ShipError
 from ship.random_nets import KINDS, random_net
@@ -407,3 +408,17 @@ class Single(nn.Module):
 def test_a_model_that_does_not_run_in_float64_is_refused_in_words():
     with pytest.raises(ShipError, match="Single does not run in float64"):
         sc.compact(Single(), torch.randn(1, 4))
+
+
+def test_the_report_lists_tensors_in_the_models_order():
+    net = nn.Sequential(
+        nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4)
+    ).eval()
+    with torch.no_grad():
+        net[0].weight[:3] = 0
+        net[0].bias[:3] = 0
+        net[1].bias[:3] = -1
+    names = [one.name for one in compaction(net, torch.randn(1, 2, 9, 9)).narrowed]
+    own = [name for name, _ in (*net.named_parameters(), *net.named_buffers())]
+    assert len(names) == 7
+    assert names == [name for name in own if name in names]

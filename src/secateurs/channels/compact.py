@@ -190,8 +190,9 @@ def _cut(read: ReadModel, choice: Removal) -> dict[str, Tensor]:
     # Folds count channels at full width, so they come before the narrowing.
     small = narrowed_state(read.found, choice.gone, {**read.state, **changed})
     names = {name for name, _ in read.found.dims} | set(changed)
+    # In the model's order: that of a set changes from one process to the next.
     return {
-        name: small[name]
-        for name in names
-        if name in small and (name in changed or small[name].shape != read.state[name].shape)
+        name: tensor
+        for name, tensor in small.items()
+        if name in names and (name in changed or tensor.shape != read.state[name].shape)
     }
