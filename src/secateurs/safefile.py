@@ -1,4 +1,4 @@
-"""Pickles are never read here: what a file that is one is told, with the lines that convert it."""
+"""Files that are safe to write and to read: written whole or not at all, and never a pickle."""
 
 import errno
 import os

@@ -1,4 +1,6 @@
-"""`secateurs compact MODEL`: cut dead channels out of a checkpoint, exactly."""
+"""Commands that make a network smaller and hand it on: `compact`, `pack`, `unpack`, `export`,
+`measure`.
+"""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,8 @@
-"""Covertype (Blackard & Dean 1998): 581,012 patches of forest in 54 numbers, seven kinds of trees.
+"""Small sets: scikit-learn's digits, and Covertype (Blackard & Dean 1998), 581,012 patches of forest
+in 54 numbers, seven kinds of trees.
 
-A table, not pictures: an example is an image of 54 channels and 1×1 pixel, so that it trains like
-any other set (on networks that flatten their input).
+In Covertype an example is an image of 54 channels and 1×1 pixel, so that it trains like any other
+set (on networks that flatten their input).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Figures 4, 5, 11, 12, 14 and 23 of the weight-factorization paper: depth, rate and start."""
+"""The figures of the published experiments, drawn from their rows with print's beside them."""
 
 import math
 import os

@@ -1,7 +1,7 @@
 """The papers' comparisons as studies: values to look at, to change with `replace`, and to run.
 
 What a paper does besides (its own way to count, to choose an epoch, to draw from signed scores) is
-in `secateurs.study.reproduce`; a study is the same comparison by this library's one pipeline.
+in `secateurs.papers`; a study is the same comparison by this library's one pipeline.
 """
 
 from collections.abc import Mapping

@@ -653,7 +653,7 @@ class Stacked:
         return Penalties(least=float(least), misalignment=float(misalignment(factors)))
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
-        """All at once; on a CPU there are faster ways, chosen in step/route.py."""
+        """All at once; on a CPU there are faster ways, chosen by `step.Route`."""
         jobs = [
             Job(
                 weight=i.weight,
