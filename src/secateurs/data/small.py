@@ -1,5 +1,5 @@
-"""Small sets: scikit-learn's digits, and Covertype (Blackard & Dean 1998), 581,012 patches of forest
-in 54 numbers, seven kinds of trees.
+"""Small sets: scikit-learn's digits, and Covertype (Blackard & Dean 1998): 581,012 patches of
+forest in 54 numbers, seven kinds of trees.
 
 In Covertype an example is an image of 54 channels and 1×1 pixel, so that it trains like any other
 set (on networks that flatten their input).
