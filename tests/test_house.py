@@ -21,7 +21,6 @@ ORDER = (
         "native",
         "random",
         "bits",
-        "naming",
         "sharding",
         "parameters",
         "step",

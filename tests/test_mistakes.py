@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.errors import SecateursError
+from secateurs.errors import ArgumentError, SecateursError
 from secateurs.masks import from_torch_prune
 from secateurs.step import Step
 from secateurs.theory import conv_operator_norm, plan, sketch_mask
@@ -552,3 +552,8 @@ def test_a_mistake_is_named(mistake):
 
 def test_there_are_a_hundred_of_them():
     assert len(MISTAKES) >= 100
+
+
+def test_training_refuses_settings_it_does_not_know():
+    with pytest.raises(ArgumentError, match="Did you mean 'schedule'"):
+        sc.train.fit_(nn.Linear(3, 2), None, optimizer=None, shedule=None)

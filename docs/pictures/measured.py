@@ -61,7 +61,7 @@ def digits():
 def trained(epochs=10):
     """A dense network to prune."""
     data, model = digits()
-    sc.train.fit(
+    sc.train.fit_(
         model,
         data,
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from secateurs.prune import (
         Recipe,
         check_invariance,
-        imp,
         imp_,
         prune_,
         prune_blocks_,
@@ -89,7 +88,6 @@ __all__ = [
     "generalization_bounds",
     "graph",
     "hold",
-    "imp",
     "imp_",
     "latency_table",
     "lifting",

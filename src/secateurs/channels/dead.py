@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from secateurs.channels.scaling import tensors_of, unchanged, whole
 from secateurs.graph import Affine, Example, Graph, affines, propagate
 from secateurs.graph.wrapper import own_name
-from secateurs.naming import renamed
 from secateurs.paths.costs import Recorder
 from secateurs.paths.liveness import (
     Liveness,
@@ -56,7 +55,6 @@ def move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
             tensors[str(weight.direct)].select(axes.weight_in, channel).zero_()
 
 
-@renamed(x="example")
 @torch.no_grad()
 def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
     """Set the weights of dead channels to zero, in place, without changing any output; what was

@@ -16,7 +16,6 @@ from secateurs.channels.ties import (
     writers,
 )
 from secateurs.graph import Affine, Example, Graph, State, propagate
-from secateurs.naming import renamed
 
 # Channels tied by skip connections: the one neuron of each that a common scale can normalise.
 
@@ -140,7 +139,6 @@ class Normalization:
     left: int
 
 
-@renamed(x="example")
 @torch.no_grad()
 def normalize_(model: nn.Module, example: Example | Graph) -> Normalization:
     """Give every hidden channel incoming weights and bias of ℓ1 norm 1, in place; function and Φ

@@ -12,11 +12,9 @@ from secateurs.channels.scaling import Rescaling, coupling, scale_, unchanged, w
 from secateurs.errors import ArgumentError
 from secateurs.graph import Example, Graph
 from secateurs.graph.wrapper import own_name
-from secateurs.naming import renamed
 from secateurs.random import check_generator
 
 
-@renamed(x="example")
 @torch.no_grad()
 def rescale_random_(
     model: nn.Module,

@@ -29,7 +29,6 @@ from secateurs.graph import (
     affines,
     propagate,
 )
-from secateurs.naming import renamed
 from secateurs.paths.mass import (
     ZERO,
     Mass,
@@ -161,7 +160,6 @@ class PathCosts(Mapping[str, Tensor]):
         return len(self.costs)
 
 
-@renamed(x="example")
 @torch.inference_mode(False)  # costs are gradients
 def path_costs(
     model: nn.Module,

@@ -26,7 +26,6 @@ from secateurs.graph import (
 )
 from secateurs.graph import capture as read
 from secateurs.graph.propagate import propagate
-from secateurs.naming import renamed
 from secateurs.paths.costs import Edge, Neuron, Path, Recorder, bases
 
 # All paths that end in each neuron, node by node.
@@ -207,7 +206,6 @@ class Lifting:
         return sum((abs(path.product) for path in self.paths), Fraction(0))
 
 
-@renamed(x="example")
 def lifting(model: nn.Module, example: Example, *, graph: Graph | None = None) -> Lifting:
     """Enumerate all paths of a tiny network, with their activations at the first sample of x.
 

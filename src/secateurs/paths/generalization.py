@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.graph import Affine, Graph, Pool, capture, propagate
-from secateurs.naming import renamed
 from secateurs.paths.covering import theorem_g2_factor
 from secateurs.paths.enumeration import Depth
 from secateurs.paths.mass import alone_reasons
@@ -337,7 +336,6 @@ def verdict_of(log2: float, facts: Facts, constant: bool, loss_range: float) -> 
     )
 
 
-@renamed(x="example")
 def generalization_bounds(
     model: nn.Module,
     example: Tensor,

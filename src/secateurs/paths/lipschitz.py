@@ -11,7 +11,6 @@ from secateurs.certificates.forms import Pair
 from secateurs.certificates.problem import Problem, read_problem
 from secateurs.errors import ArgumentError
 from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural, propagate
-from secateurs.naming import renamed
 from secateurs.paths.generalization import LipschitzBound, LipschitzBounds
 from secateurs.paths.normalized import Layer, TheoremE1, layers_of, theorem_e1
 
@@ -96,7 +95,6 @@ class LemmaE1:
         return node.total(value**self.q) ** (1 / self.q)
 
 
-@renamed(a="dense", b="sparse", x="example")
 def lipschitz_bounds(
     dense: nn.Module, sparse: nn.Module, example: Tensor, *, q: float = 1.0
 ) -> LipschitzBounds:

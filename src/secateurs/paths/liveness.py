@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.graph import Affine, Example, Graph, Source, State, affines, propagate
-from secateurs.naming import renamed
 from secateurs.parameters import Params
 from secateurs.paths.costs import path_mass
 from secateurs.paths.mass import ZERO, Mass, MassFlow, NormFlow, Scaled, constant_inputs, graph_of
@@ -126,7 +125,6 @@ def sole_reader(graph: Graph, source: Source) -> bool:
     return sum(bool(names & set(s.names)) for s in read) == 1
 
 
-@renamed(x="example")
 @torch.inference_mode(False)  # what is reached is found by a gradient
 @torch.no_grad()
 def liveness(
@@ -189,7 +187,6 @@ def _sum(scaled: Scaled) -> tuple[float, int]:
     return float(scaled.value.sum()), 0 if scaled.exponent == ZERO else scaled.exponent
 
 
-@renamed(x="example")
 def lost_layers(
     example: Example | Graph, *, masks: Params | None = None
 ) -> Callable[[nn.Module, Sequence[str]], dict[str, str]]:

@@ -22,7 +22,6 @@ from secateurs.graph import (
     joint,
     propagate,
 )
-from secateurs.naming import renamed
 from secateurs.paths.mass import (
     ZERO,
     Order,
@@ -228,7 +227,6 @@ class PathMetric(float):
         return not self.exact
 
 
-@renamed(a="dense", b="sparse", x="example")
 def path_metric(
     dense: nn.Module,
     sparse: nn.Module,

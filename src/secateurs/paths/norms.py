@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, DomainError, ParameterError
 from secateurs.graph import Example, Graph, affines, capture, propagate
 from secateurs.graph.primitives import State
-from secateurs.naming import renamed
 from secateurs.parameters import check_model
 from secateurs.paths.mass import (
     ZERO,
@@ -111,7 +110,6 @@ def path_norm(
 ) -> Tensor: ...
 
 
-@renamed(x="example")
 def path_norm(
     model: nn.Module,
     example: Example | Graph,
@@ -153,7 +151,6 @@ def path_norm(
     return torch.exp2(norm.per_output) if per_output else norm
 
 
-@renamed(x="example")
 def log2_path_norm(
     model: nn.Module,
     example: Example | Graph,
@@ -165,7 +162,6 @@ def log2_path_norm(
     return path_norm(model, example, q=q, output=output).log2
 
 
-@renamed(x="example")
 def path_norm_penalty(model: nn.Module, example: Example | Graph, *, q: float = 1) -> Tensor:
     """ln ‖Φ(θ)‖_q as a differentiable scalar: add μ times it to a training loss.
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from secateurs.prune.channels import PrunedChannels, cut_channels, prune_channels_
     from secateurs.prune.fields import SCHEDULES, Plan, PlannedParameter, counts
     from secateurs.prune.gradual import Gradual
-    from secateurs.prune.imp import Imp, ImpRound, imp, imp_
+    from secateurs.prune.imp import Imp, ImpRound, imp_
     from secateurs.prune.invariance import Invariance, check_invariance
     from secateurs.prune.on_disk import PrunedFile, prune_file
     from secateurs.prune.pruning import Pruned, cut, prune_
@@ -41,7 +41,6 @@ __all__ = [
     "counts",
     "cut",
     "cut_channels",
-    "imp",
     "imp_",
     "prune_",
     "prune_blocks_",

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import SparsityReport, apply_, sparsity
-from secateurs.naming import former
 from secateurs.parameters import prunable
 from secateurs.printing import Printed
 from secateurs.prune.axes import refuse_turned
@@ -287,5 +286,4 @@ def imp_(
         raise
 
 
-imp = former("imp", imp_)
 """`imp_` under its name of before."""

@@ -13,7 +13,6 @@ from secateurs.channels import rescale_random_
 from secateurs.errors import ScoreError
 from secateurs.graph import Example, evaluate
 from secateurs.masks import select
-from secateurs.naming import renamed, warn
 from secateurs.parameters import Where
 from secateurs.paths.mass import graph_of
 from secateurs.scores import score as compute
@@ -43,7 +42,6 @@ class Invariance:
     channels: int
 
 
-@renamed(x="example")
 def check_invariance(
     model: nn.Module,
     score: str | Rule,
@@ -70,10 +68,6 @@ def check_invariance(
     The model is not changed. Reference: Path-metrics, pruning, and generalization, table 1 and
     Appendix D.
     """
-    # The old order of arguments is understood for one release.
-    if isinstance(score, nn.Module):
-        warn("check_invariance(score, model, ...) is now (model, score, ...)")
-        model, score = score, model
     graph = graph_of(model, example)
     moved = private(model)
     done = rescale_random_(moved, example, factors=factors, generator=generator)

@@ -13,7 +13,6 @@ from secateurs.certificates.certify import Rounding, certify
 from secateurs.errors import ArgumentError
 from secateurs.graph.replay import COMPARED
 from secateurs.masks import apply_, select
-from secateurs.naming import renamed
 from secateurs.parameters import Where
 from secateurs.scores import score as score_of
 from secateurs.scores.task import ScoreFields
@@ -49,7 +48,6 @@ class _BoundFields(_CertifyFields, ScoreFields, total=False):
     """How the bound is computed, and what the score takes."""
 
 
-@renamed(x="example")
 def prune_to_bound_(
     model: nn.Module,
     example: Tensor,

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
-from secateurs.naming import renamed
 from secateurs.parameters import Where, named, prunable
 from secateurs.stateless import call_with
 from secateurs.theory.guarantee import check_positive
@@ -327,7 +326,6 @@ class NtkSketch:
         return self.expected / self.energy if self.energy > 0 else math.inf
 
 
-@renamed(x="example")
 def ntk_sketch(
     model: nn.Module,
     example: Tensor,

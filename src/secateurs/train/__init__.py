@@ -4,7 +4,7 @@ from secateurs.safefile import replacing
 from secateurs.train.checkpoint import load_model_, read_checkpoint, save_model
 from secateurs.train.denormals import flushed_denormals
 from secateurs.train.evaluate import Evaluation, evaluate
-from secateurs.train.fit import Checkpoint, Loop, check_fit, fit, fit_
+from secateurs.train.fit import Checkpoint, Loop, check_fit, fit_
 from secateurs.train.moment import Callback, Epoch, Fitted, Moment, Standing, every
 from secateurs.train.ranks import Ranks
 from secateurs.train.schedules import Clock, Schedule, constant, cosine, step_decay
@@ -26,7 +26,6 @@ __all__ = [
     "cosine",
     "evaluate",
     "every",
-    "fit",
     "fit_",
     "flushed_denormals",
     "load_model_",

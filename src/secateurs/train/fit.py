@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 
 from secateurs.data.dataset import Dataset
 from secateurs.errors import ArgumentError, DataError
-from secateurs.naming import former
 from secateurs.parameters import aliases
 from secateurs.printing import Screen
 from secateurs.registry import unknown
@@ -418,7 +417,6 @@ def fit_(
         return replace(loop, data=data.to(target)).run(show=show)
 
 
-fit = former("fit", fit_)
 """`fit_` under its name of before."""
 
 
