@@ -1,5 +1,5 @@
-"""Certificates: how far a changed network can depart from the dense one, for every input of a
-domain.
+"""`certify`: checks what it is asked, runs the methods in the order of their cost until the bound
+is good enough, and states the result with all it assumed.
 """
 
 import math

@@ -3,13 +3,13 @@
 A new command is one file with one function, and one entry in `commands.py`:
 
 * `cli/<name>.py` holds `def <name>(...) -> None` with typer annotations; its docstring is the help
-  text. Options that several commands share are in `options.py`.
+  text. What several commands share is in `commands.py`.
 * torch and every module of ours that needs it are imported inside the function, never at the top of
   the file, so that `secateurs --help` stays quick (a test looks at `sys.modules`).
 * What the user can get wrong raises an error of `secateurs.errors`; `main` prints it in one piece
   and exits with 2.
 * Results go to standard output, progress to standard error. Files are written with
-  `train.replacing`, after `options.check_outputs` has made sure that no input is overwritten.
+  `safefile.replacing`, after `commands.check_outputs` has made sure that no input is overwritten.
 """
 
 import logging

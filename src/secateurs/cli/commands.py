@@ -1,4 +1,5 @@
-"""The commands by name: where their functions are, and the words that `--help` shows.
+"""The commands by name: where their functions are, and the words that `--help` shows; with what
+several commands share: opening a model, checking outputs, printing.
 
 A new command is a file with a function and an entry here.
 """

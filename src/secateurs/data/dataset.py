@@ -1,4 +1,4 @@
-"""A data set is five tensors and a name."""
+"""A data set is five tensors and a name; its images moved at random, its source filed by name."""
 
 import math
 from collections.abc import Callable, Iterator

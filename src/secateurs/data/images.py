@@ -1,5 +1,5 @@
-"""CIFAR-10 and CIFAR-100 in their binary version (never the pickled one): records of label bytes
-and 3072 pixels.
+"""Images on disk, read exactly: CIFAR in its binary version (never the pickled one), the four files
+of the MNIST family, Tiny ImageNet.
 """
 
 import tarfile

@@ -1,4 +1,5 @@
-"""Traces a model by `torch.export`. With `reader` and `renaming` the only files that know it."""
+"""What `torch.export` is given and what it returns: calls and parameters checked, the model traced,
+in-place operators renamed, and what no input reaches computed at once."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,5 @@
-"""Parts of reading a model: what it returns, regions and aliases in its program, refusals."""
+"""`Reader`: an exported program walked node by node, each operator handed to its lowering rule;
+with what the program is given and what it returns."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence

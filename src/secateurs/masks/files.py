@@ -1,4 +1,4 @@
-"""Mask files: one bit per entry, checked before any of it is used; the import of torch's masks."""
+"""Mask files: one bit per entry, checked before any of it is used."""
 
 import hashlib
 import json

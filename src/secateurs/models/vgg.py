@@ -1,4 +1,5 @@
-"""VGG-16 and VGG-19 with batch norm (Simonyan & Zisserman 2014), for 32×32 images and larger."""
+"""Chains of layers: LeNet-300-100 and LeNet-5 (LeCun et al. 1998), and VGG-16 and VGG-19 with batch
+norm (Simonyan & Zisserman 2014) for 32×32 images and larger."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn

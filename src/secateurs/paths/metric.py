@@ -238,7 +238,7 @@ def path_metric(
     """‖Φ(θ) − Φ(θ')‖₁ for the parameters of two models, in one pass that carries the difference.
 
     Exact when one network is the other pruned or rounded toward zero (any layers at once), when
-    they differ in one layer only, or are equal; otherwise the edgewise bound of `flows.difference`,
+    they differ in one layer only, or are equal; otherwise the edgewise bound of `DifferenceFlow`,
     and `exact` is False. No sign assumption is needed for the value; Theorem 3.1 needs `same_sign`.
 
     >>> from copy import deepcopy

@@ -1,4 +1,6 @@
-"""Path norms, Φ-costs and path metrics, exact in any range by exponents."""
+"""Path norms in any range, by exponents: as a number, as a logarithm, and as a penalty to train
+with.
+"""
 
 import math
 from collections.abc import Mapping

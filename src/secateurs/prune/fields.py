@@ -1,4 +1,5 @@
-"""The fields of a recipe, checked when it is made; what they mean for a model is in `check`."""
+"""The fields of a recipe, checked when it is made; how they share the counts among rounds; and the
+plan that shows the outcome."""
 
 import json
 import math

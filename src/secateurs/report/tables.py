@@ -1,4 +1,4 @@
-"""The tables of a page."""
+"""The tables of a page: runs, frontiers, layers, certificates, times, and how far masks overlap."""
 
 import io
 import math

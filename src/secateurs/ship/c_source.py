@@ -1,4 +1,4 @@
-"""A network as one C file."""
+"""A network as one C file: its operations written out with their weights as tables."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,4 +1,5 @@
-"""`export`: the suffix of the file says in which format."""
+"""`export`: the suffix of the file says in which format (.onnx, .pt2, .c), and what was written is
+run and compared before it is kept."""
 
 import ctypes
 import io

@@ -1,8 +1,8 @@
 """The name of a run: a hash of its settings that differ from the first released defaults.
 
 A setting that is at its value in `FIRST` is left out. `FIRST` never changes: a new field comes in
-with its default, and
-a default that is changed later keeps its old value here, so that no run of any store is renamed.
+with its default, and a default that is changed later keeps its old value here, so that no run of
+any store is renamed.
 """
 
 import hashlib

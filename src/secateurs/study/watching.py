@@ -1,4 +1,4 @@
-"""How a study is seen to run."""
+"""How a study is seen to run: the counts of its runs, as lines or as a table that keeps moving."""
 
 from collections import Counter
 from collections.abc import Mapping

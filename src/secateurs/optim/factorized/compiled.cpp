@@ -3,7 +3,7 @@
 // Two passes, so that a gradient that is not finite leaves everything as it was: `finite` reads the gradients (and leaves
 // each thread's share of them in its cache) and a few of the weights, `step` moves.
 // Plain C interface, no torch headers: it compiles in about a second and does not depend on the torch build.
-// The pure-torch oracle is factors.step in factors.py; tests compare the two on the case grid.
+// The pure-torch oracle is `step` in maths.py; tests compare the two on the case grid.
 #include <atomic>
 #include <cmath>
 #include <cstdint>

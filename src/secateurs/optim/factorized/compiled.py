@@ -1,5 +1,5 @@
-"""The fused CPU step: `fused.cpp` compiled once per machine, kept in a cache folder, checked before
-it is used.
+"""The fused CPU step: `compiled.cpp` compiled once per machine, kept in a cache folder, checked
+before it is used.
 
 No torch headers and no build tool are needed, only a C++ compiler; it takes about five seconds,
 once. Where it cannot be built the optimizers use their pure-torch path and say so in one log line

@@ -5,7 +5,7 @@ corrected.
 1), R_d = ±1.
 
 Erratum: the paper cuts the sum at k = 1 and calls the product indistinguishable from a Gaussian.
-The moments of the cut product have a closed form (`tail.moments`): at k = 1 its standard
+The moments of the cut product have a closed form (`moments`): at k = 1 its standard
 deviation is 0.894 σ and its kurtosis 2.14. Here the tail beyond `terms` is replaced by one shifted
 Gamma variable with the tail's variance, placed so that second and fourth moment of the product
 are exactly those of a Gaussian, whatever the number of terms.

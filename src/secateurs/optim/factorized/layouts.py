@@ -1,5 +1,5 @@
-"""How the factors of one parameter are kept, and moved: stacked, lean (balanced), shared in groups
-(in a file of its own), or not at all.
+"""How the factors of one parameter are kept, and moved: stacked, lean (balanced), shared in groups,
+or not at all; and the torch step that moves several of them at once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ FLUSH_EVERY = 16
 def step_(jobs: Sequence[Job], *, flush: bool) -> None:
     """Move factors, momenta and weights in place; jobs may differ in depth, device, dtype and rule.
 
-    Equal to `factors.step`, except that dead weights are looked for only when `flush` is set.
+    Equal to `maths.step`, except that dead weights are looked for only when `flush` is set.
     """
     # groupby joins neighbours only, so equal kinds are brought together first.
     order = sorted(jobs, key=_kind)
@@ -304,7 +304,7 @@ class Lean:
         return Penalties(least=float(state["root"].double().square().sum()), misalignment=0.0)
 
     def step_(self, items: Sequence[Item], flush: bool) -> None:
-        """`factors.lean_step`, written back."""
+        """`lean_step`, written back."""
         for item in items:
             root: Tensor = item.state["root"]
             momentum: Tensor = item.state.get("momentum", torch.zeros_like(root))

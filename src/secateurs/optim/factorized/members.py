@@ -166,7 +166,7 @@ class RunLength:
     def of(
         cls, steps: int | None, schedule: str | Schedule | None, target: float | None
     ) -> "RunLength":
-        """The run that these options mean (`arguments.run` has checked them)."""
+        """The run that these options mean (`options.run` has checked them)."""
         arguments.target(target, steps)
         return cls(
             steps=steps,

@@ -1,6 +1,6 @@
 """How factors begin: drawn for an initial law, or from pretrained weights.
 
-`init` has the table of starts; importing this package files them all.
+`INITS` has the starts by name; `looks_trained` detects weights that a fresh start would destroy.
 """
 
 import logging

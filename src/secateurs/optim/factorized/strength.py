@@ -1,8 +1,8 @@
 """The strength λ over a run.
 
-`schedules`: how λ moves by itself. `target`: how it is steered to a sparsity (`Control`). `now`:
-the λ of the next step, from both. `forecast` (with `rates` and `wording`), `worst`, `warnings`:
-whether weights reach zero in time. `reach`: whether a target can be met.
+How λ moves by itself, and how it is steered to a sparsity, is in `schedules`. Here both become the
+λ of the next step, a plan that falls short ends with a cut, `reachable` says whether a target can
+be met, and `SparsityWatch` warns, by `forecast`, of weights that will not reach zero in time.
 """
 
 import logging

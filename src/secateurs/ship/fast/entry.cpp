@@ -14,7 +14,7 @@ namespace {
 
 using Object = void;  // a Python object
 
-struct Python {  // addresses of its functions, in the order of builtin.py
+struct Python {  // addresses of its functions, in the order of `_FUNCTIONS` in entry.py
     Object* (*type)(Object*);
     void (*drop)(Object*);
     Object* (*get)(Object*, Object*);
@@ -77,7 +77,7 @@ constexpr int64_t LONG = 50'000;  // products from which on other threads of Pyt
 
 // ---- one program -----------------------------------------------------------------------------------------------------
 
-struct Entry {  // builtin.py fills it in
+struct Entry {  // entry.py fills it in
     const Exchange* torch;
     Object *type, *requires_grad, *is_neg, *threads, *no;
     int (*run)(void*, const void*, void*, int64_t, int64_t);
