@@ -1,7 +1,7 @@
 """The account of a compaction: what went, what stayed and why, before and after."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from secateurs.channels.macs import LayerMacs, Macs, macs
 from secateurs.channels.prune import regrouped
 from secateurs.channels.reach import Reach, reach
 from secateurs.channels.removal import Removal, set_
-from secateurs.channels.verify import difference_in_every_mode, narrow_, resize_
+from secateurs.channels.verify import narrow_, resize_
 from secateurs.errors import ScoreError, ShipError
 from secateurs.graph import Add, Example, Graph, capture
 from secateurs.graph.replay import COMPARED
@@ -228,8 +228,12 @@ def account(
     *,
     apart: float,
     tolerance: float,
+    differ: Callable[[nn.Module, nn.Module, Example], float],
 ) -> Compaction:
-    """The smaller model in its own dtype, with everything that is told of it."""
+    """The smaller model in its own dtype, with everything that is told of it.
+
+    differ: how far two models differ in the model's own precision.
+    """
     model = applied(read.sparse, read, choice, small).inner
     _restore_(model, read.original)
     before = macs(read.exact, read.graph)
@@ -262,7 +266,7 @@ def account(
         macs=(_named(before.layers), _named(_after(before, read.state, small))),
         difference=apart,
         tolerance=tolerance,
-        rounding=difference_in_every_mode(read.sparse.inner, model, example),
+        rounding=differ(read.sparse.inner, model, example),
         removed=_channels(read.found, choice.gone),
         dead=_channels(read.found, choice.dead) + _pinned(read.found, choice),
     )

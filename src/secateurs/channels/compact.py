@@ -12,10 +12,16 @@ from secateurs.channels.folding import folded
 from secateurs.channels.labels import AllOutputs
 from secateurs.channels.positions import Options, narrowed_state
 from secateurs.channels.removal import Removal, removal
-from secateurs.channels.verify import difference, difference_in_a_batch, failing_module
+from secateurs.channels.verify import (
+    difference,
+    difference_in_a_batch,
+    difference_in_every_mode,
+    failing_module,
+)
 from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Example
 from secateurs.graph.export import check_parameters
+from secateurs.graph.replay import COMPARED
 from secateurs.graph.untouched import keeping
 from secateurs.parameters import Params, refuse_wrapped
 
@@ -91,8 +97,9 @@ def compaction(
     refuse_wrapped(model)
     check_parameters(model)
     # Copies run below; what they share with the model, such as a class or a closure, is kept.
-    with keeping(model):
-        return _compaction(model, example, masks or {}, multiple_of, tolerance, progress or _silent)
+    with keeping(model) as held:
+        say = progress or _silent
+        return _compaction(model, held, example, masks or {}, multiple_of, tolerance, say)
 
 
 def _silent(text: str) -> None:
@@ -101,6 +108,7 @@ def _silent(text: str) -> None:
 
 def _compaction(
     model: nn.Module,
+    held: str,
     example: Example,
     masks: Params,
     multiple_of: int,
@@ -123,13 +131,26 @@ def _compaction(
         except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
             apart = float("inf")
         if apart <= tolerance:
-            done = account(read, choice, small, example, apart=apart, tolerance=tolerance)
+            # Asked once of a model and a cut: weights do not choose what gradients change.
+            cut = f"cut {held} {[(name, tuple(value.shape)) for name, value in small.items()]}"
+            known = COMPARED.is_done(model, cut)
+            done = account(
+                read,
+                choice,
+                small,
+                example,
+                apart=apart,
+                tolerance=tolerance,
+                differ=difference_in_a_batch if known else difference_in_every_mode,
+            )
             # Rounding alone is far below: else float64 decides for batches as well.
             if not done.rounding <= _ROUNDING:
                 apart = difference_in_a_batch(read.exact.inner, tried.inner, example)
             if apart <= tolerance:
+                done = _rounded_alike(done, model)
+                COMPARED.note(model, cut)
                 say("done")
-                return _rounded_alike(done, model)
+                return done
         options = _more_careful(options, tried, example)
     raise ShipError(
         f"the compacted {type(model).__name__} would differ from the model by {apart:.1e}: its "

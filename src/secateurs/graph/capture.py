@@ -14,7 +14,16 @@ from secateurs.graph.ir import Graph, tensors_of, unwrapped
 from secateurs.graph.primitives import Affine, Named, Node, Pool, Source, State, Structural
 from secateurs.graph.quantized import refuse_quantized
 from secateurs.graph.reading import Reader
-from secateurs.graph.replay import COMPARED, REMEMBERED, own, program_key, raw, recorded, replay_key
+from secateurs.graph.replay import (
+    COMPARED,
+    REMEMBERED,
+    fill_caches,
+    own,
+    program_key,
+    raw,
+    recorded,
+    replay_key,
+)
 from secateurs.graph.spot_check import compare
 from secateurs.graph.structure import canonical, same_structure
 from secateurs.graph.untouched import keeping
@@ -64,6 +73,7 @@ def capture(
     refuse_quantized(model)
     check_parameters(model)
     call = call_of(example, model, integers=opaque)
+    fill_caches(model, call.args, call.kwargs)
     with keeping(model) as held:
         done = recorded(model, call, output, opaque=opaque)
     known = REMEMBERED.graph(done, tensors_of(model))

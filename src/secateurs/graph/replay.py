@@ -12,8 +12,8 @@ of the time of a trace.
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,7 +28,7 @@ from secateurs.graph.export import Call, Exported, outputs_of
 from secateurs.graph.ir import Graph
 from secateurs.graph.operators import LOWERINGS, Rule
 from secateurs.graph.quiet import quietly
-from secateurs.graph.untouched import keeping
+from secateurs.graph.untouched import keeping, untouched
 from secateurs.stateless import call_with
 
 # What a traced program is, as a key, and which model was compared with which program.
@@ -65,6 +65,15 @@ class Compared:
 
     def __init__(self) -> None:
         self._models: WeakKeyDictionary[nn.Module, OrderedDict[str, Seen]] = WeakKeyDictionary()
+        self._done: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+
+    def is_done(self, model: nn.Module, what: str) -> bool:
+        """Whether something that is done once for a model has been done."""
+        return what in self._done.get(model, ())
+
+    def note(self, model: nn.Module, what: str) -> None:
+        """From now on it has been done."""
+        self._done.setdefault(model, set()).add(what)
 
     def seen(self, model: nn.Module, key: str) -> Seen | None:
         """What was seen of this model; None where comparing it could show something new."""
@@ -91,10 +100,12 @@ class Compared:
     def share(self, copy: nn.Module, model: nn.Module) -> None:
         """What is seen of a copy that we made, or of a wrapper of ours, is seen of the model."""
         self._models[copy] = self._models.setdefault(model, OrderedDict())
+        self._done[copy] = self._done.setdefault(model, set())
 
     def clear(self) -> None:
         """Forget all."""
         self._models.clear()
+        self._done.clear()
 
 
 @torch.no_grad()
@@ -105,6 +116,23 @@ def _sums(model: nn.Module) -> tuple[float, ...]:
 
 COMPARED = Compared()
 """Of this process."""
+
+
+def fill_caches(model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tensor]) -> None:
+    """Call a model on values before it is called on tensors without values, once for each form.
+
+    What its code keeps outside of it, as in a table under `functools.lru_cache`, is then made of
+    values. Made in a trace it would be made without, and stay so for this process: the user's own
+    next call would fail.
+    """
+    tensors = (*args, *kwargs.values())
+    form = f"called {[*kwargs]} {[_form(t) for t in tensors]} {model.training}"
+    if COMPARED.is_done(model, form):
+        return
+    COMPARED.note(model, form)
+    # What the user's code raises is met again in the trace, and told there.
+    with suppress(Exception), torch.inference_mode(False), torch.no_grad(), untouched(model):
+        model(*args, **kwargs)
 
 
 def program_key(exported: Exported, model: nn.Module, call: Call, output: str | int | None) -> str:

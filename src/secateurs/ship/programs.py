@@ -18,6 +18,7 @@ from secateurs.errors import ShipError, first_line
 from secateurs.graph import Example
 from secateurs.graph.export import cache_advice
 from secateurs.graph.quiet import quietly
+from secateurs.graph.replay import fill_caches
 from secateurs.graph.untouched import keeping, untouched
 from secateurs.printing import Printed
 from secateurs.ship.fast.trace import arguments, random_call
@@ -111,6 +112,7 @@ def _traced(
     shapes = None
     if batch is not None:
         shapes = _shapes(model, args, kwargs, batch, long=free.why_length == "")
+    fill_caches(model, args, kwargs)
     with quietly(), torch.no_grad(), keeping(model):
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     names = tuple(program.graph_signature.user_inputs)

@@ -120,7 +120,7 @@ class FastModule(Fixed):
             # far more memory.
             for name in self._last_use[at]:
                 env.pop(name, None)
-        leaves = [env[o] if isinstance(o, str) else o for o in self._steps.outputs]
+        leaves = [env[o.name] if isinstance(o, Reference) else o for o in self._steps.outputs]
         return pytree.tree_unflatten(leaves, self._steps.structure)
 
     def _check(self, given: list[Any]) -> int:
@@ -185,7 +185,7 @@ def _quick(steps: Steps, runners: list[Runner], dtype: torch.dtype) -> Shortcut:
 def _last_uses(steps: Steps, runners: list[Runner]) -> list[list[str]]:
     """After which part which tensors are no longer needed."""
     reads = [_reads(runner) for runner in runners]
-    kept = {o for o in steps.outputs if isinstance(o, str)}
+    kept = {o.name for o in steps.outputs if isinstance(o, Reference)}
     # A later part overwrites an earlier one, so what remains is the last use.
     last = {name: at for at, names in enumerate(reads) for name in names}
     return [

@@ -190,7 +190,7 @@ def tensors(step: Step) -> tuple[str, ...]:
 
 def needed(steps: list[Step], outputs: tuple[Any, ...]) -> list[Step]:
     """The steps that the outputs depend on."""
-    wanted = {name for name in outputs if isinstance(name, str)}
+    wanted = {o.name for o in outputs if isinstance(o, Reference)}
     kept = []
     # Backwards, so that a step's readers are known before it is asked for.
     for step in reversed(steps):
@@ -241,7 +241,7 @@ class Steps:
     planes: dict[str, Planes]
     inputs: tuple[str, ...]
     dims: tuple[tuple[int, ...], ...]  # of the inputs, without the batch
-    outputs: tuple[Any, ...]  # names of torch tensors, or constants
+    outputs: tuple[Any, ...]  # references to tensors, or constants: numbers, texts, None
     structure: Any
 
     @property

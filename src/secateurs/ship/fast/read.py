@@ -169,7 +169,8 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
     for node in traced.nodes:
         reader.visit(node)
     outputs = tuple(
-        reader.leave(reader.env[o.name]) if isinstance(o, fx.Node) else o for o in traced.outputs
+        Reference(reader.leave(reader.env[o.name])) if isinstance(o, fx.Node) else o
+        for o in traced.outputs
     )
     return Steps(
         # What nobody needs goes first: as a second reader

@@ -32,6 +32,7 @@ from secateurs.graph.export import (
 )
 from secateurs.graph.plain import plain_program
 from secateurs.graph.quiet import quietly
+from secateurs.graph.replay import fill_caches
 from secateurs.graph.spot_check import Run, answers_in_turn
 from secateurs.graph.untouched import keeping
 from secateurs.parameters import check_model, unworkable, without_values
@@ -125,6 +126,7 @@ def trace(model: nn.Module, example: Example) -> Traced:
         tuple(two[: len(args)]),
         dict(zip(kwargs, two[len(args) :], strict=True)),
     )
+    fill_caches(model, args, kwargs)
     with keeping(model), quietly():
         program = _export(model, args, kwargs)
         program = plain_program(program, two, type(model).__name__)
