@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from secateurs.masks import select
 from secateurs.models import build
 from secateurs.prune import Recipe, Round
-from secateurs.prune.rounds import Prepared, prepare
 from secateurs.scores import Scorer
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -88,10 +87,7 @@ def rounds_of(
     """What `prune_` iterates over."""
     recipe = Recipe(score="synflow", sparsity=sparsity, rounds=rounds, schedule="exponential")
     given = {"example": x, "batch": None, "loss": None}
-    ready = prepare(recipe, model, given=given, within={}, generator=None)
-    if not isinstance(ready, Prepared):
-        raise ready[0]
-    return ready.rounds(recipe, None)
+    return recipe.ready(model, given=given, within={}).rounds(None)
 
 
 def report(seconds: dict[str, float], rounds: int) -> None:

@@ -28,6 +28,7 @@ What can be collected is collected and raised once.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 # What users meet; the functions below are how the package words and raises them.
 __all__ = [
@@ -156,15 +157,21 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
+def attempted(*steps: Callable[[], Any]) -> tuple[list[Any], list[SecateursError]]:
+    """Run every step: what each returns (None where it raises), and all that they raise."""
+    results, problems = list[Any](), list[SecateursError]()
+    for step in steps:
+        try:
+            results.append(step())
+        except SecateursError as error:
+            results.append(None)
+            problems.append(error)
+    return results, problems
+
+
 def problems_of(*checks: Callable[[], object]) -> list[SecateursError]:
     """Run every check and keep what they raise."""
-    found = []
-    for check in checks:
-        try:
-            check()
-        except SecateursError as error:
-            found.append(error)
-    return found
+    return attempted(*checks)[1]
 
 
 def refuse(what: str, problems: Sequence[SecateursError]) -> None:

@@ -90,12 +90,13 @@ def refuse_unknown(
     The nearest names are looked for among all keywords of the function, its own ones, too.
     """
     taken = list(taken)
+    strange = [name for name in given if name not in taken]
+    if not strange:
+        return
     own = [
         name
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     ]
     kind = f"keyword of {function.__name__}"
-    wrong = [unknown(kind, name, [*taken, *own]) for name in given if name not in taken]
-    if wrong:
-        raise UnknownNameError("; ".join(wrong))
+    raise UnknownNameError("; ".join(unknown(kind, name, [*taken, *own]) for name in strange))

@@ -8,7 +8,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from secateurs.errors import ArgumentError, MaskError, ParameterError, SecateursError
 from secateurs.prune import Gradual, Recipe
-from secateurs.prune.fields import counts_at
+from secateurs.prune.rounds import counts_at
 
 
 def make(seed=0):

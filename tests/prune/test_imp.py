@@ -12,7 +12,7 @@ from torch import nn
 
 from secateurs.errors import ArgumentError, TrainingError, UnknownNameError
 from secateurs.prune import imp_
-from secateurs.prune.fields import counts_by_share
+from secateurs.prune.rounds import counts_by_share
 
 X = torch.randn(64, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 Y = X.mean((1, 2, 3)).gt(0).long()

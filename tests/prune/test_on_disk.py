@@ -217,7 +217,7 @@ def test_pickles_are_refused_with_the_lines_that_convert(tmp_path, name):
             UnknownNameError,
             "Did you mean 'global'",
         ),
-        ({"density": 0.6, "pattern": "2:4"}, ArgumentError, "leaves only 432"),
+        ({"density": 0.6, "pattern": "2:4"}, ArgumentError, "leave only 432"),
         ({"density": 1e-5, "floor": 3}, ArgumentError, "cannot keep the floor of 6"),
     ],
 )

@@ -1,16 +1,248 @@
-"""What a scope shares out, and how: in proportion, with floors and capacities respected."""
+"""How much is kept, where: an amount, a selection, and how a scope shares one budget out among
+parameters, floors and capacities respected.
+"""
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from numbers import Rational, Real
-from typing import TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict
 
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.registry import Registry
+from secateurs.masks.draw import SELECTIONS
+from secateurs.masks.patterns import NM, Pattern, pattern_of
+from secateurs.registry import Registry, unknown
+
+if TYPE_CHECKING:
+    from secateurs.masks.units import Units
+
+# How much is kept, as one exact fraction, whichever way it is said.
+
+
+class AmountFields(TypedDict, total=False):
+    """How much to keep, as keywords: one of them, or none where something else says it."""
+
+    sparsity: float | None
+    density: float | None
+    compression: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """How much is kept: exactly one of these, or none where a pattern or a scope says it.
+
+    What is wrong with an amount is said here and nowhere else, as soon as its `fraction` is asked
+    for.
+
+    Attributes:
+        sparsity, density, compression: Of all entries together.
+        macs, latency: The share of the work that is left; a density is found for it.
+
+    >>> Amount(sparsity=0.9).fraction, Amount(compression=8).fraction
+    (Fraction(1, 10), Fraction(1, 8))
+    """
+
+    sparsity: float | None = None
+    density: float | None = None
+    compression: float | None = None
+    macs: float | None = None
+    latency: float | None = None
+
+    @property
+    def stated(self) -> dict[str, float]:
+        """What is given, by name."""
+        # Zero is a value like any other: only None means "not given".
+        return {
+            entry.name: value
+            for entry in fields(Amount)
+            if (value := getattr(self, entry.name)) is not None
+        }
+
+    @property
+    def work(self) -> str | None:
+        """The name of the work of which a share is to be left; None where entries are counted."""
+        return next((name for name in ("macs", "latency") if name in self.stated), None)
+
+    @property
+    def fraction(self) -> Fraction | None:
+        """The share of the entries that is kept, exactly; None where nothing or work is stated.
+
+        Numbers are read as the decimals they print as: sparsity 0.9 is density 1/10, not
+        0.09999999999999998.
+        """
+        stated, work = self.stated, self.work
+        if work is not None:
+            check_share(work, stated[work])
+        if len(stated) > 1:
+            if work is not None:
+                raise ArgumentError(self._second_amount())
+            text = ", ".join(f"{name}={value!r}" for name, value in stated.items())
+            raise ArgumentError(
+                f"give one of sparsity, density and compression, not {text}: they state the same"
+                " thing."
+            )
+        if work is not None or not stated:
+            return None
+        ((name, value),) = stated.items()
+        return _DENSITY[name](_exact(name, value))
+
+    def _second_amount(self) -> str:
+        return (
+            f"{self.work}={self.stated[str(self.work)]!r} says how much is left: leave the other"
+            " amount out."
+        )
+
+
+ScopeLike: TypeAlias = "str | Mapping[str, float]"
+"""A registered scope, or a density per parameter name or glob (a glob later in the mapping wins).
+"""
+
+
+class SelectionFields(AmountFields, total=False):
+    """What `select` keeps and how it chooses, as keywords; see there."""
+
+    scope: ScopeLike
+    pattern: str | Pattern
+    how: str
+    floor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection(Amount):
+    """How much is kept, where, in which shapes, and how it is chosen; see `secateurs.select`.
+
+    What `select`, recipes and pruned files have in common. Checked when it is made: whatever is
+    wrong with it, whatever the scores are, is refused here.
+
+    >>> Selection(sparsity=0.9, scope="layer").fraction
+    Fraction(1, 10)
+    """
+
+    scope: ScopeLike = field(default="global", hash=False)
+    pattern: str | Pattern = "unstructured"
+    how: str = "topk"
+    floor: float = 1
+
+    def __post_init__(self) -> None:
+        for check in self.checks():
+            check()
+
+    def keeping(self, density: float | None, *, scope: "ScopeLike | None" = None) -> Self:
+        """The same selection with another amount, and perhaps another scope."""
+        amount: dict[str, Any] = dict.fromkeys(entry.name for entry in fields(Amount))
+        amount["density"] = density
+        return replace(self, **amount, scope=self.scope if scope is None else scope)
+
+    def checks(self) -> tuple[Callable[[], object], ...]:
+        """Each raises one thing that is wrong, so that a recipe collects them all."""
+        return (
+            self._check_amount,
+            self._check_scope,
+            lambda: pattern_of(self.pattern),
+            lambda: SELECTIONS.check(self.how),
+            self._check_floor,
+        )
+
+    def _check_amount(self) -> None:
+        fraction, mapped = self.fraction, isinstance(self.scope, Mapping)
+        # N:M says itself how much stays, and so does a density per parameter.
+        free = mapped or isinstance(self.pattern, NM) or ":" in str(self.pattern)
+        if not (self.stated or free):
+            raise ArgumentError(
+                "how much to keep is missing: give sparsity=, density= or compression=."
+            )
+        if mapped and self.work is not None:
+            raise ArgumentError(self._second_amount())
+        if mapped and fraction is not None:
+            raise ArgumentError(
+                "scope= already gives a density per parameter: leave sparsity=, density= and"
+                f" compression= out, or name a scope ({', '.join(SCOPES.names())})."
+            )
+
+    def _check_scope(self) -> None:
+        if not isinstance(self.scope, Mapping):
+            return SCOPES.check(self.scope)
+        for name, density in self.scope.items():
+            if Amount(density=density).fraction is None:
+                raise ArgumentError(f"scope= gives no density for {name!r}.")
+        return None
+
+    def _check_floor(self) -> None:
+        floor = self.floor
+        number = isinstance(floor, Real) and not isinstance(floor, bool)
+        if not number or not floor >= 0 or (floor > 1 and floor != int(floor)):
+            raise ArgumentError(
+                f"floor={floor!r} is neither a number of entries (0, 1, 2, ...) nor a density below"
+                " 1."
+            )
+
+
+def entries(density: Fraction, total: int) -> int:
+    """density · total, rounded to the nearest whole entry, halves to the even one (exact
+    arithmetic).
+
+    >>> entries(Fraction(1, 10), 15), entries(Fraction(1, 10), 25)
+    (2, 2)
+    """
+    # Python rounds a Fraction exactly, halves to even, which is the rule written in
+    # `select`.
+    return round(density * total)
+
+
+def check_share(name: str, value: object) -> None:
+    """Refuse what is no share of work."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ArgumentError(f"{name}={value!r} is not a share between 0 and 1.")
+
+
+def _instead(value: object) -> str:
+    """The number that was most likely meant."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return f": give {value.item():.6g}"
+    if not isinstance(value, str):
+        return ""
+    try:
+        number = float(value.strip().removesuffix("%"))
+    except ValueError:
+        return ": 0.9 is nine tenths"
+    return f": give {number / 100 if value.strip().endswith('%') else number:g}, no text"
+
+
+def _exact(name: str, value: float) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ArgumentError(f"{name}={value!r} is not a finite number{_instead(value)}.")
+    # The printed decimal is what the user meant: Fraction(0.9) would be a number near
+    # nine tenths.
+    exact = Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
+    if name == "compression" and exact < 1:
+        raise ArgumentError(
+            f"compression={value!r} is below 1: it is total / kept, so 10 keeps a tenth."
+        )
+    if name != "compression" and not 0 <= exact <= 1:
+        raise ArgumentError(
+            f"{name}={value!r} is not between 0 and 1. For 'n times smaller' use compression=n."
+        )
+    # Most often 1 % is meant, and nothing in the result would look like an error.
+    if name == "sparsity" and exact == 1:
+        raise ArgumentError(
+            f"sparsity={value!r} drops every weight. For 1 % give sparsity=0.01; to empty what is"
+            " chosen on purpose, give density=0."
+        )
+    return exact
+
+
+_DENSITY: dict[str, Callable[[Fraction], Fraction]] = {
+    "sparsity": lambda value: 1 - value,
+    "density": lambda value: value,
+    "compression": lambda value: 1 / value,
+}
+
+
+# What a scope shares out, and how.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,138 +329,84 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
         fixed |= over if excess >= lack else under
 
 
-# How much is kept, as one exact fraction, whichever way it is said.
+# How many entries each parameter keeps: what a selection demands of its scope, and what that says.
 
 
-class AmountFields(TypedDict, total=False):
-    """How much to keep, as keywords: one of them, or none where something else says it."""
-
-    sparsity: float | None
-    density: float | None
-    compression: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
-    """How much is kept: exactly one of these, or none where a pattern or a scope says it.
-
-    What is wrong with an amount is said here and nowhere else, as soon as its `fraction` is asked
-    for.
-
-    Attributes:
-        sparsity, density, compression: Of all entries together.
-        macs, latency: The share of the work that is left; a density is found for it.
-
-    >>> Amount(sparsity=0.9).fraction, Amount(compression=8).fraction
-    (Fraction(1, 10), Fraction(1, 8))
+def demand_of(
+    selection: Selection,
+    shapes: Mapping[str, tuple[int, ...]],
+    units: "Units[Any]",
+    *,
+    scores: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor] | None = None,
+    absolute: bool = False,
+) -> Demand:
+    """Entries in all, floors and capacities of each parameter; asking for more than there is room
+    for is refused.
     """
-
-    sparsity: float | None = None
-    density: float | None = None
-    compression: float | None = None
-    macs: float | None = None
-    latency: float | None = None
-
-    @property
-    def stated(self) -> dict[str, float]:
-        """What is given, by name."""
-        # Zero is a value like any other: only None means "not given".
-        return {
-            entry.name: value
-            for entry in fields(self)
-            if (value := getattr(self, entry.name)) is not None
-        }
-
-    @property
-    def work(self) -> str | None:
-        """The name of the work of which a share is to be left; None where entries are counted."""
-        return next((name for name in ("macs", "latency") if name in self.stated), None)
-
-    @property
-    def fraction(self) -> Fraction | None:
-        """The share of the entries that is kept, exactly; None where nothing or work is stated.
-
-        Numbers are read as the decimals they print as: sparsity 0.9 is density 1/10, not
-        0.09999999999999998.
-        """
-        stated, work = self.stated, self.work
-        if work is not None:
-            check_share(work, stated[work])
-        if len(stated) > 1:
-            if work is not None:
-                raise ArgumentError(
-                    f"{work}={stated[work]!r} says how much is left: leave the other amount out."
-                )
-            text = ", ".join(f"{name}={value!r}" for name, value in stated.items())
-            raise ArgumentError(
-                f"give one of sparsity, density and compression, not {text}: they state the same"
-                " thing."
-            )
-        if work is not None or not stated:
-            return None
-        ((name, value),) = stated.items()
-        return _DENSITY[name](_exact(name, value))
-
-
-def entries(density: Fraction, total: int) -> int:
-    """density · total, rounded to the nearest whole entry, halves to the even one (exact
-    arithmetic).
-
-    >>> entries(Fraction(1, 10), 15), entries(Fraction(1, 10), 25)
-    (2, 2)
-    """
-    # Python rounds a Fraction exactly, halves to even, which is the rule written in
-    # `select`.
-    return round(density * total)
-
-
-def check_share(name: str, value: object) -> None:
-    """Refuse what is no share of work."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise ArgumentError(f"{name}={value!r} is not a share between 0 and 1.")
-
-
-def _instead(value: object) -> str:
-    """The number that was most likely meant."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return f": give {value.item():.6g}"
-    if not isinstance(value, str):
-        return ""
-    try:
-        number = float(value.strip().removesuffix("%"))
-    except ValueError:
-        return ": 0.9 is nine tenths"
-    return f": give {number / 100 if value.strip().endswith('%') else number:g}, no text"
-
-
-def _exact(name: str, value: float) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ArgumentError(f"{name}={value!r} is not a finite number{_instead(value)}.")
-    # The printed decimal is what the user meant: Fraction(0.9) would be a number near
-    # nine tenths.
-    exact = Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
-    if name == "compression" and exact < 1:
+    density, floor = selection.fraction, selection.floor
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    capacity = {name: units.capacity(name) for name in shapes}
+    total, room = sum(sizes.values()), sum(capacity.values())
+    keep = room if density is None else entries(density, total)
+    if keep > room:
         raise ArgumentError(
-            f"compression={value!r} is below 1: it is total / kept, so 10 keeps a tenth."
+            f"density {float(density or 0):.6g} asks for {keep} of {total} entries, but the pattern"
+            f" and earlier masks leave only {room} (density {room / total:.6g}). Ask for no more"
+            " than that."
         )
-    if name != "compression" and not 0 <= exact <= 1:
-        raise ArgumentError(
-            f"{name}={value!r} is not between 0 and 1. For 'n times smaller' use compression=n."
-        )
-    # Most often 1 % is meant, and nothing in the result would look like an error.
-    if name == "sparsity" and exact == 1:
-        raise ArgumentError(
-            f"sparsity={value!r} drops every weight. For 1 % give sparsity=0.01; to empty what is"
-            " chosen on purpose, give density=0."
-        )
-    return exact
+    # Rounded up, since a floor is a promise: a tenth of 15 entries is 2.
+    share = None if floor == int(floor) else Fraction(repr(floor))
+    least = {n: int(floor) if share is None else math.ceil(share * s) for n, s in sizes.items()}
+    # Asking for density 0 is asking for none.
+    off = keep == 0 and density == 0
+    return Demand(
+        density=Fraction(keep, total) if density is None else density,
+        keep=keep,
+        shapes=shapes,
+        capacity=capacity,
+        floor={name: 0 if off else min(count, capacity[name]) for name, count in least.items()},
+        scores=scores,
+        weights=weights,
+        absolute=absolute,
+        allowed=units.allowed,
+    )
 
 
-_DENSITY: dict[str, Callable[[Fraction], Fraction]] = {
-    "sparsity": lambda value: 1 - value,
-    "density": lambda value: value,
-    "compression": lambda value: 1 / value,
-}
+def counts_of(scope: ScopeLike, demand: Demand) -> Mapping[str, int] | None:
+    """How many entries each parameter keeps; None where the global threshold decides."""
+    return _mapped(scope, demand) if isinstance(scope, Mapping) else SCOPES[scope](demand)
+
+
+def _mapped(scope: Mapping[str, float], demand: Demand) -> dict[str, int]:
+    densities = {name: _density_for(name, scope) for name in demand.shapes}
+    problems = [f"no density for {name!r}" for name, value in densities.items() if value is None]
+    problems += [
+        unknown("score", key, demand.shapes).rstrip(".")
+        for key in scope
+        if not any(name == key or fnmatchcase(name, key) for name in demand.shapes)
+    ]
+    counts = {
+        name: entries(value or Fraction(0), demand.sizes[name]) for name, value in densities.items()
+    }
+    problems += [
+        f"{name!r} has {count} entries asked and {demand.capacity[name]} that may be kept"
+        for name, count in counts.items()
+        if count > demand.capacity[name]
+    ]
+    if problems:
+        raise ArgumentError(f"scope= does not fit the scores: {'; '.join(problems)}.")
+    return {
+        name: max(count, demand.floor[name] if densities[name] else 0)
+        for name, count in counts.items()
+    }
+
+
+def _density_for(name: str, scope: Mapping[str, float]) -> Fraction | None:
+    """The exact name if given, else the last glob that matches."""
+    keys = [key for key in scope if fnmatchcase(name, key)]
+    key = name if name in scope else keys[-1] if keys else None
+    return None if key is None else Amount(density=scope[key]).fraction
 
 
 # The scopes that come with the library: how one budget is shared out among parameters.

@@ -1,153 +1,41 @@
 """From scores to masks: how much, where, in which shapes, chosen how."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, Unpack
 
 import torch
 from torch import Tensor
 
-from secateurs.errors import ArgumentError
-from secateurs.masks.budget import Amount
-from secateurs.masks.draw import SELECTIONS, Rows
-from secateurs.masks.patterns import Grouped, Pattern, Unstructured, pattern_of
-from secateurs.masks.question import (
-    Choice,
-    Question,
-    ScopeLike,
-    Selection,
-    check_companions,
-    check_rows,
-    check_scores,
-    check_shapes,
-    counts_of,
-    demand_of,
+from secateurs.errors import (
+    ArgumentError,
+    EmptySelectionError,
+    MaskError,
+    PatternError,
+    ScoreError,
 )
+from secateurs.masks.budget import Demand, Selection, SelectionFields, counts_of, demand_of
+from secateurs.masks.draw import SELECTIONS, Rows
+from secateurs.masks.patterns import Pattern, Unstructured, pattern_of
+from secateurs.masks.pieces import pieces
 from secateurs.masks.topk import row_ranks
-from secateurs.masks.units import units_of
+from secateurs.masks.units import Chosen, TensorUnits, Units, units_of
+from secateurs.parameters import mask_misfit
+from secateurs.registry import refuse_unknown, unknown
 
-# The hard threshold: the best units of a checked question, floors respected.
-
-
-def best(choice: Choice) -> dict[str, Tensor]:
-    """The unit masks of the largest scores: the hard threshold."""
-    if choice.counts is None:
-        return _with_floors(choice, list(choice.scores), choice.keep)
-    chosen: dict[str, Tensor] = {}
-    for name in choice.scores:
-        chosen |= _with_floors(choice, [name], choice.counts[name])
-    return chosen
-
-
-def _with_floors(choice: Choice, names: Sequence[str], keep: int) -> dict[str, Tensor]:
-    """Let the parameters compete; those below their floor get exactly that and leave, the others
-    compete again.
-    """
-    units, floor = choice.units, choice.floor
-    if not isinstance(choice.pattern, Grouped) and keep < (
-        least := sum(floor[name] for name in names)
-    ):
-        raise ArgumentError(
-            f"{keep} entries cannot keep the floor of {least} in {len(names)} parameters. "
-            "Ask for more, or allow parameters to vanish with floor=0."
-        )
-    fixed = {name: units.at_least(name, floor[name]) for name in _settled(choice, names)}
-    # Every turn settles at least one parameter, so there are at most as many turns as
-    # parameters.
-    while True:
-        free = [name for name in names if name not in fixed]
-        spent = sum(units.kept(name, mask) for name, mask in fixed.items())
-        chosen = units.choose(free, max(0, keep - spent)) if free else {}
-        short = [name for name in free if units.kept(name, chosen[name]) < floor[name]]
-        if not short:
-            return {name: fixed.get(name, chosen.get(name, torch.empty(0))) for name in names}
-        fixed |= {name: units.at_least(name, floor[name]) for name in short}
-
-
-def _settled(choice: Choice, names: Sequence[str]) -> list[str]:
-    """Parameters that may keep no more than their floor, so must keep all that: they would lose and
-    cost a new round of competition. (Among groups they take part, because the nearest reachable
-    number depends on who does.)
-    """
-    if isinstance(choice.pattern, Grouped):
-        return []
-    return [name for name in names if choice.capacity[name] <= choice.floor[name]]
-
-
-# A question of `select` read and checked at one place: everything wrong in one error.
-
-
-def read(question: Question) -> Choice:
-    """Check everything and say how many entries each parameter keeps."""
-    selection = question.selection
-    selection.check()
-    shape, fraction = pattern_of(selection.pattern), selection.amount.fraction
-    random = SELECTIONS[selection.how].draw is not None
-    _check(question, shape, random)
-    # Magnitudes of plain top-k are taken while ranking, so that no tensor of scores is
-    # made.
-    plain = isinstance(shape, Unstructured) and not random and selection.scope != "row"
-    while_ranking = question.absolute and plain
-    scores = question.scores if while_ranking else _ranked(question)
-    within = question.within or {}
-    units = units_of(scores, shape, within, absolute=while_ranking)
-    demand = demand_of(scores, units, fraction, question)
-    demand = replace(demand, absolute=while_ranking)
-    counts = counts_of(selection.scope, demand)
-    return Choice(
-        scores=scores,
-        within=within,
-        pattern=shape,
-        units=units,
-        keep=demand.keep,
-        counts=counts,
-        capacity=demand.capacity,
-        floor=_floor_within(demand.floor, counts),
-    )
-
-
-def _check(question: Question, shape: Pattern, random: bool) -> None:
-    """Refuse scores, shapes and companions that do not fit, before anything is computed."""
-    scores = question.scores
-    check_scores(scores, random and not question.absolute, finite=question.finite)
-    check_shapes(scores, shape)
-    check_companions("within", scores, question.within, bool_only=True)
-    check_companions("weights", scores, question.weights, bool_only=False)
-    if question.selection.scope == "row":
-        check_rows(shape, random)
-
-
-def _ranked(question: Question) -> Mapping[str, Tensor]:
-    """The scores as they are compared: magnitudes where asked, places in the row by scope "row"."""
-    scores = question.scores
-    if question.absolute:
-        scores = {name: score.detach().abs() for name, score in scores.items()}
-    if question.selection.scope == "row":
-        within = question.within or {}
-        scores = {n: row_ranks(score, within.get(n)) for n, score in scores.items()}
-    return scores
-
-
-def _floor_within(floor: Mapping[str, int], counts: Mapping[str, int] | None) -> dict[str, int]:
-    """A density of 0 in a mapping asks for nothing there, so no floor stands against it."""
-    if counts is None:
-        return dict(floor)
-    return {name: min(least, counts[name]) for name, least in floor.items()}
+AnyUnits = TypeVar("AnyUnits", bound=Units[Any], covariant=True)
+SomeUnits = TypeVar("SomeUnits", bound=Units[Any])
 
 
 def select(
     scores: Mapping[str, Tensor],
     *,
-    sparsity: float | None = None,
-    density: float | None = None,
-    compression: float | None = None,
-    scope: ScopeLike = "global",
-    pattern: str | Pattern = "unstructured",
-    how: str = "topk",
-    floor: float = 1,
     within: Mapping[str, Tensor] | None = None,
     weights: Mapping[str, Tensor] | None = None,
     generator: torch.Generator | None = None,
     absolute: bool = False,
+    **selection: Unpack[SelectionFields],
 ) -> dict[str, Tensor]:
     """Masks (True = kept) for the scores (large = keep).
 
@@ -162,8 +50,8 @@ def select(
             "channel", or a value such as `NM(2, 4)`. Groups are taken whole, so the kept entries
             are the nearest reachable number (of two equally near the smaller).
         how: "topk", or a random draw of as many units per parameter as topk keeps there.
-        floor: entries (or, below 1, a density) that every parameter keeps at least; 0 allows layers
-            to vanish.
+        floor: entries (or, below 1, a density) that every parameter keeps at least, 1 by default;
+            0 allows layers to vanish.
         within: earlier masks; only entries they keep may be kept. The total is still that of all
             entries.
         weights: the parameters, for scopes that look at them.
@@ -177,30 +65,129 @@ def select(
     >>> select({"weight": torch.tensor([[0.3, 0.1], [0.2, 0.4]])}, sparsity=0.5)
     {'weight': tensor([[ True, False], [False,  True]])}
     """
-    question = Question(
-        scores=scores,
-        selection=Selection(
-            amount=Amount(sparsity=sparsity, density=density, compression=compression),
-            scope=scope,
-            pattern=pattern,
-            how=how,
-            floor=floor,
-        ),
-        within=within,
-        weights=weights,
-        absolute=absolute,
-    )
-    return answer(question, generator=generator)
+    refuse_unknown(select, selection, SelectionFields.__annotations__)
+    choice = read(Selection(**selection), scores, within=within, weights=weights, absolute=absolute)
+    return chosen_masks(choice, generator)
 
 
-def answer(question: Question, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-    """What `select` answers, for a question at hand."""
-    drawn = draw(read(question), question.selection.how, generator=generator)
-    return {name: part.mask for name, part in drawn}
+def chosen_masks(
+    choice: "Choice[TensorUnits]", generator: torch.Generator | None
+) -> dict[str, Tensor]:
+    """The masks of a checked choice."""
+    return {name: part.mask for name, part in draw(choice, generator=generator)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Choice(Generic[AnyUnits]):
+    """A selection checked against its scores: the units to choose among, how many entries are kept
+    in all, and of each parameter (None where all compete).
+    """
+
+    units: AnyUnits
+    demand: Demand
+    counts: Mapping[str, int] | None
+    how: str = "topk"
+
+
+def read(
+    selection: Selection,
+    scores: Mapping[str, Tensor],
+    *,
+    within: Mapping[str, Tensor] | None = None,
+    weights: Mapping[str, Tensor] | None = None,
+    absolute: bool = False,
+    finite: bool = False,
+) -> Choice[TensorUnits]:
+    """Check everything before anything is computed, and say how many entries each parameter keeps.
+
+    `finite` says that somebody has looked at every score and found it finite: of large ones another
+    look would cost as much as the choice.
+    """
+    pattern, random = pattern_of(selection.pattern), SELECTIONS[selection.how].draw is not None
+    by_rows = selection.scope == "row"
+    check_scores(scores, random and not absolute, finite=finite)
+    shapes = {name: tuple(score.shape) for name, score in scores.items()}
+    check_shapes(pattern, shapes)
+    check_companions("within", scores, within, bool_only=True)
+    check_companions("weights", scores, weights, bool_only=False)
+    plain = isinstance(pattern, Unstructured) and not random
+    if by_rows and not plain:
+        raise ArgumentError(
+            "scope='row' takes the largest entries of each row: it goes with"
+            " pattern='unstructured' and how='topk' only."
+        )
+    # Magnitudes of plain top-k are taken while ranking, so that no tensor of scores is
+    # made.
+    while_ranking = absolute and plain and not by_rows
+    if absolute and not while_ranking:
+        scores = {name: score.detach().abs() for name, score in scores.items()}
+    within = within or {}
+    if by_rows:
+        scores = {name: row_ranks(score, within.get(name)) for name, score in scores.items()}
+    units = units_of(scores, pattern, within, absolute=while_ranking)
+    demand = demand_of(
+        selection, shapes, units, scores=scores, weights=weights, absolute=while_ranking
+    )
+    return choice_of(selection, units, demand)
+
+
+def choice_of(selection: Selection, units: SomeUnits, demand: Demand) -> Choice[SomeUnits]:
+    """What the scope says to the demand."""
+    counts = counts_of(selection.scope, demand)
+    if counts is not None:
+        # A density of 0 in a mapping asks for nothing there, so no floor stands against it.
+        least = {name: min(floor, counts[name]) for name, floor in demand.floor.items()}
+        demand = replace(demand, floor=least)
+    return Choice(units=units, demand=demand, counts=counts, how=selection.how)
+
+
+# The hard threshold: the best units of a checked choice, floors respected.
+
+
+def best(choice: Choice[Units[Chosen]]) -> dict[str, Chosen]:
+    """The units with the largest scores: the hard threshold."""
+    demand = choice.demand
+    if choice.counts is None:
+        return _with_floors(choice, list(demand.shapes), demand.keep)
+    chosen: dict[str, Chosen] = {}
+    for name in demand.shapes:
+        chosen |= _with_floors(choice, [name], choice.counts[name])
+    return chosen
+
+
+def _with_floors(
+    choice: Choice[Units[Chosen]], names: Sequence[str], keep: int
+) -> dict[str, Chosen]:
+    """Let the parameters compete; those below their floor get exactly that and leave, the others
+    compete again.
+    """
+    units, floor = choice.units, choice.demand.floor
+    least = sum(floor[name] for name in names)
+    if not units.whole and keep < least:
+        raise ArgumentError(
+            f"{keep} entries cannot keep the floor of {least} in {len(names)} parameters. "
+            "Ask for more, or allow parameters to vanish with floor=0."
+        )
+    # Parameters that may keep no more than their floor must keep all that: they would lose and cost
+    # a new round of competition. (Among groups they take part, because the nearest reachable number
+    # depends on who does.)
+    capacity = choice.demand.capacity
+    settled = [name for name in names if not units.whole and capacity[name] <= floor[name]]
+    fixed = {name: units.at_least(name, floor[name]) for name in settled}
+    # Every turn settles at least one parameter, so there are at most as many turns as
+    # parameters.
+    while True:
+        free = [name for name in names if name not in fixed]
+        spent = sum(units.kept(name, chosen) for name, chosen in fixed.items())
+        together = units.choose(free, max(0, keep - spent)) if free else {}
+        short = units.short(together, floor)
+        if not short:
+            return {name: fixed[name] if name in fixed else together[name] for name in names}
+        fixed |= {name: units.at_least(name, floor[name]) for name in short}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnMask:
     """What was chosen of one parameter; `biased` says whether entries of positive score had no
     chance.
     """
@@ -211,22 +198,21 @@ class Part:
 
 
 def draw(
-    choice: Choice,
-    how: str,
+    choice: Choice[TensorUnits],
     *,
     weighted: bool = False,
     generator: torch.Generator | None = None,
-) -> Iterator[tuple[str, Part]]:
+) -> Iterator[tuple[str, DrawnMask]]:
     """In each parameter, each run of N:M on its own, draw as many units as the hard threshold keeps
     there.
 
     Steps 1 to 3 of the randomised mask (Bar & Giryes 2023): threshold, counts, draw. One parameter
     at a time.
     """
-    rule, units = SELECTIONS[how].draw, choice.units
+    rule, units = SELECTIONS[choice.how].draw, choice.units
     for name, chosen in best(choice).items():
         if rule is None or not chosen.numel():
-            yield name, Part(mask=units.mask(name, chosen))
+            yield name, DrawnMask(mask=units.mask(name, chosen))
             continue
         scores, allowed = units.rows(name)
         rows = Rows(scores, units.counts(name, chosen), allowed, weighted, generator)
@@ -234,13 +220,108 @@ def draw(
         weights = None if drawn.weights is None else units.entries(name, drawn.weights)
         mask = units.entries(name, drawn.mask)
         biased = weighted and _biased(choice, name, rows)
-        yield name, Part(mask=mask, weights=weights, biased=biased)
+        yield name, DrawnMask(mask=mask, weights=weights, biased=biased)
 
 
-def _biased(choice: Choice, name: str, rows: Rows) -> bool:
+def _biased(choice: Choice[TensorUnits], name: str, rows: Rows) -> bool:
     """Whether an entry of positive score had no chance: no count in its row, or not allowed."""
     idle = (rows.scores > 0).any(1) & (rows.counts == 0)
-    forbidden = name in choice.within and bool(
-        ((choice.scores[name] > 0) & ~choice.within[name]).any()
-    )
+    within = choice.units.within.get(name)
+    forbidden = within is not None and bool(((choice.demand.scores[name] > 0) & ~within).any())
     return forbidden or bool(idle.any())
+
+
+# What is wrong with scores, shapes and companions, all of it in one error.
+
+
+def check_scores(scores: Mapping[str, Tensor], positive: bool, *, finite: bool = False) -> None:
+    """Scores must be finite real numbers, and not negative where they are probabilities.
+
+    `finite`: that they are finite is known, and need not be looked at.
+    """
+    if not isinstance(scores, Mapping):
+        raise ScoreError(
+            f"scores are a {type(scores).__name__}: give a mapping from parameter names to tensors,"
+            " such as secateurs.score(model, ...) returns."
+        )
+    if not sum(s.numel() if isinstance(s, Tensor) else 1 for s in scores.values()):
+        raise EmptySelectionError(
+            "there are no scores to select from: score at least one parameter with entries."
+        )
+    problems = [
+        f"{name!r} {text}"
+        for name, score in scores.items()
+        if (text := trouble(score, positive, finite=finite))
+    ]
+    if problems:
+        raise ScoreError(
+            f"{len(problems)} of {len(scores)} scores cannot be ranked: {'; '.join(problems)}. "
+            "Fix the score, or leave these parameters out with where=."
+        )
+
+
+def trouble(score: object, positive: bool = False, *, finite: bool = False) -> str:
+    """Why a tensor of scores or weights cannot be used; empty if it can."""
+    if not isinstance(score, Tensor):
+        return f"is a {type(score).__name__}, not a tensor"
+    if score.is_meta:
+        return "is on the meta device and has no values"
+    if not score.is_floating_point():
+        return f"has {score.dtype} values: convert it with .float()"
+    return "" if finite and not positive else _bad_values(score, positive)
+
+
+def _bad_values(score: Tensor, positive: bool) -> str:
+    """NaN and infinity propagate through the extremes, at a tenth of the price of isfinite."""
+    low, high = math.inf, -math.inf
+    # In pieces, since a strided tensor would be copied whole.
+    for piece in pieces(score, length=1 << 20):
+        ends = torch.stack(torch.aminmax(piece)).tolist()
+        if not all(map(math.isfinite, ends)):
+            # Counted only once something is wrong.
+            bad = sum(int((~part.isfinite()).sum()) for part in pieces(score))
+            return f"has {bad} NaN or infinite values of {score.numel()}"
+        low, high = min(low, ends[0]), max(high, ends[1])
+    if positive and low < 0:
+        return (
+            f"has negative values (down to {low:.3g}), which are no probabilities: shift them, or"
+            " use how='topk'"
+        )
+    return ""
+
+
+def check_shapes(pattern: Pattern, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Every parameter with entries must have a shape that the pattern divides."""
+    problems = [
+        f"{name!r} {shape} {text}"
+        for name, shape in shapes.items()
+        if math.prod(shape) and (text := pattern.misfit(shape))
+    ]
+    if problems:
+        raise PatternError(
+            f"the pattern {pattern} does not fit {len(problems)} of {len(shapes)} parameters:"
+            f" {'; '.join(problems)}. Leave them out with where=, or select them by themselves with"
+            " another pattern and join the two mappings."
+        )
+
+
+def check_companions(
+    what: str,
+    scores: Mapping[str, Tensor],
+    given: Mapping[str, Tensor] | None,
+    *,
+    bool_only: bool,
+) -> None:
+    """Masks or weights that accompany the scores must have their names and shapes."""
+    problems = []
+    for name, tensor in (given or {}).items():
+        if name not in scores:
+            problems.append(unknown("score", name, scores).rstrip("."))
+        elif bool_only and (problem := mask_misfit(tensor, scores[name].shape)):
+            problems.append(f"{name!r} {problem}")
+        elif tensor.shape != scores[name].shape:
+            problems.append(
+                f"{name!r} has shape {tuple(tensor.shape)}, its score {tuple(scores[name].shape)}"
+            )
+    if problems:
+        raise MaskError(f"{what}= does not match the scores: {'; '.join(problems)}.")

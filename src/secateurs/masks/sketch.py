@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.masks.budget import Amount
+from secateurs.masks.budget import Selection, SelectionFields
 from secateurs.masks.draw import SELECTIONS
-from secateurs.masks.patterns import Pattern
-from secateurs.masks.question import Question, ScopeLike, Selection
 from secateurs.masks.select import draw, read
+from secateurs.registry import refuse_unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,46 +33,32 @@ class Sketch:
 def sketch(
     scores: Mapping[str, Tensor],
     *,
-    sparsity: float | None = None,
-    density: float | None = None,
-    compression: float | None = None,
-    scope: ScopeLike = "global",
-    pattern: str | Pattern = "unstructured",
-    how: str = "replacement",
-    floor: float = 1,
     within: Mapping[str, Tensor] | None = None,
     weights: Mapping[str, Tensor] | None = None,
     generator: torch.Generator | None = None,
+    **selection: Unpack[SelectionFields],
 ) -> Sketch:
     """Draw masks as `select` does, with weights that make the masked parameter unbiased: E[weights
     · w] = w.
 
     "replacement" weighs c_i / (s·p_i) (Bar & Giryes 2023, algorithm 1), "priority" max(1, τ/s_i),
     "systematic" 1/π_i, "sample" 1/(1 − exp(−s_i τ)) with τ the first loser. The arguments are those
-    of `select`.
+    of `select`; `how` is "replacement" unless given.
 
     >>> drawn = sketch({"w": torch.tensor([4.0, 4.0, 1.0])}, density=2 / 3, how="priority")
     >>> int(drawn.masks["w"].sum()), bool((drawn.weights["w"] >= drawn.masks["w"]).all())
     (2, True)
     """
-    if SELECTIONS[how].draw is None:
+    refuse_unknown(sketch, selection, SelectionFields.__annotations__)
+    selection.setdefault("how", "replacement")
+    asked = Selection(**selection)
+    if SELECTIONS[asked.how].draw is None:
         randoms = ", ".join(str(name) for name in SELECTIONS if SELECTIONS[name].draw)
         raise ArgumentError(
-            f"how={how!r} draws nothing, so it has no weights. Random draws: {randoms}."
+            f"how={asked.how!r} draws nothing, so it has no weights. Random draws: {randoms}."
         )
-    question = Question(
-        scores=scores,
-        selection=Selection(
-            amount=Amount(sparsity=sparsity, density=density, compression=compression),
-            scope=scope,
-            pattern=pattern,
-            how=how,
-            floor=floor,
-        ),
-        within=within,
-        weights=weights,
-    )
-    drawn = dict(draw(read(question), how, weighted=True, generator=generator))
+    choice = read(asked, scores, within=within, weights=weights)
+    drawn = dict(draw(choice, weighted=True, generator=generator))
     return Sketch(
         masks={name: part.mask for name, part in drawn.items()},
         weights={name: _as(scores[name], part.weights) for name, part in drawn.items()},

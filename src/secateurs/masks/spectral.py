@@ -13,7 +13,7 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks.budget import SCOPES, Demand, erk, share, uniform
-from secateurs.masks.question import trouble
+from secateurs.masks.select import trouble
 from secateurs.masks.topk import largest
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

@@ -3,18 +3,70 @@ spreading.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from secateurs.masks.compiled import count_true
 from secateurs.masks.patterns import NM, Grouped, Pattern
-from secateurs.masks.topk import largest
+from secateurs.masks.topk import count_true, largest
+
+Chosen = TypeVar("Chosen")
+"""Which units of one parameter are kept: a mask of units, or a threshold where scores are read from
+a file.
+"""
 
 
-class Entries:
+class Units(Protocol[Chosen]):
+    """The things that are kept or pruned, per parameter."""
+
+    whole: bool
+    """Whether units are groups of entries, so that not every count can be reached."""
+    allowed: Mapping[str, Tensor]
+    """The entries that may be kept, of parameters where not all may."""
+
+    def capacity(self, name: str) -> int:
+        """Entries that may be kept at most."""
+
+    def choose(self, names: Sequence[str], keep: int) -> dict[str, Chosen]:
+        """The best units with `keep` entries together, or the nearest reachable number."""
+
+    def at_least(self, name: str, keep: int) -> Chosen:
+        """The best units of one parameter with no fewer than `keep` entries."""
+
+    def kept(self, name: str, chosen: Chosen) -> int:
+        """Entries that the chosen units keep."""
+
+    def short(self, chosen: Mapping[str, Chosen], floor: Mapping[str, int]) -> list[str]:
+        """The parameters that keep less than their floor, of what `choose` chose."""
+        return [name for name, units in chosen.items() if self.kept(name, units) < floor[name]]
+
+
+class TensorUnits(Units[Tensor], Protocol):
+    """Units of scores in memory, chosen by masks of units: they can be drawn, too."""
+
+    within: Mapping[str, Tensor]
+    """The earlier masks."""
+
+    def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """Scores `(rows, units)` to draw from, each row on its own, and which units may be
+        drawn.
+        """
+
+    def counts(self, name: str, chosen: Tensor) -> Tensor:
+        """Units that are chosen in each row."""
+
+    def entries(self, name: str, rows: Tensor) -> Tensor:
+        """Values per row and unit, as one value per entry of the parameter."""
+
+    def mask(self, name: str, chosen: Tensor) -> Tensor:
+        """The entry mask of the chosen units."""
+
+
+class EntryUnits(TensorUnits):
     """Units are entries; N:M first marks which of them are eligible."""
+
+    whole = False
 
     def __init__(
         self,
@@ -76,8 +128,10 @@ class Entries:
         return self.runs.runs(tensor) if self.runs else tensor.reshape(1, -1)
 
 
-class Groups:
+class GroupUnits(TensorUnits):
     """Units are groups; a group counts as many entries as `within` leaves in it."""
+
+    whole = True
 
     def __init__(
         self,
@@ -155,52 +209,16 @@ class Groups:
         }
 
 
-class Units(Protocol):
-    """The things that are kept or pruned, per parameter."""
-
-    @property
-    def allowed(self) -> Mapping[str, Tensor]:
-        """The entries that may be kept, of parameters where not all may."""
-
-    def capacity(self, name: str) -> int:
-        """Entries that may be kept at most."""
-
-    def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
-        """Unit masks of the best units with `keep` entries together, or the nearest reachable
-        number.
-        """
-
-    def at_least(self, name: str, keep: int) -> Tensor:
-        """The unit mask of the best units of one parameter with no fewer than `keep` entries."""
-
-    def kept(self, name: str, chosen: Tensor) -> int:
-        """Entries that a unit mask keeps."""
-
-    def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
-        """Scores `(rows, units)` to draw from, each row on its own, and which units may be
-        drawn.
-        """
-
-    def counts(self, name: str, chosen: Tensor) -> Tensor:
-        """Units that a unit mask keeps in each row."""
-
-    def entries(self, name: str, rows: Tensor) -> Tensor:
-        """Values per row and unit, as one value per entry of the parameter."""
-
-    def mask(self, name: str, chosen: Tensor) -> Tensor:
-        """The entry mask of a unit mask."""
-
-
 def units_of(
     scores: Mapping[str, Tensor],
     pattern: Pattern,
     within: Mapping[str, Tensor],
     *,
     absolute: bool = False,
-) -> Units:
+) -> TensorUnits:
     """The units of a pattern; `absolute` ranks single entries by |score| (other patterns want
     non-negative scores).
     """
     if isinstance(pattern, Grouped):
-        return Groups(scores, pattern, within)
-    return Entries(scores, pattern, within, absolute)
+        return GroupUnits(scores, pattern, within)
+    return EntryUnits(scores, pattern, within, absolute)

@@ -15,16 +15,13 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, ScoreError
 from secateurs.masks.apply import apply_
 from secateurs.masks.patterns import NM, Unstructured, pattern_of
-from secateurs.masks.question import Question, trouble
 from secateurs.masks.report import SparsityReport, TensorSparsity
-from secateurs.masks.select import answer
+from secateurs.masks.select import check_shapes, chosen_masks, read, trouble
 from secateurs.parameters import Params, check_model, choose, prunable, refuse_wrapped
 from secateurs.printing import Printed
 from secateurs.prune.axes import Orders, orders_of
-from secateurs.prune.fields import RecipeFields
 from secateurs.prune.pruning import cut
-from secateurs.prune.recipe import Recipe
-from secateurs.prune.rounds import check_pattern, detached
+from secateurs.prune.recipe import Recipe, RecipeFields
 from secateurs.registry import unknown
 from secateurs.scores import SCORES, Rule
 from secateurs.scores.rules.wanda import input_squares
@@ -107,11 +104,16 @@ def cut_block(
         yield from cut(block, recipe, batch=given, generator=generator).masks.items()
         return
     parameters = prunable(block, recipe.where)
-    options = {"pattern": recipe.pattern, "scope": recipe.scope}
-    orders = orders_of(block, parameters, example=given[0], **options)
-    check_pattern(recipe, parameters, orders)
-    squares = _squares(block, parameters, given) if recipe.score == "wanda" else {}
-    for name, weight in detached(parameters).items():
+    weights = {name: parameter.detach() for name, parameter in parameters.items()}
+    orders = orders_of(block, weights, pattern=recipe.pattern, scope=recipe.scope, example=given[0])
+    laid = {name: tuple(weight.shape) for name, weight in orders.lay(weights).items()}
+    check_shapes(pattern_of(recipe.pattern), laid)
+    squares: Params = {}
+    if recipe.score == "wanda":
+        # The block itself runs, not a copy: it is in evaluation mode, and runs on the same data
+        # afterwards anyway.
+        squares, _ = input_squares(Task(model=block, parameters=parameters, data=given))
+    for name, weight in weights.items():
         scored = _Scored(
             name=name,
             rule=str(recipe.score),
@@ -164,34 +166,14 @@ class _Scored:
 def _each_alone(recipe: Recipe) -> bool:
     """Whether no tensor competes with another, and no score needs more than weights and inputs."""
     pattern = pattern_of(recipe.pattern)
-    counted = isinstance(pattern, NM) and not recipe.amount.stated
+    counted = isinstance(pattern, NM) and not recipe.stated
     return (
         recipe.score in ("wanda", "magnitude")
         and not recipe.options
         and recipe.rounds == 1
-        and recipe.amount.work is None
+        and recipe.work is None
         and (counted or recipe.scope in ("row", "layer"))
     )
-
-
-def _squares(
-    block: nn.Module,
-    parameters: Mapping[str, nn.Parameter],
-    given: list[dict[str, Any]],
-) -> Params:
-    """Σ x² of the inputs of every weight. The block itself runs, not a copy: it is in evaluation
-    mode, and runs on the same data afterwards anyway.
-    """
-    task = Task(
-        model=block,
-        parameters=dict(parameters),
-        convention="paper",
-        data=given,
-        loss=None,
-        example=None,
-        generator=None,
-    )
-    return input_squares(task)[0]
 
 
 def _kept(recipe: Recipe, scored: _Scored, generator: torch.Generator | None) -> Tensor:
@@ -204,16 +186,9 @@ def _kept(recipe: Recipe, scored: _Scored, generator: torch.Generator | None) ->
         length = max(1, PIECE * length // max(1, laid.numel()))
     mask = torch.empty(laid.shape, dtype=torch.bool, device=laid.device)
     for kept, score in zip(torch.split(mask, length), scored.rows(length), strict=True):
-        kept.copy_(_selected(recipe, scored.name, score, generator))
+        kept.copy_(chosen_masks(read(recipe, {scored.name: score}), generator)[scored.name])
     whole = scored.orders.restore({scored.name: mask})[scored.name]
     return whole.reshape(scored.weight.shape)
-
-
-def _selected(
-    recipe: Recipe, name: str, score: Tensor, generator: torch.Generator | None
-) -> Tensor:
-    question = Question(scores={name: score}, selection=recipe.selection)
-    return answer(question, generator=generator)[name]
 
 
 # What each block of a model is called with, found without running the blocks.

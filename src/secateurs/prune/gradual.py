@@ -9,20 +9,9 @@ from torch.optim import Optimizer
 
 from secateurs.errors import ArgumentError, MaskError, TrainingError
 from secateurs.optim import Held, hold
-from secateurs.parameters import Params, prunable
-from secateurs.prune.axes import refuse_turned
-from secateurs.prune.fields import counts_at
-from secateurs.prune.recipe import Recipe
-from secateurs.prune.rounds import (
-    Round,
-    Target,
-    asked,
-    budget,
-    cut,
-    scorer,
-    start_of,
-    steps,
-)
+from secateurs.parameters import Params
+from secateurs.prune.recipe import Recipe, cut_in_training, ready_in_training
+from secateurs.prune.rounds import Round, Target, asked, counts_at, kept_and_total, targets_of
 from secateurs.scores import Inputs, Loss
 from secateurs.step import Step
 
@@ -82,24 +71,20 @@ class Gradual:
         self.rounds: tuple[Round, ...] = ()
         self._model, self._generator = model, generator
         self._given = {"example": example, "batch": batch, "loss": loss}
-        # Everything is checked here, since an error after hours of training helps
-        # nobody.
-        recipe.check(model, within=within, example=example, batch=batch, loss=loss).enforce()
-        parameters = prunable(model, recipe.where)
-        refuse_turned(model, parameters, recipe, example)
-        earlier = {name: mask for name, mask in (within or {}).items() if name in parameters}
+        earlier = dict(within or {})
+        ready = ready_in_training(recipe, model, self._given, earlier)
         fractions = [(iteration - first) / (last - first) for iteration in due]
         schedule = recipe.schedule or "cubic"
-        targets = steps(
-            recipe,
-            budget(recipe, parameters, earlier),
-            start=start_of(parameters, earlier),
-            fall=lambda a, b: counts_at(schedule, fractions, start=a, end=b),
+        targets = targets_of(
+            ready.choice,
+            recipe.scope,
+            earlier,
+            lambda start, end: counts_at(schedule, fractions, start=start, end=end),
         )
         self._targets: dict[int, Target] = dict(zip(due, targets, strict=True))
         masks = {
             name: earlier.get(name, torch.ones_like(p, dtype=torch.bool))
-            for name, p in parameters.items()
+            for name, p in ready.parameters.items()
         }
         # Held from the beginning with full masks: `shrink` then only ever removes.
         self.held: Held = hold(model, masks, optimizer)
@@ -131,29 +116,20 @@ class Gradual:
         target = self._targets.get(self.iteration + 1)
         done = None
         if target is not None:
-            parameters, within = prunable(self._model, self.recipe.where), self.masks
-            scores = scorer(self.recipe, self._model, self._given, self._generator).scores(within)
-            masks = cut(
+            masks = cut_in_training(
                 self.recipe,
-                scores,
+                self._model,
                 target,
-                parameters=parameters,
-                within=within,
+                given=self._given,
+                within=self.masks,
                 generator=self._generator,
             )
             # The scores are of the model as it is now; the optimizer forgets what is
             # cut at once.
             self.held.shrink(masks)
-            kept, total = (
-                sum(int(m.sum()) for m in masks.values()),
-                sum(m.numel() for m in masks.values()),
-            )
-            done = Round(
-                number=len(self.rounds) + 1,
-                asked=asked(target),
-                kept=kept,
-                total=total,
-            )
+            kept, total = kept_and_total(masks)
+            number = len(self.rounds) + 1
+            done = Round(number=number, asked=asked(target), kept=kept, total=total)
             self.rounds = (*self.rounds, done)
         self.iteration += 1
         return done
@@ -168,10 +144,7 @@ class Gradual:
             "masks": self.masks,
             "rounds": [[done.number, done.asked, done.kept, done.total] for done in self.rounds],
             "due": list(self._targets),
-            "keep": [
-                target if isinstance(target, int) else dict(target)
-                for target in self._targets.values()
-            ],
+            "keep": [t if isinstance(t, int) else dict(t) for t in self._targets.values()],
             "generator": None if generator is None else generator.get_state(),
         }
 
@@ -217,19 +190,19 @@ class Gradual:
             ]
 
         if to_come(saved) != to_come(self._targets):
+            ends = [
+                f"{asked(targets[max(targets)])} entries at step {max(targets)} in {len(targets)}"
+                " cuts"
+                for targets in (saved, self._targets)
+            ]
             raise TrainingError(
-                f"the saved state, after step {iteration}, goes on to {_in_words(saved)}; this run"
-                f" goes to {_in_words(self._targets)}: make Gradual with the recipe, start, end"
-                " and every of the run that was saved. Nothing was changed."
+                f"the saved state, after step {iteration}, goes on to {ends[0]}; this run goes to"
+                f" {ends[1]}: make Gradual with the recipe, start, end and every of the run that"
+                " was saved. Nothing was changed."
             )
         # Taken over, not only compared: budgets that follow the weights were read from those of
         # the start.
         return saved
-
-
-def _in_words(targets: Mapping[int, Target]) -> str:
-    last = max(targets)
-    return f"{asked(targets[last])} entries at step {last} in {len(targets)} cuts"
 
 
 def _due(recipe: Recipe, first: int, last: int, period: int) -> list[int]:

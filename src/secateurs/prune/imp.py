@@ -7,25 +7,22 @@ from typing import Any, TypeAlias, Unpack
 import torch
 from rich.console import ConsoleRenderable, Group, RichCast
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.parameters import prunable
 from secateurs.printing import Printed
-from secateurs.prune.axes import refuse_turned
-from secateurs.prune.fields import RecipeFields, counts_by_share
-from secateurs.prune.recipe import Recipe
+from secateurs.prune.recipe import Recipe, RecipeFields, cut_in_training, ready_in_training
 from secateurs.prune.rewind import Memory, Rewind, Run, Snapshot
 from secateurs.prune.rounds import (
     Masks,
+    Round,
     Target,
     asked,
-    budget,
-    cut,
-    scorer,
-    start_of,
-    steps,
+    counts_by_share,
+    kept_and_total,
+    targets_of,
 )
 from secateurs.scores import Inputs, Loss, Rule
 from secateurs.step import Step
@@ -34,21 +31,12 @@ from secateurs.step import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImpRound:
+class ImpRound(Round):
     """One round: how much was kept while `train` ran, and what it returned. Round 0 is the dense
     training.
     """
 
-    number: int
-    asked: int
-    kept: int
-    total: int
     returned: Any
-
-    @property
-    def density(self) -> float:
-        """kept / total."""
-        return self.kept / self.total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,135 +63,16 @@ class Imp(Printed):
         apply_(model, self.masks)
 
     def __rich__(self) -> Group:
-        table = Table(
-            "round",
-            "kept",
-            "density",
-            "returned",
-            title=f"rewinding to iteration {self.start}",
-        )
+        title = f"rewinding to iteration {self.start}"
+        table = Table("round", "kept", "density", "returned", title=title)
         for r in self.rounds:
             table.add_row(str(r.number), f"{r.kept:,}", f"{r.density:.3%}", str(r.returned))
         parts: list[ConsoleRenderable | RichCast | str] = [table, self.report]
         return Group(*parts)
 
 
-# What each round of iterative pruning keeps, and a look whether the cut stayed cut.
-
-
-def targets_of(
-    model: nn.Module, recipe: Recipe, given: Mapping[str, Any], per_round: float
-) -> list[Target]:
-    """What each round keeps; everything that stands in the way is refused before hours of
-    training.
-    """
-    if recipe.rounds != 1 or recipe.schedule is not None:
-        raise ArgumentError(
-            "the rounds of imp follow from per_round and the amount: leave rounds= and schedule="
-            " out."
-        )
-    recipe.check(model, **given).enforce()
-    parameters = prunable(model, recipe.where)
-    refuse_turned(model, parameters, recipe, None)
-    start, choice = start_of(parameters, {}), budget(recipe, parameters, {})
-    rounds = len(counts_by_share(start=sum(start.values()), end=choice.keep, per_round=per_round))
-    return steps(
-        recipe,
-        choice,
-        start=start,
-        fall=lambda a, b: counts_by_share(start=a, end=b, per_round=per_round, rounds=rounds),
-    )
-
-
-def check_zeros(model: nn.Module, masks: Masks, number: int) -> None:
-    parameters = dict(model.named_parameters())
-    # A `train` that forgot run.hold looks fine until here: its zeros have come back.
-    moved = {
-        name: int((parameters[name].detach()[~mask] != 0).sum()) for name, mask in masks.items()
-    }
-    told = [f"{name!r} has {count}" for name, count in moved.items() if count]
-    if told:
-        raise TrainingError(
-            f"pruned entries came back in the training of round {number}: {', '.join(told)}. "
-            "Call run.hold(optimizer) in train before the first step."
-        )
-
-
 Train: TypeAlias = "Callable[[nn.Module, Run], Any]"
 """`train(model, run) -> anything`; what it returns is kept in the result."""
-
-
-class Rounds:
-    """Train and cut by turns."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        train: Train,
-        recipe: Recipe,
-        given: Mapping[str, Any],
-        memory: Memory,
-        targets: list[Target],
-        generator: torch.Generator | None,
-    ) -> None:
-        self.model, self.train, self.recipe, self.given = model, train, recipe, given
-        self.memory, self.targets, self.generator = memory, targets, generator
-
-    def run(self, train_last: bool) -> Imp:
-        ones = {
-            n: torch.ones_like(p, dtype=torch.bool)
-            for n, p in prunable(self.model, self.recipe.where).items()
-        }
-        done, masks = (
-            [self._train(0, ones, sum(mask.numel() for mask in ones.values()))],
-            ones,
-        )
-        for number, target in enumerate(self.targets, start=1):
-            masks = self._cut(target, masks)
-            self.memory.rewind_(masks)
-            if train_last or number < len(self.targets):
-                done.append(self._train(number, masks, asked(target)))
-        report = sparsity(self.model, masks=masks)
-        found, start = self.memory.found(), self.memory.iteration
-        return Imp(masks=masks, rounds=tuple(done), report=report, rewound=found, start=start)
-
-    def _train(self, number: int, masks: Masks, wanted: int) -> ImpRound:
-        start = self.memory.iteration if number else 0
-        run = Run(
-            self.model,
-            round=number,
-            rounds=len(self.targets),
-            start=start,
-            masks=masks,
-            memory=self.memory,
-        )
-        try:
-            returned = self.train(self.model, run)
-        finally:
-            # Released even after an error, or the next round would be held twice.
-            if run.held is not None:
-                run.held.release()
-        check_zeros(self.model, masks, number)
-        kept, total = (
-            sum(int(mask.sum()) for mask in masks.values()),
-            sum(mask.numel() for mask in masks.values()),
-        )
-        return ImpRound(number=number, asked=wanted, kept=kept, total=total, returned=returned)
-
-    def _cut(self, target: Target, masks: Masks) -> Masks:
-        # Before hours of further training: without a snapshot there is nothing to
-        # rewind to.
-        self.memory.found()
-        scores = scorer(self.recipe, self.model, self.given, self.generator).scores(masks)
-        parameters: dict[str, Tensor] = dict(prunable(self.model, self.recipe.where))
-        return cut(
-            self.recipe,
-            scores,
-            target,
-            parameters=parameters,
-            within=masks,
-            generator=self.generator,
-        )
 
 
 class _ImpFields(RecipeFields, total=False):
@@ -265,25 +134,82 @@ def imp_(
 
     Reference: Frankle & Carbin 2019; Frankle et al. 2020; Bar & Giryes 2023, section 8.
     """
-    fields.setdefault("score", "magnitude")
     recipe = Recipe(**fields)
     given = {"example": example, "batch": batch, "loss": loss}
-    targets = targets_of(model, recipe, given, per_round)
-    memory = Memory(
-        model,
-        Step.parse(rewind_to).iterations(batches_per_epoch),
-        rewind,
-        rewind_optimizer,
-    )
+    targets = _targets(recipe, model, given, per_round)
+    iteration = Step.parse(rewind_to).iterations(batches_per_epoch)
+    memory = Memory(model, iteration, rewind, rewind_optimizer)
     # Rounds of training take hours: an error in the last one must not leave half a
     # model behind.
     before = Snapshot.of(model)
     try:
-        return Rounds(model, train, recipe, given, memory, targets, generator).run(train_last)
+        chosen = prunable(model, recipe.where)
+        masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in chosen.items()}
+        kept = sum(mask.numel() for mask in masks.values())
+        trained = [_trained_round(model, train, Run(model, masks, memory, 0, len(targets)), kept)]
+        for number, target in enumerate(targets, start=1):
+            # Before hours of further training: without a snapshot there is nothing to
+            # rewind to.
+            memory.found()
+            masks = cut_in_training(
+                recipe, model, target, given=given, within=masks, generator=generator
+            )
+            memory.rewind_(masks)
+            if train_last or number < len(targets):
+                run = Run(model, masks, memory, number, len(targets))
+                trained.append(_trained_round(model, train, run, asked(target)))
+        return Imp(
+            masks=masks,
+            rounds=tuple(trained),
+            report=sparsity(model, masks=masks),
+            rewound=memory.found(),
+            start=memory.iteration,
+        )
     # Ctrl-C, too: it is the usual end of a run that takes hours.
     except BaseException:
         before.undo_(model)
         raise
 
 
-"""`imp_` under its name of before."""
+def _targets(
+    recipe: Recipe, model: nn.Module, given: Mapping[str, Any], per_round: float
+) -> list[Target]:
+    """What each round keeps; everything that stands in the way is refused before hours of
+    training.
+    """
+    if recipe.rounds != 1 or recipe.schedule is not None:
+        raise ArgumentError(
+            "the rounds of imp follow from per_round and the amount: leave rounds= and schedule="
+            " out."
+        )
+    choice = ready_in_training(recipe, model, given, {}).choice
+    start, end = sum(choice.demand.sizes.values()), choice.demand.keep
+    rounds = len(counts_by_share(start=start, end=end, per_round=per_round))
+
+    def fall(start: int, end: int) -> list[int]:
+        return counts_by_share(start=start, end=end, per_round=per_round, rounds=rounds)
+
+    return targets_of(choice, recipe.scope, {}, fall)
+
+
+def _trained_round(model: nn.Module, train: Train, run: Run, wanted: int) -> ImpRound:
+    """One training with the masks held; entries that came back are an error."""
+    try:
+        returned = train(model, run)
+    finally:
+        # Released even after an error, or the next round would be held twice.
+        if run.held is not None:
+            run.held.release()
+    parameters = dict(model.named_parameters())
+    # A `train` that forgot run.hold looks fine until here: its zeros have come back.
+    moved = {
+        name: int((parameters[name].detach()[~mask] != 0).sum()) for name, mask in run.masks.items()
+    }
+    back = [f"{name!r} has {count}" for name, count in moved.items() if count]
+    if back:
+        raise TrainingError(
+            f"pruned entries came back in the training of round {run.round}: {', '.join(back)}. "
+            "Call run.hold(optimizer) in train before the first step."
+        )
+    kept, total = kept_and_total(run.masks)
+    return ImpRound(number=run.round, asked=wanted, kept=kept, total=total, returned=returned)

@@ -3,12 +3,12 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import reduce
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -19,13 +19,13 @@ from secateurs.errors import (
     ParameterError,
     ScoreError,
 )
-from secateurs.masks.budget import SCOPES, Amount, AmountFields, Demand, entries
+from secateurs.masks.budget import SCOPES, AmountFields, Selection, demand_of
 from secateurs.masks.files import MaskWriter
-from secateurs.masks.patterns import NM, Grouped, Pattern, Unstructured, pattern_of
-from secateurs.masks.question import Selection, check_shapes
+from secateurs.masks.patterns import NM, Grouped, Unstructured, pattern_of
 from secateurs.masks.report import SparsityReport, TensorSparsity
-from secateurs.masks.select import select
+from secateurs.masks.select import best, check_shapes, choice_of, draw, read
 from secateurs.masks.topk import Cut, kth_largest
+from secateurs.masks.units import Units
 from secateurs.prune.shards import (
     Entry,
     Masks,
@@ -167,6 +167,9 @@ def _nonzero_sixes(chunk: Tensor) -> int:
 Chunks = Callable[[Shard, Entry], Iterator[Tensor]]
 """The scores of a tensor, in the pieces in which its bytes are read."""
 
+Places = Mapping[str, tuple[Shard, Entry]]
+"""Where tensors lie, by name, in the order of the files."""
+
 
 def values(shard: Shard, entry: Entry) -> Iterator[Tensor]:
     """The weights themselves; what is not finite has no rank and is refused."""
@@ -208,223 +211,201 @@ def chunks_of(score: str, seed: int) -> Chunks:
     )
 
 
-# Which entries of stored tensors are kept, decided while reading: a threshold, and how many ties
-# of it.
-
-Places = Sequence[tuple[Shard, Entry]]
+# Which entries of stored tensors are kept, decided while reading: `best` of masks/select.py asks
+# for thresholds here as it asks for masks in memory. One tensor is in memory at a time at most.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """Tensors that compete, as scores of one dtype."""
+class StoredScores:
+    """The scores of tensors that compete, read in one dtype; of N:M, those it does not allow lie
+    below all others.
+    """
 
-    places: Places
-    scores: Chunks
+    places: Mapping[str, tuple[Shard, Entry]]
+    chunks: Chunks
+    runs: NM | None = None
 
     @property
     def dtype(self) -> torch.dtype:
         """The smallest dtype that holds all scores exactly."""
-        if isinstance(self.scores, Random):
+        if isinstance(self.chunks, Random):
             return torch.float32
-        each = [getattr(torch, entry.kind.torch) for _, entry in self.places]
+        each = [getattr(torch, entry.kind.torch) for _, entry in self.places.values()]
         common: torch.dtype = reduce(torch.promote_types, each)
         return common
 
-    def read(self, place: tuple[Shard, Entry]) -> Iterator[Tensor]:
+    def read(self, name: str) -> Iterator[Tensor]:
         """The scores of one tensor, piece by piece."""
-        for piece in self.scores(*place):
+        if self.runs is None:
+            yield from self._magnitudes(name)
+            return
+        whole = self.whole(name)
+        # Scores are magnitudes: −1 is below every one of them.
+        whole[~self.runs.eligible(whole)] = -1
+        yield from torch.split(whole.flatten(), self.lengths(name))
+
+    def whole(self, name: str) -> Tensor:
+        """The scores of one tensor at once, in its shape."""
+        pieces = [piece.clone() for piece in self._magnitudes(name)]
+        return torch.cat(pieces).view(self.places[name][1].shape)
+
+    def lengths(self, name: str) -> list[int]:
+        """In how many entries a time its bytes are read and written."""
+        return [len(piece) for piece in self.chunks(*self.places[name])]
+
+    def _magnitudes(self, name: str) -> Iterator[Tensor]:
+        for piece in self.chunks(*self.places[name]):
             # A common dtype, so that bfloat16 and float32 weights of one network are
             # compared exactly.
             yield piece.abs().to(self.dtype)
 
-    def whole(self, place: tuple[Shard, Entry]) -> Tensor:
-        """The scores of one tensor at once, in its shape."""
-        pieces = [piece.clone() for piece in Field.read(self, place)]
-        return torch.cat(pieces).view(place[1].shape)
 
-    def lengths(self, place: tuple[Shard, Entry]) -> list[int]:
-        """In how many entries a time its bytes are read and written."""
-        return [len(piece) for piece in self.scores(*place)]
+class Threshold:
+    """Where the scores that are kept end, and how many equal to it are left to keep.
 
-    def cut(self, keep: int) -> "Ties":
-        """Where the `keep` largest scores end. Of equal ones the first are kept."""
-        if keep <= 0:
-            # Nothing lies above infinity, so nothing is kept.
-            return Ties(cut=Cut(value=float("inf"), ties=0))
-        every = lambda: (piece for place in self.places for piece in self.read(place))  # noqa: E731
-        return Ties(cut=kth_largest(every, keep, self.dtype))
+    Ties are kept in the order of the bytes, as `select` keeps them in memory, so tensors that
+    compete share one threshold and are asked in their order.
+    """
 
+    def __init__(self, value: float = math.inf, ties: int = 0) -> None:
+        # Nothing lies above infinity, so nothing is kept.
+        self.value, self.left = value, ties
 
-class Ties:
-    """A cut, and how many of its ties are left to keep."""
-
-    def __init__(self, cut: Cut) -> None:
-        self.value, self.left = cut.value, cut.ties
-
-    def again(self) -> "Ties":
-        """The same cut, from the first entry."""
-        return Ties(cut=Cut(value=self.value, ties=self.left))
+    def again(self) -> "Threshold":
+        """The same threshold, from the first entry."""
+        return Threshold(self.value, self.left)
 
     def mask(self, scores: Tensor) -> Tensor:
-        """Which of the next entries are kept; call it in the order of the entries."""
+        """Which of the next scores are kept; call it in the order of the entries."""
         kept = scores > self.value
         if self.left:
             tied = (scores == self.value).nonzero().flatten()[: self.left]
             kept[tied] = True
-            # Ties are kept in the order of the bytes, as `select` keeps them in memory.
             self.left -= len(tied)
         return kept
 
 
-def compete(field: Field, keep: int, floor: Mapping[str, int]) -> dict[str, Ties]:
-    """One cut for all tensors; those below their floor get exactly that, the others compete again.
+class StoredEntries(Units[Threshold]):
+    """Units are entries: every one is compared with a threshold."""
 
-    The same as `select` does in memory: every turn settles a tensor at least.
-    """
-    total = sum(floor[entry.name] for _, entry in field.places)
-    if keep < total:
-        raise ArgumentError(
-            f"{keep} entries cannot keep the floor of {total} in {len(field.places)} tensors. Ask"
-            " for more, or allow tensors to vanish with floor=0."
-        )
-    settled: dict[str, Ties] = {}
-    free = list(field.places)
-    while free:
-        left = keep - sum(floor[name] for name in settled)
-        together = replace(field, places=free)
-        shared = together.cut(left)
-        short = _short(together, shared, floor)
-        if not short:
-            return settled | {entry.name: shared for _, entry in free}
-        for place in short:
-            alone = replace(field, places=[place])
-            settled[place[1].name] = alone.cut(floor[place[1].name])
-        free = [place for place in free if place not in short]
-    return settled
+    whole = False
 
+    def __init__(self, scores: StoredScores) -> None:
+        self.scores = scores
+        self.allowed: Mapping[str, Tensor] = {}
 
-def _short(field: Field, cut: Ties, floor: Mapping[str, int]) -> list[tuple[Shard, Entry]]:
-    """The tensors that would keep less than their floor."""
-    # The cheap question first: it is nearly always yes, and reads one piece per tensor.
-    if all(_reaches(field, place, cut.value, floor[place[1].name]) for place in field.places):
-        return []
-    short, counting = [], cut.again()
-    for place in field.places:
-        kept = sum(int(counting.mask(piece).sum()) for piece in field.read(place))
-        if kept < floor[place[1].name]:
-            short.append(place)
-    return short
+    def capacity(self, name: str) -> int:
+        total, runs = self.scores.places[name][1].total, self.scores.runs
+        return total if runs is None else total // runs.m * runs.n
 
+    def choose(self, names: Sequence[str], keep: int) -> dict[str, Threshold]:
+        shared = Threshold()
+        if keep > 0:
+            every = lambda: (piece for name in names for piece in self.scores.read(name))  # noqa: E731
+            cut = kth_largest(every, keep, self.scores.dtype)
+            shared = Threshold(cut.value, cut.ties)
+        return dict.fromkeys(names, shared)
 
-def _reaches(field: Field, place: tuple[Shard, Entry], value: float, least: int) -> bool:
-    """Whether so many entries lie above the cut. Reading ends as soon as they do: with the usual
-    floor of one entry that is at the first piece.
-    """
-    found = 0
-    for piece in field.read(place):
-        if found >= least:
-            break
-        found += int((piece > value).sum())
-    return found >= least
+    def at_least(self, name: str, keep: int) -> Threshold:
+        return self.choose([name], keep)[name]
 
+    def kept(self, name: str, chosen: Threshold) -> int:
+        return self._count(name, chosen.again())
 
-# Groups of all stored tensors (blocks, kernels, filters, N of M) that compete for one budget.
-#
-# One tensor is in memory at a time, never the scores of all groups: the threshold is found by
-# passes over the files, as for single entries (`cuts`).
+    def short(self, chosen: Mapping[str, Threshold], floor: Mapping[str, int]) -> list[str]:
+        # The cheap question first: it is nearly always yes, and reads one piece per tensor.
+        if all(self._reaches(name, cut.value, floor[name]) for name, cut in chosen.items()):
+            return []
+        return self._counted_short(chosen, floor)
 
-_PIECE = 1 << 20
-"""Entries that are counted at a time."""
+    def masks(self, name: str, chosen: Threshold) -> Iterator[Tensor]:
+        """Which entries are kept, in the pieces in which the bytes are read."""
+        for piece in self.scores.read(name):
+            yield chosen.mask(piece)
 
+    def _counted_short(
+        self, chosen: Mapping[str, Threshold], floor: Mapping[str, int]
+    ) -> list[str]:
+        shared = {id(cut): cut.again() for cut in chosen.values()}
+        return [n for n, cut in chosen.items() if self._count(n, shared[id(cut)]) < floor[n]]
 
-def check_fit(field: Field, pattern: Pattern) -> None:
-    """Refuse tensors that the pattern does not divide, before anything is read."""
-    shapes = {e.name: torch.empty(e.shape, device="meta") for _, e in field.places}
-    check_shapes(shapes, pattern)
+    def _count(self, name: str, cut: Threshold) -> int:
+        return sum(int(cut.mask(piece).sum()) for piece in self.scores.read(name))
 
-
-def by_groups(field: Field, keep: int, floor: Mapping[str, int], pattern: Grouped) -> Masks:
-    """Masks of the groups with the largest means, `keep` entries together or the nearest number
-    that can be reached; the same as `select` gives in memory.
-    """
-    groups = _Groups(field, pattern)
-    settled: dict[str, Ties] = {}
-    free = list(field.places)
-    while free:
-        spent = sum(
-            groups.kept(place, settled[place[1].name].again())
-            for place in field.places
-            if place[1].name in settled
-        )
-        shared = groups.cut(free, max(0, keep - spent))
-        counting = shared.again()
-        short = [p for p in free if groups.kept(p, counting) < floor[p[1].name]]
-        if not short:
-            settled |= {entry.name: shared for _, entry in free}
-            break
-        for place in short:
-            settled[place[1].name] = groups.at_least(place, floor[place[1].name])
-        free = [place for place in free if place not in short]
-
-    def masks(shard: Shard, entry: Entry) -> Iterator[Tensor]:
-        chosen = settled[entry.name].mask(groups.scores((shard, entry)))
-        whole = pattern.spread(chosen, entry.shape).flatten()
-        yield from torch.split(whole, field.lengths((shard, entry)))
-
-    return masks
-
-
-class _Groups:
-    """The groups of stored tensors, by their mean scores."""
-
-    def __init__(self, field: Field, pattern: Grouped) -> None:
-        self.field, self.pattern = field, pattern
-
-    def scores(self, place: tuple[Shard, Entry]) -> Tensor:
-        """The mean score of every group of a tensor."""
-        return self.pattern.group_scores(self.field.whole(place))
-
-    def size(self, place: tuple[Shard, Entry], groups: int) -> int:
-        """Entries in a group."""
-        return place[1].total // groups
-
-    def kept(self, place: tuple[Shard, Entry], ties: Ties) -> int:
-        """Entries of a tensor that a cut keeps; call it in the order of the tensors."""
-        scores = self.scores(place)
-        return int(ties.mask(scores).sum()) * self.size(place, len(scores))
-
-    def at_least(self, place: tuple[Shard, Entry], keep: int) -> Ties:
-        """The fewest groups of one tensor with so many entries."""
-        scores = self.scores(place)
-        count = -(-keep // self.size(place, len(scores)))
-        return Ties(cut=kth_largest(lambda: iter([scores]), count, scores.dtype))
-
-    def cut(self, places: list[tuple[Shard, Entry]], keep: int) -> Ties:
-        """Where `keep` entries end. Every group stands for as many entries as it has, so their
-        threshold is the mean of the group in which the last of them lies.
+    def _reaches(self, name: str, value: float, least: int) -> bool:
+        """Whether so many entries lie above the threshold. Reading ends as soon as they do: with
+        the usual floor of one entry that is at the first piece.
         """
-        total = sum(entry.total for _, entry in places)
-        if keep <= 0:
-            return Ties(cut=Cut(value=float("inf"), ties=0))
-        entries = lambda: self._entries(places)  # noqa: E731
-        found = kth_largest(entries, min(keep, total), torch.float64)
-        return Ties(cut=Cut(value=found.value, ties=self._tied(places, found)))
+        found = 0
+        for piece in self.scores.read(name):
+            if found >= least:
+                break
+            found += int((piece > value).sum())
+        return found >= least
 
-    def _entries(self, places: list[tuple[Shard, Entry]]) -> Iterator[Tensor]:
-        for place in places:
-            scores = self.scores(place)
-            size = self.size(place, len(scores))
+
+class StoredGroups(StoredEntries):
+    """Units are groups (blocks, kernels, filters), by their mean scores.
+
+    The scores of all groups are never held: the threshold is found by passes over the files.
+    """
+
+    whole = True
+
+    def __init__(self, scores: StoredScores, pattern: Grouped) -> None:
+        super().__init__(scores)
+        self.pattern = pattern
+
+    def choose(self, names: Sequence[str], keep: int) -> dict[str, Threshold]:
+        """Every group stands for as many entries as it has, so their threshold is the mean of the
+        group in which the last of them lies.
+        """
+        shared = Threshold()
+        if keep > 0:
+            total = sum(self.capacity(name) for name in names)
+            entries = lambda: self._entries(names)  # noqa: E731
+            found = kth_largest(entries, min(keep, total), torch.float64)
+            shared = Threshold(found.value, self._tied(names, found))
+        return dict.fromkeys(names, shared)
+
+    def at_least(self, name: str, keep: int) -> Threshold:
+        """The fewest groups of one tensor with so many entries."""
+        scores, size = self._groups(name)
+        if keep <= 0:
+            return Threshold()
+        cut = kth_largest(lambda: iter([scores]), -(-keep // size), scores.dtype)
+        return Threshold(cut.value, cut.ties)
+
+    def short(self, chosen: Mapping[str, Threshold], floor: Mapping[str, int]) -> list[str]:
+        return self._counted_short(chosen, floor)
+
+    def masks(self, name: str, chosen: Threshold) -> Iterator[Tensor]:
+        kept = chosen.mask(self._groups(name)[0])
+        whole = self.pattern.spread(kept, self.scores.places[name][1].shape).flatten()
+        yield from torch.split(whole, self.scores.lengths(name))
+
+    def _groups(self, name: str) -> tuple[Tensor, int]:
+        """The mean score of every group of a tensor, and the entries in a group."""
+        scores = self.pattern.group_scores(self.scores.whole(name))
+        return scores, self.capacity(name) // len(scores)
+
+    def _count(self, name: str, cut: Threshold) -> int:
+        scores, size = self._groups(name)
+        return int(cut.mask(scores).sum()) * size
+
+    def _entries(self, names: Sequence[str]) -> Iterator[Tensor]:
+        for name in names:
+            scores, size = self._groups(name)
             for piece in torch.split(scores, max(1, _PIECE // size)):
                 yield piece.repeat_interleave(size)
 
-    def _tied(self, places: list[tuple[Shard, Entry]], found: Cut) -> int:
+    def _tied(self, names: Sequence[str], found: Cut) -> int:
         """How many groups at the threshold are kept: as many as are whole, and one more where that
         comes nearer to the number asked.
         """
         groups, left = 0, found.ties
-        for place in places:
-            scores = self.scores(place)
-            size = self.size(place, len(scores))
+        for name in names:
+            scores, size = self._groups(name)
             for _ in range(int((scores == found.value).sum())):
                 if left < size:
                     # Of two numbers that are equally near the smaller is taken.
@@ -433,49 +414,8 @@ class _Groups:
         return groups
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runs(Field):
-    """Tensors of which N entries of every M compete; the others lie below all scores."""
-
-    runs: NM
-
-    def read(self, place: tuple[Shard, Entry]) -> Iterator[Tensor]:
-        """The scores of one tensor, piece by piece."""
-        whole = self.whole(place)
-        # Scores are magnitudes: −1 is below every one of them.
-        whole[~self.runs.eligible(whole)] = -1
-        yield from torch.split(whole.flatten(), self.lengths(place))
-
-
-def room_of(field: Field, runs: NM) -> dict[str, int]:
-    """How many entries of each tensor N:M allows."""
-    return {e.name: e.total // runs.m * runs.n for _, e in field.places}
-
-
-def check_room(
-    keep: int, sizes: Mapping[str, int], room: Mapping[str, int], pattern: Pattern
-) -> None:
-    """Refuse to keep more than a pattern allows."""
-    if keep > sum(room.values()):
-        raise ArgumentError(
-            f"{keep} of {sum(sizes.values())} entries are asked for, but the pattern {pattern}"
-            f" leaves only {sum(room.values())}. Ask for no more than that."
-        )
-
-
-def by_runs(field: Field, keep: int, floor: Mapping[str, int], runs: NM) -> Masks:
-    """Masks of the largest entries among those that N:M allows."""
-    room = room_of(field, runs)
-    check_room(keep, {e.name: e.total for _, e in field.places}, room, runs)
-    least = {name: min(count, room[name]) for name, count in floor.items()}
-    eligible = Runs(places=field.places, scores=field.scores, runs=runs)
-    cuts = compete(eligible, keep, least)
-
-    def masks(shard: Shard, entry: Entry) -> Iterator[Tensor]:
-        for piece in eligible.read((shard, entry)):
-            yield cuts[entry.name].mask(piece)
-
-    return masks
+_PIECE = 1 << 20
+"""Entries that are counted at a time."""
 
 
 # A checkpoint pruned where it lies: read twice piece by piece, written once, never held whole.
@@ -542,26 +482,16 @@ def prune_file(
     stored, out = open_stored(source), Path(out)
     check_out(stored, out)
     found = meant(stored, where)
-    places, chunks = found.chosen, chunks_of(score, seed)
-    kind = pattern_of(pattern)
-    selection = Selection(amount=Amount(**amount), scope=scope, pattern=pattern, floor=floor)
-    selection.check()
-    share = selection.amount.fraction
+    places, chunks = {e.name: (s, e) for s, e in found.chosen}, chunks_of(score, seed)
+    selection = Selection(scope=scope, pattern=pattern, floor=floor, **amount)
     _check_scope(scope)
-    field = Field(places=places, scores=chunks)
-    masks: Masks
-    if isinstance(kind, Unstructured) and scope != "row":
-        masks = _by_threshold(field, share or Fraction(0), scope, floor)
-    elif scope == "global" and share is not None:
-        masks = _together(field, share, kind, floor)
-    else:
-        masks = _by_tensor(field, share, scope, pattern, floor)
+    masks = _masks(selection, places, chunks)
     say = progress or (lambda name: None)
-    chosen = {entry.name: entry.shape for _, entry in places}
+    chosen = {entry.name: entry.shape for _, entry in found.chosen}
     kept = _written(stored, out, chosen, masks, say, masks_out)
     rows = [
         TensorSparsity(name=e.name, shape=e.shape, total=e.total, kept=kept[e.name])
-        for _, e in places
+        for _, e in found.chosen
     ]
     report = SparsityReport(tensors=tuple(rows), source="pruned tensors")
     return PrunedFile(path=out, report=report, left=found.left)
@@ -607,106 +537,33 @@ def _written(
     return kept
 
 
-def _by_threshold(field: Field, amount: Fraction, scope: str, floor: float) -> Masks:
-    """Every entry is compared with a threshold: of all tensors, or of its own."""
-    sizes = {entry.name: entry.total for _, entry in field.places}
-    keep = entries(amount, sum(sizes.values()))
-    least = _floors(floor, sizes, off=amount == 0)
-    demand = Demand(
-        density=amount,
-        keep=keep,
-        shapes={entry.name: entry.shape for _, entry in field.places},
-        capacity=sizes,
-        floor=least,
-        scores={},
-    )
-    # None means that all tensors compete for one budget.
-    counts = SCOPES[scope](demand)
-    if counts is None:
-        cuts = compete(field, keep, least)
-    else:
-        cuts = {
-            place[1].name: Field(places=[place], scores=field.scores).cut(counts[place[1].name])
-            for place in field.places
-        }
+def _masks(selection: Selection, places: Places, chunks: Chunks) -> Masks:
+    """How the masks of stored tensors are found: by thresholds, or tensor by tensor."""
+    pattern, amount = pattern_of(selection.pattern), selection.fraction
+    shapes = {name: entry.shape for name, (_, entry) in places.items()}
+    check_shapes(pattern, shapes)
+    runs = pattern if isinstance(pattern, NM) else None
+    scores = StoredScores(places=places, chunks=chunks, runs=runs)
+    entries = StoredEntries(scores)
+    units = StoredGroups(scores, pattern) if isinstance(pattern, Grouped) else entries
+    single = isinstance(pattern, Unstructured) and selection.scope != "row"
+    if single or (selection.scope == "global" and amount is not None):
+        demand = demand_of(selection, shapes, units, scores={})
+        cuts = best(choice_of(selection, units, demand))
+        return lambda shard, entry: units.masks(entry.name, cuts[entry.name])
+    # Groups and rows need their whole tensor: one at a time is in memory.
+    densities: dict[str, Any] = dict.fromkeys(shapes, amount)
+    if amount is not None and selection.scope in ("uniform", "erk"):
+        demand = demand_of(selection, shapes, entries, scores={})
+        counts = choice_of(selection, entries, demand).counts or {}
+        densities = {n: Fraction(count, demand.sizes[n]) for n, count in counts.items()}
 
     def masks(shard: Shard, entry: Entry) -> Iterator[Tensor]:
-        for piece in field.read((shard, entry)):
-            yield cuts[entry.name].mask(piece)
+        alone = selection.keeping(
+            densities[entry.name], scope="row" if selection.scope == "row" else "layer"
+        )
+        choice = read(alone, {entry.name: scores.whole(entry.name)})
+        ((_, part),) = draw(choice)
+        yield from torch.split(part.mask.flatten(), scores.lengths(entry.name))
 
     return masks
-
-
-def _together(field: Field, amount: Fraction, kind: Pattern, floor: float) -> Masks:
-    """The groups of all tensors compete for one budget."""
-    check_fit(field, kind)
-    sizes = {entry.name: entry.total for _, entry in field.places}
-    keep = entries(amount, sum(sizes.values()))
-    least = _floors(floor, sizes, off=amount == 0)
-    if isinstance(kind, NM):
-        return by_runs(field, keep, least, kind)
-    if isinstance(kind, Grouped):
-        return by_groups(field, keep, least, kind)
-    raise ArgumentError("scope='global' with single entries needs no groups.")
-
-
-def _by_tensor(
-    field: Field, amount: Fraction | None, scope: str, pattern: str, floor: float
-) -> Masks:
-    """Groups and rows need their whole tensor: one at a time is in memory."""
-    each: dict[str, Fraction | None] = dict.fromkeys(
-        (entry.name for _, entry in field.places), amount
-    )
-    if amount is not None and scope in ("uniform", "erk"):
-        each = dict(_densities(field, amount, scope, floor, pattern_of(pattern)))
-
-    def masks(shard: Shard, entry: Entry) -> Iterator[Tensor]:
-        scores = field.whole((shard, entry))
-        lengths = field.lengths((shard, entry))
-        own = each[entry.name]
-        chosen = select(
-            {entry.name: scores},
-            density=own,  # type: ignore[arg-type]  # an exact fraction is read exactly
-            scope=scope if scope == "row" else "layer",
-            pattern=pattern,
-            floor=floor,
-        )
-        yield from torch.split(chosen[entry.name].flatten(), lengths)
-
-    return masks
-
-
-def _densities(
-    field: Field, amount: Fraction, scope: str, floor: float, kind: Pattern
-) -> Iterator[tuple[str, Fraction]]:
-    sizes = {entry.name: entry.total for _, entry in field.places}
-    room = room_of(field, kind) if isinstance(kind, NM) else sizes
-    keep = entries(amount, sum(sizes.values()))
-    check_room(keep, sizes, room, kind)
-    least = _floors(floor, sizes, off=amount == 0)
-    demand = Demand(
-        density=amount,
-        keep=keep,
-        shapes={entry.name: entry.shape for _, entry in field.places},
-        capacity=room,
-        floor={name: min(count, room[name]) for name, count in least.items()},
-        scores={},
-    )
-    for name, count in (SCOPES[scope](demand) or {}).items():
-        yield name, Fraction(count, sizes[name])
-
-
-def _floors(floor: float, sizes: dict[str, int], *, off: bool) -> dict[str, int]:
-    if isinstance(floor, bool) or floor < 0 or (floor != int(floor) and floor > 1):
-        raise ArgumentError(
-            f"floor={floor!r} is neither a number of entries (0, 1, 2, ...) nor a density below 1."
-        )
-    if off:
-        return dict.fromkeys(sizes, 0)
-    # repr gives the decimal that was typed: 0.1 of 30 is 3, not 4 by a rounded-up
-    # binary fraction.
-    share = None if floor == int(floor) else Fraction(repr(floor))
-    return {
-        name: min(size, int(floor) if share is None else math.ceil(share * size))
-        for name, size in sizes.items()
-    }

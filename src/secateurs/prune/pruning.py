@@ -1,7 +1,7 @@
 """Pruning a model by a recipe: `cut` computes the masks, `prune_` applies them."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
@@ -11,16 +11,15 @@ from rich.console import ConsoleRenderable, Group, RichCast
 from rich.table import Table
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError, one_error
+from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.masks.apply import check as check_masks
 from secateurs.masks.budget import entries
-from secateurs.masks.compiled import count_true
+from secateurs.masks.topk import count_true
 from secateurs.parameters import Params, check_model, choose, fitted, prunable
 from secateurs.printing import Printed
-from secateurs.prune.fields import MISFIT, RecipeFields
-from secateurs.prune.recipe import Recipe
-from secateurs.prune.rounds import Prepared, Round, prepare
+from secateurs.prune.recipe import Recipe, RecipeFields
+from secateurs.prune.rounds import Round, entries_left
 from secateurs.scores import Inputs, Loss, Rule
 
 if TYPE_CHECKING:
@@ -35,15 +34,8 @@ Of: TypeAlias = Literal["all", "left"]
 SOME = 0.01
 """The share of zeros from which on a model counts as sparse already."""
 
-
-def check_of(of: Of) -> Of:
-    """The word itself; another one is refused."""
-    if of not in ("all", "left"):
-        raise ArgumentError(
-            f"of={of!r}; it is 'all' (the amount counts every chosen weight) or 'left' (it counts"
-            " those that are not zero yet, as torch.nn.utils.prune does)."
-        )
-    return of
+HALVINGS = 14
+"""Halvings of the density for a budget of work: the last one is below a ten-thousandth."""
 
 
 def alive(parameters: Params, within: Params) -> dict[str, Tensor]:
@@ -56,8 +48,7 @@ def alive(parameters: Params, within: Params) -> dict[str, Tensor]:
 
 def compounded(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
     """The recipe that asks of all weights what this one asks of those that are left."""
-    counts = {name: count_true(mask) for name, mask in left.items()}
-    sizes = {name: mask.numel() for name, mask in left.items()}
+    counts, sizes = entries_left(left), {name: mask.numel() for name, mask in left.items()}
     if isinstance(recipe.scope, Mapping):
         raise ArgumentError(
             "of='left' takes one amount for all: scope= gives a density per parameter, which"
@@ -65,38 +56,33 @@ def compounded(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
         )
     # The amount counts what is left; the recipe that runs counts everything, so it is
     # converted.
-    amount = recipe.amount.fraction
+    amount = recipe.fraction
     if amount is None:
         raise ArgumentError("of='left' needs an amount: sparsity=, density= or compression=.")
+
+    def share(count: int, size: int) -> Any:
+        # A fraction goes where numbers go, and converting it back to a count of all entries gives
+        # the very count asked for.
+        return Fraction(entries(amount, count), max(size, 1))
+
     if recipe.scope == "layer":
-        shares = {
-            # Fractions, so that converting back to counts of all entries gives the very
-            # count asked for.
-            name: Fraction(entries(amount, counts[name]), max(sizes[name], 1))
-            for name in counts
-        }
-        exact: Any = shares  # fractions go where numbers go, without rounding
-        return replace(recipe, scope=exact, sparsity=None, density=None, compression=None)
-    kept = entries(amount, sum(counts.values()))
-    share: Any = Fraction(kept, max(sum(sizes.values()), 1))
-    return replace(recipe, density=share, sparsity=None, compression=None)
+        return recipe.keeping(None, scope={n: share(counts[n], sizes[n]) for n in counts})
+    return recipe.keeping(share(sum(counts.values()), sum(sizes.values())))
 
 
 def sparse_note(parameters: Params, within: Params, masks: Mapping[str, Tensor]) -> tuple[str, ...]:
     """What to know about a model that had zeros before; empty where `within` knows of them."""
     total = sum(p.numel() for p in parameters.values())
-    # Zeros that `within` accounts for are no surprise; only the others are worth a
-    # note.
-    zeros = sum(p.numel() - count_true(p.detach() != 0) for p in parameters.values())
-    kept_zeros = sum(
-        int(((p.detach() == 0) & masks[name].to(p.device)).sum()) for name, p in parameters.items()
-    )
-    unexplained = sum(
-        int(((p.detach() == 0) & within[name].to(p.device)).sum())
-        if name in within
-        else int((p.detach() == 0).sum())
-        for name, p in parameters.items()
-    )
+    zeros = unexplained = kept_zeros = 0
+    for name, parameter in parameters.items():
+        zero = parameter == 0
+        count = count_true(zero)
+        zeros += count
+        # Zeros that `within` accounts for are no surprise; only the others are worth a
+        # note.
+        known = within.get(name)
+        unexplained += count if known is None else count_true(zero & known.to(zero.device))
+        kept_zeros += count_true(zero & masks[name].to(zero.device)) if count else 0
     # A few zeros occur by chance (a fresh bias, rounding): saying so every time would
     # be noise.
     if unexplained < max(1, SOME * total):
@@ -227,80 +213,95 @@ def cut(
     `prune_`.
     """
     asked_for = Recipe.of(recipe, fields)
-    earlier = _complete(model, asked_for, within or {})
-    if check_of(of) == "left":
-        left = alive(prunable(model, asked_for.where), earlier)
-        data = {
-            "example": example,
-            "batch": batch,
-            "loss": loss,
-            "generator": generator,
-            "latencies": latencies,
-        }
-        # Converted once, then run as any recipe: "left" is a way of asking, not a way
-        # of pruning.
-        again = cut(model, compounded(asked_for, left), within=left, **data)
-        # The result shows what the user asked for, not what it was converted to.
-        return replace(again, recipe=asked_for)
     given = {"example": example, "batch": batch, "loss": loss}
-    if asked_for.amount.work is not None:
-        data = {**given, "generator": generator, "within": earlier}
-        return _fitted(model, asked_for, data, latencies)
-    ready = prepare(asked_for, model, given=given, within=earlier, generator=generator)
-    if not isinstance(ready, Prepared):
-        raise one_error(MISFIT, ready)
-    masks: dict[str, Tensor] = {}
-    entries: list[Round] = []
-    # Only the latest masks are held: those of a hundred rounds are 25 times the model.
-    for latest, entry in ready.rounds(asked_for, generator):
-        masks = latest
-        entries.append(entry)
-    report = sparsity(model, masks=masks, example=example)
-    done = tuple(entries)
-    notes = (
-        *_notes(done[-1], report),
-        *sparse_note(ready.parameters, earlier, masks),
-        *choose(model, asked_for.where).notes,
-    )
-    return Pruned(recipe=asked_for, masks=masks, rounds=done, report=report, notes=notes)
+    earlier = _complete(model, asked_for, within or {})
+    if of not in ("all", "left"):
+        raise ArgumentError(
+            f"of={of!r}; it is 'all' (the amount counts every chosen weight) or 'left' (it counts"
+            " those that are not zero yet, as torch.nn.utils.prune does)."
+        )
+    counted = asked_for
+    if of == "left":
+        # Converted once, then run as any recipe: "left" is a way of asking, not a way of pruning.
+        earlier = alive(prunable(model, asked_for.where), earlier)
+        counted = compounded(asked_for, earlier)
+    if counted.work is None:
+        done = _pruned(model, counted, given, earlier, generator)
+    else:
+        done = _pruned_to_work(model, counted, given, earlier, generator, latencies)
+    # The result shows what the user asked for, not what it was converted to.
+    return replace(done, recipe=asked_for)
 
 
-def _fitted(
+def _pruned(
     model: nn.Module,
     recipe: Recipe,
     given: Mapping[str, Any],
+    within: Params,
+    generator: torch.Generator | None,
+) -> Pruned:
+    """Round by round, by a recipe that counts entries."""
+    ready = recipe.ready(model, given=given, within=within, generator=generator)
+    masks, done = dict[str, Tensor](), list[Round]()
+    # Only the latest masks are held: those of a hundred rounds are 25 times the model.
+    for latest, entry in ready.rounds(generator):
+        masks = latest
+        done.append(entry)
+    report = sparsity(model, masks=masks, example=given["example"])
+    last, notes = done[-1], list[str]()
+    if last.kept != last.asked:
+        notes.append(
+            f"{last.kept} entries are kept where {last.asked} were asked for: "
+            "groups are kept whole, floors are respected, and draws with replacement may meet twice"
+        )
+    if report.collapsed:
+        notes.append(f"nothing is left of {', '.join(report.collapsed)}")
+    notes += sparse_note(ready.parameters, within, masks)
+    notes += choose(model, recipe.where).notes
+    return Pruned(recipe=recipe, masks=masks, rounds=tuple(done), report=report, notes=tuple(notes))
+
+
+def _pruned_to_work(
+    model: nn.Module,
+    recipe: Recipe,
+    given: Mapping[str, Any],
+    within: Params,
+    generator: torch.Generator | None,
     latencies: "LatencyTable | None",
 ) -> Pruned:
-    """The cut that meets a budget of multiplications or of time."""
+    """The densest cut that leaves a share of the multiplications or of the time.
+
+    Work falls as the density falls, so halving finds it; each try scores and cuts anew.
+    """
     # Counting and timing need most of the package, and few budgets need them.
-    from secateurs.prune.work_budget import densest_of_macs, densest_of_time
+    from secateurs.prune.work_budget import work_left
 
-    example, tries = given["example"], _tries(model, recipe, given)
-    if recipe.macs is not None:
-        found = densest_of_macs(recipe.macs, model, example, tries, _masks)
-        return replace(found, recipe=recipe)
-    share = 1.0 if recipe.latency is None else recipe.latency
-    found, note = densest_of_time(share, model, example, latencies, tries, _masks)
-    return replace(found, recipe=recipe, notes=(*found.notes, note))
-
-
-def _masks(done: Pruned) -> Params:
-    return done.masks
-
-
-def _tries(model: nn.Module, recipe: Recipe, given: Mapping[str, Any]) -> Callable[[float], Pruned]:
-    """Cuts of one model at any density, each with the same random draws."""
-    source = given["generator"]
-    state = None if source is None else source.get_state()
-
-    def at(density: float) -> Pruned:
-        if state is not None:
+    left = work_left(recipe, model, given["example"], latencies)
+    state = None if generator is None else generator.get_state()
+    low, high = 0.0, 1.0
+    best: Pruned | None = None
+    stopped: ArgumentError | None = None
+    for _ in range(HALVINGS):
+        density = (low + high) / 2
+        if generator is not None and state is not None:
             # Otherwise each try would draw other scores, and halving would chase a
             # moving answer.
-            source.set_state(state)
-        return cut(model, replace(recipe, macs=None, latency=None, density=density), **given)
-
-    return at
+            generator.set_state(state)
+        try:
+            done = _pruned(model, recipe.keeping(density), given, within, generator)
+        except ArgumentError as error:  # a floor that so few entries cannot keep
+            low, stopped = density, error
+            continue
+        if left.share(done.masks) <= left.budget:
+            low, best = density, done
+        else:
+            high = density
+    if best is None:
+        raise ArgumentError(
+            f"{recipe.work}={left.budget!r} cannot be reached: what the recipe leaves alone"
+            " (floor=, where=) already takes more. Ask for more, or choose more parameters."
+        ) from stopped
+    return replace(best, notes=(*best.notes, *left.notes(best.masks)))
 
 
 def _complete(model: nn.Module, recipe: Recipe, within: Params) -> dict[str, Tensor]:
@@ -311,15 +312,3 @@ def _complete(model: nn.Module, recipe: Recipe, within: Params) -> dict[str, Ten
     if not within:
         return {}
     return {name: mask for name, mask in within.items() if name in prunable(model, recipe.where)}
-
-
-def _notes(last: Round, report: SparsityReport) -> tuple[str, ...]:
-    notes = []
-    if last.kept != last.asked:
-        notes.append(
-            f"{last.kept} entries are kept where {last.asked} were asked for: "
-            "groups are kept whole, floors are respected, and draws with replacement may meet twice"
-        )
-    if report.collapsed:
-        notes.append(f"nothing is left of {', '.join(report.collapsed)}")
-    return tuple(notes)

@@ -1,121 +1,67 @@
-"""A recipe: how important, how much where, in which shapes, chosen how, in how many rounds."""
+"""A recipe: how important, how much where, in which shapes, chosen how, in how many rounds; checked
+against a model, and made ready for one.
+"""
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 import torch
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from secateurs.errors import ArgumentError, SecateursError
-from secateurs.masks.patterns import Grouped
-from secateurs.masks.question import Choice
+from secateurs.errors import (
+    ArgumentError,
+    SecateursError,
+    UnknownNameError,
+    attempted,
+    one_error,
+    problems_of,
+    refuse,
+)
+from secateurs.masks.budget import Selection, SelectionFields
+from secateurs.masks.patterns import pattern_of
 from secateurs.masks.report import verdicts_of
-from secateurs.masks.select import best
-from secateurs.parameters import Chosen, Params, choose
-from secateurs.prune.fields import Fields, Plan, PlannedParameter, RecipeFields
-from secateurs.prune.rounds import Masks, Prepared, asked, prepare
-from secateurs.scores import Inputs, Loss, Rule
-
-# Checking a recipe against a model: every problem, and every count that is known beforehand.
-
-
-def check(
-    recipe: Fields,
-    model: nn.Module,
-    *,
-    given: Mapping[str, Any],
-    within: Params,
-    dry_run: bool,
-    generator: torch.Generator | None,
-) -> Plan:
-    """See `Recipe.check`; `given` is what the score may need: example, batch and loss."""
-    chosen = choose(model, recipe.where)
-    source = generator if dry_run else None
-    # A plan without a dry run draws nothing, so the generator is left out of it.
-    ready = prepare(recipe, model, given=given, within=within, generator=source)
-    if not isinstance(ready, Prepared):
-        return _plan(chosen, problems=ready)
-    counts, masks = _dry_run(recipe, ready, generator) if dry_run else _foreseen(ready)
-    lost = [name for name, count in counts.items() if count == 0]
-    verdicts = verdicts_of(model, lost, example=given.get("example"), masks=masks)
-    rounds = [asked(target) for target in ready.targets]
-    return _plan(chosen, rounds=rounds, counts=counts, verdicts=verdicts, dry_run=dry_run)
+from secateurs.masks.select import Choice, best, check_shapes
+from secateurs.masks.units import TensorUnits
+from secateurs.parameters import Chosen, Params, Where, choose, prunable
+from secateurs.printing import Printed
+from secateurs.prune.axes import Orders, orders_of, refuse_turned
+from secateurs.prune.rounds import (
+    SCHEDULES,
+    Masks,
+    Round,
+    Target,
+    asked,
+    budget,
+    counts,
+    cut_once,
+    entries_left,
+    targets_of,
+)
+from secateurs.registry import unknown
+from secateurs.scores import SCORES, Convention, Inputs, Loss, Rule, Scorer
 
 
-def _foreseen(ready: Prepared) -> tuple[dict[str, int], Masks]:
-    """What is known before any score is computed: counts, and masks of what will be lost."""
-    counts = _known_counts(ready.choice)
-    lost = [name for name, count in counts.items() if count == 0]
-    return counts, {name: torch.zeros(ready.parameters[name].shape) for name in lost}
+class RecipeFields(SelectionFields, total=False):
+    """The fields of a `Recipe` beside its score, as keywords; see there."""
 
-
-def _dry_run(
-    recipe: Fields, ready: Prepared, generator: torch.Generator | None
-) -> tuple[dict[str, int], Masks]:
-    """Counts and masks of the last round; the generator is put back."""
-    with _same_draws(generator):
-        masks, _ = list(ready.rounds(recipe, generator))[-1]
-    return {name: int(mask.count_nonzero()) for name, mask in masks.items()}, masks
-
-
-def _known_counts(choice: Choice) -> dict[str, int]:
-    """Entries each parameter keeps, where no score decides it; whole groups come nearest to what is
-    asked.
-    """
-    if choice.counts is None:
-        return {}
-    if not isinstance(choice.pattern, Grouped):
-        return dict(choice.counts)
-    return {name: choice.units.kept(name, mask) for name, mask in best(choice).items()}
-
-
-def _plan(
-    chosen: Chosen,
-    *,
-    problems: Sequence[SecateursError] = (),
-    rounds: Sequence[int] = (),
-    counts: Mapping[str, int] | None = None,
-    verdicts: Mapping[str, str] | None = None,
-    dry_run: bool = False,
-) -> Plan:
-    known, words = counts or {}, verdicts or {}
-    sized = {name: p for name, p in chosen.parameters.items() if not is_lazy(p)}
-    rows = [
-        PlannedParameter(
-            name=name,
-            shape=tuple(p.shape),
-            total=p.numel(),
-            kept=known.get(name),
-            verdict=words.get(name, ""),
-        )
-        for name, p in sized.items()
-    ]
-    return Plan(
-        problems=tuple(problems),
-        parameters=tuple(rows),
-        skipped=chosen.skipped,
-        rounds=tuple(rounds),
-        dry_run=dry_run,
-    )
-
-
-@contextmanager
-def _same_draws(generator: torch.Generator | None) -> Iterator[None]:
-    """Put the generator back, so that the pruning after a dry run draws the same masks."""
-    # Without a generator the draws come from torch's global one: that is put back, too.
-    source = torch.default_generator if generator is None else generator
-    state = source.get_state()
-    try:
-        yield
-    finally:
-        source.set_state(state)
+    macs: float | None
+    latency: float | None
+    rounds: int
+    schedule: str | None
+    where: Where
+    convention: Convention
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe(Fields):
+class Recipe(Selection):
     """Any score with any budget, pattern, selection and schedule. Checked when it is made, all
     problems in one error.
 
@@ -142,6 +88,33 @@ class Recipe(Fields):
     secateurs.errors.UnknownNameError: this recipe cannot be read: there is no field ...
     """
 
+    score: str | Rule = "magnitude"
+    rounds: int = 1
+    schedule: str | None = None
+    where: Where = None
+    convention: Convention = "paper"
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __new__(cls, *args: object, **given: object) -> Self:
+        """Refuse a field that does not exist, with the nearest names, before dataclass's bare
+        TypeError would.
+        """
+        if args:
+            raise ArgumentError(f"a recipe is written with names: Recipe(score={args[0]!r}, ...).")
+        known = [entry.name for entry in fields(cls)]
+        strange = [
+            UnknownNameError(unknown("field of a recipe", name, known))
+            for name in given
+            if name not in known
+        ]
+        refuse("this recipe cannot be read", strange)
+        return object.__new__(cls)
+
+    def __post_init__(self) -> None:
+        # All of them run, so that one attempt tells everything that is wrong.
+        problems = problems_of(self._check_score, *self.checks(), self._check_rounds)
+        refuse("this recipe cannot be read", problems)
+
     @classmethod
     def of(cls, recipe: "Recipe | str | Rule", fields: RecipeFields) -> "Recipe":
         """The recipe itself, or the one of this score with these fields; not both."""
@@ -164,7 +137,7 @@ class Recipe(Fields):
         within: Params | None = None,
         dry_run: bool = False,
         generator: torch.Generator | None = None,
-    ) -> Plan:
+    ) -> "Plan":
         """Everything that stands in the way, what would be pruned or skipped and how much; nothing
         is changed.
 
@@ -172,11 +145,393 @@ class Recipe(Fields):
         `dry_run=True` computes them, without touching the model or the generator.
         """
         given = {"example": example, "batch": batch, "loss": loss}
-        return check(
-            self,
+        chosen, earlier = choose(model, self.where), within or {}
+        # A plan without a dry run draws nothing, so the generator is left out of it.
+        source = generator if dry_run else None
+        ready = prepare(self, model, given=given, within=earlier, generator=source)
+        if not isinstance(ready, Prepared):
+            return _plan(chosen, problems=tuple(ready))
+        if dry_run:
+            with _same_draws(generator):
+                masks, _ = list(ready.rounds(generator))[-1]
+            kept = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
+        else:
+            kept = _known_counts(ready.choice)
+            # Before any score is computed only masks of what will be lost are known.
+            masks = {n: torch.zeros(ready.parameters[n].shape) for n, k in kept.items() if not k}
+        lost = [name for name, count in kept.items() if count == 0]
+        verdicts = verdicts_of(model, lost, example=example, masks=masks)
+        rounds = tuple(asked(target) for target in ready.targets)
+        return _plan(chosen, kept, verdicts, rounds=rounds, dry_run=dry_run)
+
+    def ready(
+        self,
+        model: nn.Module,
+        *,
+        given: Mapping[str, Any],
+        within: Params,
+        generator: torch.Generator | None = None,
+    ) -> "Prepared":
+        """The recipe ready for this model; everything that stands in the way in one error."""
+        ready = prepare(self, model, given=given, within=within, generator=generator)
+        if not isinstance(ready, Prepared):
+            raise one_error("the recipe does not fit the model", ready)
+        return ready
+
+    def scorer(
+        self, model: nn.Module, given: Mapping[str, Any], generator: torch.Generator | None
+    ) -> Scorer:
+        """The recipe's score on the model; `given` is what it may need: example, batch, loss."""
+        return Scorer(
             model,
-            given=given,
-            within=within or {},
-            dry_run=dry_run,
+            self.score,
+            where=self.where,
             generator=generator,
+            convention=self.convention,
+            **given,
+            **self.options,
         )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields that differ from the defaults, as plain values; what is no plain value is
+        described.
+        """
+        changed = [
+            entry for entry in fields(self) if getattr(self, entry.name) not in (entry.default, {})
+        ]
+        return {entry.name: _plain(getattr(self, entry.name)) for entry in changed}
+
+    def _check_score(self) -> None:
+        if not callable(self.score):
+            SCORES.check(self.score)
+        if self.convention not in ("paper", "reference"):
+            raise ArgumentError(f"convention={self.convention!r}; it is 'paper' or 'reference'.")
+        if not isinstance(self.options, Mapping):
+            raise ArgumentError(
+                f"options={self.options!r} is no mapping of option names to values."
+            )
+
+    def _check_rounds(self) -> None:
+        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
+            raise ArgumentError(f"rounds={self.rounds!r} is not a whole number from 1 on.")
+        if self.schedule is not None:
+            SCHEDULES.check(self.schedule)
+        if self.schedule == "one-shot" and self.rounds > 1:
+            raise ArgumentError(
+                f"schedule='one-shot' cuts everything in the first of {self.rounds} rounds: "
+                "leave rounds= out, or choose another schedule."
+            )
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, str | int | float | None):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__name__)
+    return str(value)
+
+
+# A recipe made ready for one model: what was checked is what is executed, built once.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A recipe made ready for one model.
+
+    Attributes:
+        parameters: The values of the chosen parameters by name.
+        scorer: The score on a private copy of the model.
+        choice: What the last round is to keep.
+        targets: What each round is to keep.
+        within: Masks of an earlier pruning.
+        orders: Which dimensions are outputs and inputs, where that matters.
+    """
+
+    recipe: Recipe
+    parameters: Params
+    scorer: Scorer
+    choice: Choice[TensorUnits]
+    targets: list[Target]
+    within: Params
+    orders: Orders
+
+    def rounds(self, generator: torch.Generator | None) -> Iterator[tuple[Masks, Round]]:
+        """The masks after each round; each round scores the model with the masks of the round
+        before. Masks are chosen on (outputs, inputs, *rest).
+        """
+        lay, restore = self.orders.lay, self.orders.restore
+        weights, masks = lay(self.parameters), lay(self.within)
+        left = entries_left(masks)
+        for number, target in enumerate(self.targets, start=1):
+            masks = cut_once(
+                self.recipe,
+                lay(self.scorer.scores(restore(masks))),
+                target,
+                weights=weights,
+                within=masks,
+                left=left,
+                generator=generator,
+            )
+            # Counted once: it is what the next round may keep, too.
+            left = entries_left(masks)
+            kept, total = sum(left.values()), sum(mask.numel() for mask in masks.values())
+            yield (
+                restore(masks),
+                Round(number=number, asked=asked(target), kept=kept, total=total),
+            )
+
+
+def prepare(
+    recipe: Recipe,
+    model: nn.Module,
+    *,
+    given: Mapping[str, Any],
+    within: Params,
+    generator: torch.Generator | None,
+) -> Prepared | list[SecateursError]:
+    """The recipe ready for this model, or everything that stands in the way."""
+    chosen = choose(model, recipe.where)
+    # A lazy parameter has no shape to check; it is among the problems already.
+    values = {name: p.detach() for name, p in chosen.parameters.items() if not is_lazy(p)}
+
+    def oriented() -> Orders:
+        orders = orders_of(
+            model,
+            values,
+            pattern=recipe.pattern,
+            scope=recipe.scope,
+            example=given.get("example"),
+        )
+        shapes = {name: tuple(p.shape) for name, p in orders.lay(values).items()}
+        check_shapes(pattern_of(recipe.pattern), shapes)
+        return orders
+
+    (_, orders), problems = attempted(lambda: prunable(model, recipe.where), oriented)
+    if problems:
+        # The parameters cannot be scored; whether the score has its data can still be told.
+        blind = replace(recipe, where=None)
+        return problems + problems_of(lambda: blind.scorer(_AnyModel(), given, None))
+    laid, laid_within = orders.lay(values), orders.lay(within)
+    (scorer, choice), problems = attempted(
+        lambda: recipe.scorer(model, given, generator),
+        lambda: budget(recipe, laid, laid_within),
+    )
+    if problems:
+        return problems
+
+    def scheduled(start: int, end: int) -> list[int]:
+        schedule = recipe.schedule or "exponential"
+        return counts(schedule, start=start, end=end, rounds=recipe.rounds)
+
+    return Prepared(
+        recipe=recipe,
+        parameters=values,
+        scorer=scorer,
+        choice=choice,
+        targets=targets_of(choice, recipe.scope, laid_within, scheduled),
+        within=within,
+        orders=orders,
+    )
+
+
+def ready_in_training(
+    recipe: Recipe, model: nn.Module, given: Mapping[str, Any], within: Params
+) -> Prepared:
+    """The recipe ready for cuts between steps of training, which take weights as they lie.
+
+    Everything is refused here, since an error after hours of training helps nobody.
+    """
+    ready = recipe.ready(model, given=given, within=within)
+    refuse_turned(model, ready.parameters, recipe, given["example"])
+    return ready
+
+
+def cut_in_training(
+    recipe: Recipe,
+    model: nn.Module,
+    target: Target,
+    *,
+    given: Mapping[str, Any],
+    within: Params,
+    generator: torch.Generator | None,
+) -> Masks:
+    """One round of a model that trains: scored as it is now, cut within the masks so far."""
+    scores = recipe.scorer(model, given, generator).scores(within)
+    weights = {name: p.detach() for name, p in prunable(model, recipe.where).items()}
+    return cut_once(recipe, scores, target, weights=weights, within=within, generator=generator)
+
+
+class _AnyModel(nn.Module):
+    """Any model at all: whether a score has its data and its options does not depend on the
+    parameters.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # A layer would draw its weights, and draws must not move.
+        self.weight = nn.Parameter(torch.ones(2, 2))
+
+
+# What a recipe would do to a model, before it does it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedParameter:
+    """One chosen parameter; `kept` is None where only the scores decide how much of the budget it
+    gets.
+
+    `verdict`: where nothing would be kept, whether that matters for the model (needs `example=`).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    total: int
+    kept: int | None
+    verdict: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Printed):
+    """Problems, chosen and skipped parameters, and the entries asked for after each round.
+
+    Attributes:
+        problems: Everything that stands in the way; the recipe runs when there is none.
+        parameters: What is pruned, in the model's order.
+        skipped: What is not pruned, and why.
+        rounds: Entries asked for after each round, the last one exactly; empty when a problem
+            prevents counting.
+        dry_run: Whether the counts per parameter are those of a dry run with the real scores.
+    """
+
+    problems: tuple[SecateursError, ...]
+    parameters: tuple[PlannedParameter, ...]
+    skipped: Mapping[str, str]
+    rounds: tuple[int, ...]
+    dry_run: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stands in the way."""
+        return not self.problems
+
+    @property
+    def total(self) -> int:
+        """Entries of all chosen parameters together."""
+        return sum(parameter.total for parameter in self.parameters)
+
+    @property
+    def kept(self) -> int | None:
+        """Entries kept in the end; None when a problem prevents counting."""
+        return self.rounds[-1] if self.rounds else None
+
+    def enforce(self) -> None:
+        """Raise everything that stands in the way as one error."""
+        refuse("the recipe does not fit the model", self.problems)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "ok": self.ok,
+            "problems": [str(problem) for problem in self.problems],
+            "total": self.total,
+            "kept": self.kept,
+            "rounds": list(self.rounds),
+            "dry_run": self.dry_run,
+            "parameters": {
+                p.name: {
+                    "shape": list(p.shape),
+                    "total": p.total,
+                    "kept": p.kept,
+                    "verdict": p.verdict,
+                }
+                for p in self.parameters
+            },
+            "skipped": dict(self.skipped),
+        }
+
+    def to_json(self) -> str:
+        """The plan as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def __rich__(self) -> Group:
+        lines = [f"[bold red]problem:[/] {escape(str(problem))}" for problem in self.problems]
+        lines += [
+            f"[yellow]nothing is left of {escape(p.name)}[/] {escape(p.verdict)}".rstrip()
+            for p in self.parameters
+            if p.kept == 0
+        ]
+        lines += [
+            f"[dim]skipped {escape(name)}: {reason}[/]" for name, reason in self.skipped.items()
+        ]
+        rounds = f" in {len(self.rounds)} rounds" if len(self.rounds) > 1 else ""
+        title = f"to prune{rounds}" if self.ok else "cannot be pruned"
+        table = Table("parameter", "shape", title=title)
+        for heading in ("total", "kept"):
+            table.add_column(heading, justify="right")
+        for p in self.parameters:
+            shape = "×".join(map(str, p.shape))
+            table.add_row(escape(p.name), shape, f"{p.total:,}", _count(p.kept))
+        table.add_section()
+        table.add_row("total", "", f"{self.total:,}", _count(self.kept))
+        return Group(table, *lines)
+
+
+def _count(kept: int | None) -> str:
+    return "by score" if kept is None else f"{kept:,}"
+
+
+def _known_counts(choice: Choice[TensorUnits]) -> dict[str, int]:
+    """Entries each parameter keeps, where no score decides it; whole groups come nearest to what is
+    asked.
+    """
+    if choice.counts is None:
+        return {}
+    if not choice.units.whole:
+        return dict(choice.counts)
+    return {name: choice.units.kept(name, chosen) for name, chosen in best(choice).items()}
+
+
+def _plan(
+    chosen: Chosen,
+    counts: Mapping[str, int] | None = None,
+    verdicts: Mapping[str, str] | None = None,
+    *,
+    problems: tuple[SecateursError, ...] = (),
+    rounds: tuple[int, ...] = (),
+    dry_run: bool = False,
+) -> Plan:
+    known, words = counts or {}, verdicts or {}
+    rows = [
+        PlannedParameter(
+            name=name,
+            shape=tuple(p.shape),
+            total=p.numel(),
+            kept=known.get(name),
+            verdict=words.get(name, ""),
+        )
+        for name, p in chosen.parameters.items()
+        if not is_lazy(p)
+    ]
+    return Plan(
+        problems=problems,
+        parameters=tuple(rows),
+        skipped=chosen.skipped,
+        rounds=rounds,
+        dry_run=dry_run,
+    )
+
+
+@contextmanager
+def _same_draws(generator: torch.Generator | None) -> Iterator[None]:
+    """Put the generator back, so that the pruning after a dry run draws the same masks."""
+    # Without a generator the draws come from torch's global one: that is put back, too.
+    source = torch.default_generator if generator is None else generator
+    state = source.get_state()
+    try:
+        yield
+    finally:
+        source.set_state(state)

@@ -75,12 +75,13 @@ class Snapshot:
 
     def _changed(self, model: nn.Module) -> list[str]:
         """Names that were not there, are not there any more, or have another shape."""
-        saved = {
-            name: value.shape for name, value in (*self.parameters.items(), *self.buffers.items())
-        }
-        current = {
-            name: value.shape for name, value in (*model.named_parameters(), *model.named_buffers())
-        }
+        saved, current = (
+            {name: value.shape for name, value in tensors}
+            for tensors in (
+                (*self.parameters.items(), *self.buffers.items()),
+                (*model.named_parameters(), *model.named_buffers()),
+            )
+        )
         return [name for name in sorted(saved | current) if saved.get(name) != current.get(name)]
 
 
@@ -102,14 +103,13 @@ class Run:
     def __init__(
         self,
         model: nn.Module,
-        *,
-        round: int,
-        rounds: int,
-        start: int,
         masks: Masks,
         memory: "Memory",
+        round: int,
+        rounds: int,
     ):
-        self.round, self.rounds, self.start, self.masks = round, rounds, start, masks
+        self.round, self.rounds, self.masks = round, rounds, masks
+        self.start = memory.iteration if round else 0
         self.held: Held | None = None
         self._model, self._memory = model, memory
 
@@ -137,12 +137,8 @@ class Memory:
     def __init__(self, model: nn.Module, iteration: int, rewind: Rewind, optimizer: bool) -> None:
         if rewind not in ("weights", "learning-rate"):
             raise ArgumentError(f"rewind={rewind!r}; it is 'weights' or 'learning-rate'.")
-        self.model, self.iteration, self.rewind, self.with_optimizer = (
-            model,
-            iteration,
-            rewind,
-            optimizer,
-        )
+        self.model, self.iteration = model, iteration
+        self.rewind, self.with_optimizer = rewind, optimizer
         # Rewinding to iteration 0 needs no step to be counted: the model is there now.
         self.snapshot: Snapshot | None = None if iteration else Snapshot.of(model)
         self.optimizer_state: dict[str, Any] | None = None

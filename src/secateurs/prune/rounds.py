@@ -1,93 +1,179 @@
-"""Round by round: score what is left, cut to the next count."""
+"""How the entries kept fall from round to round, and one round: `select` within earlier masks."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch import Tensor
 
-from secateurs.errors import ArgumentError, PatternError, SecateursError, problems_of
-from secateurs.masks.budget import Amount
-from secateurs.masks.compiled import count_true
+from secateurs.errors import ArgumentError
+from secateurs.masks.budget import ScopeLike, Selection
 from secateurs.masks.patterns import NM, pattern_of
-from secateurs.masks.question import Choice, Question
-from secateurs.masks.select import answer, best, read
-from secateurs.masks.units import units_of
-from secateurs.parameters import Params, choose, prunable
-from secateurs.prune.axes import Orders, orders_of
-from secateurs.prune.fields import Fields, counts
-from secateurs.scores import Scorer
+from secateurs.masks.select import Choice, best, chosen_masks, read
+from secateurs.masks.topk import count_true
+from secateurs.masks.units import TensorUnits, units_of
+from secateurs.parameters import Params
+from secateurs.registry import Registry
+
+# When how much is cut: the entries kept after each round, as pure functions.
+
+Curve: TypeAlias = Callable[[float, float, float], float]
+"""`(start, end, fraction) -> entries kept` after a fraction of the way; falls from `start` at 0 to
+`end` at 1.
+"""
+
+SCHEDULES: Registry[Curve] = Registry("schedule")
+"""Curves by name. A new one: `@SCHEDULES.register("name")` on a function of start, end and
+fraction.
+"""
+
+
+@SCHEDULES.register("one-shot")
+def one_shot(start: float, end: float, fraction: float) -> float:
+    """Everything at once: `end` in the first round."""
+    return end if fraction > 0 else start
+
+
+@SCHEDULES.register("exponential")
+def exponential(start: float, end: float, fraction: float) -> float:
+    """start · (end/start)^fraction: every round keeps the same share of what is left.
+
+    From a dense model, the density after round k of R is s^(k/R), as SynFlow prunes (Tanaka et al.
+    2020).
+    """
+    # 0/0 and 0^0 are avoided: an empty parameter starts at 0, and fraction 0 is the
+    # start itself.
+    return start * (end / start) ** fraction if start and fraction else start
+
+
+@SCHEDULES.register("linear")
+def linear(start: float, end: float, fraction: float) -> float:
+    """start + (end − start) · fraction: every round cuts the same number."""
+    return start + (end - start) * fraction
+
+
+@SCHEDULES.register("cubic")
+def cubic(start: float, end: float, fraction: float) -> float:
+    """end + (start − end) · (1 − fraction)³: much early, little late, as gradual magnitude pruning
+    does it.
+
+    (Zhu & Gupta 2017, equation 1.)
+    """
+    return end + (start - end) * (1 - fraction) ** 3
+
+
+def counts(schedule: str, *, start: int, end: int, rounds: int) -> list[int]:
+    """Entries kept after each round: whole numbers that never grow, the last one exactly `end`.
+
+    >>> counts("exponential", start=1000, end=10, rounds=4)
+    [316, 100, 32, 10]
+    >>> counts("cubic", start=1000, end=0, rounds=4)
+    [422, 125, 16, 0]
+    """
+    if rounds < 1:
+        raise ArgumentError(f"rounds={rounds!r}: pruning takes at least one round.")
+    return counts_at(schedule, [k / rounds for k in range(1, rounds + 1)], start=start, end=end)
+
+
+def counts_at(schedule: str, fractions: Sequence[float], *, start: int, end: int) -> list[int]:
+    """Entries kept at increasing fractions of the way, each rounded to a whole number; exactly
+    `end` at 1.
+    """
+    if not 0 <= end <= start:
+        raise ArgumentError(f"cannot go from {start} entries kept to {end}: masks only shrink.")
+    curve, kept, last = SCHEDULES[schedule], [], start
+    for fraction in fractions:
+        # The last count is set, not computed: powers of floats need not end at a whole
+        # number.
+        wanted = end if fraction >= 1 else round(curve(start, end, fraction))
+        # Masks only shrink, so a curve that rises again is held at its lowest.
+        last = min(last, max(end, wanted))
+        kept.append(last)
+    return kept
+
+
+def counts_by_share(
+    *, start: int, end: int, per_round: float, rounds: int | None = None
+) -> list[int]:
+    """Entries kept after rounds that each cut the share `per_round` of what is left, until exactly
+    `end` are.
+
+    The last round cuts less where the others do not lead to `end` (iterative magnitude pruning).
+    With `rounds`, exactly so many: for one parameter of a model whose rounds follow from the whole.
+
+    >>> counts_by_share(start=1000, end=500, per_round=0.2)
+    [800, 640, 512, 500]
+    """
+    if not 0 < per_round < 1:
+        raise ArgumentError(
+            f"per_round={per_round!r}: it is the share of the kept entries cut per round, in"
+            " (0, 1)."
+        )
+    if rounds is None:
+        if not 0 < end <= start:
+            raise ArgumentError(
+                f"no number of rounds of {per_round:.0%} leads from {start} entries kept to {end}."
+            )
+        # 0.8⁵ of the entries are five rounds, whatever the logarithms say.
+        needed = math.log(end / start) / math.log(1 - per_round)
+        rounds = max(1, math.ceil(round(needed, 6)))
+    return [
+        *(max(end, round(start * (1 - per_round) ** k)) for k in range(1, rounds)),
+        end,
+    ]
+
 
 # What each round is to keep, of all parameters together or of each.
 
 Target: TypeAlias = "int | Mapping[str, int]"
 """Entries to keep: of all parameters together, or of each."""
 
+Masks: TypeAlias = dict[str, Tensor]
 
 Fall: TypeAlias = Callable[[int, int], Sequence[int]]
 """`(start, end) -> entries kept after each round`."""
 
 
-def budget(recipe: Fields, parameters: Params, within: Params) -> Choice:
+def budget(selection: Selection, weights: Params, within: Params) -> Choice[TensorUnits]:
     """What the last round is to keep; a budget that cannot be met is refused as `select` would."""
-    work = recipe.amount.work
+    work = selection.work
     if work is not None:
         raise ArgumentError(
-            f"{work}={recipe.amount.stated[work]!r} is met by prune_ and cut, which try densities; "
+            f"{work}={selection.stated[work]!r} is met by prune_ and cut, which try densities; "
             "here give the density they found."
         )
-    values = {name: parameter.detach() for name, parameter in parameters.items()}
-    question = Question(
-        scores=values,
-        # Counts are those of topk, however the entries are chosen.
-        selection=replace(recipe.selection, how="topk"),
-        within=within or None,
-        weights=values,
-    )
-    # The weights stand in for scores: only counts are read here, and those do not
-    # depend on scores.
-    choice = read(question)
-    if choice.counts is None and choice.keep < sum(choice.floor.values()):
+    # Only counts are read here. They do not depend on the scores, for which the weights stand in,
+    # and are those of topk, however the entries are chosen.
+    choice = read(replace(selection, how="topk"), weights, within=within, weights=weights)
+    demand = choice.demand
+    if choice.counts is None and demand.keep < sum(demand.floor.values()):
         best(choice)  # refuses floors beyond the budget before it does anything else
     return choice
 
 
-def steps(recipe: Fields, choice: Choice, *, start: Mapping[str, int], fall: Fall) -> list[Target]:
+def targets_of(
+    choice: Choice[TensorUnits], scope: ScopeLike, within: Params, fall: Fall
+) -> list[Target]:
     """What each round is to keep. Parameters with a density of their own (scope "layer", a mapping)
     fall each alone.
+
+    A later pruning falls from what an earlier one has left, not from everything.
     """
+    start = {**choice.demand.sizes, **entries_left(within)}
     # Where each parameter has its own amount, a schedule over the sum would starve the
     # small ones.
-    own = isinstance(recipe.scope, Mapping) or recipe.scope == "layer"
+    own = isinstance(scope, Mapping) or scope == "layer"
     if not own or choice.counts is None:
-        return list(fall(sum(start.values()), choice.keep))
+        return list(fall(sum(start.values()), choice.demand.keep))
     each = {name: fall(start[name], count) for name, count in choice.counts.items()}
     return [dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)]
-
-
-def scheduled(recipe: Fields) -> Fall:
-    """The fall over the rounds of a recipe."""
-    schedule = recipe.schedule or "exponential"
-    return lambda start, end: counts(schedule, start=start, end=end, rounds=recipe.rounds)
 
 
 def asked(target: Target) -> int:
     """The entries a target keeps of all parameters together."""
     return target if isinstance(target, int) else sum(target.values())
-
-
-def start_of(parameters: Params, within: Params) -> dict[str, int]:
-    """The entries each parameter has to begin with."""
-    return {
-        name: count_true(within[name]) if name in within else p.numel()
-        for name, p in parameters.items()
-    }
-
-
-Masks: TypeAlias = dict[str, Tensor]
-Score: TypeAlias = Callable[[Params], Params]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,247 +191,50 @@ class Round:
         return self.kept / self.total if self.total else 1.0
 
 
-def cuts(
-    recipe: Fields,
-    score: Score,
-    steps: Sequence[Target],
-    *,
-    parameters: Params,
-    within: Params,
-    generator: torch.Generator | None,
-) -> Iterator[tuple[Masks, Round]]:
-    """The masks after each round; each round scores the model with the masks of the round
-    before.
-    """
-    masks = dict(within)
-    counts = {name: count_true(mask) for name, mask in masks.items()}
-    for number, target in enumerate(steps, start=1):
-        masks = cut(
-            recipe,
-            score(masks),
-            target,
-            parameters=parameters,
-            within=masks,
-            counts=counts,
-            generator=generator,
-        )
-        # Counted once: it is what the next round may keep, too.
-        counts = {name: count_true(mask) for name, mask in masks.items()}
-        yield (
-            masks,
-            Round(
-                number=number,
-                asked=asked(target),
-                kept=sum(counts.values()),
-                total=sum(mask.numel() for mask in masks.values()),
-            ),
-        )
+def kept_and_total(masks: Params) -> tuple[int, int]:
+    """Entries that masks keep together, and how many there are."""
+    return sum(entries_left(masks).values()), sum(mask.numel() for mask in masks.values())
 
 
-def cut(
-    recipe: Fields,
+def entries_left(masks: Params) -> dict[str, int]:
+    """How many entries each mask keeps."""
+    return {name: count_true(mask) for name, mask in masks.items()}
+
+
+def cut_once(
+    selection: Selection,
     scores: Params,
     target: Target,
     *,
-    parameters: Params,
+    weights: Params,
     within: Params,
     generator: torch.Generator | None,
-    counts: Mapping[str, int] | None = None,
+    left: Mapping[str, int] | None = None,
 ) -> Masks:
-    """One round: `select` within the masks so far; `counts` says what they keep, where that was
-    counted already.
+    """One round: `select` within the masks so far, which keep `left`, where that is known.
 
     A round may ask for more than the round before left, because groups are kept whole and the
     pattern allows fewer than everything; it then keeps what is there.
     """
-    if counts is None:
-        counts = {name: count_true(mask) for name, mask in within.items()}
     # Asking for more than there is room for is an error of `select`, but here only a
     # round's rounding.
-    room = {name: _room(recipe, name, scores, within, counts) for name in scores}
-    density, scope = None, recipe.scope
+    pattern = pattern_of(selection.pattern)
+    if isinstance(pattern, NM):
+        # N:M leaves less room than the earlier masks alone: at most N of each M.
+        units = units_of(scores, pattern, within)
+        room = {name: units.capacity(name) for name in scores}
+    else:
+        known = entries_left(within) if left is None else left
+        room = {name: known.get(name, score.numel()) for name, score in scores.items()}
     if isinstance(target, int):
         size = sum(score.numel() for score in scores.values())
-        density = min(target, sum(room.values())) / max(size, 1)
+        now = selection.keeping(min(target, sum(room.values())) / max(size, 1))
     else:
-        scope = {
+        densities = {
             name: min(count, room[name]) / max(scores[name].numel(), 1)
             for name, count in target.items()
         }
-    question = Question(
-        scores=scores,
-        selection=replace(recipe.selection, amount=Amount(density=density), scope=scope),
-        within=within or None,
-        weights={name: parameter.detach() for name, parameter in parameters.items()},
-        # A scorer refuses scores that are not.
-        finite=True,
-    )
-    return answer(question, generator=generator)
-
-
-def _room(
-    recipe: Fields,
-    name: str,
-    scores: Params,
-    within: Params,
-    counts: Mapping[str, int],
-) -> int:
-    pattern = pattern_of(recipe.pattern)
-    # N:M leaves less room than the earlier masks alone: at most N of each M.
-    if isinstance(pattern, NM):
-        return units_of(
-            {name: scores[name]},
-            pattern,
-            {n: m for n, m in within.items() if n == name},
-        ).capacity(name)
-    return counts.get(name, scores[name].numel())
-
-
-# A recipe made ready for one model: what was checked is what is executed.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A recipe made ready for one model: what was checked is what is executed, built once.
-
-    Attributes:
-        parameters: The chosen parameters by name.
-        scorer: The score on a private copy of the model.
-        choice: What the last round is to keep.
-        targets: What each round is to keep.
-        within: Masks of an earlier pruning.
-        orders: Which dimensions are outputs and inputs, where that matters.
-    """
-
-    parameters: Params
-    scorer: Scorer
-    choice: Choice
-    targets: Sequence[Target]
-    within: Params
-    orders: Orders
-
-    def rounds(
-        self, recipe: Fields, generator: torch.Generator | None
-    ) -> Iterator[tuple[Masks, Round]]:
-        """The masks after each round. Masks are chosen on (outputs, inputs, *rest)."""
-        orders = self.orders
-        found = cuts(
-            recipe,
-            lambda masks: orders.lay(self.scorer.scores(orders.restore(masks))),
-            self.targets,
-            parameters=orders.lay(detached(self.parameters)),
-            within=orders.lay(self.within),
-            generator=generator,
-        )
-        for masks, entry in found:
-            yield orders.restore(masks), entry
-
-
-def detached(parameters: Params) -> Params:
-    """The values alone."""
-    return {name: parameter.detach() for name, parameter in parameters.items()}
-
-
-# A recipe made ready for one model: checked, and built once.
-
-
-def prepare(
-    recipe: Fields,
-    model: nn.Module,
-    *,
-    given: Mapping[str, Any],
-    within: Params,
-    generator: torch.Generator | None,
-) -> Prepared | list[SecateursError]:
-    """The recipe ready for this model, or everything that stands in the way."""
-    chosen = choose(model, recipe.where)
-    # Results go through lists because each step is a check that may raise, and all are
-    # run.
-    found: list[Orders] = []
-    problems = problems_of(
-        lambda: prunable(model, recipe.where),
-        lambda: found.append(
-            orders_of(
-                model,
-                {n: p for n, p in chosen.parameters.items() if not is_lazy(p)},
-                pattern=recipe.pattern,
-                scope=recipe.scope,
-                example=given.get("example"),
-            )
-        ),
-    )
-    problems += (
-        problems_of(lambda: check_pattern(recipe, chosen.parameters, found[0])) if found else []
-    )
-    if problems:
-        # The parameters cannot be scored; whether the score has its data can still be told.
-        blind = replace(recipe, where=None)
-        return problems + problems_of(lambda: scorer(blind, _Any(), given, None))
-    # The axes were found above; a misfit would have returned by now.
-    orders = found[0]
-    laid, laid_within = orders.lay(detached(chosen.parameters)), orders.lay(within)
-    scorers: list[Scorer] = []
-    choices: list[Choice] = []
-    problems = problems_of(
-        lambda: scorers.append(scorer(recipe, model, given, generator)),
-        lambda: choices.append(budget(recipe, laid, laid_within)),
-    )
-    if problems:
-        return problems
-    # A later pruning falls from what an earlier one has left, not from everything.
-    start = start_of(chosen.parameters, within)
-    return Prepared(
-        parameters=chosen.parameters,
-        scorer=scorers[0],
-        choice=choices[0],
-        targets=steps(recipe, choices[0], start=start, fall=scheduled(recipe)),
-        within=within,
-        orders=orders,
-    )
-
-
-def scorer(
-    recipe: Fields,
-    model: nn.Module,
-    given: Mapping[str, Any],
-    generator: torch.Generator | None,
-) -> Scorer:
-    """The recipe's score on the model."""
-    return Scorer(
-        model,
-        recipe.score,
-        where=recipe.where,
-        generator=generator,
-        convention=recipe.convention,
-        **given,
-        **recipe.options,
-    )
-
-
-class _Any(nn.Module):
-    """Any model at all: whether a score has its data and its options does not depend on the
-    parameters.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        # A layer would draw its weights, and draws must not move.
-        self.weight = nn.Parameter(torch.ones(2, 2))
-
-
-def check_pattern(recipe: Fields, parameters: Params, orders: Orders) -> None:
-    """Refuse a pattern that does not fit all chosen parameters."""
-    # A lazy parameter has no shape to check; it is among the problems already.
-    pattern = pattern_of(recipe.pattern)
-    sized = {name: p.detach() for name, p in parameters.items() if not is_lazy(p)}
-    shapes = {name: tuple(p.shape) for name, p in orders.lay(sized).items()}
-    misfits = [
-        f"{name!r} {shape} {text}"
-        for name, shape in shapes.items()
-        if (text := pattern.misfit(shape))
-    ]
-    if misfits:
-        raise PatternError(
-            f"the pattern {pattern} does not fit {len(misfits)} of {len(shapes)} parameters:"
-            f" {'; '.join(misfits)}. Leave them out with where=."
-        )
+        now = selection.keeping(None, scope=densities)
+    # A scorer refuses scores that are not finite.
+    choice = read(now, scores, within=within, weights=weights, finite=True)
+    return chosen_masks(choice, generator)

@@ -13,6 +13,8 @@ from secateurs.certificates.certify import Rounding, certify
 from secateurs.errors import ArgumentError
 from secateurs.graph.replay import COMPARED
 from secateurs.masks import apply_, select
+from secateurs.masks import sparsity as sparsity_of
+from secateurs.masks.budget import AmountFields
 from secateurs.parameters import Where
 from secateurs.scores import score as score_of
 from secateurs.scores.task import ScoreFields
@@ -103,22 +105,15 @@ def prune_to_bound_(
     tried: dict[float, float] = {}
 
     def attempt(sparsity: float, restarts: int = 0) -> tuple[dict[str, Tensor], Certificate]:
-        # floor=0: the bound alone says what may go, a whole tensor as well. The bisection begins
-        # with everything, which has to be asked for as a density.
-        kept = None if sparsity < 1 else 0.0
-        masks = select(
-            scores,
-            sparsity=sparsity if kept is None else None,
-            density=kept,
-            scope=scope,
-            pattern=pattern,
-            floor=0,
-        )
+        # The bisection begins with everything, which has to be asked for as a density.
+        amount: AmountFields = {"sparsity": sparsity} if sparsity < 1 else {"density": 0.0}
+        # floor=0: the bound alone says what may go, a whole tensor as well.
+        masks = select(scores, scope=scope, pattern=pattern, floor=0, **amount)
         other = copy.deepcopy(model)
         COMPARED.share(other, model)
         apply_(other, masks)
         cert = certify(model, other, **certifying, restarts=restarts, generator=generator)
-        tried[_sparsity(masks)] = cert.bound
+        tried[sparsity_of(masks).sparsity] = cert.bound
         return masks, cert
 
     holds = _bisect(lambda s: attempt(s)[1].bound <= bound, tolerance)
@@ -128,7 +123,7 @@ def prune_to_bound_(
     if holds:
         apply_(model, masks)
     return PrunedToBound(
-        sparsity=_sparsity(masks),
+        sparsity=sparsity_of(masks).sparsity,
         masks=masks,
         certificate=cert,
         tried=tuple(sorted(tried.items())),
@@ -145,11 +140,6 @@ def _bisect(allowed: Callable[[float], bool], tolerance: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if allowed(middle) else (low, middle)
     return low
-
-
-def _sparsity(masks: dict[str, Tensor]) -> float:
-    total = sum(mask.numel() for mask in masks.values())
-    return 1 - sum(int(mask.sum()) for mask in masks.values()) / total
 
 
 def _check(bound: float, tolerance: float, box: Any, radius: float | None) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secateurs.errors import ArgumentError, UnknownNameError
-from secateurs.prune.fields import SCHEDULES, counts, counts_at, counts_by_share
+from secateurs.prune.rounds import SCHEDULES, counts, counts_at, counts_by_share
 
 
 @st.composite

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from secateurs.masks import compiled, select
+from secateurs.masks import select, topk
 from secateurs.prune import pruning
 from secateurs.scores import Scorer, cut
 from secateurs.scores.rules import product
 
-KERNELS = (compiled, cut, product)
+KERNELS = (topk, cut, product)
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,10 @@ from compilers import need
 from masks.grid import equal
 from secateurs import native
 from secateurs.errors import ArgumentError
-from secateurs.masks import compiled, select
-from secateurs.masks.compiled import Kernel, count_true
-from secateurs.masks.topk import largest, streamed_
+from secateurs.masks import select, topk
+from secateurs.masks.topk import CompiledSelection, count_true, largest, streamed_
 
-KERNEL = compiled.kernel()  # built once per machine and kept
+KERNEL = topk.kernel()  # built once per machine and kept
 DTYPES = (torch.float32, torch.float64)
 TINY = 5e-324
 
@@ -26,7 +25,7 @@ TINY = 5e-324
 @pytest.fixture(autouse=True)
 def compiled_everywhere(monkeypatch):
     need(KERNEL)
-    monkeypatch.setattr(compiled, "FEWEST", 0)
+    monkeypatch.setattr(topk, "FEWEST", 0)
 
 
 def streamed(scores, count, *, within=None, absolute=False):
@@ -177,12 +176,12 @@ def test_a_rank_beyond_the_entries_and_nan_are_declined():
 
 def test_what_the_kernel_takes():
     score, mask = torch.zeros(4, 6), torch.zeros(4, 6, dtype=torch.bool)
-    assert Kernel.takes({"a": score, "b": score}, {"b": mask})
-    assert not Kernel.takes({"a": score, "b": score.double()}, {})
-    assert not Kernel.takes({"a": score.half()}, {})
-    assert not Kernel.takes({"a": score.t()}, {})
-    assert not Kernel.takes({"a": score}, {"a": mask.t().contiguous().t()})
-    assert not Kernel.takes({"a": score}, {"a": mask.int()})
+    assert CompiledSelection.takes({"a": score, "b": score}, {"b": mask})
+    assert not CompiledSelection.takes({"a": score, "b": score.double()}, {})
+    assert not CompiledSelection.takes({"a": score.half()}, {})
+    assert not CompiledSelection.takes({"a": score.t()}, {})
+    assert not CompiledSelection.takes({"a": score}, {"a": mask.t().contiguous().t()})
+    assert not CompiledSelection.takes({"a": score}, {"a": mask.int()})
 
 
 @pytest.mark.parametrize(
@@ -201,8 +200,8 @@ def test_small_models_compile_nothing(monkeypatch):
     def forbidden():
         raise AssertionError("compiled for a small model")
 
-    monkeypatch.setattr(compiled, "FEWEST", 1 << 18)
-    monkeypatch.setattr(compiled, "kernel", forbidden)
+    monkeypatch.setattr(topk, "FEWEST", 1 << 18)
+    monkeypatch.setattr(topk, "kernel", forbidden)
     assert int(select({"a": torch.rand(100)}, density=0.3)["a"].sum()) == 30
 
 
@@ -211,10 +210,10 @@ def test_without_a_compiler_the_masks_are_the_same(monkeypatch, caplog):
     expected = select(scores, density=0.3)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
-    compiled.kernel.cache_clear()
+    topk.kernel.cache_clear()
     with caplog.at_level(logging.WARNING, logger="secateurs.masks"):
         found = [select(scores, density=0.3) for _ in range(2)]
-    compiled.kernel.cache_clear()
+    topk.kernel.cache_clear()
     assert equal(found[0], expected) and equal(found[1], expected)
     assert [r.getMessage() for r in caplog.records] == [
         "no compiled selection, masks are selected by the pure-torch path: no C++ compiler found"
@@ -224,9 +223,9 @@ def test_without_a_compiler_the_masks_are_the_same(monkeypatch, caplog):
 
 def test_it_can_be_switched_off(monkeypatch):
     monkeypatch.setenv("SECATEURS_NATIVE", "0")
-    compiled.kernel.cache_clear()
-    assert compiled.kernel() is None
-    compiled.kernel.cache_clear()
+    topk.kernel.cache_clear()
+    assert topk.kernel() is None
+    topk.kernel.cache_clear()
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4097, 300_001])
@@ -237,15 +236,15 @@ def test_counting(size):
 
 
 def test_a_wrong_binary_is_refused(monkeypatch):
-    monkeypatch.setattr(Kernel, "largest_", lambda *_, **__: True)
+    monkeypatch.setattr(CompiledSelection, "largest_", lambda *_, **__: True)
     with pytest.raises(RuntimeError, match="disagrees with the reference"):
-        compiled._made(compiled.ctypes.CDLL(str(compiled.native.build(compiled.SOURCE))))
+        topk._made(topk.ctypes.CDLL(str(topk.native.build(topk.SOURCE))))
 
 
 def test_a_build_for_any_processor_chooses_the_same(monkeypatch, tmp_path):
     """Without the vector instructions of this machine the flags are found by plain loops."""
     monkeypatch.setattr(native, "_ATTEMPTS", (("-fopenmp",), ()))
-    plain = Kernel(ctypes.CDLL(str(native.build(compiled.SOURCE, tmp_path))))
+    plain = CompiledSelection(ctypes.CDLL(str(native.build(topk.SOURCE, tmp_path))))
     for kind in KINDS:
         for dtype in DTYPES:
             scores = grid(kind, dtype)

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from secateurs.errors import ArgumentError, SecateursError
-from secateurs.masks import select
-from secateurs.masks.budget import Amount
-from secateurs.masks.question import Selection
+from secateurs.errors import ArgumentError, SecateursError, UnknownNameError
+from secateurs.masks import select, sketch
+from secateurs.masks.budget import Amount, Selection
 from secateurs.prune import Recipe
 
 WRONG = {
@@ -49,14 +48,26 @@ def test_work_is_an_amount_that_says_no_density(work):
         _ = Amount(**{work: 2}).fraction
 
 
-def test_every_problem_of_a_selection_is_found():
-    selection = Selection(scope="glbal", how="tpk", floor=-1)
-    wrong = 0
-    for check in selection.checks():
-        try:
-            check()
-        except SecateursError:
-            wrong += 1
-    assert wrong == 4  # and no amount
+def test_a_selection_tells_its_first_problem_and_a_recipe_all_of_them():
+    wrong = {"scope": "glbal", "how": "tpk", "floor": -1}
     with pytest.raises(ArgumentError, match="how much to keep is missing"):
-        selection.check()
+        Selection(**wrong)
+    with pytest.raises(ArgumentError, match="cannot be read, 4 problems: .*missing"):
+        Recipe(**wrong)
+
+
+@pytest.mark.parametrize("ask", [select, sketch])
+def test_a_keyword_that_no_selection_has_is_refused_with_the_nearest(ask):
+    for name, near in {"sparsty": "sparsity", "withn": "within", "macs": None}.items():
+        with pytest.raises(UnknownNameError, match=f"no keyword of {ask.__name__} '{name}'") as no:
+            ask({"w": torch.rand(4)}, **{name: 0.5})
+        assert near is None or f"Did you mean '{near}'" in str(no.value)
+
+
+def test_another_amount_takes_the_place_of_the_one_before():
+    recipe = Recipe(score="synflow", compression=8, scope="layer", floor=0)
+    less = recipe.keeping(0.5)
+    assert less.stated == {"density": 0.5} and less.score == "synflow" and less.floor == 0
+    assert less.scope == "layer" and recipe.compression == 8
+    by_name = recipe.keeping(None, scope={"w": 0.25})
+    assert by_name.stated == {} and by_name.scope == {"w": 0.25}
