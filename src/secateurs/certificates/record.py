@@ -65,8 +65,13 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def bytes_of(value: Tensor, dtype: torch.dtype) -> bytes:
     """Little-endian bytes, the same on every machine."""
+    return _little_endian(value, dtype).tobytes()
+
+
+def _little_endian(value: Tensor, dtype: torch.dtype) -> numpy.ndarray[Any, Any]:
+    """Contiguous; the tensor's own memory where that is so already."""
     array = numpy.ascontiguousarray(value.detach().cpu().to(dtype).numpy())
-    return array.astype(array.dtype.newbyteorder("<")).tobytes()
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
 FORMAT = "secateurs certificate 1"
@@ -113,7 +118,9 @@ def _content_hash(value: Tensor) -> str:
         value = short if torch.equal(short.double(), value) else value
     else:
         value = value.float()
-    return hashlib.sha256(bytes_of(value, value.dtype)).hexdigest()
+    return hashlib.sha256(
+        _little_endian(value, value.dtype).reshape(-1).view(numpy.uint8)
+    ).hexdigest()
 
 
 def networks_of(problem: Problem) -> dict[str, Any]:

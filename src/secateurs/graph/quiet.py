@@ -57,13 +57,20 @@ def _silent() -> Iterator[None]:
             if isinstance(logger, logging.Logger) and logger.level:
                 loggers.append(logger)
     before = [(logger, logger.level) for logger in dict.fromkeys(loggers)]
-    for logger, _ in before:
-        logger.setLevel(logging.CRITICAL + 1)
+    _set_levels([(logger, logging.CRITICAL + 1) for logger, _ in before])
     try:
         yield
     finally:
-        for logger, level in before:
-            logger.setLevel(level)
+        _set_levels(before)
+
+
+def _set_levels(levels: list[tuple[logging.Logger, int]]) -> None:
+    """`setLevel` of each, which empties the cache of every logger there is: 0.1 ms, but for the
+    last one."""
+    for logger, level in levels[:-1]:
+        logger.level = level
+    for logger, level in levels[-1:]:
+        logger.setLevel(level)
 
 
 class _Sieve:

@@ -164,12 +164,18 @@ def program_key(exported: Exported, model: nn.Module, call: Call, output: str | 
 _NAMED: dict[int, Rule] = {}
 """Every rule that a key names lives on: else its identity could be given to another rule."""
 
+_TABLE: tuple[tuple[tuple[Any, Rule], ...], str] = ((), "[]")
+"""The rules as they were last, and their text: it takes a tenth of a replay to write."""
+
 
 def rules() -> str:
     """Which rule reads which operator, now: other rules read the same program differently."""
-    found = [(str(key), LOWERINGS[key]) for key in LOWERINGS]
-    _NAMED.update((id(rule), rule) for _, rule in found)
-    return str([(key, id(rule)) for key, rule in found])
+    global _TABLE
+    table = tuple((key, LOWERINGS[key]) for key in LOWERINGS)
+    if table != _TABLE[0]:
+        _NAMED.update((id(rule), rule) for _, rule in table)
+        _TABLE = table, str([(str(key), id(rule)) for key, rule in table])
+    return _TABLE[1]
 
 
 def integers(model: nn.Module) -> list[tuple[str, Tensor]]:
