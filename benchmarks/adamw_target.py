@@ -71,7 +71,7 @@ def magnitude(model, rate, seed):
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     when = {"start": int(0.2 * STEPS), "end": int(0.7 * STEPS), "every": 20}
     recipe = sc.Recipe(sparsity=TARGET)
-    gradual = sc.prune.Gradual(model, recipe, optimizer, **when)
+    gradual = sc.prune.GradualPruning(model, recipe, optimizer, **when)
     return (
         optimizer,
         gradual.step,

@@ -266,11 +266,11 @@ MISTAKES = {
         "the example is a int",
     ),
     "a seed to rescale": (
-        lambda: sc.rescale_random_(net(), X, generator=0),
+        lambda: sc.channels.rescale_random_(net(), X, generator=0),
         "generator=0 is a int",
     ),
     "factors to rescale": (
-        lambda: sc.rescale_random_(net(), X, factors=(0,)),
+        lambda: sc.channels.rescale_random_(net(), X, factors=(0,)),
         r"factors = \[0\]: give positive",
     ),
     # Built networks, data, steps.

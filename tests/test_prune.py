@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from secateurs.optim import hold
-from secateurs.prune import Gradual, Recipe, prune_
+from secateurs.prune import GradualPruning, Recipe, prune_
 
 transformers = pytest.importorskip("transformers")
 
@@ -107,7 +107,7 @@ def test_gradually_while_compiled():
     model = vit()
     compiled = torch.compile(model, backend="eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    gradual = Gradual(model, Recipe(sparsity=0.8), optimizer, start=0, end=4, every=2)
+    gradual = GradualPruning(model, Recipe(sparsity=0.8), optimizer, start=0, end=4, every=2)
     for _ in range(6):
         train(model, compiled, optimizer, steps=1)
         gradual.step()

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from inspect import signature
+from operator import attrgetter
 from pathlib import Path
 from typing import Unpack, get_origin
 
@@ -38,7 +39,7 @@ MISSPELT = {
     "prune_blocks_": 'sc.prune_blocks_(model, "wanda", batch=x, sparsty=0.5)',
     "prune_file": 'sc.prune_file("a", "b", sparsty=0.5)',
     "prune_to_bound_": "sc.prune_to_bound_(model, x, bound=1.0, efort=1e9)",
-    "check_invariance": 'sc.check_invariance(model, "magnitude", x, bach=x)',
+    "prune.check_invariance": 'sc.prune.check_invariance(model, "magnitude", x, bach=x)',
     "certify": "sc.certify(model, model, around=x, radius=0.1, restart=1)",
 }
 
@@ -62,7 +63,7 @@ def checked(tmp_path, text):
 def test_further_keywords_are_named(name):
     keywords = [
         parameter
-        for parameter in signature(getattr(secateurs, name)).parameters.values()
+        for parameter in signature(attrgetter(name)(secateurs)).parameters.values()
         if parameter.kind is parameter.VAR_KEYWORD
     ]
     assert get_origin(keywords[0].annotation) is Unpack

@@ -834,11 +834,11 @@ def imp(**options: Any) -> Any:
 
 
 def gradual() -> Any:
-    from secateurs.prune import Gradual
+    from secateurs.prune import GradualPruning
 
     model = pupil("mlp-norm")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    steps = Gradual(model, sc.Recipe(sparsity=0.8), optimizer, start=2, end=12, every=3)
+    steps = GradualPruning(model, sc.Recipe(sparsity=0.8), optimizer, start=2, end=12, every=3)
     done = []
     for step in range(15):
         learn(model, optimizer, 1, start=step)

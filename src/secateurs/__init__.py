@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         train,
     )
     from secateurs.certificates import certify
-    from secateurs.channels import compact, normalize_, rescale_random_
+    from secateurs.channels import compact, normalize_
     from secateurs.channels.macs import macs
     from secateurs.diagnosis import measure_pruning
     from secateurs.diagnosis.diagnose import diagnose
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from secateurs.optim import hold
     from secateurs.paths import (
         generalization_bounds,
-        lifting,
         lipschitz_bounds,
         liveness,
         log2_path_norm,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     )
     from secateurs.prune import (
         Recipe,
-        check_invariance,
         imp_,
         prune_,
         prune_blocks_,
@@ -78,7 +76,6 @@ __all__ = [
     "certificates",
     "certify",
     "channels",
-    "check_invariance",
     "compact",
     "compat",
     "data",
@@ -90,7 +87,6 @@ __all__ = [
     "hold",
     "imp_",
     "latency_table",
-    "lifting",
     "lipschitz_bounds",
     "liveness",
     "load_masks",
@@ -115,7 +111,6 @@ __all__ = [
     "prune_file",
     "prune_to_bound_",
     "read_sparse",
-    "rescale_random_",
     "save_masks",
     "save_sparse",
     "score",

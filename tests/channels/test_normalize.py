@@ -28,7 +28,7 @@ class Stages(nn.Module):
 
 def test_a_tied_channel_is_normalised_where_it_begins_and_cannot_be_later(generator):
     model, x = Stages().double(), torch.ones(1, 2, dtype=torch.float64)
-    before, phi = model(x).detach(), sc.lifting(model, x).phi
+    before, phi = model(x).detach(), sc.paths.lifting(model, x).phi
     found = sc.normalize_(model, x)
     # a, c, e have scales of their own; stem and short + d are where the tied channels begin.
     assert found.channels == 3 + 2 + 2 + 2 + 3
@@ -37,13 +37,13 @@ def test_a_tied_channel_is_normalised_where_it_begins_and_cannot_be_later(genera
         norm = into(*(getattr(model, name) for name in names))
         torch.testing.assert_close(norm, torch.ones_like(norm))
     torch.testing.assert_close(model(x).detach(), before)
-    torch.testing.assert_close(sc.lifting(model, x).phi, phi)
+    torch.testing.assert_close(sc.paths.lifting(model, x).phi, phi)
     # The neurons behind b and f have an edge of weight 1 beside those of b and f. A rescaling of
     # the whole network leaves that edge alone: their norms stay above 1 whatever the scales are.
     for _ in range(5):
         assert float((1 + into(model.b)).min()) > 1
         assert float((1 + into(model.f)).min()) > 1
-        sc.rescale_random_(model, x, factors=(0.5, 3.0, 1e-3), generator=generator)
+        sc.channels.rescale_random_(model, x, factors=(0.5, 3.0, 1e-3), generator=generator)
         torch.testing.assert_close(model(x).detach(), before)
         ours = coupling(sc.capture(model, x))
         skips = [u for u in ours.weights if u.name in ("b.weight", "f.weight")]

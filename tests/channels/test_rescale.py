@@ -35,7 +35,7 @@ def test_function_and_norm_stay_and_costs_are_equal(name, generator):
         sc.log2_path_norm(model, graph),
         {n: p.clone() for n, p in model.named_parameters()},
     )
-    done = sc.rescale_random_(
+    done = sc.channels.rescale_random_(
         model, graph, factors=[2.0**k for k in range(-10, 11)], generator=generator
     )
     assert done.channels > 0 and done.changed
@@ -51,7 +51,7 @@ def test_function_and_norm_stay_and_costs_are_equal(name, generator):
 def test_a_weight_that_is_also_used_transposed_keeps_its_values(generator):
     model, inputs = build("tied")
     before = outputs(model, inputs)
-    done = sc.rescale_random_(model, inputs, generator=generator)
+    done = sc.channels.rescale_random_(model, inputs, generator=generator)
     assert done.channels == 0 and done.changed == ()
     assert torch.equal(outputs(model, inputs), before)
 
@@ -60,16 +60,16 @@ def test_in_float32(generator):
     model, (x,) = build("unet-nearest")
     model, x = model.float(), x.float()
     before = model(x).detach()
-    sc.rescale_random_(model, x, generator=generator)
+    sc.channels.rescale_random_(model, x, generator=generator)
     assert float((model(x) - before).abs().max()) <= 1e-6 * float(before.abs().max())
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_every_path_keeps_its_product(name, generator):
     model, x = tiny(name)
-    before = sc.lifting(model, x)
-    sc.rescale_random_(model, x, factors=(0.25, 2.0, 8.0), generator=generator)
-    after = sc.lifting(model, x)
+    before = sc.paths.lifting(model, x)
+    sc.channels.rescale_random_(model, x, factors=(0.25, 2.0, 8.0), generator=generator)
+    after = sc.paths.lifting(model, x)
     assert torch.allclose(before.phi, after.phi, rtol=1e-12) and torch.equal(
         before.active, after.active
     )
@@ -80,7 +80,7 @@ def test_a_layer_that_standardises_its_weight_is_left_alone(generator):
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), normed, nn.ReLU(), nn.Linear(4, 2)).double()
     x = torch.randn(3, 3, dtype=torch.float64)
     before = model(x).detach()
-    assert sc.rescale_random_(model, x, generator=generator).channels == 0
+    assert sc.channels.rescale_random_(model, x, generator=generator).channels == 0
     assert torch.equal(model(x), before)
 
 
@@ -88,7 +88,7 @@ def test_the_same_generator_gives_the_same_weights():
     one, two = (build("unet-nearest")[0] for _ in range(2))
     two.load_state_dict(one.state_dict())
     for model in (one, two):
-        sc.rescale_random_(
+        sc.channels.rescale_random_(
             model,
             torch.zeros(1, 1, 18, 23),
             generator=torch.Generator().manual_seed(7),
@@ -99,7 +99,7 @@ def test_the_same_generator_gives_the_same_weights():
 @pytest.mark.parametrize("factors", [(), (0,), (-1, 2), (float("nan"),), (float("inf"),)])
 def test_bad_factors(factors):
     with pytest.raises(ArgumentError, match="positive finite factors"):
-        sc.rescale_random_(nn.Linear(2, 2), torch.zeros(1, 2), factors=factors)
+        sc.channels.rescale_random_(nn.Linear(2, 2), torch.zeros(1, 2), factors=factors)
 
 
 def test_normalisation_of_a_plain_net():
@@ -109,7 +109,7 @@ def test_normalisation_of_a_plain_net():
     model[0].weight.data[2] = 0
     model[0].bias.data[2] = 0
     x = torch.randn(4, 3, dtype=torch.float64)
-    before, phi = model(x).detach(), sc.lifting(model, x).phi
+    before, phi = model(x).detach(), sc.paths.lifting(model, x).phi
     done = sc.normalize_(model, x)
     assert done.channels == 9 and done.left == 2
     for layer in (model[0], model[2]):
@@ -117,7 +117,7 @@ def test_normalisation_of_a_plain_net():
         assert all(n == pytest.approx(1, rel=1e-12) or n == 0 for n in norms.tolist())
     assert not model[2].weight[:, 2].any() and float(model[0].weight[2].abs().sum()) == 0
     assert torch.allclose(model(x), before, rtol=1e-12) and torch.allclose(
-        sc.lifting(model, x).phi, phi, rtol=1e-12
+        sc.paths.lifting(model, x).phi, phi, rtol=1e-12
     )
 
 

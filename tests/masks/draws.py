@@ -4,7 +4,7 @@ import torch
 from scipy.stats import binom
 from torch import Tensor
 
-from secateurs.masks.draw import Rows
+from secateurs.masks.draw import ScoreRows
 
 ROWS = 200_000
 SCORES = {
@@ -25,7 +25,7 @@ def many(draw, values: list[float], count: int, *, rows: int = ROWS, weighted: b
     """The same draw, independently in each row."""
     score = torch.tensor(values, dtype=torch.float64).expand(rows, -1).contiguous()
     counts = torch.full((rows,), count)
-    return draw(Rows(score, counts, weighted=weighted, generator=generator()))
+    return draw(ScoreRows(score, counts, weighted=weighted, generator=generator()))
 
 
 def assert_frequencies(hits: Tensor, probabilities: list[float]) -> None:

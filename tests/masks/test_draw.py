@@ -12,7 +12,7 @@ import torch
 
 from masks.draws import ROWS, SCORES, assert_frequencies, generator, many
 from secateurs.masks.draw import (
-    Rows,
+    ScoreRows,
     _keys,
     priority,
     race,
@@ -145,9 +145,9 @@ def test_only_what_is_allowed_is_drawn(name):
     score = torch.tensor([[9.0, 1.0, 0.0, 5.0]]).expand(1000, -1).contiguous()
     allowed = torch.tensor([[False, True, True, False]]).expand(1000, -1).contiguous()
     twos = torch.full((1000,), 2)
-    drawn = DRAWS[name](Rows(score, twos, allowed, generator=generator()))
+    drawn = DRAWS[name](ScoreRows(score, twos, allowed, generator=generator()))
     assert not drawn.mask[:, [0, 3]].any()
-    one = DRAWS[name](Rows(score[:1], twos[:1], allowed[:1], generator=generator()))
+    one = DRAWS[name](ScoreRows(score[:1], twos[:1], allowed[:1], generator=generator()))
     assert not one.mask[:, [0, 3]].any()
     if name != "replacement":
         assert bool(drawn.mask[:, [1, 2]].all()) and bool(one.mask[:, [1, 2]].all())
@@ -169,5 +169,5 @@ def test_a_million_units_in_exact_number(count):
     parts, bits = inclusion(score, torch.tensor([count]), torch.ones_like(score, dtype=torch.bool))
     assert int(parts.sum()) == count << bits and int(parts.max()) <= 1 << bits
     for name in ("race", "systematic"):
-        rows = Rows(score, torch.tensor([count]), generator=generator())
+        rows = ScoreRows(score, torch.tensor([count]), generator=generator())
         assert int(DRAWS[name](rows).mask.sum()) == count

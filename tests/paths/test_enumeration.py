@@ -16,7 +16,7 @@ from secateurs.errors import ArgumentError
 def test_the_realisation_is_phi_times_activations(name, seed):
     torch.manual_seed(seed)
     model, x = tiny(name)
-    found = sc.lifting(model, x)
+    found = sc.paths.lifting(model, x)
     truth = model(x).detach().flatten()
     assert torch.allclose(
         found.realisation(), truth, rtol=0, atol=1e-12 * float(truth.abs().max() + 1)
@@ -27,7 +27,7 @@ def test_the_realisation_is_phi_times_activations(name, seed):
 @pytest.mark.parametrize("name", TINY)
 def test_norms_of_the_forward_pass_are_norms_of_the_lifting(name, q):
     model, x = tiny(name)
-    phi = sc.lifting(model, x)
+    phi = sc.paths.lifting(model, x)
     norm = sc.path_norm(model, x, q=q, split=True)
     assert float(norm) == pytest.approx(phi.norm(q), rel=1e-12)
     from_input = phi.starts >= 0
@@ -47,7 +47,7 @@ def test_norms_of_the_forward_pass_are_norms_of_the_lifting(name, q):
 @pytest.mark.parametrize("name", TINY)
 def test_exact_rational_arithmetic_agrees(name):
     model, x = tiny(name)
-    exact = sc.lifting(model, x).exact_norm()
+    exact = sc.paths.lifting(model, x).exact_norm()
     assert isinstance(exact, Fraction)
     assert abs(Fraction(float(sc.path_norm(model, x))) - exact) <= exact * Fraction(1, 10**14)
 
@@ -59,7 +59,7 @@ def test_a_hand_made_net():
         torch.tensor([[2.0, -1.0]]),
         torch.tensor([0.5]),
     )
-    found = sc.lifting(model.double(), torch.tensor([[1.0, 1.0]]))
+    found = sc.paths.lifting(model.double(), torch.tensor([[1.0, 1.0]]))
     assert sorted(found.phi.tolist()) == [-4.0, -3.0, 0.0, 0.5, 2.0]
     assert found.exact_norm() == Fraction(19, 2) and found.norm() == 9.5
     assert found.activations.shape == (5, 3)
@@ -68,7 +68,7 @@ def test_a_hand_made_net():
 
 def test_ties_in_a_pool_activate_the_first_only():
     model = nn.MaxPool1d(2)
-    found = sc.lifting(model, torch.ones(1, 1, 2))
+    found = sc.paths.lifting(model, torch.ones(1, 1, 2))
     assert found.active.tolist() == [
         True,
         False,
@@ -78,4 +78,4 @@ def test_ties_in_a_pool_activate_the_first_only():
 def test_too_many_paths_are_refused():
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(8)])
     with pytest.raises(ArgumentError, match="tiny networks"):
-        sc.lifting(model, torch.ones(1, 8))
+        sc.paths.lifting(model, torch.ones(1, 8))

@@ -188,7 +188,7 @@ def test_theorem_e1_takes_the_path_that_moves_most():
     """The direct output has no hidden neuron that moves; the other one's decides."""
     a, b = TwoDepths([1.0, 0.0]), TwoDepths([0.0, 1.0])
     x = torch.ones(1, 2, dtype=torch.float64)
-    moved = float((sc.lifting(a, x).phi - sc.lifting(b, x).phi).abs().sum())
+    moved = float((sc.paths.lifting(a, x).phi - sc.paths.lifting(b, x).phi).abs().sum())
     assert moved == 2.0
     assert sc.lipschitz_bounds(a, b, x)["theorem E.1"].value >= moved
 

@@ -14,7 +14,7 @@ from secateurs.errors import StructureMismatch
 
 
 def truth(a, b, x, part=slice(None)) -> float:
-    left, right = sc.lifting(a, x), sc.lifting(b, x)
+    left, right = sc.paths.lifting(a, x), sc.paths.lifting(b, x)
     return float((left.phi - right.phi).abs().sum())
 
 
@@ -90,7 +90,7 @@ def test_opposite_signs_have_equal_liftings_and_different_functions():
         nets.append(net)
     x = torch.ones(1, 1, dtype=torch.float64)
     metric = sc.path_metric(*nets, x)
-    assert torch.equal(sc.lifting(nets[0], x).phi, sc.lifting(nets[1], x).phi)
+    assert torch.equal(sc.paths.lifting(nets[0], x).phi, sc.paths.lifting(nets[1], x).phi)
     assert not metric.same_sign and not metric.exact and float(metric) >= 0
     assert float(nets[0](x) - nets[1](x)) == 1.0
 

@@ -7,7 +7,7 @@ from torch import nn
 from secateurs import Recipe, prune_, select
 from secateurs.errors import ArgumentError, PatternError
 from secateurs.masks import SELECTIONS
-from secateurs.prune import Gradual
+from secateurs.prune import GradualPruning
 
 
 class Reader(nn.Module):
@@ -160,4 +160,4 @@ def test_gradual_pruning_does_not_take_the_wrong_axis():
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     recipe = Recipe(sparsity=0.5, pattern="filter")
     with pytest.raises(PatternError, match="'weight' are not kept as"):
-        Gradual(layer, recipe, optimizer, start=0, end=4, every=2)
+        GradualPruning(layer, recipe, optimizer, start=0, end=4, every=2)

@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from secateurs.errors import ArgumentError, MaskError, ParameterError, SecateursError
-from secateurs.prune import Gradual, Recipe
+from secateurs.prune import GradualPruning, Recipe
 from secateurs.prune.rounds import counts_at
 
 
@@ -25,7 +25,7 @@ def train(model, optimizer, x):
 
 def test_cubic_sparsity_and_zeros_held_between_the_cuts():
     model, optimizer = make()
-    gradual = Gradual(model, Recipe(sparsity=0.9), optimizer, start=10, end=50, every=8)
+    gradual = GradualPruning(model, Recipe(sparsity=0.9), optimizer, start=10, end=50, every=8)
     sizes, done = [], {}
     for iteration in range(1, 61):
         train(model, optimizer, torch.randn(8, 5))
@@ -60,7 +60,7 @@ def test_other_schedules_scopes_and_a_period_that_does_not_divide(schedule, scop
         pattern="unstructured",
     )
     x = torch.randn(8, 5)
-    gradual = Gradual(
+    gradual = GradualPruning(
         model,
         recipe,
         optimizer,
@@ -82,7 +82,7 @@ def test_followed_average_and_within():
     model, optimizer = make()
     within = {"0.weight": torch.rand(20, 5) < 0.5}
     recipe = Recipe(score="random", sparsity=0.9)
-    gradual = Gradual(
+    gradual = GradualPruning(
         model,
         recipe,
         optimizer,
@@ -107,7 +107,7 @@ def test_followed_average_and_within():
 
 def test_an_error_in_step_changes_nothing_and_the_step_can_be_repeated():
     model, optimizer = make()
-    gradual = Gradual(model, Recipe(sparsity=0.9), optimizer, start=0, end=4, every=2)
+    gradual = GradualPruning(model, Recipe(sparsity=0.9), optimizer, start=0, end=4, every=2)
     train(model, optimizer, torch.randn(8, 5))
     gradual.step()
     with torch.no_grad():
@@ -125,7 +125,7 @@ def test_an_error_in_step_changes_nothing_and_the_step_can_be_repeated():
 def test_checkpoint_and_resume():
     model, optimizer = make()
     recipe = Recipe(sparsity=0.9)
-    gradual = Gradual(model, recipe, optimizer, start=0, end=8, every=2)
+    gradual = GradualPruning(model, recipe, optimizer, start=0, end=8, every=2)
     for _ in range(5):
         train(model, optimizer, torch.ones(8, 5))
         gradual.step()
@@ -133,7 +133,7 @@ def test_checkpoint_and_resume():
     other, other_optimizer = make(seed=1)
     other.load_state_dict(saved[0])
     other_optimizer.load_state_dict(saved[1])
-    resumed = Gradual(other, recipe, other_optimizer, start=0, end=8, every=2)
+    resumed = GradualPruning(other, recipe, other_optimizer, start=0, end=8, every=2)
     resumed.load_state_dict(saved[2])
     for m, o, g in ((model, optimizer, gradual), (other, other_optimizer, resumed)):
         for _ in range(5):
@@ -191,6 +191,6 @@ def test_refusals_before_anything_is_held(change, error, message):
     if options["optimizer"] == "half":
         options["optimizer"] = optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
     with pytest.raises(error, match=message):
-        Gradual(model, **options)
+        GradualPruning(model, **options)
     assert not optimizer._optimizer_step_post_hooks
     assert issubclass(error, SecateursError)

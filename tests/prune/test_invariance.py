@@ -16,10 +16,12 @@ def small() -> tuple[nn.Module, torch.Tensor]:
 def test_path_masks_are_identical_and_magnitude_masks_are_not(scope, generator):
     model, x = small()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    path = sc.check_invariance(model, "path", x, sparsity=0.6, scope=scope, generator=generator)
+    path = sc.prune.check_invariance(
+        model, "path", x, sparsity=0.6, scope=scope, generator=generator
+    )
     assert path.identical and path.overlap == 1 and set(path.per_parameter.values()) == {1.0}
     assert path.function_gap < 1e-6 and path.channels == 8 + 16 + 8 + 16
-    magnitude = sc.check_invariance(
+    magnitude = sc.prune.check_invariance(
         model, "magnitude", x, sparsity=0.6, scope=scope, generator=generator
     )
     assert (
@@ -32,5 +34,5 @@ def test_path_masks_are_identical_and_magnitude_masks_are_not(scope, generator):
 
 def test_factors_of_one_change_nothing():
     model, x = small()
-    same = sc.check_invariance(model, "magnitude", x, factors=(1.0,))
+    same = sc.prune.check_invariance(model, "magnitude", x, factors=(1.0,))
     assert same.identical and same.function_gap == 0

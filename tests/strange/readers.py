@@ -36,7 +36,7 @@ def _saved(model: nn.Module, x: torch.Tensor) -> object:
 
 def _invariant(model: nn.Module, x: torch.Tensor) -> object:
     g = torch.Generator().manual_seed(0)
-    return sc.check_invariance(model, "magnitude", x, generator=g)
+    return sc.prune.check_invariance(model, "magnitude", x, generator=g)
 
 
 READERS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
@@ -45,7 +45,7 @@ READERS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
     "path_norm_penalty": sc.path_norm_penalty,
     "path_costs": sc.path_costs,
     "path_metric": lambda m, x: sc.path_metric(m, m, x),
-    "lifting": sc.lifting,
+    "lifting": sc.paths.lifting,
     "liveness": sc.liveness,
     "lipschitz_bounds": lambda m, x: sc.lipschitz_bounds(m, m, x),
     "score by magnitude": lambda m, x: sc.score(m, "magnitude"),

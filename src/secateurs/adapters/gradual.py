@@ -13,7 +13,7 @@ from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import sparsity
 from secateurs.optim.holding import unwrapped
 from secateurs.parameters import prunable
-from secateurs.prune import Gradual, Recipe
+from secateurs.prune import GradualPruning, Recipe
 from secateurs.sharding import local, local_mask, sharded
 
 _log = logging.getLogger("secateurs.adapters")
@@ -46,7 +46,7 @@ class When:
 
 
 class Pruner:
-    """A `Gradual` that begins when the loop has its model and optimizer.
+    """A `GradualPruning` that begins when the loop has its model and optimizer.
 
     `saved` is the state to go on from, as `state` gave it: from a checkpoint, or from the end of
     the run before in this process.
@@ -54,7 +54,7 @@ class Pruner:
 
     def __init__(self, recipe: Recipe, when: When, given: Mapping[str, Any]) -> None:
         self.recipe, self.when, self.given = recipe, when, dict(given)
-        self.gradual: Gradual | None = None
+        self.gradual: GradualPruning | None = None
         self.saved: Mapping[str, Any] | None = None
         self._holds = False
 
@@ -81,7 +81,7 @@ class Pruner:
             first, last, every = saved["span"]
         # accelerate wraps the optimizer, and hooks on the wrapper would never run.
         inner = unwrapped(optimizer)
-        gradual = Gradual(
+        gradual = GradualPruning(
             model,
             self.recipe,
             inner,
@@ -257,7 +257,7 @@ def _other_weights(model: nn.Module, saved: Mapping[str, Any], recipe: Recipe) -
     return problems
 
 
-def _found(gradual: Gradual, model: nn.Module, done: int) -> dict[str, Any]:
+def _found(gradual: GradualPruning, model: nn.Module, done: int) -> dict[str, Any]:
     """The state after `done` steps where none was saved, if the weights prove it.
 
     Before the first cut nothing is lost. After it every dropped weight is zero; where exactly as

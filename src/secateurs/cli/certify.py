@@ -11,13 +11,13 @@ from secateurs.cli.commands import (
     Arch,
     Classes,
     DataName,
+    DataSource,
     Download,
     InChannels,
     Json,
     Root,
     Seed,
     Size,
-    Source,
     Which,
     nothing_in,
     say,
@@ -145,7 +145,7 @@ def certify(
     The region is a ball around each of some test inputs (--data), or around the zero input.
     """
     how = How(radius, points, method, rounding, seconds, alpha, beta, seed)
-    known = Source(data, root, download).loaded()
+    known = DataSource(data, root, download).loaded()
     which = Which(arch, in_channels, classes, size)
     certificate, inputs = proven(which, dense, sparse, known, how)
     if save is not None:

@@ -252,7 +252,7 @@ class Which:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DataSource:
     """Where data come from; nowhere, if no set is named."""
 
     name: str | None = None

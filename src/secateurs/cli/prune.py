@@ -2,10 +2,12 @@
 
 A file that says which network it is (or --arch) is pruned with that network, by any score. Any
 other safetensors file or folder is pruned as it lies, piece by piece, by scores of the weights.
+torch is imported inside the functions, so that `--help` does without it.
 """
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +15,7 @@ from secateurs.cli.commands import (
     Arch,
     Classes,
     DataName,
+    DataSource,
     Download,
     InChannels,
     Json,
@@ -20,12 +23,18 @@ from secateurs.cli.commands import (
     Root,
     Seed,
     Size,
-    Source,
     Which,
+    check_outputs,
+    nothing_in,
     say,
     show,
 )
-from secateurs.cli.prune_order import Cut, Order, Rounds
+from secateurs.errors import ArgumentError
+from secateurs.foreign import one_line
+
+if TYPE_CHECKING:
+    from secateurs.masks import SparsityReport
+    from secateurs.prune import Pruned
 
 
 def prune(
@@ -81,19 +90,122 @@ def prune(
 
     Any safetensors file, or folder of them, can be pruned by magnitude without its network.
     """
-    cut = Cut(score, sparsity, density, compression, scope, pattern, floor, where)
-    order = Order(
-        model=model,
-        out=out,
-        masks_out=masks_out,
-        cut=cut,
-        rounds=Rounds(how, rounds, schedule),
-        which=Which(arch, in_channels, classes, size),
-        source=Source(data, root, download),
-        examples=examples,
-        seed=seed,
-    )
-    from secateurs.cli.prune_work import carry_out
-
-    done = carry_out(order, quiet=json)
+    cut = {
+        "score": score,
+        "sparsity": sparsity,
+        "density": density,
+        "compression": compression,
+        "scope": scope,
+        "pattern": pattern,
+        "floor": floor,
+        # No glob is no choice: an empty list would choose nothing.
+        "where": where or None,
+    }
+    rounding = {"how": how, "rounds": rounds, "schedule": schedule}
+    which, source = Which(arch, in_channels, classes, size), DataSource(data, root, download)
+    done: Pruned | SparsityReport
+    if _has_network(model, which):
+        done = _with_network(
+            model, out, {**cut, **rounding}, which, source, examples, seed, masks_out
+        )
+    else:
+        network = {
+            "data": data,
+            **rounding,
+            "in-channels": in_channels,
+            "classes": classes,
+            "size": size,
+        }
+        usual = {"how": "topk", "rounds": 1}
+        given = [f"--{name}" for name, value in network.items() if value != usual.get(name)]
+        if given:
+            raise ArgumentError(
+                f"{model} does not say which network it is: add --arch NAME (see `secateurs"
+                f" models`), or leave out {', '.join(given)} to prune the file by its weights"
+                " alone."
+            )
+        done = _without(model, out, cut, seed, masks_out, quiet=json)
     say(done.to_json()) if json else show(done)
+
+
+def _has_network(model: Path, which: Which) -> bool:
+    """Whether the network is known, by --arch or by what the file says of itself."""
+    from secateurs.prune.shards import open_stored
+    from secateurs.ship.files import is_sparse_file
+
+    if (model.is_file() and is_sparse_file(model)) or which.arch is not None:
+        return True
+    # A pickle is refused here, with the lines that convert it, and so is what is not there.
+    return "arch" in open_stored(model).notes
+
+
+def _with_network(
+    model: Path,
+    out: Path,
+    fields: dict[str, Any],
+    which: Which,
+    source: DataSource,
+    examples: int,
+    seed: int,
+    masks_out: Path | None,
+) -> "Pruned":
+    """Prune the network of a checkpoint by any score: of training examples with cross-entropy, or
+    of an example of the right shape.
+    """
+    from torch.nn.functional import cross_entropy
+
+    from secateurs.masks import save_masks
+    from secateurs.prune import Recipe, prune_
+    from secateurs.random import generator
+    from secateurs.scores import SCORES
+    from secateurs.train import save_model
+
+    check_outputs([out, masks_out], inputs=[model])
+    # The recipe first: what it cannot mean is said before a file is read.
+    recipe = Recipe(**fields)
+    network, notes = which.opened(model)
+    known = source.loaded()
+    given: dict[str, Any]
+    if known is not None:
+        x, y = known.train_x[:examples], known.train_y[:examples]
+        given = {"batch": (x, y), "loss": cross_entropy, "example": x[:1]}
+    elif SCORES[fields["score"]].needs & {"batch", "loss"}:
+        raise ArgumentError(
+            f"the score {fields['score']!r} looks at data: add --data NAME (see `secateurs data`)."
+        )
+    else:
+        given = {"example": nothing_in(notes)}
+    pruned = prune_(network, recipe, generator=generator(seed, "prune"), **given)
+    save_model(network, out, notes=notes)
+    if masks_out is not None:
+        save_masks(pruned.masks, masks_out)
+    return pruned
+
+
+def _without(
+    model: Path,
+    out: Path,
+    fields: dict[str, Any],
+    seed: int,
+    masks_out: Path | None,
+    *,
+    quiet: bool,
+) -> "SparsityReport":
+    """Prune without the network; on a terminal the name of the tensor in work is shown."""
+    from secateurs.prune import prune_file
+
+    shown = sys.stderr.isatty() and not quiet
+    clear = "\r\x1b[2K"
+
+    def progress(name: str) -> None:
+        if shown:
+            sys.stderr.write(f"{clear}{one_line(name)}")
+            sys.stderr.flush()
+
+    try:
+        done = prune_file(model, out, seed=seed, masks_out=masks_out, progress=progress, **fields)
+        return done.report
+    finally:
+        if shown:
+            # The line is wiped, so that the table starts on a clean one.
+            sys.stderr.write(clear)

@@ -33,7 +33,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ScoreRows:
     """What is drawn from: `counts[r]` units of row r among those allowed, likelier by score."""
 
     scores: Tensor
@@ -43,7 +43,7 @@ class Rows:
     generator: torch.Generator | None = None
 
 
-Draw: TypeAlias = Callable[[Rows], Drawn]
+Draw: TypeAlias = Callable[[ScoreRows], Drawn]
 """A rule that draws the units of each row on its own."""
 
 
@@ -78,7 +78,7 @@ _LOG_ZERO = -2000.0
 """Below the log of every positive float64 by more than any variate makes up for."""
 
 
-def race(rows: Rows) -> Drawn:
+def race(rows: ScoreRows) -> Drawn:
     """Without replacement, one after another with probability ∝ score among those left, by one
     race.
 
@@ -87,20 +87,20 @@ def race(rows: Rows) -> Drawn:
     P(included | the others), which for the time τ of the first loser is 1 / (1 − exp(−s_i τ))
     (Cohen & Kaplan 2007): unbiased, while the unconditional probabilities have no closed form.
 
-    >>> race(Rows(torch.tensor([[0.1, 5.0, 0.0]]), torch.tensor([2]))).mask
+    >>> race(ScoreRows(torch.tensor([[0.1, 5.0, 0.0]]), torch.tensor([2]))).mask
     tensor([[ True,  True, False]])
     """
     return _race(rows, _exponential, _race_weight)
 
 
-def priority(rows: Rows) -> Drawn:
+def priority(rows: ScoreRows) -> Drawn:
     """Priority sampling: the largest s_i / u_i with u_i uniform, weights max(1, τ / s_i), τ the
     first loser's.
 
     Unbiased, with almost the least possible variance of sums of scores for the count (Duffield,
     Lund & Thorup 2007).
 
-    >>> rows = Rows(torch.tensor([[0.0, 5.0, 0.0]]), torch.tensor([1]), weighted=True)
+    >>> rows = ScoreRows(torch.tensor([[0.0, 5.0, 0.0]]), torch.tensor([1]), weighted=True)
     >>> priority(rows).weights
     tensor([[0., 1., 0.]], dtype=torch.float64)
     """
@@ -108,7 +108,7 @@ def priority(rows: Rows) -> Drawn:
 
 
 def _race(
-    rows: Rows,
+    rows: ScoreRows,
     variate: Callable[[Tensor], Tensor],
     weight: Callable[[Tensor, Tensor], Tensor],
 ) -> Drawn:
@@ -172,7 +172,7 @@ SELECTIONS: Registry[Choosing] = Registry("selection")
 """Ways to choose units once it is known how many: `how=` of `select` and `sketch`."""
 
 
-def systematic(rows: Rows) -> Drawn:
+def systematic(rows: ScoreRows) -> Drawn:
     """One random start, then equal steps along the cumulated scores: P(included) = min(1, c·s_i)
     exactly.
 
@@ -189,7 +189,7 @@ def systematic(rows: Rows) -> Drawn:
     return Drawn(mask=mask, weights=mask * (2.0**bits / parts.clamp_min(1).double()))
 
 
-def replacement(rows: Rows) -> Drawn:
+def replacement(rows: ScoreRows) -> Drawn:
     """`count` draws with replacement, p_i = s_i / Σs; unit i drawn c_i times weighs c_i / (count ·
     p_i).
 
@@ -213,7 +213,7 @@ SELECTIONS.register("priority")(Choosing(draw=priority))
 SELECTIONS.register("replacement")(Choosing(draw=replacement, exact=False))
 
 
-def _chances(rows: Rows) -> Tensor:
+def _chances(rows: ScoreRows) -> Tensor:
     """Scores of the allowed units; where all of these are zero, every allowed unit alike."""
     value = rows.scores.double()
     alike = torch.ones_like(value)

@@ -16,7 +16,7 @@ from secateurs.errors import (
     ScoreError,
 )
 from secateurs.masks.budget import Demand, Selection, SelectionFields, counts_of, demand_of
-from secateurs.masks.draw import SELECTIONS, Rows
+from secateurs.masks.draw import SELECTIONS, ScoreRows
 from secateurs.masks.patterns import Pattern, Unstructured, pattern_of
 from secateurs.masks.pieces import pieces
 from secateurs.masks.topk import row_ranks
@@ -71,14 +71,14 @@ def select(
 
 
 def chosen_masks(
-    choice: "Choice[TensorUnits]", generator: torch.Generator | None
+    choice: "CheckedSelection[TensorUnits]", generator: torch.Generator | None
 ) -> dict[str, Tensor]:
     """The masks of a checked choice."""
     return {name: part.mask for name, part in draw(choice, generator=generator)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice(Generic[AnyUnits]):
+class CheckedSelection(Generic[AnyUnits]):
     """A selection checked against its scores: the units to choose among, how many entries are kept
     in all, and of each parameter (None where all compete).
     """
@@ -97,7 +97,7 @@ def read(
     weights: Mapping[str, Tensor] | None = None,
     absolute: bool = False,
     finite: bool = False,
-) -> Choice[TensorUnits]:
+) -> CheckedSelection[TensorUnits]:
     """Check everything before anything is computed, and say how many entries each parameter keeps.
 
     `finite` says that somebody has looked at every score and found it finite: of large ones another
@@ -131,20 +131,22 @@ def read(
     return choice_of(selection, units, demand)
 
 
-def choice_of(selection: Selection, units: SomeUnits, demand: Demand) -> Choice[SomeUnits]:
+def choice_of(
+    selection: Selection, units: SomeUnits, demand: Demand
+) -> CheckedSelection[SomeUnits]:
     """What the scope says to the demand."""
     counts = counts_of(selection.scope, demand)
     if counts is not None:
         # A density of 0 in a mapping asks for nothing there, so no floor stands against it.
         least = {name: min(floor, counts[name]) for name, floor in demand.floor.items()}
         demand = replace(demand, floor=least)
-    return Choice(units=units, demand=demand, counts=counts, how=selection.how)
+    return CheckedSelection(units=units, demand=demand, counts=counts, how=selection.how)
 
 
 # The hard threshold: the best units of a checked choice, floors respected.
 
 
-def best(choice: Choice[Units[Chosen]]) -> dict[str, Chosen]:
+def best(choice: CheckedSelection[Units[Chosen]]) -> dict[str, Chosen]:
     """The units with the largest scores: the hard threshold."""
     demand = choice.demand
     if choice.counts is None:
@@ -156,7 +158,7 @@ def best(choice: Choice[Units[Chosen]]) -> dict[str, Chosen]:
 
 
 def _with_floors(
-    choice: Choice[Units[Chosen]], names: Sequence[str], keep: int
+    choice: CheckedSelection[Units[Chosen]], names: Sequence[str], keep: int
 ) -> dict[str, Chosen]:
     """Let the parameters compete; those below their floor get exactly that and leave, the others
     compete again.
@@ -198,7 +200,7 @@ class DrawnMask:
 
 
 def draw(
-    choice: Choice[TensorUnits],
+    choice: CheckedSelection[TensorUnits],
     *,
     weighted: bool = False,
     generator: torch.Generator | None = None,
@@ -215,7 +217,7 @@ def draw(
             yield name, DrawnMask(mask=units.mask(name, chosen))
             continue
         scores, allowed = units.rows(name)
-        rows = Rows(scores, units.counts(name, chosen), allowed, weighted, generator)
+        rows = ScoreRows(scores, units.counts(name, chosen), allowed, weighted, generator)
         drawn = rule(rows)
         weights = None if drawn.weights is None else units.entries(name, drawn.weights)
         mask = units.entries(name, drawn.mask)
@@ -223,7 +225,7 @@ def draw(
         yield name, DrawnMask(mask=mask, weights=weights, biased=biased)
 
 
-def _biased(choice: Choice[TensorUnits], name: str, rows: Rows) -> bool:
+def _biased(choice: CheckedSelection[TensorUnits], name: str, rows: ScoreRows) -> bool:
     """Whether an entry of positive score had no chance: no count in its row, or not allowed."""
     idle = (rows.scores > 0).any(1) & (rows.counts == 0)
     within = choice.units.within.get(name)

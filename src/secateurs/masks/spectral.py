@@ -27,55 +27,56 @@ UNITS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taker:
-    """Takes 0 to `room` of the total, at the price of `cost`."""
+class CostCurve:
+    """What 0 to `room` of the total costs: one of those among which it is shared out."""
 
     room: int
     cost: Cost
 
 
-def allocate(takers: Mapping[str, Taker], total: int) -> dict[str, int]:
+def allocate(curves: Mapping[str, CostCurve], total: int) -> dict[str, int]:
     """Amounts that sum to `total` and cost little: exactly the least if total ≤ `EXACT`, whatever
     the curves.
 
-    Above that the least in multiples of total/`UNITS`, improved by exchanges between two takers
+    Above that the least in multiples of total/`UNITS`, improved by exchanges between two curves
     down to single entries; exact then only for convex curves.
 
-    >>> line, square = Taker(room=9, cost=lambda n: 4 * n), Taker(room=9, cost=lambda n: n**2)
+    >>> line = CostCurve(room=9, cost=lambda n: 4 * n)
+    >>> square = CostCurve(room=9, cost=lambda n: n**2)
     >>> allocate({"line": line, "square": square}, 8)
     {'line': 6, 'square': 2}
     """
     unit = 1 if total <= EXACT else -(-total // UNITS)
-    amounts = dict(zip(takers, _in_units(list(takers.values()), total // unit, unit), strict=True))
+    amounts = dict(zip(curves, _in_units(list(curves.values()), total // unit, unit), strict=True))
     # From coarse to fine: an exchange of single entries alone would take a step per
     # entry.
     for step in _halved(unit):
-        _fill_(amounts, takers, total, step)
-        _exchange_(amounts, takers, step)
+        _fill_(amounts, curves, total, step)
+        _exchange_(amounts, curves, step)
     return amounts
 
 
-def price(takers: Mapping[str, Taker], amounts: Mapping[str, int]) -> float:
+def price(curves: Mapping[str, CostCurve], amounts: Mapping[str, int]) -> float:
     """What these amounts cost together."""
     return sum(
-        float(taker.cost(np.array([amounts[name]], dtype=np.float64))[0])
-        for name, taker in takers.items()
+        float(curve.cost(np.array([amounts[name]], dtype=np.float64))[0])
+        for name, curve in curves.items()
     )
 
 
-def _in_units(takers: Sequence[Taker], units: int, unit: int) -> list[int]:
-    """Min-plus convolution of all curves at multiples of the unit; the last part of a taker may be
+def _in_units(curves: Sequence[CostCurve], units: int, unit: int) -> list[int]:
+    """Min-plus convolution of all curves at multiples of the unit; the last part of a curve may be
     smaller.
     """
-    # Without a taker nothing but 0 units can be given away.
+    # Without a curve nothing but 0 units can be shared out.
     best = np.full(units + 1, np.inf)
     best[0] = 0.0
     choices, amounts = [], []
-    for taker in takers:
-        parts = min(units, -(-taker.room // unit))
-        amount = np.minimum(np.arange(parts + 1) * unit, taker.room)
+    for curve in curves:
+        parts = min(units, -(-curve.room // unit))
+        amount = np.minimum(np.arange(parts + 1) * unit, curve.room)
         padded = np.concatenate([np.full(parts, np.inf), best])
-        sums = sliding_window_view(padded, parts + 1)[:, ::-1] + taker.cost(
+        sums = sliding_window_view(padded, parts + 1)[:, ::-1] + curve.cost(
             amount.astype(np.float64)
         )
         choices.append(sums.argmin(1))
@@ -88,42 +89,42 @@ def _in_units(takers: Sequence[Taker], units: int, unit: int) -> list[int]:
     return found[::-1]
 
 
-def _fill_(amounts: dict[str, int], takers: Mapping[str, Taker], total: int, step: int) -> None:
+def _fill_(amounts: dict[str, int], curves: Mapping[str, CostCurve], total: int, step: int) -> None:
     """What the units left over, a step at a time to the cheapest."""
     while total - sum(amounts.values()) >= step:
-        prices = {name: _price(taker, amounts[name], step) for name, taker in takers.items()}
+        prices = {name: _price(curve, amounts[name], step) for name, curve in curves.items()}
         cheapest = min(prices, key=lambda name: prices[name])
         if prices[cheapest] == np.inf:
             return
         amounts[cheapest] += step
 
 
-def _exchange_(amounts: dict[str, int], takers: Mapping[str, Taker], step: int) -> None:
-    """Move a step from one taker to another while that pays."""
-    up = {name: _price(taker, amounts[name], step) for name, taker in takers.items()}
-    down = {name: _price(taker, amounts[name], -step) for name, taker in takers.items()}
+def _exchange_(amounts: dict[str, int], curves: Mapping[str, CostCurve], step: int) -> None:
+    """Move a step from one curve to another while that pays."""
+    up = {name: _price(curve, amounts[name], step) for name, curve in curves.items()}
+    down = {name: _price(curve, amounts[name], -step) for name, curve in curves.items()}
     # A limit on the exchanges of one step size: the next finer step goes on from there.
-    for _ in range(8 * len(takers)):
-        # The best two on both sides are enough: the best pair of different takers is
+    for _ in range(8 * len(curves)):
+        # The best two on both sides are enough: the best pair of different curves is
         # among them.
         givers, getters = (sorted(price, key=lambda name: price[name])[:2] for price in (down, up))
         pairs = [(down[a] + up[b], a, b) for a in givers for b in getters if a != b]
         change, giver, getter = min(pairs, default=(0.0, "", ""))
-        # Rounding alone must not keep two takers swapping for ever.
+        # Rounding alone must not keep two curves swapping for ever.
         if not change < -1e-12:
             return
         amounts[giver] -= step
         amounts[getter] += step
         for name in (giver, getter):
-            up[name] = _price(takers[name], amounts[name], step)
-            down[name] = _price(takers[name], amounts[name], -step)
+            up[name] = _price(curves[name], amounts[name], step)
+            down[name] = _price(curves[name], amounts[name], -step)
 
 
-def _price(taker: Taker, amount: int, change: int) -> float:
+def _price(curve: CostCurve, amount: int, change: int) -> float:
     """What a change of the amount costs; infinite where it cannot be made."""
-    if not 0 <= amount + change <= taker.room:
+    if not 0 <= amount + change <= curve.room:
         return np.inf
-    before, after = taker.cost(np.array([amount, amount + change], dtype=np.float64))
+    before, after = curve.cost(np.array([amount, amount + change], dtype=np.float64))
     return float(after - before)
 
 
@@ -141,7 +142,7 @@ _CHUNK = 2**22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class RankedWeight:
     """A weight as a matrix, the order in which its entries go (0 first), and its spectral norm.
 
     `first` entries must go and `room` more may; the first `idle` of these are zeros, which cost
@@ -162,7 +163,7 @@ Curve = Mapping[int, float]
 
 def layer_of(
     weight: Tensor, scores: Tensor, *, allowed: Tensor | None, first: int, room: int
-) -> Layer:
+) -> RankedWeight:
     """What is not allowed goes first, then the smallest scores; of equal ones the later, as in
     `largest`.
     """
@@ -175,7 +176,7 @@ def layer_of(
     rank = torch.empty_like(order, dtype=torch.int32 if len(order) < 2**31 else torch.int64)
     rank[order] = torch.arange(len(order), dtype=rank.dtype, device=rank.device)
     matrix = matrix_of(weight.detach())
-    return Layer(
+    return RankedWeight(
         weight=matrix,
         rank=rank.view_as(matrix),
         norm=matrix_norm(weight),
@@ -185,7 +186,7 @@ def layer_of(
     )
 
 
-def measured(layer: Layer, amounts: Iterable[int]) -> dict[int, float]:
+def measured(layer: RankedWeight, amounts: Iterable[int]) -> dict[int, float]:
     """The cost after each of these removals beyond `first`, small matrices in batches."""
     wanted = sorted(set(amounts))
     if not layer.norm:
@@ -204,7 +205,7 @@ def measured(layer: Layer, amounts: Iterable[int]) -> dict[int, float]:
     )
 
 
-def power_laws(layer: Layer, curve: Curve) -> Cost:
+def power_laws(layer: RankedWeight, curve: Curve) -> Cost:
     """The curve as power laws between its measured points, exact at these.
 
     Pruned by magnitude, smooth weights give ‖W* − W‖ ∝ amount^1.5 and other laws other powers; a
@@ -216,7 +217,7 @@ def power_laws(layer: Layer, curve: Curve) -> Cost:
     return lambda amounts: base + _powers(np.maximum(amounts - layer.idle, 0.0), x, y)
 
 
-def chords(layer: Layer, curve: Curve) -> Cost:
+def chords(layer: RankedWeight, curve: Curve) -> Cost:
     """The curve as lines between its measured points: its budgets lie at these in all layers but
     one, so that what is measured of the roughness of the curves is made use of.
     """
@@ -283,7 +284,7 @@ Amounts = dict[str, int]
 Curves = dict[str, dict[int, float]]
 
 
-def refined(layers: Mapping[str, Layer], curves: Curves, tried: list[Amounts]) -> Amounts:
+def refined(layers: Mapping[str, RankedWeight], curves: Curves, tried: list[Amounts]) -> Amounts:
     """The best of the budgets tried, of those that the model leads to, and of what is measured
     around the best.
     """
@@ -296,19 +297,19 @@ def refined(layers: Mapping[str, Layer], curves: Curves, tried: list[Amounts]) -
 
 
 def _descent(
-    model: Callable[[Layer, Curve], Cost],
-    layers: Mapping[str, Layer],
+    model: Callable[[RankedWeight, Curve], Cost],
+    layers: Mapping[str, RankedWeight],
     curves: Curves,
     total: int,
 ) -> Iterator[Amounts]:
     """Minimise the model and measure there, until the model is right where it is least."""
     for _ in range(ROUNDS):
-        takers = {
-            name: Taker(room=layer.room, cost=model(layer, curves[name]))
+        models = {
+            name: CostCurve(room=layer.room, cost=model(layer, curves[name]))
             for name, layer in layers.items()
         }
-        found = allocate(takers, total)
-        expected = price(takers, found)
+        found = allocate(models, total)
+        expected = price(models, found)
         for name, amount in found.items():
             _measure_(curves, layers, name, {amount})
         yield found
@@ -316,7 +317,9 @@ def _descent(
             return
 
 
-def _measure_(curves: Curves, layers: Mapping[str, Layer], name: str, amounts: set[int]) -> None:
+def _measure_(
+    curves: Curves, layers: Mapping[str, RankedWeight], name: str, amounts: set[int]
+) -> None:
     """Add to a curve what it lacks of these counts."""
     layer = layers[name]
     curves[name] |= measured(layer, {n for n in amounts if n <= layer.room} - set(curves[name]))
@@ -396,7 +399,7 @@ def product_bound(norms: Mapping[str, float], changes: Mapping[str, float]) -> f
     return grown - 1
 
 
-def _layer(demand: Demand, name: str, weight: Tensor) -> Layer | None:
+def _layer(demand: Demand, name: str, weight: Tensor) -> RankedWeight | None:
     """None for a parameter without entries."""
     size = demand.sizes[name]
     if not size:
@@ -417,7 +420,7 @@ def _ranked(demand: Demand, name: str) -> Tensor:
     return demand.scores[name].abs() if demand.absolute else demand.scores[name]
 
 
-def _grid(layer: Layer, tried: list[int]) -> set[int]:
+def _grid(layer: RankedWeight, tried: list[int]) -> set[int]:
     """Where to measure first: everywhere in a small layer; else shares of the room, and around the
     usual budgets.
     """

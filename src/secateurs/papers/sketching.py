@@ -21,7 +21,7 @@ from secateurs.masks import apply_, select
 from secateurs.optim import hold
 from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale, place
 from secateurs.parameters import Params, prunable
-from secateurs.prune import Recipe, Run, Step, imp_, prune_
+from secateurs.prune import ImpRun, Recipe, Step, imp_, prune_
 from secateurs.random import generator, uniform
 from secateurs.registry import unknown
 from secateurs.scores import Convention, probe, score
@@ -489,7 +489,7 @@ def tickets(
     per_epoch = -(-len(dataset.train_y) // settings.batch)
     found: list[Params] = []
 
-    def fit(model: nn.Module, run: Run) -> float:
+    def fit(model: nn.Module, run: ImpRun) -> float:
         optimizer = sgd(model, settings)
         run.hold(optimizer)
         # Copies, since the run goes on with the masks themselves.
@@ -551,7 +551,7 @@ def _train(
     settings: SketchingSettings,
     dataset: data.Dataset,
     seed: int,
-    run: Run,
+    run: ImpRun,
     per_epoch: int,
 ) -> float:
     """From the run's start to the end of the schedule; the accuracy on the test images."""

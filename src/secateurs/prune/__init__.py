@@ -7,33 +7,33 @@ from secateurs.lazy import open_on_first_use
 if TYPE_CHECKING:
     from secateurs.prune.blocks import PrunedBlocks, prune_blocks_
     from secateurs.prune.channels import PrunedChannels, cut_channels, prune_channels_
-    from secateurs.prune.gradual import Gradual
-    from secateurs.prune.imp import Imp, ImpRound, imp_
+    from secateurs.prune.gradual import GradualPruning
+    from secateurs.prune.imp import ImpResult, ImpRound, imp_
     from secateurs.prune.invariance import Invariance, check_invariance
     from secateurs.prune.on_disk import PrunedFile, prune_file
     from secateurs.prune.pruning import Pruned, cut, prune_
-    from secateurs.prune.recipe import Plan, PlannedParameter, Recipe
-    from secateurs.prune.rewind import Run, Snapshot
+    from secateurs.prune.recipe import PlannedParameter, PruningPlan, Recipe
+    from secateurs.prune.rewind import ImpRun, Snapshot
     from secateurs.prune.rounds import SCHEDULES, Round, counts
     from secateurs.prune.to_bound import PrunedToBound, prune_to_bound_
     from secateurs.step import Step
 
 __all__ = [
     "SCHEDULES",
-    "Gradual",
-    "Imp",
+    "GradualPruning",
+    "ImpResult",
     "ImpRound",
+    "ImpRun",
     "Invariance",
-    "Plan",
     "PlannedParameter",
     "Pruned",
     "PrunedBlocks",
     "PrunedChannels",
     "PrunedFile",
     "PrunedToBound",
+    "PruningPlan",
     "Recipe",
     "Round",
-    "Run",
     "Snapshot",
     "Step",
     "check_invariance",

@@ -203,7 +203,7 @@ CACHES = ("past_key_value", "past_key_values", "layer_past", "cache_params")
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class BlockCall:
     """One batch on its way: the hidden states, and what else each block is given."""
 
     hidden: Tensor
@@ -221,7 +221,7 @@ class _Reached(Exception):
 
 
 @torch.no_grad()
-def caught(model: nn.Module, blocks: Blocks, inputs: Inputs) -> Call:
+def caught(model: nn.Module, blocks: Blocks, inputs: Inputs) -> BlockCall:
     """What every block is called with on this batch; the hidden states are those of the first."""
     watch = _Watch(len(blocks))
     with _handing_on(blocks, watch), _uncached(model), suppress(_Reached):
@@ -270,7 +270,7 @@ class _Watch:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.call: Call | None = None
+        self.call: BlockCall | None = None
         self.output: Any = None
 
     def met(self, number: int, forward: Callable[..., Any], args: Any, given: Any) -> Any:
@@ -279,7 +279,7 @@ class _Watch:
         name = _hidden(arguments)
         hidden = arguments.pop(name)
         if self.call is None:
-            self.call = Call(hidden=hidden, name=name)
+            self.call = BlockCall(hidden=hidden, name=name)
         # A block that runs twice (shared weights) or out of order cannot be pruned one
         # after the other.
         if number != len(self.call.others) or name != self.call.name:
@@ -535,10 +535,10 @@ def _refuse_losses(recipe: Recipe) -> None:
         )
 
 
-def _calls(model: nn.Module, found: Blocks, batch: Any) -> list[Call]:
+def _calls(model: nn.Module, found: Blocks, batch: Any) -> list[BlockCall]:
     """What the blocks are called with, for every batch; equal masks and positions once."""
     device = next(model.parameters()).device
-    calls: list[Call] = []
+    calls: list[BlockCall] = []
     for item in batches(batch, device=device):
         call = caught(model, found, with_decoder_inputs(model, item).inputs)
         if calls:
@@ -551,7 +551,7 @@ def _calls(model: nn.Module, found: Blocks, batch: Any) -> list[Call]:
 
 
 @torch.no_grad()
-def _advance_(block: nn.Module, calls: list[Call], number: int) -> None:
+def _advance_(block: nn.Module, calls: list[BlockCall], number: int) -> None:
     """The outputs of the pruned block take the place of its inputs."""
     for each in calls:
         each.hidden = first_of(block(**each.arguments(number)))

@@ -16,7 +16,7 @@ from secateurs.scores import Inputs, Loss
 from secateurs.step import Step
 
 
-class Gradual:
+class GradualPruning:
     """Prune while a model trains: call `step()` after every optimizer step, in any loop.
 
     Nothing is cut until `start` steps are done; from there the model is cut every `every` steps
@@ -36,7 +36,7 @@ class Gradual:
 
     >>> model = nn.Linear(10, 10)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> gradual = Gradual(model, Recipe(sparsity=0.9), optimizer, start=0, end=4, every=2)
+    >>> gradual = GradualPruning(model, Recipe(sparsity=0.9), optimizer, start=0, end=4, every=2)
     >>> for _ in range(4):
     ...     _ = model(torch.ones(1, 10)).sum().backward()
     ...     optimizer.step()
@@ -197,8 +197,8 @@ class Gradual:
             ]
             raise TrainingError(
                 f"the saved state, after step {iteration}, goes on to {ends[0]}; this run goes to"
-                f" {ends[1]}: make Gradual with the recipe, start, end and every of the run that"
-                " was saved. Nothing was changed."
+                f" {ends[1]}: make GradualPruning with the recipe, start, end and every of the run"
+                " that was saved. Nothing was changed."
             )
         # Taken over, not only compared: budgets that follow the weights were read from those of
         # the start.

@@ -14,7 +14,7 @@ from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.parameters import prunable
 from secateurs.printing import Printed
 from secateurs.prune.recipe import Recipe, RecipeFields, cut_in_training, ready_in_training
-from secateurs.prune.rewind import Memory, Rewind, Run, Snapshot
+from secateurs.prune.rewind import ImpRun, Rewind, RewindPoint, Snapshot
 from secateurs.prune.rounds import (
     Masks,
     Round,
@@ -40,7 +40,7 @@ class ImpRound(Round):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imp(Printed):
+class ImpResult(Printed):
     """What iterative pruning found.
 
     Attributes:
@@ -71,7 +71,7 @@ class Imp(Printed):
         return Group(*parts)
 
 
-Train: TypeAlias = "Callable[[nn.Module, Run], Any]"
+Train: TypeAlias = "Callable[[nn.Module, ImpRun], Any]"
 """`train(model, run) -> anything`; what it returns is kept in the result."""
 
 
@@ -96,7 +96,7 @@ def imp_(
     loss: Loss | None = None,
     generator: torch.Generator | None = None,
     **fields: Unpack[_ImpFields],
-) -> Imp:
+) -> ImpResult:
     """Train, cut the share `per_round` of what is left, go back to an early iteration, train again,
     until sparse.
 
@@ -116,7 +116,7 @@ def imp_(
         model: Trained in place. In the end it is the trained network of the last round, or with
             `train_last=False` the ticket (rewound and pruned). On any error it is bit-equal to
             before.
-        train: Called with the model and a `Run`. One optimizer step is one iteration.
+        train: Called with the model and a `ImpRun`. One optimizer step is one iteration.
         per_round: The share of the kept entries cut per round; the last round cuts what is left to
             cut.
         rewind_to: "2000it", a number of iterations, "5ep" (needs `batches_per_epoch`), or 0 for the
@@ -138,7 +138,7 @@ def imp_(
     given = {"example": example, "batch": batch, "loss": loss}
     targets = _targets(recipe, model, given, per_round)
     iteration = Step.parse(rewind_to).iterations(batches_per_epoch)
-    memory = Memory(model, iteration, rewind, rewind_optimizer)
+    memory = RewindPoint(model, iteration, rewind, rewind_optimizer)
     # Rounds of training take hours: an error in the last one must not leave half a
     # model behind.
     before = Snapshot.of(model)
@@ -146,7 +146,9 @@ def imp_(
         chosen = prunable(model, recipe.where)
         masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in chosen.items()}
         kept = sum(mask.numel() for mask in masks.values())
-        trained = [_trained_round(model, train, Run(model, masks, memory, 0, len(targets)), kept)]
+        trained = [
+            _trained_round(model, train, ImpRun(model, masks, memory, 0, len(targets)), kept)
+        ]
         for number, target in enumerate(targets, start=1):
             # Before hours of further training: without a snapshot there is nothing to
             # rewind to.
@@ -156,9 +158,9 @@ def imp_(
             )
             memory.rewind_(masks)
             if train_last or number < len(targets):
-                run = Run(model, masks, memory, number, len(targets))
+                run = ImpRun(model, masks, memory, number, len(targets))
                 trained.append(_trained_round(model, train, run, asked(target)))
-        return Imp(
+        return ImpResult(
             masks=masks,
             rounds=tuple(trained),
             report=sparsity(model, masks=masks),
@@ -192,7 +194,7 @@ def _targets(
     return targets_of(choice, recipe.scope, {}, fall)
 
 
-def _trained_round(model: nn.Module, train: Train, run: Run, wanted: int) -> ImpRound:
+def _trained_round(model: nn.Module, train: Train, run: ImpRun, wanted: int) -> ImpRound:
     """One training with the masks held; entries that came back are an error."""
     try:
         returned = train(model, run)

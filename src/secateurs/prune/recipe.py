@@ -27,7 +27,7 @@ from secateurs.errors import (
 from secateurs.masks.budget import Selection, SelectionFields
 from secateurs.masks.patterns import pattern_of
 from secateurs.masks.report import verdicts_of
-from secateurs.masks.select import Choice, best, check_shapes
+from secateurs.masks.select import CheckedSelection, best, check_shapes
 from secateurs.masks.units import TensorUnits
 from secateurs.parameters import Chosen, Params, Where, choose, prunable
 from secateurs.printing import Printed
@@ -76,7 +76,7 @@ class Recipe(Selection):
         rounds: How often to score and cut; the score of each round sees what the rounds before
             left.
         schedule: How the entries kept fall over the rounds; None is "exponential", and "cubic" in
-            `Gradual`.
+            `GradualPruning`.
         scope, pattern, how, floor: See `secateurs.select`.
         where: Which parameters; None is the default rule of `secateurs.parameters.choose`.
         convention, options: Passed to the score.
@@ -137,7 +137,7 @@ class Recipe(Selection):
         within: Params | None = None,
         dry_run: bool = False,
         generator: torch.Generator | None = None,
-    ) -> "Plan":
+    ) -> "PruningPlan":
         """Everything that stands in the way, what would be pruned or skipped and how much; nothing
         is changed.
 
@@ -254,7 +254,7 @@ class Prepared:
     recipe: Recipe
     parameters: Params
     scorer: Scorer
-    choice: Choice[TensorUnits]
+    choice: CheckedSelection[TensorUnits]
     targets: list[Target]
     within: Params
     orders: Orders
@@ -395,7 +395,7 @@ class PlannedParameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Printed):
+class PruningPlan(Printed):
     """Problems, chosen and skipped parameters, and the entries asked for after each round.
 
     Attributes:
@@ -484,7 +484,7 @@ def _count(kept: int | None) -> str:
     return "by score" if kept is None else f"{kept:,}"
 
 
-def _known_counts(choice: Choice[TensorUnits]) -> dict[str, int]:
+def _known_counts(choice: CheckedSelection[TensorUnits]) -> dict[str, int]:
     """Entries each parameter keeps, where no score decides it; whole groups come nearest to what is
     asked.
     """
@@ -503,7 +503,7 @@ def _plan(
     problems: tuple[SecateursError, ...] = (),
     rounds: tuple[int, ...] = (),
     dry_run: bool = False,
-) -> Plan:
+) -> PruningPlan:
     known, words = counts or {}, verdicts or {}
     rows = [
         PlannedParameter(
@@ -516,7 +516,7 @@ def _plan(
         for name, p in chosen.parameters.items()
         if not is_lazy(p)
     ]
-    return Plan(
+    return PruningPlan(
         problems=problems,
         parameters=tuple(rows),
         skipped=chosen.skipped,

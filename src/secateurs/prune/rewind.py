@@ -88,7 +88,7 @@ class Snapshot:
 Rewind: TypeAlias = Literal["weights", "learning-rate"]
 
 
-class Run:
+class ImpRun:
     """One training, as `train(model, run)` sees it.
 
     Attributes:
@@ -104,7 +104,7 @@ class Run:
         self,
         model: nn.Module,
         masks: Masks,
-        memory: "Memory",
+        memory: "RewindPoint",
         round: int,
         rounds: int,
     ):
@@ -131,7 +131,7 @@ class Run:
         return self.held
 
 
-class Memory:
+class RewindPoint:
     """The dense run at the rewinding point."""
 
     def __init__(self, model: nn.Module, iteration: int, rewind: Rewind, optimizer: bool) -> None:

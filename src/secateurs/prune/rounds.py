@@ -11,7 +11,7 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.masks.budget import ScopeLike, Selection
 from secateurs.masks.patterns import NM, pattern_of
-from secateurs.masks.select import Choice, best, chosen_masks, read
+from secateurs.masks.select import CheckedSelection, best, chosen_masks, read
 from secateurs.masks.topk import count_true
 from secateurs.masks.units import TensorUnits, units_of
 from secateurs.parameters import Params
@@ -136,7 +136,7 @@ Fall: TypeAlias = Callable[[int, int], Sequence[int]]
 """`(start, end) -> entries kept after each round`."""
 
 
-def budget(selection: Selection, weights: Params, within: Params) -> Choice[TensorUnits]:
+def budget(selection: Selection, weights: Params, within: Params) -> CheckedSelection[TensorUnits]:
     """What the last round is to keep; a budget that cannot be met is refused as `select` would."""
     work = selection.work
     if work is not None:
@@ -154,7 +154,7 @@ def budget(selection: Selection, weights: Params, within: Params) -> Choice[Tens
 
 
 def targets_of(
-    choice: Choice[TensorUnits], scope: ScopeLike, within: Params, fall: Fall
+    choice: CheckedSelection[TensorUnits], scope: ScopeLike, within: Params, fall: Fall
 ) -> list[Target]:
     """What each round is to keep. Parameters with a density of their own (scope "layer", a mapping)
     fall each alone.

@@ -20,7 +20,7 @@ from secateurs.masks import apply_
 from secateurs.optim import Dynamics, FactorizedSGD, hold
 from secateurs.parameters import prunable
 from secateurs.paths import path_norm_penalty
-from secateurs.prune import Gradual, Recipe
+from secateurs.prune import GradualPruning, Recipe
 from secateurs.random import generator
 from secateurs.registry import Registry
 from secateurs.step import Step
@@ -415,7 +415,7 @@ def gradual(job: Job) -> Trainer:
     # Unless the user says otherwise the last quarter is left for recovery.
     end = _point(method.end, job, begin + max(1, 3 * (job.total - begin) // 4))
     every = _point(method.every, job, max(1, (end - begin) // 20))
-    pruning = Gradual(
+    pruning = GradualPruning(
         job.model,
         recipe_of(method, compression=job.run.compression),
         optimizer,

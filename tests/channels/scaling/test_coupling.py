@@ -14,8 +14,8 @@ def test_all_hidden_channels_of_a_plain_net_are_free_and_skip_connections_tie(
         nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)),
         torch.zeros(1, 3),
     )
-    assert sc.rescale_random_(plain, x, generator=generator).channels == 9
+    assert sc.channels.rescale_random_(plain, x, generator=generator).channels == 9
     model, inputs = build("resnet18")
-    free = sc.rescale_random_(model, inputs, generator=generator).channels
+    free = sc.channels.rescale_random_(model, inputs, generator=generator).channels
     # Inner channels of blocks, and each stage's stream.
     assert free == 2 * (64 + 128 + 256 + 512) + 64 + 128 + 256 + 512
