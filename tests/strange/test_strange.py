@@ -46,9 +46,10 @@ def test_every_answer_is_right_or_refused(case):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["macs", "accelerate"])
-@pytest.mark.parametrize("kind", ["CachedOutside", "WithText"])
+@pytest.mark.parametrize("kind", ["CachedOutside", "FrozenByTheCall", "WithText"])
 def test_caches_outside_and_outputs_of_text(kind, name):
-    """A cache of the process is never left with the tracer's tensors in it; a text stays one."""
+    """A cache of the process is never left with the tracer's tensors in it; a text stays one; what
+    a call freezes trains again."""
     case = next(case for case in CASES if case.kind == kind)
     assert refused_or_right(case, [name]) == 1
 

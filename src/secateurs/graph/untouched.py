@@ -61,15 +61,19 @@ def keeping(model: nn.Module) -> Iterator[str]:
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[str]:
-    """As `keeping`, with the values of parameters and buffers: for a run of the model itself."""
+    """As `keeping`, with the values of parameters and buffers, and which of them take a gradient:
+    for a run of the model itself.
+    """
     tensors = [*model.parameters(), *model.buffers()]
-    before = [(t, t.detach().clone()) for t in tensors]
+    before = [(t, t.detach().clone(), t.requires_grad) for t in tensors]
     try:
         with keeping(model) as digest:
             yield digest
     finally:
-        for tensor, values in before:
+        for tensor, values, trained in before:
             _refill_tensor(tensor, values)
+            if tensor.requires_grad != trained:
+                tensor.requires_grad_(trained)
 
 
 class _Held:
