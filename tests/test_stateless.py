@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import secateurs as sc
 from secateurs.channels import normalize_, rescale_random_
 from secateurs.graph import capture
-from secateurs.stateless import call_with
+from secateurs.stateless import call_with, evaluating
 
 
 class Twice(nn.Module):
@@ -97,3 +97,17 @@ def test_nothing_else_calls_torch_directly():
     """`functional_call` breaks ties where a module has two names; `call_with` does not."""
     callers = [path.name for path in FILES if "functional_call" in path.read_text()]
     assert callers == ["stateless.py"]
+
+
+def test_every_module_gets_its_own_mode_back_from_evaluation_also_after_an_error():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.Sequential(nn.BatchNorm1d(2)))
+    model[1].eval()
+    before = [module.training for module in model.modules()]
+    with pytest.raises(ZeroDivisionError), evaluating(model):
+        assert not any(module.training for module in model.modules())
+        _ = 1 / 0
+    assert (
+        [module.training for module in model.modules()]
+        == before
+        == [True, True, False, *[True] * 2]
+    )

@@ -21,6 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+from torch import Tensor
+
 Kernel = TypeVar("Kernel")
 
 _FLAGS = (
@@ -70,6 +73,14 @@ def kernel(
     ) as problem:
         log.warning("no %s, %s: %s", what, fallback, problem)
         return None
+
+
+def row_major(*tensors: Tensor) -> bool:
+    """Whether tensors lie on the CPU row after row, as a compiled loop reads them."""
+    return all(
+        tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.is_contiguous()
+        for tensor in tensors
+    )
 
 
 def build(source: Path, folder: Path | None = None) -> Path:

@@ -22,6 +22,10 @@ from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
 from secateurs.registry import unknown
 from secateurs.sharding import sharded
 
+Params: TypeAlias = Mapping[str, Tensor]
+"""Tensors by parameter name."""
+
+
 # What can be wrong with a parameter, or with a mask for it, in the same words everywhere.
 #
 # Each function returns the second half of a sentence that begins with the parameter's name, or an
@@ -100,6 +104,23 @@ def mask_misfit(mask: object, shape: torch.Size | tuple[int, ...]) -> str:
     if mask.shape != torch.Size(shape):
         return f"has shape {tuple(shape)}, but its mask has shape {tuple(mask.shape)}"
     return ""
+
+
+def mask_misfits(masks: Params, tensors: Mapping[str, Tensor], kind: str) -> list[str]:
+    """What is wrong with masks for these tensors: names that are none of theirs, and misfits.
+
+    >>> mask_misfits({"w": torch.ones(2)}, {"v": torch.ones(2)}, "score")
+    ["there is no score 'w'. Known: v"]
+    """
+    return [
+        f"{name!r} {text}" if name in tensors else text
+        for name, mask in masks.items()
+        if (
+            text := mask_misfit(mask, tensors[name].shape)
+            if name in tensors
+            else unknown(kind, name, tensors).rstrip(".")
+        )
+    ]
 
 
 def all_finite(tensor: Tensor) -> bool:
@@ -382,10 +403,6 @@ def pruned_by_torch(name: str, owner: nn.Module) -> str:
         f"is what torch.nn.utils.prune has made of {plain!r}: make that pruning permanent with its"
         " remove() first, or read masks and weights with secateurs.masks.from_torch_prune"
     )
-
-
-Params: TypeAlias = Mapping[str, Tensor]
-"""Tensors by parameter name."""
 
 
 Predicate: TypeAlias = (

@@ -1,5 +1,6 @@
 """Results print as what they say: `print(report)` gives the table that rich would show."""
 
+import json
 from collections.abc import Iterable
 from io import StringIO
 from typing import Any
@@ -70,3 +71,17 @@ class Printed:
         with console.capture() as captured:
             console.print(self.__rich__())
         return captured.get().rstrip()
+
+
+class Reported(Printed):
+    """Mixin for results that are also plain values: `as_dict()`, and the same as JSON."""
+
+    __slots__ = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """The result as a JSON object."""
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)

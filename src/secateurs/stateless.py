@@ -1,6 +1,7 @@
 """A model run with other tensors in place of its own, and left exactly as it was."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -46,3 +47,17 @@ def _places(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in own:
             if tensor is not None:
                 yield f"{prefix}.{name}" if prefix else name, tensor
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode: no dropout, no batch statistics. Afterwards every module is in
+    its own mode.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -5,7 +5,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -140,66 +140,62 @@ def _largest_of_run(score: Tensor, allowed: Tensor, n: int) -> Tensor:
 # Slices of a weight that are kept or cut whole: kernels, filters, channels.
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel(Grouped):
-    """The spatial kernel of one pair of channels: entries `[o, i, ...]` of a convolution weight."""
+class Slices(Grouped):
+    """The entries that share their places in some dimensions."""
+
+    __slots__ = ()
+    shared: ClassVar[tuple[int, ...]]
+    """Dimensions whose places name a group."""
+    fewest: ClassVar[int]
+    """Dimensions that a weight has at least."""
+    lacks: ClassVar[str]
+    """What is wrong with a weight of fewer."""
 
     def misfit(self, shape: tuple[int, ...]) -> str:
         """Why the pattern does not fit this shape; empty when it does."""
-        return "" if len(shape) > 2 else "has no spatial kernel"
+        return "" if len(shape) >= self.fewest else self.lacks
 
     def rows(self, tensor: Tensor) -> Tensor:
-        """The entries as `(channel pairs, kernel entries)`."""
-        return tensor.reshape(tensor.shape[0] * tensor.shape[1], -1)
+        """The entries as `(groups, entries per group)`."""
+        groups = math.prod(tensor.shape[dim] for dim in self.shared)
+        return tensor.movedim(self.shared, tuple(range(len(self.shared)))).reshape(groups, -1)
 
     def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """One value per channel pair, copied over its kernel."""
-        return groups.reshape(*shape[:2], *[1] * (len(shape) - 2)).expand(shape).contiguous()
+        """One value per group, copied to every entry of the group."""
+        view = [size if dim in self.shared else 1 for dim, size in enumerate(shape)]
+        return groups.reshape(view).expand(shape).contiguous()
 
     def __str__(self) -> str:
-        return "kernel"
+        return type(self).__name__.lower()
 
 
 @dataclass(frozen=True, slots=True)
-class Filter(Grouped):
+class Kernel(Slices):
+    """The spatial kernel of one pair of channels: entries `[o, i, ...]` of a convolution weight."""
+
+    shared = (0, 1)
+    fewest = 3
+    lacks = "has no spatial kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(Slices):
     """Slices of dimension 0: everything that makes one output channel, or one neuron of a linear
     layer.
     """
 
-    def misfit(self, shape: tuple[int, ...]) -> str:
-        """Why the pattern does not fit this shape; empty when it does."""
-        return "" if shape else "is a single number"
-
-    def rows(self, tensor: Tensor) -> Tensor:
-        """The entries as `(outputs, entries per output)`."""
-        return tensor.reshape(tensor.shape[0], -1)
-
-    def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """One value per output, copied over everything that feeds it."""
-        return groups.reshape(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous()
-
-    def __str__(self) -> str:
-        return "filter"
+    shared = (0,)
+    fewest = 1
+    lacks = "is a single number"
 
 
 @dataclass(frozen=True, slots=True)
-class Channel(Grouped):
+class Channel(Slices):
     """Slices of dimension 1: everything that reads one input channel."""
 
-    def misfit(self, shape: tuple[int, ...]) -> str:
-        """Why the pattern does not fit this shape; empty when it does."""
-        return "" if len(shape) > 1 else "has no input dimension"
-
-    def rows(self, tensor: Tensor) -> Tensor:
-        """The entries as `(inputs, entries per input)`."""
-        return tensor.transpose(0, 1).reshape(tensor.shape[1], -1)
-
-    def spread(self, groups: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """One value per input, copied over everything that reads it."""
-        return groups.reshape(1, -1, *[1] * (len(shape) - 2)).expand(shape).contiguous()
-
-    def __str__(self) -> str:
-        return "channel"
+    shared = (1,)
+    fewest = 2
+    lacks = "has no input dimension"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,9 @@
 """How sparse a model is, counted: its weights or its masks, per parameter and in total."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +13,7 @@ from secateurs.errors import SecateursError
 from secateurs.masks.apply import check
 from secateurs.masks.pieces import pieces
 from secateurs.parameters import Where, aliases, check_model, masks_in, prunable
-from secateurs.printing import Printed
+from secateurs.printing import Reported
 
 if TYPE_CHECKING:
     from secateurs.graph import Example
@@ -33,6 +32,11 @@ class TensorSparsity:
     kept: int
     aliases: tuple[str, ...] = ()
     verdict: str = ""
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor, kept: int, **more: Any) -> Self:
+        """The figures of a tensor of which so many entries are kept."""
+        return cls(name=name, shape=tuple(tensor.shape), total=tensor.numel(), kept=kept, **more)
 
     @property
     def density(self) -> float:
@@ -54,51 +58,31 @@ class TensorSparsity:
         """Whether no entry is kept at all."""
         return self.total > 0 and self.kept == 0
 
+    def figures(self) -> dict[str, Any]:
+        """The numbers as plain values; an infinite compression is None."""
+        # JSON has no infinity, and readers that take one disagree on how it is written.
+        compression = self.compression if math.isfinite(self.compression) else None
+        return {
+            "kept": self.kept,
+            "total": self.total,
+            "density": self.density,
+            "sparsity": self.sparsity,
+            "compression": compression,
+        }
 
-def figures(tensor: TensorSparsity) -> dict[str, Any]:
-    """The numbers as plain values; an infinite compression is None."""
-    # JSON has no infinity, and readers that take one disagree on how it is written.
-    compression = tensor.compression if math.isfinite(tensor.compression) else None
-    return {
-        "kept": tensor.kept,
-        "total": tensor.total,
-        "density": tensor.density,
-        "sparsity": tensor.sparsity,
-        "compression": compression,
-    }
-
-
-def row(tensor: TensorSparsity) -> dict[str, Any]:
-    """All that is known of one parameter, as plain values."""
-    return {
-        "shape": list(tensor.shape),
-        **figures(tensor),
-        "collapsed": tensor.collapsed,
-        "aliases": list(tensor.aliases),
-        "verdict": tensor.verdict,
-    }
-
-
-def cells(tensor: TensorSparsity) -> tuple[str, ...]:
-    """The numbers as cells of a table."""
-    shares = (
-        f"{tensor.density:.2%}",
-        f"{tensor.sparsity:.2%}",
-        f"{tensor.compression:.3g}×",
-    )
-    return f"{tensor.kept:,}", f"{tensor.total:,}", *shares
-
-
-def remark(tensor: TensorSparsity) -> str:
-    """What the last cell says: other names, and what it means that nothing is left."""
-    remarks = [f"also {', '.join(tensor.aliases)}"] if tensor.aliases else []
-    if tensor.collapsed:
-        remarks.append(f"[bold red]collapsed[/] {escape(tensor.verdict)}".rstrip())
-    return "; ".join(remarks)
+    def cells(self) -> tuple[str, ...]:
+        """The numbers as cells of a table."""
+        return (
+            f"{self.kept:,}",
+            f"{self.total:,}",
+            f"{self.density:.2%}",
+            f"{self.sparsity:.2%}",
+            f"{self.compression:.3g}×",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparsityReport(Printed):
+class SparsityReport(Reported):
     """Every parameter once (tied ones under their first name), and the total of these
     parameters.
     """
@@ -108,16 +92,10 @@ class SparsityReport(Printed):
     total: TensorSparsity = field(init=False)
 
     def __post_init__(self) -> None:
-        entries, kept = (
-            sum(t.total for t in self.tensors),
-            sum(t.kept for t in self.tensors),
-        )
+        total, kept = sum(t.total for t in self.tensors), sum(t.kept for t in self.tensors)
+        figures = TensorSparsity(name="total", shape=(), total=total, kept=kept)
         # The dataclass is frozen; the total is computed once from its own fields.
-        object.__setattr__(
-            self,
-            "total",
-            TensorSparsity(name="total", shape=(), total=entries, kept=kept),
-        )
+        object.__setattr__(self, "total", figures)
 
     @property
     def density(self) -> float:
@@ -143,14 +121,19 @@ class SparsityReport(Printed):
         """Plain values; an infinite compression is None, which JSON can hold."""
         return {
             "source": self.source,
-            "total": figures(self.total),
+            "total": self.total.figures(),
             "collapsed": list(self.collapsed),
-            "tensors": {tensor.name: row(tensor) for tensor in self.tensors},
+            "tensors": {
+                tensor.name: {
+                    "shape": list(tensor.shape),
+                    **tensor.figures(),
+                    "collapsed": tensor.collapsed,
+                    "aliases": list(tensor.aliases),
+                    "verdict": tensor.verdict,
+                }
+                for tensor in self.tensors
+            },
         }
-
-    def to_json(self) -> str:
-        """The report as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
 
     def __rich__(self) -> Table:
         table = Table("parameter", "shape", title=f"sparsity of the {self.source}")
@@ -158,19 +141,15 @@ class SparsityReport(Printed):
             table.add_column(heading, justify="right")
         table.add_column("")
         for tensor in self.tensors:
-            table.add_row(
-                escape(tensor.name),
-                "×".join(map(str, tensor.shape)),
-                *cells(tensor),
-                remark(tensor),
-            )
+            # Other names, and what it means that nothing is left.
+            remarks = [f"also {', '.join(tensor.aliases)}"] if tensor.aliases else []
+            if tensor.collapsed:
+                remarks.append(f"[bold red]collapsed[/] {escape(tensor.verdict)}".rstrip())
+            shape = "×".join(map(str, tensor.shape))
+            table.add_row(escape(tensor.name), shape, *tensor.cells(), "; ".join(remarks))
         table.add_section()
-        table.add_row(
-            "total",
-            "",
-            *cells(self.total),
-            f"{len(self.collapsed)} collapsed" if self.collapsed else "",
-        )
+        lost = f"{len(self.collapsed)} collapsed" if self.collapsed else ""
+        table.add_row("total", "", *self.total.cells(), lost)
         return table
 
 
@@ -258,11 +237,10 @@ def _rows(
     for alias, first in tied.items():
         others.setdefault(first, []).append(alias)
     return tuple(
-        TensorSparsity(
-            name=name,
-            shape=tuple(tensor.shape),
-            total=tensor.numel(),
-            kept=_kept(tensor),
+        TensorSparsity.of(
+            name,
+            tensor,
+            _kept(tensor),
             aliases=tuple(others.get(name, ())),
             verdict=verdicts.get(name, ""),
         )

@@ -21,7 +21,7 @@ from secateurs.masks.patterns import Pattern, Unstructured, pattern_of
 from secateurs.masks.pieces import pieces
 from secateurs.masks.topk import row_ranks
 from secateurs.masks.units import Chosen, TensorUnits, Units, units_of
-from secateurs.parameters import mask_misfit
+from secateurs.parameters import mask_misfits
 from secateurs.registry import refuse_unknown, unknown
 
 AnyUnits = TypeVar("AnyUnits", bound=Units[Any], covariant=True)
@@ -108,8 +108,13 @@ def read(
     check_scores(scores, random and not absolute, finite=finite)
     shapes = {name: tuple(score.shape) for name, score in scores.items()}
     check_shapes(pattern, shapes)
-    check_companions("within", scores, within, bool_only=True)
-    check_companions("weights", scores, weights, bool_only=False)
+    companions = {
+        "within": mask_misfits(within or {}, scores, "score"),
+        "weights": _weight_misfits(weights or {}, scores),
+    }
+    for what, problems in companions.items():
+        if problems:
+            raise MaskError(f"{what}= does not match the scores: {'; '.join(problems)}.")
     plain = isinstance(pattern, Unstructured) and not random
     if by_rows and not plain:
         raise ArgumentError(
@@ -307,23 +312,12 @@ def check_shapes(pattern: Pattern, shapes: Mapping[str, tuple[int, ...]]) -> Non
         )
 
 
-def check_companions(
-    what: str,
-    scores: Mapping[str, Tensor],
-    given: Mapping[str, Tensor] | None,
-    *,
-    bool_only: bool,
-) -> None:
-    """Masks or weights that accompany the scores must have their names and shapes."""
-    problems = []
-    for name, tensor in (given or {}).items():
-        if name not in scores:
-            problems.append(unknown("score", name, scores).rstrip("."))
-        elif bool_only and (problem := mask_misfit(tensor, scores[name].shape)):
-            problems.append(f"{name!r} {problem}")
-        elif tensor.shape != scores[name].shape:
-            problems.append(
-                f"{name!r} has shape {tuple(tensor.shape)}, its score {tuple(scores[name].shape)}"
-            )
-    if problems:
-        raise MaskError(f"{what}= does not match the scores: {'; '.join(problems)}.")
+def _weight_misfits(weights: Mapping[str, Tensor], scores: Mapping[str, Tensor]) -> list[str]:
+    problems = [
+        unknown("score", name, scores).rstrip(".") for name in weights if name not in scores
+    ]
+    return problems + [
+        f"{name!r} has shape {tuple(weight.shape)}, its score {tuple(scores[name].shape)}"
+        for name, weight in weights.items()
+        if name in scores and weight.shape != scores[name].shape
+    ]

@@ -345,7 +345,7 @@ class CompiledSelection:
             # other.
             dtypes in ({torch.float32}, {torch.float64})
             and all(mask.dtype == torch.bool for mask in allowed)
-            and all(_plain(tensor) for tensor in (*scores.values(), *allowed))
+            and native.row_major(*scores.values(), *allowed)
         )
 
     def largest_(
@@ -387,7 +387,7 @@ def count_true(mask: Tensor) -> int:
     if (
         mask.numel() < FEWEST
         or mask.dtype != torch.bool
-        or not _plain(mask)
+        or not native.row_major(mask)
         or not (made := kernel())
     ):
         return int(mask.count_nonzero())
@@ -440,10 +440,6 @@ def _made(library: ctypes.CDLL) -> CompiledSelection:
     ]:
         raise RuntimeError("the compiled selection disagrees with the reference")
     return made
-
-
-def _plain(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.is_contiguous()
 
 
 def _pointers(

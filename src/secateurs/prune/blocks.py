@@ -17,6 +17,7 @@ from secateurs.masks.apply import apply_
 from secateurs.masks.patterns import NM, Unstructured, pattern_of
 from secateurs.masks.report import SparsityReport, TensorSparsity
 from secateurs.masks.select import check_shapes, chosen_masks, read, trouble
+from secateurs.masks.topk import count_true
 from secateurs.parameters import Params, check_model, choose, prunable, refuse_wrapped
 from secateurs.printing import Printed
 from secateurs.prune.axes import Orders, orders_of
@@ -26,6 +27,7 @@ from secateurs.registry import unknown
 from secateurs.scores import SCORES, Rule
 from secateurs.scores.rules.wanda import input_squares
 from secateurs.scores.task import Inputs, Task, batches, call, map_tensors, with_decoder_inputs
+from secateurs.stateless import evaluating
 
 Blocks = dict[str, nn.Module]
 """The blocks by name, in the order in which they run."""
@@ -114,53 +116,7 @@ def cut_block(
         # afterwards anyway.
         squares, _ = input_squares(Task(model=block, parameters=parameters, data=given))
     for name, weight in weights.items():
-        scored = _Scored(
-            name=name,
-            rule=str(recipe.score),
-            weight=weight,
-            squares=squares.get(name),
-            orders=orders,
-        )
-        yield name, _kept(recipe, scored, generator)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scored:
-    """A weight whose scores are made a few rows at a time: whole and in single precision they take
-    twice the memory of half-precision weights, and a look for NaN as much again.
-    """
-
-    name: str
-    rule: str
-    weight: Tensor
-    squares: Tensor | None
-    orders: Orders
-
-    def laid(self, tensor: Tensor) -> Tensor:
-        """A tensor in the shape of the weight, as (outputs, inputs, …)."""
-        laid = self.orders.lay({self.name: tensor})[self.name]
-        return laid if laid.ndim else laid.reshape(1)
-
-    def rows(self, length: int) -> Iterator[Tensor]:
-        """The scores, so many rows at a time."""
-        weights = torch.split(self.laid(self.weight), length)
-        if self.squares is None:
-            yield from (self._checked(piece.abs()) for piece in weights)
-            return
-        spread = self.squares.sqrt().expand(self.weight.shape)
-        norms = torch.split(self.laid(spread), length)
-        for piece, norm in zip(weights, norms, strict=True):
-            # Wanda: |w| · ‖x‖₂ of the input (Sun et al. 2024).
-            yield self._checked(norm * piece.abs())
-
-    def _checked(self, score: Tensor) -> Tensor:
-        # NaN has no rank. The name of the tensor is what a user can search for.
-        if trouble(score):
-            raise ScoreError(
-                f"the score {self.rule!r} of {self.name!r} is not finite: the weights or the"
-                " activations of the block hold NaN or infinite values."
-            )
-        return score
+        yield name, _mask(recipe, name, weight, squares.get(name), orders, generator)
 
 
 def _each_alone(recipe: Recipe) -> bool:
@@ -176,19 +132,45 @@ def _each_alone(recipe: Recipe) -> bool:
     )
 
 
-def _kept(recipe: Recipe, scored: _Scored, generator: torch.Generator | None) -> Tensor:
-    """The mask of one tensor."""
-    laid = scored.laid(scored.weight)
+def _mask(
+    recipe: Recipe,
+    name: str,
+    weight: Tensor,
+    squares: Tensor | None,
+    orders: Orders,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """The mask of one tensor, whose scores are made a few rows at a time: whole and in single
+    precision they take twice the memory of half-precision weights, and a look for NaN as much
+    again.
+    """
+
+    def laid(tensor: Tensor) -> Tensor:
+        found = orders.lay({name: tensor})[name]
+        return found if found.ndim else found.reshape(1)
+
+    weights = laid(weight)
     simple = isinstance(pattern_of(recipe.pattern), Unstructured) and recipe.floor <= 1
-    length = max(1, len(laid))
-    if recipe.scope == "row" and simple and recipe.how == "topk" and laid.ndim > 1:
+    length = max(1, len(weights))
+    if recipe.scope == "row" and simple and recipe.how == "topk" and weights.ndim > 1:
         # Rows are cut each on its own, so they can be ranked a few at a time.
-        length = max(1, PIECE * length // max(1, laid.numel()))
-    mask = torch.empty(laid.shape, dtype=torch.bool, device=laid.device)
-    for kept, score in zip(torch.split(mask, length), scored.rows(length), strict=True):
-        kept.copy_(chosen_masks(read(recipe, {scored.name: score}), generator)[scored.name])
-    whole = scored.orders.restore({scored.name: mask})[scored.name]
-    return whole.reshape(scored.weight.shape)
+        length = max(1, PIECE * length // max(1, weights.numel()))
+    mask = torch.empty(weights.shape, dtype=torch.bool, device=weights.device)
+    norms = None
+    if squares is not None:
+        norms = torch.split(laid(squares.sqrt().expand(weight.shape)), length)
+    for number, piece in enumerate(torch.split(weights, length)):
+        # Wanda: |w| · ‖x‖₂ of the input (Sun et al. 2024).
+        score = piece.abs() if norms is None else norms[number] * piece.abs()
+        # NaN has no rank. The name of the tensor is what a user can search for.
+        if trouble(score):
+            raise ScoreError(
+                f"the score {recipe.score!r} of {name!r} is not finite: the weights or the"
+                " activations of the block hold NaN or infinite values."
+            )
+        kept = chosen_masks(read(recipe, {name: score}, finite=True), generator)[name]
+        mask[number * length : number * length + len(piece)] = kept
+    return orders.restore({name: mask})[name].reshape(weight.shape)
 
 
 # What each block of a model is called with, found without running the blocks.
@@ -500,14 +482,14 @@ def prune_blocks_(
     found = blocks_of(model, blocks)
     say = progress or (lambda name: None)
     masks, rows, notes = PackedMasks(), list[TensorSparsity](), list[str]()
-    with _evaluating(model):
+    with evaluating(model):
         calls = _calls(model, found, batch)
         for number, (name, block) in enumerate(found.items()):
             say(name)
             given = [call.arguments(number) for call in calls]
             for inner, mask in cut_block(block, recipe, given, generator):
                 masks.add(f"{name}.{inner}", mask)
-                rows.append(_row(name, inner, mask))
+                rows.append(TensorSparsity.of(f"{name}.{inner}", mask, count_true(mask)))
             # Frees this block's arguments before the next ones are made.
             del given
             # Applied only when all masks of the block are there: an error among them
@@ -555,24 +537,3 @@ def _advance_(block: nn.Module, calls: list[BlockCall], number: int) -> None:
     """The outputs of the pruned block take the place of its inputs."""
     for each in calls:
         each.hidden = first_of(block(**each.arguments(number)))
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout while calibration runs; every module is in its own mode afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-def _row(block: str, inner: str, mask: Tensor) -> TensorSparsity:
-    return TensorSparsity(
-        name=f"{block}.{inner}",
-        shape=tuple(mask.shape),
-        total=mask.numel(),
-        kept=int(mask.count_nonzero()),
-    )

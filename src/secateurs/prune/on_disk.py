@@ -26,6 +26,8 @@ from secateurs.masks.report import SparsityReport, TensorSparsity
 from secateurs.masks.select import best, check_shapes, choice_of, draw, read
 from secateurs.masks.topk import Cut, kth_largest
 from secateurs.masks.units import Units
+from secateurs.parameters import Rules
+from secateurs.parameters import read as read_where
 from secateurs.prune.shards import (
     Entry,
     Masks,
@@ -37,7 +39,7 @@ from secateurs.prune.shards import (
     write,
 )
 from secateurs.random import generator
-from secateurs.registry import refuse_unknown, unknown
+from secateurs.registry import refuse_unknown
 from secateurs.scores import SCORES
 
 # Which stored tensors are pruned. No module says what they are, so their names have to.
@@ -62,17 +64,15 @@ def meant(stored: Stored, where: Sequence[str] | None) -> Meant:
     """What globs of names choose ('!' leaves out), or without any every float weight of two or more
     dimensions that is no norm, embedding, bias or head by its name.
     """
-    wanted = [glob for glob in where or () if not glob.startswith("!")]
-    excluded = [glob[1:] for glob in where or () if glob.startswith("!")]
     names = [entry.name for _, entry in stored.entries()]
+    rules = read_where(where or None, names, owners=False)
     # A glob that fits nothing is a misspelt name: pruning everything else would be the
     # worst answer.
-    for glob in [*wanted, *excluded]:
-        if not any(fnmatchcase(name, glob) for name in names):
-            raise ParameterError(unknown("tensor", glob, names))
+    if wrong := (*rules.strange, *rules.unmatched):
+        raise ParameterError(f"{'; '.join(wrong)}.")
     chosen, left = list[tuple[Shard, Entry]](), dict[str, str]()
     for shard, entry in stored.entries():
-        reason = _reason(entry, wanted, excluded)
+        reason = _reason(entry, rules)
         if reason:
             left[entry.name] = reason
         else:
@@ -85,10 +85,10 @@ def meant(stored: Stored, where: Sequence[str] | None) -> Meant:
     return Meant(chosen=tuple(chosen), left=left)
 
 
-def _reason(entry: Entry, wanted: Sequence[str], excluded: Sequence[str]) -> str:
+def _reason(entry: Entry, rules: Rules) -> str:
     """Why a tensor is left as it is; empty if it is pruned."""
-    name = entry.name
-    if any(fnmatchcase(name, glob) for glob in excluded):
+    name, wanted = entry.name, [str(rule) for rule in rules.chosen]
+    if rules.excludes([name]):
         return "it is excluded"
     asked = any(fnmatchcase(name, glob) for glob in wanted)
     if wanted and not asked:

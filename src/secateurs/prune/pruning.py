@@ -1,6 +1,5 @@
 """Pruning a model by a recipe: `cut` computes the masks, `prune_` applies them."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,7 +16,7 @@ from secateurs.masks.apply import check as check_masks
 from secateurs.masks.budget import entries
 from secateurs.masks.topk import count_true
 from secateurs.parameters import Params, check_model, choose, fitted, prunable
-from secateurs.printing import Printed
+from secateurs.printing import Reported
 from secateurs.prune.recipe import Recipe, RecipeFields
 from secateurs.prune.rounds import Round, entries_left
 from secateurs.scores import Inputs, Loss, Rule
@@ -97,7 +96,7 @@ def sparse_note(parameters: Params, within: Params, masks: Mapping[str, Tensor])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned(Printed):
+class Pruned(Reported):
     """What pruning did.
 
     Attributes:
@@ -121,16 +120,12 @@ class Pruned(Printed):
             {"round": r.number, "asked": r.asked, "kept": r.kept, "total": r.total}
             for r in self.rounds
         ]
-        figures = {
+        return {
             "recipe": self.recipe.as_dict(),
             "rounds": rounds,
             "notes": list(self.notes),
+            "report": self.report.as_dict(),
         }
-        return {**figures, "report": self.report.as_dict()}
-
-    def to_json(self) -> str:
-        """The result as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
 
     def __rich__(self) -> Group:
         table = Table("round", "asked", "kept", "density", title="rounds")

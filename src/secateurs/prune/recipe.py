@@ -2,7 +2,6 @@
 against a model, and made ready for one.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -30,7 +29,7 @@ from secateurs.masks.report import verdicts_of
 from secateurs.masks.select import CheckedSelection, best, check_shapes
 from secateurs.masks.units import TensorUnits
 from secateurs.parameters import Chosen, Params, Where, choose, prunable
-from secateurs.printing import Printed
+from secateurs.printing import Reported
 from secateurs.prune.axes import Orders, orders_of, refuse_turned
 from secateurs.prune.rounds import (
     SCHEDULES,
@@ -395,7 +394,7 @@ class PlannedParameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PruningPlan(Printed):
+class PruningPlan(Reported):
     """Problems, chosen and skipped parameters, and the entries asked for after each round.
 
     Attributes:
@@ -452,10 +451,6 @@ class PruningPlan(Printed):
             },
             "skipped": dict(self.skipped),
         }
-
-    def to_json(self) -> str:
-        """The plan as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2)
 
     def __rich__(self) -> Group:
         lines = [f"[bold red]problem:[/] {escape(str(problem))}" for problem in self.problems]

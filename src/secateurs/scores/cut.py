@@ -86,14 +86,8 @@ def _made(library: ctypes.CDLL) -> Cut:
     return cut
 
 
-def _large(*tensors: Tensor) -> bool:
-    target, whole, mask = tensors
-    plain = all(
-        # The kernel walks over plain memory and knows no strides.
-        t.device.type == "cpu" and t.layout == torch.strided and t.is_contiguous()
-        for t in tensors
-    )
+def _large(target: Tensor, whole: Tensor, mask: Tensor) -> bool:
     fits = (
         whole.element_size() in (4, 8) and whole.dtype == target.dtype and mask.dtype == torch.bool
     )
-    return plain and fits and target.numel() >= FEWEST
+    return fits and target.numel() >= FEWEST and native.row_major(target, whole, mask)

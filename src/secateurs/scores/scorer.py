@@ -20,7 +20,7 @@ from secateurs.parameters import (
     Where,
     all_finite,
     check_model,
-    mask_misfit,
+    mask_misfits,
     prunable,
     refuse_wrapped,
 )
@@ -215,49 +215,31 @@ def checked_options(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]
     return options
 
 
-def fitting_masks(masks: Params, sources: Mapping[str, Tensor]) -> Params:
-    """Masks of a round must be of scored parameters and have their shapes."""
-    problems = [
-        unknown("scored parameter", name, list(sources)[:12])
-        for name in masks
-        if name not in sources
-    ]
-    problems += [
-        f"{name!r} {text}."
-        for name, mask in masks.items()
-        if name in sources and (text := mask_misfit(mask, sources[name].shape))
-    ]
-    if problems:
-        raise ScoreError(" ".join(problems))
-    return masks
-
-
 def check_weights(sources: Mapping[str, Tensor]) -> None:
     """A weight that is NaN would make every score NaN, and the message would blame the score."""
-    bad = [
-        f"{name!r} ({_count(tensor)})" for name, tensor in sources.items() if not all_finite(tensor)
-    ]
-    if bad:
+    if bad := _not_finite(sources):
         raise ParameterError(
-            f"weights are NaN or infinite in {', '.join(bad)}; repair the model before scoring it."
+            f"weights are NaN or infinite in {bad}; repair the model before scoring it."
         )
 
 
 def check_scores(scores: Mapping[str, Tensor], rule: str) -> None:
     """Scores that cannot be ranked are refused here, where the rule is known by name."""
-    bad = [
-        f"{name!r} ({_count(tensor)})" for name, tensor in scores.items() if not all_finite(tensor)
-    ]
-    if bad:
+    if bad := _not_finite(scores):
         raise ScoreError(
-            f"score {rule!r} is NaN or infinite in {', '.join(bad)}; look at the inputs, at the"
-            " loss and at the parameters that are not scored, or score a float64 copy of the"
-            " model."
+            f"score {rule!r} is NaN or infinite in {bad}; look at the inputs, at the loss and at"
+            " the parameters that are not scored, or score a float64 copy of the model."
         )
 
 
-def _count(tensor: Tensor) -> str:
-    return f"{int((~tensor.detach().isfinite()).sum())} of {tensor.numel()} entries"
+def _not_finite(tensors: Mapping[str, Tensor]) -> str:
+    """The tensors that hold NaN or infinite entries, and how many; empty where all are finite."""
+    counts = {
+        name: f"{int((~tensor.detach().isfinite()).sum())} of {tensor.numel()} entries"
+        for name, tensor in tensors.items()
+        if not all_finite(tensor)
+    }
+    return ", ".join(f"{name!r} ({count})" for name, count in counts.items())
 
 
 def ordered(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[str, Tensor]:
@@ -393,7 +375,9 @@ class Scorer:
         """
         # Before the model runs: a misfit found later would have cost a pass over the
         # data.
-        masks = fitting_masks(masks or {}, self._sources)
+        masks = masks or {}
+        if problems := mask_misfits(masks, self._sources, "scored parameter"):
+            raise ScoreError(f"{'; '.join(problems)}.")
         with (
             # Users often score inside no_grad or inference_mode; gradients are needed
             # all the same.

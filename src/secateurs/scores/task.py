@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, ScoreError, SecateursError, first_line
 from secateurs.parameters import Params
 from secateurs.registry import Registry
+from secateurs.stateless import evaluating
 
 # Tensors inside nested tuples, lists, mappings and dataclasses.
 
@@ -387,13 +388,8 @@ def losses(task: Task, *, temperature: float = 1.0) -> Iterator[tuple[int, Tenso
 def mean_loss(model: nn.Module, data: Any, loss: Loss | None) -> float:
     """The loss over all examples, in eval mode; every module is left in the mode it was in."""
     task = Task(model=model, parameters=dict(model.named_parameters()), data=data, loss=loss)
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
+    with evaluating(model):
         found = [(size, float(value)) for size, value in losses(task)]
-    finally:
-        for module, training in modes:
-            module.training = training
     return sum(size * value for size, value in found) / sum(size for size, _ in found)
 
 

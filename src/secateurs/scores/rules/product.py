@@ -102,13 +102,7 @@ def _made(library: ctypes.CDLL) -> Product:
 
 
 def _large(gradient: Tensor, weight: Tensor) -> bool:
-    # The kernel walks over plain memory and knows no strides.
-    plain = all(
-        t.device.type == "cpu"
-        and t.layout == torch.strided
-        and t.is_contiguous()
-        and t.dtype in (torch.float32, torch.float64)
-        for t in (gradient, weight)
-    )
+    single_or_double = gradient.dtype in (torch.float32, torch.float64)
     same = gradient.dtype == weight.dtype and gradient.shape == weight.shape
-    return plain and same and gradient.numel() >= FEWEST
+    large = gradient.numel() >= FEWEST
+    return single_or_double and same and large and native.row_major(gradient, weight)
