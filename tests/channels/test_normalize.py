@@ -46,7 +46,7 @@ def test_a_tied_channel_is_normalised_where_it_begins_and_cannot_be_later(genera
         sc.channels.rescale_random_(model, x, factors=(0.5, 3.0, 1e-3), generator=generator)
         torch.testing.assert_close(model(x).detach(), before)
         ours = coupling(sc.capture(model, x))
-        skips = [u for u in ours.weights if u.name in ("b.weight", "f.weight")]
-        starts = [u for u in ours.weights if u.name in ("stem.weight", "d.weight")]
+        skips = [u for u in ours.uses if u.weight.direct in ("b.weight", "f.weight")]
+        starts = [u for u in ours.uses if u.weight.direct in ("stem.weight", "d.weight")]
         for later, first in zip(skips, starts, strict=True):
             assert torch.equal(ours.root_of(later.out), ours.root_of(first.out))

@@ -139,8 +139,7 @@ def test_inputs_and_outputs_are_pinned():
     model, inputs = build("mlp")
     found = coupling(sc.capture(model, inputs))
     assert (
-        not found.root_of(found.weights[0].into).any()
-        and not found.root_of(found.weights[-1].out).any()
+        not found.root_of(found.uses[0].into).any() and not found.root_of(found.uses[-1].out).any()
     )
 
 
@@ -177,7 +176,7 @@ def test_every_norm_of_resnet_20_is_one_or_has_a_fixed_edge():
         336 + 16 + 32 + 64,
         3 * 16 + 2 * 32 + 2 * 64 + 10,
     )
-    hidden = torch.ones(len(found.groups.parent), dtype=torch.bool)
+    hidden = torch.ones(len(found.groups), dtype=torch.bool)
     hidden[0] = False
     for neurons in first_neurons(graph, found, graph.state(model), hidden):
         assert not neurons.fixed.any()

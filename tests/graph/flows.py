@@ -24,8 +24,9 @@ from secateurs.certificates.linear import Probe, Relaxation
 from secateurs.certificates.problem import Problem, read_problem
 from secateurs.certificates.rounding import Rounding
 from secateurs.certificates.two_stream import PathStreams, TwoStream
-from secateurs.channels.scaling import coupling
-from secateurs.channels.ties import EdgeFlow, LabelFlow
+from secateurs.channels.labels import LabelFlow, Labelled
+from secateurs.channels.normalize import EdgeFlow
+from secateurs.channels.scaling import Coupling, ScaleFlow, coupling
 from secateurs.graph import Graph
 from secateurs.graph.propagate import Evaluate, Flow
 from secateurs.graph.spot_check import _Peak
@@ -207,6 +208,7 @@ CASES: dict[type, Case] = {
     ),
     Depth: Case(make=lambda s: Depth()),
     KindsFlow: Case(make=lambda s: KindsFlow(s.graph, s.state)),
-    LabelFlow: Case(make=lambda s: LabelFlow(s.graph)),
+    LabelFlow: Case(make=lambda s: LabelFlow(Labelled(s.graph), lambda node: False)),
+    ScaleFlow: Case(make=lambda s: ScaleFlow(Coupling(s.graph))),
     EdgeFlow: Case(make=lambda s: EdgeFlow(s.graph, coupling(s.graph)), params=own),
 }

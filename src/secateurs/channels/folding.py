@@ -161,7 +161,7 @@ def folds(model: nn.Module, found: Labelled, known: Reach, gone: Tensor) -> Fold
     for use in found.uses:
         # In a grouped layer inputs and outputs of a group go together: nobody is left
         # to read the constant.
-        if use.groups == 1:
+        if use.axes.groups == 1:
             reading = _reading(use, found, known, gone)
             # By weight, because one fold serves all uses of a shared weight.
             by_weight.setdefault(use.weight.names, []).append(reading)
@@ -172,10 +172,7 @@ def folds(model: nn.Module, found: Labelled, known: Reach, gone: Tensor) -> Fold
 
 
 def _reading(use: Use, found: Labelled, known: Reach, gone: Tensor) -> Reading:
-    axes = use.node.operation.axes
-    if axes is None:
-        raise ValueError(f"{use.node.name} is no layer.")
-    count = use.into.numel()
+    axes, count = use.axes, use.into.numel()
     labels = found.groups.roots(use.into)
     values = same(rows(known.constant[use.x], axes.x, count))
     arrive = rows(known.arrive[use.x], axes.x, count).any(1)
@@ -240,7 +237,7 @@ def _fold_columns(readings: list[Reading], result: Folds) -> None:
     keeper = int(torch.where(standing, values.abs(), 0.0).argmax())
     index = reading.needed.nonzero().flatten()
     result.columns[reading.use.weight.name] = Columns(
-        dim=reading.use.weight_in,
+        dim=reading.use.axes.weight_in,
         index=index,
         factors=values[index] / values[keeper],
         keeper=keeper,

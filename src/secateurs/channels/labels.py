@@ -1,10 +1,18 @@
-"""One label per channel of every value, united where the network ties channels to each other."""
+"""One label per channel of every value, united where the network ties channels to each other.
+
+`LabelFlow` says what has to go when one channel goes (`compact`, `prune_channels_`). Another
+question of ties overrides the rules that differ: `scaling.ScaleFlow` asks which channels share one
+scale.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from secateurs.errors import ShipError
@@ -12,6 +20,7 @@ from secateurs.graph import (
     Activation,
     Add,
     Affine,
+    Axes,
     Graph,
     Input,
     Named,
@@ -21,6 +30,7 @@ from secateurs.graph import (
     Source,
     Structural,
 )
+from secateurs.graph.propagate import step
 from secateurs.graph.wrapper import Wrapper
 
 # Which dimension of a named tensor becomes which dimension of the weight that the graph computes
@@ -225,19 +235,19 @@ def pulled_back(
     return reduced(back != 0)
 
 
-def blocks(weight: Tensor, weight_in: int, weight_out: int, groups: int) -> Tensor:
+def blocks(weight: Tensor, axes: Axes) -> Tensor:
     """A weight as `(groups, outputs of a group, inputs of a group, taps)`."""
-    # (out, in / groups, ...), as linear layers and convolutions have it.
-    if weight_in > weight_out:
-        return weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
-    parts = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
-    # (in, out / groups, ...): transposed convolutions and x W.
-    return parts.transpose(1, 2)
+    parts = weight.reshape(axes.groups, weight.shape[0] // axes.groups, weight.shape[1], -1)
+    # (out, in / groups, ...), as linear layers and convolutions have it, or (in, out / groups,
+    # ...): transposed convolutions and x W.
+    return parts if axes.weight_in > axes.weight_out else parts.transpose(1, 2)
 
 
-# Labels that must go together, as a union-find; label 0 always stays.
+# Labels that must go together; label 0 always stays.
 
 PINNED = 0
+NOTHING = -1
+"""The label of a zero from padding that ties nothing, where a flow says so."""
 _TIED = "is tied to what stays"
 
 
@@ -245,44 +255,60 @@ class Groups:
     """Labels, united where the network ties them. Label 0 is pinned: whatever is united with it
     stays.
 
-    The same unions are kept a second time without the pinned label, so that of channels that stay
-    it can be told which of them are dead, and why they stay.
+    The ties among the others are kept beside it, so that of channels that stay it can be told which
+    of them are dead, and why they stay.
     """
 
     def __init__(self) -> None:
-        self._all = _Unions()
-        self._unpinned = _Unions()
+        # The smallest label of each one's group, so that whatever is united with 0 is pinned.
+        self._root = torch.zeros(1, dtype=torch.long)
+        self._free_ties: list[Tensor] = []
+        self._unpinned: Tensor | None = None
         self.pins: list[tuple[str, Tensor]] = []
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._root)
 
     def new(self, count: int) -> Tensor:
         """Fresh labels."""
-        self._unpinned.new(count)
-        return self._all.new(count)
+        fresh = torch.arange(len(self), len(self) + count)
+        self._root, self._unpinned = torch.cat([self._root, fresh]), None
+        return fresh
 
     def unite(self, a: Tensor, b: Tensor) -> None:
-        """Tie the labels of two tensors, entry by entry, with broadcasting."""
-        self._all.unite(a, b)
+        """Tie the labels of two tensors, entry by entry, with broadcasting; NOTHING ties
+        nothing."""
         a, b = together(a, b)
-        free = (a != PINNED) & (b != PINNED)
-        self._unpinned.unite(a[free], b[free])
-        for bound in (a[b == PINNED], b[a == PINNED]):
-            self._note(_TIED, bound)
+        differ = (a != b) & (a >= 0) & (b >= 0)
+        if not bool(differ.any()):
+            return
+        # A feature map holds the same pair at every pixel: each is united once.
+        pairs = torch.unique(torch.stack([a[differ], b[differ]]), dim=1)
+        self._root = _united(self._root, self._root[pairs])
+        bound = (pairs == PINNED).any(0)
+        self._free_ties.append(pairs[:, ~bound])
+        self._unpinned = None
+        self._note(_TIED, pairs[:, bound])
 
     def pin(self, labels: Tensor, why: str) -> None:
         """These stay."""
+        labels = torch.unique(labels[labels > PINNED])
         self._note(why, labels)
-        self._all.unite(labels, torch.zeros_like(labels))
+        self._root = _united(
+            self._root, torch.stack([self._root[labels], torch.zeros_like(labels)])
+        )
 
     def roots(self, labels: Tensor) -> Tensor:
         """The labels, each replaced by the smallest of its group."""
-        return self._all.roots(labels)
+        return torch.where(labels < 0, labels, self._root[labels.clamp_min(0)])
 
     def unpinned(self, labels: Tensor) -> Tensor:
         """The same without the ties to what stays."""
-        return self._unpinned.roots(labels)
+        if self._unpinned is None:
+            none = torch.zeros(2, 0, dtype=torch.long)
+            pairs = torch.cat([none, *self._free_ties], dim=1)
+            self._unpinned = _united(torch.arange(len(self)), pairs)
+        return self._unpinned[labels]
 
     def reasons(self) -> dict[int, str]:
         """Why unpinned roots stay: the first pin that met them, a named one before a mere tie."""
@@ -296,8 +322,11 @@ class Groups:
 
     def shared(self, rows: Tensor) -> Tensor:
         """Tie the labels within each row; the label of each row."""
-        self.unite(rows, rows[:, :1])
-        return rows[:, 0]
+        first = rows[:, :1]
+        if bool((first < 0).any()):
+            first = torch.where(first < 0, rows.amax(1, keepdim=True), first)
+        self.unite(rows, first)
+        return first[:, 0]
 
     def _note(self, why: str, labels: Tensor) -> None:
         labels = torch.unique(labels[labels != PINNED])
@@ -305,55 +334,19 @@ class Groups:
             self.pins.append((why, labels))
 
 
-class _Unions:
-    """A union-find of numbers from 0."""
-
-    def __init__(self) -> None:
-        self._parent = [PINNED]
-        self._table: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self._parent)
-
-    def new(self, count: int) -> Tensor:
-        first = len(self._parent)
-        self._parent += range(first, first + count)
-        self._table = None
-        return torch.arange(first, first + count)
-
-    def unite(self, a: Tensor, b: Tensor) -> None:
-        a, b = together(self.roots(a), self.roots(b))
-        differ = a != b
-        if bool(differ.any()):
-            # A feature map holds the same pair at every pixel: each is united once.
-            pairs = torch.unique(torch.stack([a[differ], b[differ]]), dim=1)
-            for left, right in pairs.T.tolist():
-                # The smaller label becomes the root, so whatever is united with label 0
-                # ends there: pinned.
-                low, high = sorted((self._root(left), self._root(right)))
-                self._parent[high] = low
-            self._table = None
-
-    def roots(self, labels: Tensor) -> Tensor:
-        # One look-up serves a whole tensor, and is built
-        # anew only after something was united.
-        if self._table is None:
-            self._table = _followed(torch.tensor(self._parent))
-        return self._table[labels]
-
-    def _root(self, label: int) -> int:
-        while self._parent[label] != label:
-            # Halving the path on the way keeps later walks short.
-            self._parent[label] = self._parent[self._parent[label]]
-            label = self._parent[label]
-        return label
-
-
-def _followed(parent: Tensor) -> Tensor:
-    """Every label's root: parents of parents until nothing changes, doubling the way each time."""
-    while not torch.equal(further := parent[parent], parent):
-        parent = further
-    return parent
+def _united(root: Tensor, pairs: Tensor) -> Tensor:
+    """Every label's root once the roots in each column of `pairs` are one group."""
+    if not pairs.numel():
+        return root
+    ends, places = torch.unique(pairs, return_inverse=True)
+    ones = np.ones(pairs.shape[1], dtype=np.int8)
+    ties = coo_array((ones, tuple(places.numpy())), shape=(len(ends), len(ends)))
+    count, found = connected_components(ties, directed=False)
+    group = torch.from_numpy(found).long()
+    low = torch.full((count,), len(root)).scatter_reduce(0, group, ends, "amin")
+    joined = root.clone()
+    joined[ends] = low[group]
+    return joined[root]
 
 
 # A model seen through all of its outputs at once, so that nothing an output needs is taken for
@@ -409,9 +402,8 @@ class Use:
     """A weight between two lots of channels, with the labels of both."""
 
     node: Affine
-    weight_in: int
-    weight_out: int
-    groups: int
+    weight: Source
+    axes: Axes
     into: Tensor
     out: Tensor
 
@@ -420,17 +412,16 @@ class Use:
         """The value it reads."""
         return self.node.inputs[0]
 
-    @property
-    def weight(self) -> Source:
-        """Its weight."""
-        if self.node.weight is None:
-            raise ValueError(f"{self.node.name} has no weight.")
-        return self.node.weight
-
 
 @dataclass(slots=True)
 class Labelled:
-    """Labels of all values, of the dimensions of all tensors, and the layers between them."""
+    """Labels of all values, of the dimensions of all tensors, and the layers between them.
+
+    Attributes:
+        dims: The labels along a dimension of a named tensor.
+        loose: Dimensions that some use does not label.
+        frozen: Tensors of which every dimension stays, and why.
+    """
 
     graph: Graph
     groups: Groups = field(default_factory=Groups)
@@ -445,115 +436,17 @@ class Labelled:
         return self.groups.roots(self.values[name])
 
 
-def told(node: Node) -> str:
+def described(node: Node) -> str:
     """A node as an account names it: its operator and the module that runs it."""
     return f"{node.place.operation} in {own_name(node.place.module) or 'the model itself'}"
 
 
-@dataclass(slots=True)
-class Ties:
-    """Gives the labels of values to the tensors that work on them."""
-
-    found: Labelled
-    shapes: dict[str, tuple[int, ...]]
-    regrouped: Callable[[Affine], bool]
-
-    def is_learnt(self, source: Source) -> bool:
-        """Whether a parameter or buffer is behind a weight."""
-        known = self.found.graph
-        return any(name in known.parameters or name in known.buffers for name in source.names)
-
-    def dense(self, node: Affine, x: Tensor) -> Tensor:
-        """A layer between channels: fresh labels for what it writes."""
-        axes = node.operation.axes
-        if axes is None or node.weight is None:
-            raise ValueError(f"{node.name} is no layer.")
-        into = self.vector(x, axes.x, self.shapes[node.inputs[0]][axes.x])
-        out = self.found.groups.new(node.shape[axes.y])
-        use = Use(
-            node=node,
-            weight_in=axes.weight_in,
-            weight_out=axes.weight_out,
-            groups=axes.groups,
-            into=into,
-            out=out,
-        )
-        self.found.uses.append(use)
-        if axes.groups > 1:
-            self._tie_groups(use)
-            # A grouped convolution keeps (out, in / groups) channels per group; a transposed one
-            # (in, out / groups).
-            first = into if axes.weight_in < axes.weight_out else out
-            self._tie(node.weight, {0: first}, told(node))
-        else:
-            self._tie(
-                node.weight,
-                {axes.weight_in: into, axes.weight_out: out},
-                told(node),
-            )
-        return along(out, axes.y, len(node.shape))
-
-    def elementwise(self, node: Affine, source: Source, y: Tensor) -> None:
-        """A weight or bias that each channel of y has for itself."""
-        shape = node.operation.bias_shape
-        if shape is not None and len(source.shape) == 1:
-            dims = [shape.index(-1)]
-        else:
-            dims = [len(node.shape) - len(source.shape) + i for i in range(len(source.shape))]
-        labels = {
-            i: self.vector(y, dim, node.shape[dim])
-            for i, dim in enumerate(dims)
-            # What is broadcast along a dimension belongs to none of the channels there.
-            if source.shape[i] > 1 and dim < y.ndim and y.shape[dim] > 1
-        }
-        self._tie(source, labels, told(node))
-
-    def vector(self, labels: Tensor, dim: int, size: int) -> Tensor:
-        """One label per index along a dimension; what shares an index is tied."""
-        return self.found.groups.shared(rows(labels, dim, size))
-
-    def pin(self, x: Tensor, node: Node) -> Tensor:
-        """Everything that a value carries stays; so does what follows from it."""
-        self.found.groups.pin(x, f"{told(node)} mixes all of it")
-        return self.pinned(node.shape)
-
-    def pinned(self, shape: tuple[int, ...]) -> Tensor:
-        """Label 0 throughout."""
-        return torch.zeros([1] * len(shape), dtype=torch.long)
-
-    def freeze(self, node: Affine, why: str) -> None:
-        """Every dimension of these tensors stays."""
-        for source in (node.weight, node.bias):
-            if source is not None:
-                self.found.frozen |= dict.fromkeys(source.names, why)
-
-    def _tie_groups(self, use: Use) -> None:
-        """A group goes whole or not at all; where the number of groups is fixed, none goes."""
-        groups = self.found.groups
-        members = torch.cat(
-            [use.into.reshape(use.groups, -1), use.out.reshape(use.groups, -1)], dim=1
-        )
-        if self.regrouped(use.node):
-            groups.shared(members)
-        else:
-            groups.pin(members, f"{told(use.node)} has a fixed number of groups")
-
-    def _tie(self, source: Source, labels: dict[int, Tensor], where: str) -> None:
-        """Give the labels of a source's dimensions to the named tensors behind it."""
-        found, known = self.found, aligned(source, self.found.graph)
-        if known is None:
-            for vector in labels.values():
-                found.groups.pin(vector, f"{where} computes its weight")
-            found.frozen |= dict.fromkeys(source.names, f"{where} computes its weight")
-            return
-        for name, dims in known.items():
-            for own, dim in enumerate(dims):
-                if dim is None or dim not in labels:
-                    found.loose.add((name, own))
-                elif (name, own) in found.dims:
-                    found.groups.unite(found.dims[name, own], labels[dim])
-                else:
-                    found.dims[name, own] = labels[dim]
+def label(flow: "LabelFlow") -> None:
+    """Carry labels through the graph of a flow; all values keep theirs."""
+    values, graph = flow.found.values, flow.found.graph
+    for node in graph.nodes:
+        xs = [values[name] for name in node.inputs]
+        values[node.name] = step(flow, node, xs, [None] * len(graph.inputs), None)
 
 
 # One label per channel of every value, united where the network ties channels to each other.
@@ -568,75 +461,221 @@ def labelled(graph: Graph, *, regrouped: Callable[[Affine], bool]) -> Labelled:
     """Label every channel of a graph; `regrouped` says whether a layer's number of groups can be
     changed."""
     found = Labelled(graph)
-    shapes = {node.name: node.shape for node in graph.nodes}
-    flow = _Flow(found, shapes, Ties(found, shapes, regrouped))
-    for node in graph.nodes:
-        found.values[node.name] = flow.step(node)
-    flow.settle()
+    flow = LabelFlow(found, regrouped)
+    label(flow)
+    for node, source, y in flow.later:
+        flow.tie_elementwise(node, source, reduced(found.groups.roots(y)))
     # The user reads the outputs, so they keep their
     # shape even where a channel is constant.
     found.groups.pin(found.values[graph.output], "is an output of the model")
-    _pin_what_is_not_followed(found)
+    # A dimension that some use does not label, and every dimension of a tensor used in an unknown
+    # way, stays.
+    for (name, dim), labels in found.dims.items():
+        if name in found.frozen or (name, dim) in found.loose or name in graph.constants:
+            why = found.frozen.get(name, "is read in a way that is not followed")
+            found.groups.pin(labels, f"{own_name(name)}: {why}")
     return found
 
 
-def _pin_what_is_not_followed(found: Labelled) -> None:
-    """A dimension that some use does not label, and every dimension of a tensor used in an unknown
-    way, stays."""
-    for (name, dim), labels in found.dims.items():
-        if name in found.frozen or (name, dim) in found.loose or name in found.graph.constants:
-            why = found.frozen.get(name, "is read in a way that is not followed")
-            found.groups.pin(labels, f"{own_name(name)}: {why}")
+class LabelFlow:
+    """Gives labels to values, and the labels of values to the tensors that work on them."""
 
+    def __init__(self, found: Labelled, regrouped: Callable[[Affine], bool]) -> None:
+        self.found, self.groups, self.regrouped = found, found.groups, regrouped
+        self.later: list[tuple[Affine, Source, Tensor]] = []
 
-@dataclass(slots=True)
-class _Flow:
-    found: Labelled
-    shapes: dict[str, tuple[int, ...]]
-    ties: Ties
-    later: list[tuple[Affine, Source, Tensor]] = field(default_factory=list)
+    def input(self, node: Input, value: None) -> Tensor:
+        return _pinned(node)
 
-    def step(self, node: Node) -> Tensor:
-        xs = [self.found.values[name] for name in node.inputs]
-        match node:
-            case Input():
-                return self.ties.pinned(node.shape)
-            case Affine():
-                return self._affine(node, xs[0] if xs else None)
-            case Activation():
-                return xs[0]
-            case Pool():
-                return self._pool(node, xs[0])
-            case Structural():
-                return self._structural(node, xs)
-            case Add():
-                return self._add(node, xs)
-            case Opaque():
-                return self._opaque(node, xs)
-
-    def _affine(self, node: Affine, x: Tensor | None) -> Tensor:
+    def affine(self, node: Affine, x: Tensor | None, params: None) -> Tensor:
         if x is None:
-            self.ties.freeze(node, "a constant of the model's own")
-            return self.ties.pinned(node.shape)
-        axes, before = node.operation.axes, self.shapes[node.inputs[0]]
-        if node.weight is None:
+            self._freeze(node, "a constant of the model's own")
+            return _pinned(node)
+        y = self._linear(node, x)
+        if node.bias is not None:
+            self.bias(node, node.bias, y)
+        return y
+
+    def activation(self, node: Activation, x: Tensor) -> Tensor:
+        return x
+
+    def pool(self, node: Pool, x: Tensor) -> Tensor:
+        """Whatever competes in one window has to stay or go together."""
+        shape = self._shape(node)
+        # Uniting changes the roots, so it is repeated until nothing changes.
+        # Overlapping windows need a few rounds; where 16 are not enough the channels
+        # stay.
+        for _ in range(16):
+            labels = full(self.groups.roots(x), shape)
+            # The largest and the smallest label of a window
+            # are equal only where it has one label.
+            high, low = node.maximum(labels).long(), (-node.maximum(-labels)).long()
+            if torch.equal(high, low):
+                return reduced(high)
+            self.groups.unite(high, low)
+        return self.pin(x, node)
+
+    def structural(self, node: Structural, xs: Sequence[Tensor]) -> Tensor:
+        """Labels move as values do; the zeros of a padding get labels of their own."""
+        shapes = [self.found.graph.by_name[name].shape for name in node.inputs]
+        # Shifted by two: every label is above 0, and a padding's zero comes out below NOTHING.
+        lifted = [full(x, shape) + 2 for x, shape in zip(xs, shapes, strict=True)]
+        return self._filled(node.function(*lifted).long() - 2)
+
+    def add(self, node: Add, xs: Sequence[Tensor]) -> Tensor:
+        self._unite(node, xs)
+        out, *others = together(*xs)
+        for x in others:
+            # Where one branch is padding that ties nothing the other decides.
+            out = torch.where(out < 0, x, out)
+        return out
+
+    def opaque(self, node: Opaque, xs: Sequence[Tensor]) -> Tensor:
+        """What is mixed goes together; what is carried keeps its label, shared by all inputs."""
+        if not any(dim is not None for own in node.carried for dim in own):
+            for x in xs:
+                self.pin(x, node)
+            return _pinned(node)
+        ndim = len(node.shape)
+        rows = [
+            laid(x, own, ndim, self.groups.shared) for x, own in zip(xs, node.carried, strict=True)
+        ]
+        whole = []
+        for i, row in enumerate(rows):
+            others = [self.groups.roots(r) for j, r in enumerate(rows) if j != i]
+            # One gate for many channels cannot go with any of them.
+            if varies(node, i, others):
+                self.groups.pin(row, f"{described(node)} applies it to many channels")
+            else:
+                whole.append(row)
+        if not whole:
+            return _pinned(node)
+        self._unite(node, whole)
+        return together(*whole)[0]
+
+    # Rules that another question of ties may answer in its own way.
+
+    def diagonal(self, node: Affine, weight: Source, x: Tensor) -> None:
+        """A weight that each channel has for itself."""
+        self._elementwise(node, weight, x)
+
+    def bias(self, node: Affine, bias: Source, y: Tensor) -> None:
+        """What is added to each channel."""
+        self._elementwise(node, bias, y)
+
+    def mixes(self, weight: Source) -> bool:
+        """Whether a weight with known axes is one between channels: something learnt is behind
+        it."""
+        graph = self.found.graph
+        return any(name in graph.parameters or name in graph.buffers for name in weight.names)
+
+    def learnt(self, weight: Source) -> bool:
+        """Whether a weight without known axes is more than a window of constants."""
+        return self.mixes(weight)
+
+    def tie_weight(self, use: Use) -> None:
+        """Give the labels of a layer's channels to its weight."""
+        axes, where = use.axes, described(use.node)
+        labels = {axes.weight_in: use.into, axes.weight_out: use.out}
+        if axes.groups > 1:
+            # A group goes whole or not at all; where the number of groups is fixed, none goes.
+            parts = [part.reshape(axes.groups, -1) for part in (use.into, use.out)]
+            members = torch.cat(parts, dim=1)
+            if self.regrouped(use.node):
+                self.groups.shared(members)
+            else:
+                self.groups.pin(members, f"{where} has a fixed number of groups")
+            # A grouped convolution keeps (out, in / groups) channels per group; a transposed one
+            # (in, out / groups).
+            labels = {0: use.into if axes.weight_in < axes.weight_out else use.out}
+        self._tie(use.weight, labels, where)
+
+    def windows(self, node: Affine | Pool, total: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Averages and interpolations: a window over several channels pins them."""
+        found = self.one_each(node, total, x)
+        if found is None and x.ndim > 2:  # such as a channel and its zero padding
+            self.vector(x, 1, self._shape(node)[1])
+            found = self.one_each(node, total, x)
+        return self.pin(x, node) if found is None else found
+
+    def padding(self, count: int) -> Tensor:
+        """The labels of so many zeros from nowhere."""
+        return self.groups.new(count)
+
+    # What the rules are made of.
+
+    def vector(self, labels: Tensor, dim: int, size: int) -> Tensor:
+        """One label per index along a dimension; what shares an index is tied."""
+        return self.groups.shared(rows(labels, dim, size))
+
+    def pin(self, x: Tensor, node: Node) -> Tensor:
+        """Everything that a value carries stays; so does what follows from it."""
+        self.groups.pin(x, f"{described(node)} mixes all of it")
+        return _pinned(node)
+
+    def tie_elementwise(self, node: Affine, source: Source, y: Tensor) -> None:
+        """A weight or bias that each channel of y has for itself."""
+        shape = node.operation.bias_shape
+        if shape is not None and len(source.shape) == 1:
+            dims = [shape.index(-1)]
+        else:
+            dims = [len(node.shape) - len(source.shape) + i for i in range(len(source.shape))]
+        labels = {
+            i: self.vector(y, dim, node.shape[dim])
+            for i, dim in enumerate(dims)
+            # What is broadcast along a dimension belongs to none of the channels there.
+            if source.shape[i] > 1 and dim < y.ndim and y.shape[dim] > 1
+        }
+        self._tie(source, labels, described(node))
+
+    def one_each(
+        self, node: Affine | Pool, total: Callable[[Tensor], Tensor], x: Tensor
+    ) -> Tensor | None:
+        """The label of each sum, when all that enters it has one label; found by comparing mean and
+        mean square."""
+        shape = self._shape(node)
+        labels, local = torch.unique(self.groups.roots(x), return_inverse=True)
+        # Multiples of the golden ratio, modulo 1, lie far apart: labels get codes
+        # that cannot be mixed up.
+        code = torch.frac((torch.arange(len(labels)) + 1) * 0.6180339887498949).double() + 0.5
+        known = (labels >= 0).double()
+        count = total(full(known[local], shape))
+        # A window that reads nothing but padding counts 0, which must not divide.
+        mean, square, index = (
+            total(full((values * known)[local], shape)) / count.clamp_min(1e-300)
+            for values in (code, code**2, torch.arange(len(labels)))
+        )
+        if bool(((square - mean**2).abs() > 1e-10).any()):
+            return None
+        return self._filled(torch.where(count > 0, labels[index.round().long()], NOTHING - 1))
+
+    def _shape(self, node: Node) -> tuple[int, ...]:
+        """The shape of a node's first input."""
+        return self.found.graph.by_name[node.inputs[0]].shape
+
+    def _linear(self, node: Affine, x: Tensor) -> Tensor:
+        weight, axes = node.weight, node.operation.axes
+        if weight is None:
             # An addition alone; where it adds dimensions as
             # well, channels cannot be followed.
-            y = x if len(before) == len(node.shape) else self.ties.pin(x, node)
-        elif axes is not None and axes.diagonal:
-            self._elementwise(node, node.weight, x)
-            y = x
-        elif axes is not None and self.ties.is_learnt(node.weight):
-            y = self.ties.dense(node, x)
-        elif self.ties.is_learnt(node.weight):
-            self.ties.freeze(node, f"{told(node)} is no layer between channels")
-            y = self.ties.pin(x, node)
-        else:
-            # The weight holds constants only: an average pool or an interpolation.
-            y = self._sums(node, x)
-        if node.bias is not None:
-            self._elementwise(node, node.bias, y)
-        return y
+            same = len(self._shape(node)) == len(node.shape)
+            return x if same else self.pin(x, node)
+        if axes is not None and axes.diagonal:
+            self.diagonal(node, weight, x)
+            return x
+        if axes is not None and self.mixes(weight):
+            into = self.vector(x, axes.x, self._shape(node)[axes.x])
+            out = self.groups.new(node.shape[axes.y])
+            use = Use(node=node, weight=weight, axes=axes, into=into, out=out)
+            self.found.uses.append(use)
+            self.tie_weight(use)
+            return along(out, axes.y, len(node.shape))
+        if self.learnt(weight):
+            self._freeze(node, f"{described(node)} is no layer between channels")
+            return self.pin(x, node)
+        # The weight holds constants only: an average pool or an interpolation.
+        ones = torch.ones(weight.shape, dtype=torch.float64)
+        return self.windows(node, lambda t: node.linear(t, ones), x)
 
     def _elementwise(self, node: Affine, source: Source, y: Tensor) -> None:
         """Tie a weight or bias to the channels; what is no parameter waits until the end.
@@ -650,109 +689,34 @@ class _Flow:
         if table:
             self.later.append((node, source, y))
         else:
-            self.ties.elementwise(node, source, y)
+            self.tie_elementwise(node, source, y)
 
-    def settle(self) -> None:
-        """The ties that waited."""
-        for node, source, y in self.later:
-            now = reduced(self.found.groups.roots(y))
-            self.ties.elementwise(node, source, now)
+    def _freeze(self, node: Affine, why: str) -> None:
+        """Every dimension of these tensors stays."""
+        for source in (node.weight, node.bias):
+            if source is not None:
+                self.found.frozen |= dict.fromkeys(source.names, why)
 
-    def _pool(self, node: Pool, x: Tensor) -> Tensor:
-        """Whatever competes in one window has to stay or go together."""
-        shape = self.shapes[node.inputs[0]]
-        # Uniting changes the roots, so it is repeated until nothing changes.
-        # Overlapping windows need a few rounds; where 16 are not enough the channels
-        # stay.
-        for _ in range(16):
-            labels = full(self.found.groups.roots(x), shape)
-            # The largest and the smallest label of a window
-            # are equal only where it has one label.
-            high, low = node.maximum(labels).long(), (-node.maximum(-labels)).long()
-            if torch.equal(high, low):
-                return reduced(high)
-            self.found.groups.unite(high, low)
-        return self.ties.pin(x, node)
-
-    def _sums(self, node: Affine, x: Tensor) -> Tensor:
-        """Averages and interpolations: a window over several channels pins them."""
-        found = self._one_each(node, self.found.groups.roots(x))
-        if found is None and x.ndim > 2:  # such as a channel and its zero padding
-            self.ties.vector(x, 1, self.shapes[node.inputs[0]][1])
-            found = self._one_each(node, self.found.groups.roots(x))
-        return self.ties.pin(x, node) if found is None else found
-
-    def _one_each(self, node: Affine, x: Tensor) -> Tensor | None:
-        """The label of each sum, when all that enters it has one label; found by comparing mean and
-        mean square."""
-        shape = self.shapes[node.inputs[0]]
-        weight = None if node.weight is None else torch.ones(node.weight.shape, dtype=torch.float64)
-        known, local = torch.unique(x, return_inverse=True)
-        code = (
-            # Multiples of the golden ratio, modulo 1, lie far apart: labels get codes
-            # that cannot be mixed up.
-            torch.frac((torch.arange(len(known)) + 1) * 0.6180339887498949).double() + 0.5
-        )
-        # A window that reads nothing but padding counts 0, which must not divide.
-        count = node.linear(torch.ones(shape, dtype=torch.float64), weight).clamp_min(1e-300)
-        mean = node.linear(full(code[local], shape), weight) / count
-        square = node.linear(full(code[local] ** 2, shape), weight) / count
-        if bool(((square - mean**2).abs() > 1e-10).any()):
-            return None
-        index = node.linear(full(local, shape), weight) / count
-        return reduced(known[index.round().long()])
-
-    def _structural(self, node: Structural, xs: list[Tensor]) -> Tensor:
-        """Labels move as values do; the zeros of a padding get labels of their own."""
-        shapes = [self.shapes[name] for name in node.inputs]
-        # Shifted by one: a padding's zero comes out as −1 and not as label 0, which is
-        # the pinned one.
-        moved = (
-            node.function(*[full(x, shape) + 1 for x, shape in zip(xs, shapes, strict=True)]).long()
-            - 1
-        )
-        empty = moved < 0
+    def _filled(self, labels: Tensor) -> Tensor:
+        """Labels below NOTHING, which stand for zeros from nowhere, replaced."""
+        empty = labels < NOTHING
         if bool(empty.any()):
-            moved[empty] = self.found.groups.new(int(empty.sum()))
-        return reduced(moved)
+            labels[empty] = self.padding(int(empty.sum()))
+        return reduced(labels)
 
-    def _opaque(self, node: Opaque, xs: list[Tensor]) -> Tensor:
-        """What is mixed goes together; what is carried keeps its label, shared by all inputs."""
-        groups = self.found.groups
-        if not any(dim is not None for own in node.carried for dim in own):
-            for x in xs:
-                groups.pin(x, f"{told(node)} mixes all of it")
-            return self.ties.pinned(node.shape)
-        ndim = len(node.shape)
-        rows = [laid(x, own, ndim, groups.shared) for x, own in zip(xs, node.carried, strict=True)]
-        whole = []
-        for i, row in enumerate(rows):
-            others = [groups.roots(r) for j, r in enumerate(rows) if j != i]
-            # One gate for many channels cannot go with any of them.
-            if varies(node, i, others):
-                groups.pin(row, f"{told(node)} applies it to many channels")
-            else:
-                whole.append(row)
-        if not whole:
-            return self.ties.pinned(node.shape)
-        self._unite(node, whole)
-        return together(*whole)[0]
-
-    def _add(self, node: Add, xs: list[Tensor]) -> Tensor:
-        self._unite(node, xs)
-        return together(*xs)[0]
-
-    def _unite(self, node: Opaque | Add, xs: list[Tensor]) -> None:
+    def _unite(self, node: Opaque | Add, xs: Sequence[Tensor]) -> None:
         """Channels that meet go together; with what stays they stay, and it is told where."""
-        roots = self.found.groups.roots
-        free = [x for x in xs if not bool((roots(x) == PINNED).all())]
+        free = [x for x in xs if not bool((self.groups.roots(x) == PINNED).all())]
+        if not free:
+            return
+        met = free[0]
         for x in free[1:]:
-            self.found.groups.unite(free[0], x)
-        if free and len(free) < len(xs):
-            why = f"{told(node)} ties it to {self._tied(node)}"
-            self.found.groups.pin(free[0], why)
+            self.groups.unite(met, x)
+            met = torch.where(met < 0, x, met)
+        if len(free) < len(xs):
+            self.groups.pin(met, f"{described(node)} ties it to {self._what_stays(node)}")
 
-    def _tied(self, node: Opaque | Add) -> str:
+    def _what_stays(self, node: Opaque | Add) -> str:
         """What a node ties its channels to: a parameter that all of them share, or what stays."""
         graph = self.found.graph
         sources = [graph.by_name[name] for name in node.inputs]
@@ -764,3 +728,25 @@ class _Flow:
             if name in graph.parameters
         ]
         return names[0] if names else "what stays"
+
+    def _tie(self, source: Source, labels: dict[int, Tensor], where: str) -> None:
+        """Give the labels of a source's dimensions to the named tensors behind it."""
+        found, known = self.found, aligned(source, self.found.graph)
+        if known is None:
+            for vector in labels.values():
+                self.groups.pin(vector, f"{where} computes its weight")
+            found.frozen |= dict.fromkeys(source.names, f"{where} computes its weight")
+            return
+        for name, dims in known.items():
+            for own, dim in enumerate(dims):
+                if dim is None or dim not in labels:
+                    found.loose.add((name, own))
+                elif (name, own) in found.dims:
+                    self.groups.unite(found.dims[name, own], labels[dim])
+                else:
+                    found.dims[name, own] = labels[dim]
+
+
+def _pinned(node: Node) -> Tensor:
+    """Label 0 throughout."""
+    return torch.zeros([1] * len(node.shape), dtype=torch.long)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.channels.labels import PINNED, Labelled, distinct, full, own_name, reduced, told
+from secateurs.channels.labels import PINNED, Labelled, described, distinct, full, own_name, reduced
 from secateurs.graph import Affine, Node, State, Structural, affines
 
 
@@ -158,7 +158,7 @@ def computed(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
             # Only once: narrowing goes through every tensor of the model.
             small = small or narrowed_state(found, gone, state)
             if not _same_weight(found, gone, node, source(state), source(small)):
-                blocked[f"{told(node)} computes its weight from all channels"] = roots
+                blocked[f"{described(node)} computes its weight from all channels"] = roots
     return blocked
 
 
@@ -177,12 +177,12 @@ def _same_weight(found: Labelled, gone: Tensor, node: Affine, whole: Tensor, sma
 def _slices(found: Labelled, gone: Tensor, node: Affine, whole: Tensor) -> dict[int, Tensor]:
     use = next((use for use in found.uses if use.node is node), None)
     if use is not None and whole.ndim > 1:
-        kept = {use.weight_out: kept_places(found, gone, use.out)}
-        if use.groups == 1:
-            kept[use.weight_in] = kept_places(found, gone, use.into)
+        kept = {use.axes.weight_out: kept_places(found, gone, use.out)}
+        if use.axes.groups == 1:
+            kept[use.axes.weight_in] = kept_places(found, gone, use.into)
         # A transposed convolution: dimension 0, its inputs, spans all groups.
-        elif use.weight_in < use.weight_out:
-            kept = {use.weight_in: kept_places(found, gone, use.into)}
+        elif use.axes.weight_in < use.axes.weight_out:
+            kept = {use.axes.weight_in: kept_places(found, gone, use.into)}
         return kept
     box = kept_box(gone_in(found, gone, node.name), node.shape)
     if box is None:
@@ -275,7 +275,7 @@ def _counting(node: Structural) -> str:
             f"{own_name(node.place.module)} is torch's {_PACKED}, whose heads share out embed_dim: "
             "write the attention with linear layers to lose heads"
         )
-    return f"{told(node)} counts on every channel"
+    return f"{described(node)} counts on every channel"
 
 
 def _labels_of(found: Labelled, gone: Tensor, node: Node) -> Tensor:

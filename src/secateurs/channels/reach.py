@@ -243,10 +243,9 @@ def _pulls(
     shapes = [graph.by_name[name].shape for name in node.inputs]
     match node:
         case Affine() if node.name in layers:
-            axes, use = node.operation.axes, layers[node.name]
-            if axes is None:
-                raise ValueError(f"{node.name} is no layer.")
-            out = rows(marks, axes.y, use.out.numel()).any(1).reshape(use.groups, -1, 1)
+            use = layers[node.name]
+            axes = use.axes
+            out = rows(marks, axes.y, use.out.numel()).any(1).reshape(axes.groups, -1, 1)
             reads = (known.weights[node.name] != 0).any(3)
             return [along((reads & out).any(1).flatten(), axes.x, len(shapes[0]))]
         case Affine() if node.inputs:
@@ -294,7 +293,7 @@ def reach(found: Labelled, state: State) -> Reach:
     known = Reach()
     for use in found.uses:
         weight = use.weight(state)
-        known.weights[use.node.name] = blocks(weight, use.weight_in, use.weight_out, use.groups)
+        known.weights[use.node.name] = blocks(weight, use.axes)
     forward = _Forward(found.graph, state, layers, known)
     for node in found.graph.nodes:
         known.arrive[node.name], known.constant[node.name] = forward.step(node)
@@ -368,16 +367,15 @@ class _Forward:
 
     def _layer(self, node: Affine, arrive: Tensor, span: Span) -> tuple[Tensor, Span]:
         """A layer between channels: one truth value and one span per output channel."""
-        use, axes = self.layers[node.name], node.operation.axes
-        if axes is None:
-            raise ValueError(f"{node.name} is no layer.")
+        use = self.layers[node.name]
+        axes = use.axes
         weight = self.known.weights[node.name]
         padded = sees_border(node, self.graph.by_name[node.inputs[0]].shape)
         self.known.padded[node.name] = padded
         count, ndim = use.into.numel(), len(node.shape)
         # One span a channel, over all its pixels: only that holds at every resolution.
-        low = rows(span.low, axes.x, count).amin(1).reshape(use.groups, 1, -1)
-        high = rows(span.high, axes.x, count).amax(1).reshape(use.groups, 1, -1)
+        low = rows(span.low, axes.x, count).amin(1).reshape(axes.groups, 1, -1)
+        high = rows(span.high, axes.x, count).amax(1).reshape(axes.groups, 1, -1)
         if padded:  # any tap may fall on a zero of the padding
             low, high = low.clamp_max(0), high.clamp_min(0)
         # Positive weights take low to low and high to high, negative ones cross over.
@@ -389,7 +387,7 @@ class _Forward:
         least, most = (along(end.sum(2).flatten(), axes.y, ndim) for end in ends)
         out = Span(low=least, high=most)
         bias = node.bias_in(self.state)
-        reached = rows(arrive, axes.x, count).any(1).reshape(use.groups, 1, -1)
+        reached = rows(arrive, axes.x, count).any(1).reshape(axes.groups, 1, -1)
         reads = (weight != 0).any(3)
         arrives = along((reads & reached).any(2).flatten(), axes.y, ndim)
         return arrives, out if bias is None else out.plus(node.spread(bias))

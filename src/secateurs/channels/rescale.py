@@ -39,7 +39,7 @@ def rescale_random_(
     model, graph = whole(model, example, "rescale_random_")
     graph.state(model)
     found = coupling(graph)
-    draws = torch.randint(len(factors), (len(found.groups.parent),), generator=generator)
+    draws = torch.randint(len(factors), (len(found.groups),), generator=generator)
     scales = torch.tensor([float(f) for f in factors], dtype=torch.float64)[draws]
     # Group 0 meets inputs, outputs or constants.
     scales[0] = 1.0

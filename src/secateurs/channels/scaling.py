@@ -1,16 +1,17 @@
 """Multiplying the tensors of a model by the scales of their channels."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.channels.ties import Coupling, LabelFlow, Use
+from secateurs.channels.labels import NOTHING, LabelFlow, Labelled, Use, label
 from secateurs.errors import CaptureError, TheoryError, UnsupportedOperation
-from secateurs.graph import Example, Graph, affines, capture, evaluate, propagate
+from secateurs.graph import Affine, Example, Graph, Pool, Source, affines, capture, evaluate
 from secateurs.graph.export import Call, call_of, check_parameters, outputs_of
 from secateurs.graph.ir import unwrapped
 from secateurs.graph.replay import COMPARED
@@ -27,46 +28,106 @@ from secateurs.parameters import aliases
 # outputs and constants pin it to 1.
 
 
+@dataclass(slots=True)
+class Coupling(Labelled):
+    """Labels of channels that share one scale, and the tensors that carry it.
+
+    Attributes:
+        biases: Tensors that scale with the channels they are added to, with their labels.
+        diagonal: What each channel is multiplied by, such as a batch norm, with its labels.
+    """
+
+    biases: list[tuple[str, Tensor]] = field(default_factory=list)
+    diagonal: list[tuple[Affine, Tensor]] = field(default_factory=list)
+
+    def root_of(self, labels: Tensor) -> Tensor:
+        """Group numbers of labels, 0 for pinned and for padding."""
+        return self.groups.roots(labels).clamp_min(0)
+
+
+class ScaleFlow(LabelFlow):
+    """Labels of channels that share one scale.
+
+    A layer has a scale of its own for what it reads and for what it writes, whatever its groups; a
+    norm passes a scale on; a window has to lie in one channel; padding has every scale.
+    """
+
+    def __init__(self, found: Coupling) -> None:
+        super().__init__(found, lambda node: False)
+        self.coupling = found
+
+    def pool(self, node: Pool, x: Tensor) -> Tensor:
+        return self.windows(node, node.total, x)
+
+    def diagonal(self, node: Affine, weight: Source, x: Tensor) -> None:
+        self.coupling.diagonal.append((node, x))
+
+    def bias(self, node: Affine, bias: Source, y: Tensor) -> None:
+        entries = node.spread(torch.empty(bias.shape, device="meta")).shape
+        sizes = (*[1] * (len(node.shape) - len(entries)), *entries)
+        own = [dim for dim, size in enumerate(sizes) if size > 1]
+        shared = [dim for dim, size in enumerate(sizes) if size == 1]
+        every = y.expand([max(size, there) for size, there in zip(sizes, y.shape, strict=True)])
+        count = max(1, math.prod(bias.shape))
+        labels = self.groups.shared(every.permute(own + shared).reshape(count, -1))
+        names, graph = node.bias_scaled_by, self.found.graph
+        if names is None or not set(names) <= {*graph.parameters, *graph.buffers}:
+            self.groups.pin(labels, "is added in a way that is not followed")
+        else:
+            self.coupling.biases += [(name, labels) for name in names]
+
+    def mixes(self, weight: Source) -> bool:
+        return weight.direct in self.found.graph.parameters
+
+    def learnt(self, weight: Source) -> bool:
+        return not set(weight.names).isdisjoint(self.found.graph.parameters)
+
+    def tie_weight(self, use: Use) -> None:
+        """Entries are multiplied by out / into: neither ties the other."""
+
+    def windows(self, node: Affine | Pool, total: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        found = self.one_each(node, total, x)
+        return self.pin(x, node) if found is None else found
+
+    def padding(self, count: int) -> Tensor:
+        return torch.full((count,), NOTHING)
+
+
 def coupling(graph: Graph) -> Coupling:
     """Label every channel of the graph."""
-    flow = LabelFlow(graph)
-    final = propagate(graph, flow, [None] * len(graph.inputs), None)
-    found = flow.found
+    found = Coupling(graph)
+    label(ScaleFlow(found))
     # Outputs keep their scale: nobody divides it out behind them.
-    found.groups.pin(final)
-    _pin_foreign(graph, found)
-    for use in found.weights:
-        # A tied weight is multiplied once, so all its uses must ask for the same
-        # scales.
-        other = next(u for u in found.weights if u.name == use.name)
+    found.groups.pin(found.values[graph.output], "is an output of the model")
+    _pin_foreign(found)
+    # A tied tensor is multiplied once, so all its uses must ask for the same scales.
+    first: dict[str, Use] = {}
+    for use in found.uses:
+        other = first.setdefault(str(use.weight.direct), use)
         found.groups.unite(use.into, other.into)
         found.groups.unite(use.out, other.out)
-    first: dict[str, Tensor] = {}
+    added: dict[str, Tensor] = {}
     for name, labels in found.biases:
-        found.groups.unite(labels, first.setdefault(name, labels))
+        found.groups.unite(labels, added.setdefault(name, labels))
     return found
 
 
-def _pin_foreign(graph: Graph, found: Coupling) -> None:
+def _pin_foreign(found: Coupling) -> None:
     """A tensor that also enters through some other function (a transpose, a norm) must keep its
     values.
     """
     foreign: set[str] = set()
-    for node in affines(graph):
+    for node in affines(found.graph):
         if node.weight is not None and node.weight.direct is None:
             foreign |= set(node.weight.names)
         # It is not known how to scale what this bias is computed from.
         if node.bias is not None and node.bias_scaled_by is None:
             foreign |= set(node.bias.names)
-    names = {use.name for use in found.weights}
-    foreign |= names & {name for name, _ in found.biases}
-    for use in found.weights:
-        if use.name in foreign:
-            found.groups.pin(use.into)
-            found.groups.pin(use.out)
-    for name, labels in found.biases:
+    foreign |= {str(use.weight.direct) for use in found.uses} & {name for name, _ in found.biases}
+    carried = [(use.weight.direct, labels) for use in found.uses for labels in (use.into, use.out)]
+    for name, labels in (*carried, *found.biases):
         if name in foreign:
-            found.groups.pin(labels)
+            found.groups.pin(labels, f"{name} is read in a way that is not followed")
 
 
 def entry_scales(use: Use, into: Tensor, out: Tensor, shape: Sequence[int]) -> Tensor:
@@ -106,25 +167,17 @@ def scale_(model: nn.Module, found: Coupling, scales: Tensor) -> Rescaling:
     """Multiply every tensor by the scales of its channels, each tensor once."""
     tensors = tensors_of(model)
     changed: dict[str, bool] = {}
-    for use in found.weights:
-        into, out = scales[found.root_of(use.into)], scales[found.root_of(use.out)]
+    for use in found.uses:
+        name, tensor = str(use.weight.direct), tensors[str(use.weight.direct)]
         # Each tensor once: a tied one appears under every use.
-        if use.name not in changed:
-            changed[use.name] = _multiply_(
-                tensors[use.name],
-                entry_scales(use, into, out, tensors[use.name].shape),
-            )
+        if name not in changed:
+            into, out = scales[found.root_of(use.into)], scales[found.root_of(use.out)]
+            changed[name] = _multiply_(tensor, entry_scales(use, into, out, tensor.shape))
     for name, labels in found.biases:
         if name not in changed:
-            changed[name] = _multiply_(
-                tensors[name],
-                scales[found.root_of(labels)].reshape(tensors[name].shape),
-            )
-    roots = (
-        torch.cat([found.root_of(use.out) for use in found.weights])
-        if found.weights
-        else torch.zeros(1)
-    )
+            entries = scales[found.root_of(labels)]
+            changed[name] = _multiply_(tensors[name], entries.reshape(tensors[name].shape))
+    roots = torch.cat([torch.zeros(0).long(), *(found.root_of(use.out) for use in found.uses)])
     free = torch.unique(roots[roots > 0]).numel()
     return Rescaling(
         channels=free,
@@ -136,14 +189,12 @@ def scale_(model: nn.Module, found: Coupling, scales: Tensor) -> Rescaling:
 def silence_(model: nn.Module, found: Coupling, silent: Tensor) -> None:
     """Outgoing weights of channels that carry nothing become zero."""
     tensors = tensors_of(model)
-    for use in found.weights:
-        kept = (~silent[found.root_of(use.into)]).double()
+    for use in found.uses:
+        tensor = tensors[str(use.weight.direct)]
         ones = torch.ones(use.out.numel(), dtype=torch.float64)
         # 1/∞ = 0 zeroes what reads a silent channel, all else is multiplied by 1.
-        scale = entry_scales(
-            use, torch.where(kept > 0, 1.0, torch.inf), ones, tensors[use.name].shape
-        )
-        _multiply_(tensors[use.name], scale)
+        into = torch.where(silent[found.root_of(use.into)], torch.inf, 1.0).double()
+        _multiply_(tensor, entry_scales(use, into, ones, tensor.shape))
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

@@ -212,12 +212,12 @@ def resize_(model: nn.Module, found: Labelled) -> None:
     forward pass reads."""
     for use in found.uses:
         owner = model.get_submodule(use.node.place.module)
-        if use.groups > 1 and isinstance(owner, nn.modules.conv._ConvNd):
+        if use.axes.groups > 1 and isinstance(owner, nn.modules.conv._ConvNd):
             transposed = isinstance(owner, nn.modules.conv._ConvTransposeNd)
             # Dimension 0 of a weight spans all groups: inputs of a transposed
             # convolution, outputs of the others.
             before = use.into.numel() if transposed else use.out.numel()
-            owner.groups = owner.weight.shape[0] * use.groups // before
+            owner.groups = owner.weight.shape[0] * use.axes.groups // before
     for module in model.modules():
         describe_(module)
 

@@ -26,8 +26,9 @@ V = TypeVar("V")
 class Flow(Protocol[V]):
     """What travels through a graph: one method per primitive.
 
-    `params` is handed on from `propagate` unchanged: one state, or whatever the flow reads (a pair
-    of states).
+    A flow that also has `opaque(node, xs)` passes through what no primitive describes; others
+    refuse it. `params` is handed on from `propagate` unchanged: one state, or whatever the flow
+    reads (a pair of states).
     """
 
     def input(self, node: Input, value: Any) -> V:
@@ -61,9 +62,7 @@ def propagate(graph: Graph, flow: Flow[V], inputs: Sequence[Any], params: Any) -
     # The caller reads the output: it must outlive all nodes.
     left[graph.output] += 1
     for node in graph.nodes:
-        values[node.name] = _step(
-            flow, node, [values[name] for name in node.inputs], inputs, params
-        )
+        values[node.name] = step(flow, node, [values[name] for name in node.inputs], inputs, params)
         left.subtract(node.inputs)
         for name in set(node.inputs):
             if not left[name]:
@@ -71,7 +70,8 @@ def propagate(graph: Graph, flow: Flow[V], inputs: Sequence[Any], params: Any) -
     return values[graph.output]
 
 
-def _step(flow: Flow[V], node: Node, xs: list[V], inputs: Sequence[Any], params: Any) -> V:
+def step(flow: Flow[V], node: Node, xs: list[V], inputs: Sequence[Any], params: Any) -> V:
+    """What the flow makes of one node; for analyses that keep every value."""
     match node:
         case Affine():
             return flow.affine(node, xs[0] if xs else None, params)
@@ -86,13 +86,14 @@ def _step(flow: Flow[V], node: Node, xs: list[V], inputs: Sequence[Any], params:
         case Input():
             return flow.input(node, inputs[node.index])
         case Opaque():
-            # Flows know formulas for the six primitives; only plain values pass through the rest.
-            if not isinstance(flow, Evaluate):
+            through = getattr(flow, "opaque", None)
+            if through is None:
                 raise UnsupportedOperation(
                     f"{node.place}: paths do not cover it. Capture without opaque=True to see all "
                     "such operations."
                 )
-            return node.function(*xs)
+            passed: V = through(node, xs)
+            return passed
 
 
 class Evaluate:
@@ -124,6 +125,10 @@ class Evaluate:
         for sign, x in zip(node.signs[1:], xs[1:], strict=True):
             total = total + x if sign > 0 else total - x
         return total
+
+    def opaque(self, node: Opaque, xs: Sequence[Tensor]) -> Tensor:
+        """The function of the model's code itself."""
+        return node.function(*xs)
 
 
 def evaluate(graph: Graph, inputs: Sequence[Tensor], params: Any) -> Tensor:
