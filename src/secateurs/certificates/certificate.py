@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import safetensors.torch
 from rich.table import Table
@@ -47,6 +47,7 @@ class Certificate:
         options: What was asked for.
         states: Hashes of all weights of both networks when this was proved.
         assumptions: What was assumed and what was checked.
+        share: Of the domain's volume, on which the target was proven; None without a target.
     """
 
     bound: float
@@ -69,6 +70,19 @@ class Certificate:
     per_box: Tensor = field(repr=False)
     options: dict[str, Any] = field(default_factory=dict, repr=False)
     states: dict[str, str] = field(default_factory=dict, repr=False)
+    share: float | None = field(default=None, repr=False)
+
+    @property
+    def answer(self) -> Literal["proven", "refuted", "open"]:
+        """Whether the deviation stays within the target that `certify` was given: proven on the
+        whole domain, refuted by `worst_input`, or open.
+        """
+        if "target" not in self.options:
+            raise ArgumentError("no target was given: certify(..., target=0.05) asks a question.")
+        target = self.options["target"]
+        if self.bound <= target:
+            return "proven"
+        return "refuted" if self.lower_bound > target else "open"
 
     @property
     def worth(self) -> Worth:
@@ -129,7 +143,7 @@ class Certificate:
             problem=self.problem,
             domain=self.region,
             per_box=self.per_box,
-            methods=tuple(self.bounds),
+            methods=tuple(name for name in self.bounds if name != "split"),
         )
         return certified(
             given,
@@ -205,6 +219,9 @@ class Certificate:
             f"{name} ≤ {self.bound:.6g} on the {self.domain} ({self.method}); found"
             f" {self.lower_bound:.6g}"
         )
+        if "target" in self.options:
+            parts = f", {self.share:.1%} of the volume" if self.answer == "open" else ""
+            text += f"; ≤ {self.options['target']:g} is {self.answer}{parts}"
         return text if self.statistical is None else f"{text}\n{self.statistical}"
 
     def __rich__(self) -> Table:

@@ -19,6 +19,7 @@ from secateurs.certificates.methods import METHODS, Reach, automatic
 from secateurs.certificates.problem import OWN_UNIT, Clock, Pace, Problem, read_problem
 from secateurs.certificates.record import states_of
 from secateurs.certificates.search import Found, search
+from secateurs.certificates.splitting import Parts, split
 from secateurs.certificates.statistical import inputs_of, named_output, observe, statistical
 from secateurs.errors import ArgumentError, DomainError, TheoryError, UnknownNameError
 from secateurs.registry import refuse_unknown, unknown
@@ -257,6 +258,7 @@ class Options(TypedDict, total=False):
     progress: Callable[[str], None] | None
     generator: torch.Generator | None
     output: str | int | None
+    target: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +274,7 @@ class Settings:
         progress: Called with a line of text after each step.
         generator: Of the search's random starts.
         output: Which output of the models.
+        target: What the bound is split for, None for no splitting.
     """
 
     alpha: float = 0.05
@@ -284,6 +287,7 @@ class Settings:
     progress: Callable[[str], None] | None = None
     generator: torch.Generator | None = None
     output: str | int | None = None
+    target: float | None = None
 
     def __post_init__(self) -> None:
         if not (_whole(self.restarts, 0) and _whole(self.steps, 0)):
@@ -294,6 +298,16 @@ class Settings:
         if self.seconds is not None and not _positive(self.seconds):
             raise ArgumentError(
                 f"seconds={self.seconds!r}: a budget is a positive number of seconds."
+            )
+        if self.target is not None and not (_positive(self.target) or self.target == 0):
+            raise ArgumentError(
+                f"target={self.target!r}: the bound to reach is a number of at least 0; for 0 boxes"
+                " are split until the time is up."
+            )
+        if self.target == 0 and self.seconds is None:
+            raise ArgumentError(
+                "target=0 is never reached by networks that differ: give seconds= as well, or the"
+                " deviation that is allowed."
             )
         if not _positive(self.effort):
             raise ArgumentError(f"effort={self.effort!r}: a positive number of cells, such as 1e9.")
@@ -379,6 +393,10 @@ def certify(
             per value hold.
         seconds: the time the whole may take, None for no limit. The cheap methods always finish;
             what was cut short is written into the result, which holds the best bound so far.
+        target: the deviation that is allowed. Where the bound is above it, boxes are cut in two,
+            again and again, until it is proven on every part, an input beyond it is found, or the
+            time is up; `Certificate.answer` says which. 0 makes the bound as small as the time
+            allows. For small inputs: with n of them, halving all widths makes 2ⁿ parts.
         progress: called with a line of text after each step.
         generator: of the search's random starts.
 
@@ -445,10 +463,79 @@ def certify(
         steps=chosen.steps,
         generator=chosen.generator,
     )
+    proven = prove(problem, domain, found, methods=wanted, norm=norm, rounding=rounding)
+    if chosen.target is not None:
+        proven = divide(proven, target=float(chosen.target), methods=wanted)
+    return replace(proven, statistical=seen, states=states)
+
+
+def divide(
+    proven: Certificate,
+    *,
+    target: float,
+    methods: Sequence[str],
+    plan: Sequence[Parts] | None = None,
+) -> Certificate:
+    """The certificate after splitting its boxes for a target.
+
+    plan: the parts of an earlier proof, to make the same one again.
+    """
+    problem, domain = proven.problem, proven.region
+    if problem is None or domain is None:
+        raise ArgumentError("a statistical certificate speaks of no boxes that could be split.")
+    rounding: Rounding = proven.options["rounding"]
+    error = _rounding_error(problem, domain, rounding).expand(-1, problem.outputs)
+    # Evaluation adds its own errors to whatever splitting proves of real numbers.
+    allowed = target - _norm(error, proven.norm)
+    # Nothing to do, or nothing that could be done.
+    refuted = proven.lower_bound > target > 0
+    hopeless = target > 0 and not bool((allowed > 0).all())
+    if plan is None and (proven.bound <= target or refuted or hopeless):
+        plan = [Parts(cuts=(0,))] * len(domain)
+    found = split(
+        problem,
+        domain,
+        proven.per_box,
+        target=allowed,
+        norm=proven.norm,
+        methods=methods,
+        plan=plan,
+    )
+    per_box = torch.minimum(proven.per_box, found.per_output + error)
+    balls = torch.minimum(proven.balls, found.balls + _norm(error, proven.norm))
+    balls = torch.minimum(balls, _norm(per_box, proven.norm))
+    lower, outputs, worst = proven.lower_balls, proven.lower_per_output, proven.worst_input
+    if found.witness is not None:
+        gap = problem.difference(found.witness.unsqueeze(0)).abs()
+        size = _norm(gap, proven.norm)
+        inside = ((domain.lo <= found.witness) & (found.witness <= domain.hi)).flatten(1).all(dim=1)
+        if float(size) > proven.lower_bound:
+            worst = found.witness
+        lower = torch.where(inside, torch.maximum(lower, size), lower)
+        outputs = torch.maximum(outputs, gap.reshape(outputs.shape))
+    largest = int(balls.argmax())
+    parts = sum(map(len, found.parts))
+    split_bound = float((found.balls + _norm(error, proven.norm)).max())
+    text = f"split: the bound is the largest of {parts} parts of the domain"
     return replace(
-        prove(problem, domain, found, methods=wanted, norm=norm, rounding=rounding),
-        statistical=seen,
-        states=states,
+        proven,
+        bound=float(balls[largest]),
+        per_output=per_box.amax(dim=0).reshape(problem.output_shape),
+        per_box=per_box,
+        balls=balls,
+        lower_bound=float(_consistent(lower, balls).max()),
+        lower_per_output=torch.minimum(outputs, per_box.amax(dim=0).reshape(outputs.shape)),
+        lower_balls=_consistent(lower, balls),
+        worst_input=worst,
+        method="split" if split_bound < proven.bound else proven.method,
+        bounds={**proven.bounds, "split": split_bound},
+        assumptions=(*proven.assumptions, text) if parts > len(domain) else proven.assumptions,
+        options={
+            **proven.options,
+            "target": target,
+            "parts": [one.packed() for one in found.parts],
+        },
+        share=found.share,
     )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from secateurs.certificates.certificate import Certificate, ratio
-from secateurs.certificates.certify import Settings, checked_options, look, prove
+from secateurs.certificates.certify import Settings, checked_options, divide, look, prove
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.problem import OWN_UNIT, Clock, Problem, read_problem
 from secateurs.certificates.record import (
@@ -29,6 +29,7 @@ from secateurs.certificates.record import (
     states_of,
     versions,
 )
+from secateurs.certificates.splitting import Parts
 from secateurs.certificates.statistical import assumptions_at, clopper_pearson
 from secateurs.errors import ArgumentError
 
@@ -399,6 +400,8 @@ def recheck(
             norm=stated.norm,
             rounding=stated.rounding,
         )
+        if stated.target is not None:
+            now = divide(now, target=stated.target, methods=methods, plan=_plan(stated, region))
         bound = now.bound
         weaker, cut_short = weaker_claims(stated, now), hurried(stated, now)
         problems = [
@@ -416,6 +419,16 @@ def recheck(
         open=_open(stated, file=path is not None and domain is None) + cut_short,
         weaker=weaker,
     )
+
+
+def _plan(stated: Stated, domain: Domain) -> list[Parts]:
+    """The parts into which the boxes were split."""
+    if len(stated.parts) != len(domain):
+        raise ArgumentError(
+            f"this is no certificate: parts of {len(stated.parts)} boxes are stated, not"
+            f" {len(domain)}."
+        )
+    return [Parts.unpacked(text, domain.lo[0].numel()) for text in stated.parts]
 
 
 def _text(path: Path) -> str:
@@ -444,7 +457,7 @@ def _open(stated: Stated, *, file: bool) -> tuple[str, ...]:
     usual = Settings()
     asked = {
         name: value
-        for name in ("effort", "symbols", "seconds", "output")
+        for name in ("effort", "symbols", "seconds", "output", "target")
         if (value := getattr(stated, name)) != getattr(usual, name)
     }
     if asked:

@@ -118,9 +118,8 @@ def _content_hash(value: Tensor) -> str:
         value = short if torch.equal(short.double(), value) else value
     else:
         value = value.float()
-    return hashlib.sha256(
-        _little_endian(value, value.dtype).reshape(-1).view(numpy.uint8)
-    ).hexdigest()
+    whole = _little_endian(value, value.dtype).reshape(-1)
+    return hashlib.sha256(whole.view(numpy.uint8).data).hexdigest()
 
 
 def networks_of(problem: Problem) -> dict[str, Any]:
@@ -368,6 +367,8 @@ class Stated:
     symbols: int | None
     seconds: float | None
     output: str | int | None
+    target: float | None
+    parts: tuple[str, ...]
     states: Mapping[str, str]
     skipped: dict[str, str]
     versions: dict[str, str]
@@ -477,6 +478,9 @@ def _stated(record: Mapping[str, Any]) -> Stated:
         symbols=_optional(options["symbols"], _whole),
         seconds=_optional(options["seconds"], _number),
         output=_optional(options["output"], _output),
+        # Only where one was asked for.
+        target=_optional(options.get("target"), _number),
+        parts=tuple(str(text) for text in list(options.get("parts", ()))),
         states={who: str(record["states"][who]) for who in WHO},
         networks={
             (who, what): str(networks[who][what]) for who in WHO for what in ("weights", "graph")

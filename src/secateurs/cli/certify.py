@@ -45,6 +45,7 @@ class How:
     methods: list[str] | None
     rounding: bool
     seconds: float | None
+    target: float | None
     alpha: float
     beta: float
     seed: int
@@ -62,6 +63,7 @@ class How:
             "methods": self.methods or "auto",
             "rounding": True if self.rounding else "auto",
             "seconds": self.seconds,
+            "target": self.target,
             "generator": generator(self.seed, "certify"),
         }
         if known is not None:
@@ -120,6 +122,10 @@ def certify(
         float | None,
         typer.Option(help="How long it may take; the best bound by then is given."),
     ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(help="The deviation allowed: balls are split until it is proven or refuted."),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(help="Keep the certificate in this file, for `recheck`."),
@@ -144,7 +150,7 @@ def certify(
 
     The region is a ball around each of some test inputs (--data), or around the zero input.
     """
-    how = How(radius, points, method, rounding, seconds, alpha, beta, seed)
+    how = How(radius, points, method, rounding, seconds, target, alpha, beta, seed)
     known = DataSource(data, root, download).loaded()
     which = Which(arch, in_channels, classes, size)
     certificate, inputs = proven(which, dense, sparse, known, how)

@@ -1,0 +1,454 @@
+"""Splitting: a box on which the bound is too large is cut in two, and its halves again, until every
+part is proven, a point above the target is found, or the time is up.
+
+Every cut is at the middle of one input. Halves share that face, and their ends are the ends of the
+whole, to the bit: together they are the box, whatever the cut was rounded to. What is known of a
+box is known of its halves, so a bound never grows on the way down.
+
+The parts of a box are kept as a tree (`Parts`), from which the same proof can be made again.
+"""
+
+import base64
+import binascii
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from secateurs.certificates.dense_chain import DenseChain, Known, chain_of, join_known
+from secateurs.certificates.domain import Domain
+from secateurs.certificates.margins import reaches
+from secateurs.certificates.problem import Clock, Pace, Problem
+from secateurs.errors import ArgumentError
+
+_ENTRIES = 2**21
+"""Numbers of one batch of boxes: 16 MB in float64, which two caches hold."""
+
+_MOST_OPEN = 20_000
+"""Where more boxes wait than so many, the nearest to their target come first: what waits stays in
+memory."""
+
+_LEAF = 0
+_LONGEST = 2**24
+"""A kept tree has at most so many nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """How a box was cut, in preorder: 0 for a part that was left whole, i + 1 for a cut of input
+    i, whose lower half follows first.
+    """
+
+    cuts: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return sum(cut == _LEAF for cut in self.cuts)
+
+    def packed(self) -> str:
+        """As short text."""
+        raw = np.asarray(self.cuts, dtype="<u4").tobytes()
+        return base64.b64encode(zlib.compress(raw, 9)).decode()
+
+    @classmethod
+    def unpacked(cls, text: str, inputs: int) -> "Parts":
+        """The tree that was packed; anything else is refused."""
+        try:
+            unzip = zlib.decompressobj()
+            raw = unzip.decompress(base64.b64decode(text, validate=True), 4 * _LONGEST)
+            if unzip.unconsumed_tail or not unzip.eof or len(raw) % 4:
+                raise ValueError("too long, or cut short")
+            cuts = tuple(np.frombuffer(raw, dtype="<u4").tolist())
+        except (ValueError, zlib.error, binascii.Error) as error:
+            raise ArgumentError(f"the parts of a box cannot be read: {error}.") from None
+        # Each cut opens one more part than it closes.
+        left = 1
+        for number, cut in enumerate(cuts):
+            left += 1 if cut else -1
+            if cut > inputs or (left == 0) != (number == len(cuts) - 1):
+                raise ArgumentError("the parts of a box are no tree of cuts of its inputs.")
+        if left:
+            raise ArgumentError("the parts of a box are no tree of cuts of its inputs.")
+        return cls(cuts=cuts)
+
+    def boxes(self, lo: Tensor, hi: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The ends of every part, in the order of the tree, flat."""
+        waiting = [(lo, hi)]
+        for cut in self.cuts:
+            low, high = waiting.pop()
+            if cut == _LEAF:
+                yield low, high
+                continue
+            middle = (low[cut - 1] + high[cut - 1]) / 2
+            below, above = high.clone(), low.clone()
+            below[cut - 1] = above[cut - 1] = middle
+            waiting += [(above, high), (low, below)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What splitting proved.
+
+    Attributes:
+        per_output: Upper bounds of |f − g|, (boxes, outputs).
+        balls: In the norm, per box: the largest of its parts.
+        parts: Of each box.
+        share: How much of the volume of all boxes has its target proven.
+        witness: An input at which the difference is above the target; None where none was met.
+    """
+
+    per_output: Tensor
+    balls: Tensor
+    parts: tuple[Parts, ...]
+    share: float
+    witness: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounded:
+    """Of some boxes: bounds per output, how much cutting each input promises, and what the halves
+    inherit; a corner worth a look.
+    """
+
+    per_output: Tensor
+    promise: Tensor
+    known: Known | None
+    corner: Tensor
+
+
+class _Bounder(Protocol):
+    """Bounds boxes given by flat ends."""
+
+    batch: int
+
+    def bound(self, lo: Tensor, hi: Tensor, known: Known | None) -> _Bounded: ...
+
+
+class _ByChain:
+    """Two chains of dense layers: only what is still open is bounded again."""
+
+    def __init__(self, chain: DenseChain) -> None:
+        self.chain = chain
+        widest = max(max(layer.weight.shape) for layer in chain.layers)
+        self.batch = max(1, min(256, _ENTRIES // (4 * widest * widest)))
+
+    def bound(self, lo: Tensor, hi: Tensor, known: Known | None) -> _Bounded:
+        found = self.chain.bounds(lo, hi, known)
+        # Where nothing is open, the widest input is as good as any.
+        promise = found.influence + 1e-12 * (hi - lo)
+        return _Bounded(
+            per_output=found.per_output, promise=promise, known=found.known, corner=found.corner
+        )
+
+
+class _ByMethods:
+    """Any two networks, by the methods of `certify`."""
+
+    def __init__(self, problem: Problem, methods: Sequence[str], shape: torch.Size) -> None:
+        self.problem, self.methods, self.shape = problem, tuple(methods), shape
+        self.batch = max(1, min(64, _ENTRIES // problem.widest))
+
+    def bound(self, lo: Tensor, hi: Tensor, known: Known | None) -> _Bounded:
+        ends = [end.reshape(-1, *self.shape) for end in (lo, hi, (lo + hi) / 2)]
+        domain = Domain(lo=ends[0], hi=ends[1], center=ends[2], radius=None, description="")
+        # The whole has the clock; a method that starts may finish.
+        quiet = replace(self.problem, clock=Clock())
+        proven, _ = reaches(quiet, domain, self.methods)
+        rows = [reach.per_output for reach in proven.values()]
+        per_output = (
+            torch.stack(rows).amin(dim=0)
+            if rows
+            else lo.new_full((len(lo), self.problem.outputs), math.inf)
+        )
+        slope = self._slope(domain.center)
+        return _Bounded(
+            per_output=per_output,
+            promise=(slope.abs() + 1e-12) * (hi - lo),
+            known=None,
+            corner=torch.where(slope > 0, hi, lo),
+        )
+
+    def _slope(self, x: Tensor) -> Tensor:
+        """The gradient of the largest difference at these inputs."""
+        leaf = x.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            gaps = self.problem.difference(leaf).abs().amax(dim=1).sum()
+        if not gaps.requires_grad:
+            return torch.zeros_like(x).flatten(1)
+        (slope,) = torch.autograd.grad(gaps, leaf)
+        return slope.flatten(1)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tree:
+    """Nodes of one box, numbered as they are made: the cut of each, and where its halves are."""
+
+    cuts: list[int] = field(default_factory=lambda: [_LEAF])
+    halves: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+
+    @classmethod
+    def of(cls, parts: Parts) -> "_Tree":
+        """The tree of an earlier proof."""
+        tree = cls(cuts=list(parts.cuts), halves=[(0, 0)] * len(parts.cuts))
+        # From the end, so that the halves of a node are complete before it: the lower one is the
+        # next node, the upper one comes after all of the lower.
+        end = [number + 1 for number in range(len(parts.cuts))]
+        for number in reversed(range(len(parts.cuts))):
+            if parts.cuts[number] != _LEAF:
+                tree.halves[number] = number + 1, end[number + 1]
+                end[number] = end[end[number + 1]]
+        return tree
+
+    def cut(self, node: int, along: int) -> None:
+        """Cut a leaf."""
+        self.cuts[node], self.halves[node] = along + 1, (len(self.cuts), len(self.cuts) + 1)
+        self.cuts += [_LEAF, _LEAF]
+        self.halves += [(0, 0), (0, 0)]
+
+    def parts(self) -> Parts:
+        """In preorder."""
+        found, waiting = [], [0]
+        while waiting:
+            node = waiting.pop()
+            found.append(self.cuts[node])
+            if self.cuts[node] != _LEAF:
+                lower, upper = self.halves[node]
+                waiting += [upper, lower]
+        return Parts(cuts=tuple(found))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    """Boxes that wait: their ends, what is proven and known of them, and their nodes in their
+    trees.
+    """
+
+    lo: Tensor
+    hi: Tensor
+    per_output: Tensor
+    size: Tensor
+    known: Known | None
+    root: Tensor
+    node: Tensor
+
+    def __len__(self) -> int:
+        return len(self.lo)
+
+    def __getitem__(self, index: Tensor | slice) -> "_Waiting":
+        """These boxes alone."""
+        ends = {name: getattr(self, name)[index] for name in _COLUMNS}
+        known = None if self.known is None else tuple(ranges[index] for ranges in self.known)
+        return _Waiting(**ends, known=known)
+
+
+_COLUMNS = ("lo", "hi", "per_output", "size", "root", "node")
+
+
+def _joined(parts: Sequence[_Waiting]) -> _Waiting:
+    known = [part.known for part in parts if part.known is not None]
+    return _Waiting(
+        **{name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS},
+        # Roots know nothing: then all is bounded anew.
+        known=join_known(known) if len(known) == len(parts) else None,
+    )
+
+
+def split(
+    problem: Problem,
+    domain: Domain,
+    per_box: Tensor,
+    *,
+    target: Tensor,
+    norm: float,
+    methods: Sequence[str],
+    plan: Sequence[Parts] | None = None,
+) -> Split:
+    """Cut boxes until the norm of the bound is at most the target on every part.
+
+    Args:
+        per_box: bounds that are proven already, (boxes, outputs).
+        target: per box; 0 splits until the time is up.
+        methods: what bounds the parts, where the networks are no chains of dense layers.
+        plan: the parts of an earlier proof, made again without choosing; nothing else is cut.
+    """
+    run = _Splitting(problem, domain, target, norm, methods, plan)
+    with torch.no_grad():
+        run.bound_all(per_box.expand(len(domain), -1))
+    return run.outcome()
+
+
+class _Splitting:
+    """One run of `split`."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        domain: Domain,
+        target: Tensor,
+        norm: float,
+        methods: Sequence[str],
+        plan: Sequence[Parts] | None,
+    ) -> None:
+        self.problem, self.target, self.norm = problem, target, norm
+        chain = chain_of(problem)
+        self.bounder: _Bounder = (
+            _ByMethods(problem, methods, domain.lo.shape[1:]) if chain is None else _ByChain(chain)
+        )
+        self.planned = plan is not None
+        self.lo, self.hi = domain.lo.flatten(1), domain.hi.flatten(1)
+        self.shape = domain.lo.shape[1:]
+        self.trees = [_Tree() for _ in self.lo] if plan is None else [_Tree.of(one) for one in plan]
+        self.closed = torch.zeros(len(self.lo), problem.outputs, dtype=torch.float64)
+        self.balls = torch.zeros(len(self.lo), dtype=torch.float64)
+        self.proven, self.boxes = 0.0, 0
+        self.witness: Tensor | None = None
+        self.chunks: list[_Waiting] = []
+
+    def bound_all(self, per_box: Tensor) -> None:
+        """Until nothing waits, a witness is met, or the time is up."""
+        roots = torch.arange(len(self.lo))
+        self._put(
+            _Waiting(
+                lo=self.lo,
+                hi=self.hi,
+                per_output=per_box,
+                size=self._sizes(per_box),
+                known=None,
+                root=roots,
+                node=torch.zeros_like(roots),
+            )
+        )
+        pace = Pace(clock=self.problem.clock)
+        while self.chunks and self.witness is None and pace.allows(1):
+            batch = self._next()
+            found = self.bounder.bound(batch.lo, batch.hi, batch.known)
+            self.boxes += len(batch)
+            batch.per_output = torch.minimum(batch.per_output, found.per_output)
+            batch.size = torch.minimum(batch.size, self._sizes(batch.per_output))
+            batch.known = found.known
+            self._sort(batch, found)
+            pace.done(
+                f"split: {self.boxes} boxes bounded, the target is proven on"
+                f" {self.proven / len(self.lo):.1%} of the volume"
+            )
+        # What waits keeps what its whole has.
+        for chunk in self.chunks:
+            self._close(chunk)
+
+    def outcome(self) -> Split:
+        """What was proven."""
+        return Split(
+            per_output=self.closed,
+            balls=self.balls,
+            parts=tuple(tree.parts() for tree in self.trees),
+            share=self.proven / len(self.lo),
+            witness=self.witness,
+        )
+
+    def _put(self, waiting: _Waiting) -> None:
+        if len(waiting):
+            self.chunks.append(waiting)
+
+    def _next(self) -> _Waiting:
+        """The worst boxes, some at a time; the best where too many wait."""
+        many = sum(map(len, self.chunks)) > _MOST_OPEN
+        self.chunks.sort(key=lambda chunk: float(chunk.size.max()), reverse=many)
+        taken: list[_Waiting] = []
+        room = self.bounder.batch
+        while self.chunks and room:
+            chunk = self.chunks.pop()
+            if len(chunk) > room:
+                self.chunks.append(chunk[room:])
+                chunk = chunk[:room]
+            # Roots are bounded anew, halves with what they inherit: never together.
+            if taken and (chunk.known is None) != (taken[0].known is None):
+                self.chunks.append(chunk)
+                break
+            taken.append(chunk)
+            room -= len(chunk)
+        return _joined(taken)
+
+    def _sort(self, batch: _Waiting, found: _Bounded) -> None:
+        """Close what is proven, look at the rest for a witness, and cut it."""
+        if self.planned:
+            cuts = [self.trees[r].cuts[n] for r, n in _pairs(batch)]
+            whole = torch.tensor([cut == _LEAF for cut in cuts])
+            self._close(batch[whole])
+            along = torch.tensor([cut - 1 for cut in cuts if cut != _LEAF], dtype=torch.long)
+            self._halve(batch[~whole], along)
+            return
+        whole = batch.size <= self.target[batch.root]
+        self._close(batch[whole])
+        rest = batch[~whole]
+        if not len(rest):
+            return
+        # A target of 0 only asks for the best bound: any difference would be above it.
+        if bool((self.target > 0).all()):
+            self._look((rest.lo + rest.hi) / 2, rest.root)
+            self._look(found.corner[~whole], rest.root)
+        if self.witness is not None:
+            # Nothing is left to prove: what is open stays as it is.
+            self._close(rest)
+            return
+        middle = (rest.lo + rest.hi) / 2
+        # No number lies between the ends of a box that is thin enough.
+        between = (middle > rest.lo) & (middle < rest.hi)
+        promise = torch.where(between, found.promise[~whole], -1.0)
+        thin = ~between.any(dim=1)
+        self._close(rest[thin])
+        along = promise.argmax(dim=1)[~thin]
+        rest = rest[~thin]
+        for (root, node), cut in zip(_pairs(rest), along.tolist(), strict=True):
+            self.trees[root].cut(node, cut)
+        self._halve(rest, along)
+
+    def _halve(self, whole: _Waiting, along: Tensor) -> None:
+        """Both halves of each of these boxes wait from now on."""
+        rows = torch.arange(len(whole))
+        middle = (whole.lo[rows, along] + whole.hi[rows, along]) / 2
+        halves = [self.trees[root].halves[node] for root, node in _pairs(whole)]
+        below, above = whole.hi.clone(), whole.lo.clone()
+        below[rows, along] = above[rows, along] = middle
+        for number, ends in enumerate(((whole.lo, below), (above, whole.hi))):
+            self._put(
+                _Waiting(
+                    lo=ends[0],
+                    hi=ends[1],
+                    per_output=whole.per_output,
+                    size=whole.size,
+                    known=whole.known,
+                    root=whole.root,
+                    node=torch.tensor([pair[number] for pair in halves], dtype=torch.long),
+                )
+            )
+
+    def _close(self, done: _Waiting) -> None:
+        """These boxes stay as they are."""
+        index = done.root.unsqueeze(1).expand_as(done.per_output)
+        self.closed.scatter_reduce_(0, index, done.per_output, "amax")
+        self.balls.scatter_reduce_(0, done.root, done.size, "amax")
+        there = done.size <= self.target[done.root]
+        # An input of no width has no share in the volume.
+        wide = (self.hi - self.lo)[done.root]
+        share = torch.where(wide > 0, (done.hi - done.lo) / wide, 1.0).prod(dim=1)
+        self.proven += float(share[there].sum())
+
+    def _look(self, x: Tensor, root: Tensor) -> None:
+        """Keep the input with the largest difference, if that is above the target."""
+        gap = self._sizes(self.problem.difference(x.reshape(-1, *self.shape)))
+        above = gap - self.target[root]
+        if self.witness is None and bool((above > 0).any()):
+            self.witness = x[int(above.argmax())].reshape(self.shape).clone()
+
+    def _sizes(self, per_output: Tensor) -> Tensor:
+        size: Tensor = torch.linalg.vector_norm(per_output, ord=self.norm, dim=1)
+        return size
+
+
+def _pairs(batch: _Waiting) -> list[tuple[int, int]]:
+    """Tree and node of each box."""
+    return list(zip(batch.root.tolist(), batch.node.tolist(), strict=True))

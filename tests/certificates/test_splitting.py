@@ -1,0 +1,302 @@
+import copy
+import itertools
+import json
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+from secateurs.certificates.dense_chain import chain_of
+from secateurs.certificates.problem import read_problem
+from secateurs.certificates.recheck import recheck
+from secateurs.certificates.splitting import Parts
+from secateurs.errors import ArgumentError
+
+
+def mlp(*sizes, seed=0):
+    torch.manual_seed(seed)
+    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
+    return nn.Sequential(*[x for one in layers for x in (one, nn.ReLU())][:-1]).eval()
+
+
+def moved(model, by, seed=1):
+    other = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.add_(by * torch.randn(p.shape, generator=generator))
+    return other
+
+
+def box(inputs, half=1.0):
+    return torch.full((1, inputs), -half), torch.full((1, inputs), half)
+
+
+def problem_of(f, g, example):
+    return read_problem(f, g, example)
+
+
+class Convolved(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.conv, self.head = nn.Conv2d(1, 2, 2), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.conv(x)).flatten(1))
+
+
+class Joined(nn.Module):
+    """No chain: two branches are added."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.a, self.b, self.head = nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.a(x)) + torch.relu(self.b(x)))
+
+
+NETWORKS = {
+    "one layer": (lambda: mlp(3, 2), (3,)),
+    "two layers": (lambda: mlp(2, 5, 2), (2,)),
+    "four layers": (lambda: mlp(3, 6, 5, 4, 2), (3,)),
+    "linear layers in a row": (
+        lambda: nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)),
+        (2,),
+    ),
+    "batch norm": (
+        lambda: nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)),
+        (2,),
+    ),
+    "convolution": (Convolved, (1, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("by", [1e-6, 0.05, 1.0])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_chain_bounds_every_point(name, by):
+    """At random points and at every corner, on boxes of all sizes, with what a whole inherits."""
+    torch.manual_seed(0)
+    build, shape = NETWORKS[name]
+    f = build().eval()
+    g = moved(f, by)
+    problem = problem_of(f, g, torch.zeros(1, *shape))
+    chain = chain_of(problem)
+    assert chain is not None
+    n = math.prod(shape)
+    middle = torch.randn(7, n, dtype=torch.float64)
+    radius = 10.0 ** torch.linspace(-3, 1, 7, dtype=torch.float64).unsqueeze(1)
+    lo, hi = middle - radius, middle + radius
+    whole = chain.bounds(lo, hi, None)
+    half = lo.clone(), hi.clone()
+    half[0][:, 0] = (lo[:, 0] + hi[:, 0]) / 2
+    parts = chain.bounds(*half, whole.known)
+    corners = torch.tensor([*itertools.product([0.0, 1.0], repeat=min(n, 9))]).double()
+    share = torch.cat([torch.rand(300, n, dtype=torch.float64), corners])
+    for ends, bounds in (((lo, hi), whole), (half, parts)):
+        points = ends[0].unsqueeze(1) + share * (ends[1] - ends[0]).unsqueeze(1)
+        gaps = problem.difference(points.reshape(-1, *shape)).abs().reshape(7, len(share), -1)
+        # The points are evaluated in float64, which errs by less than this.
+        assert bool((gaps.amax(dim=1) <= bounds.per_output * (1 + 1e-9) + 1e-12).all())
+
+
+def test_a_chain_is_exact_where_nothing_bends():
+    f = mlp(3, 2)
+    g = moved(f, 0.1)
+    problem = problem_of(f, g, torch.zeros(1, 3))
+    found = chain_of(problem).bounds(*(end.double() for end in box(3)), None)
+    change = (g[0].weight - f[0].weight).double().abs().sum(dim=1)
+    exact = change + (g[0].bias - f[0].bias).double().abs()
+    assert torch.allclose(found.per_output[0], exact, rtol=1e-6)
+    corner = problem.difference(found.corner).abs().amax()
+    assert float(corner) == pytest.approx(float(found.per_output.max()), rel=1e-6)
+
+
+def test_chains_alone_are_taken_for_chains():
+    joined = Joined().eval()
+    assert chain_of(problem_of(joined, moved(joined, 0.1), torch.zeros(1, 2))) is None
+    leaky = nn.Sequential(nn.Linear(2, 3), nn.LeakyReLU(), nn.Linear(3, 1)).eval()
+    assert chain_of(problem_of(leaky, moved(leaky, 0.1), torch.zeros(1, 2))) is None
+
+
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+@pytest.mark.parametrize("build", [lambda: mlp(2, 5, 5, 2), Joined], ids=["chain", "methods"])
+def test_proven_and_made_again(build, norm):
+    f = build().eval()
+    g = moved(f, 0.02)
+    plain = sc.certify(f, g, box=box(2), norm=norm, methods=["interval", "linear"])
+    target = 0.5 * plain.bound + 0.5 * plain.lower_bound
+    cert = sc.certify(f, g, box=box(2), norm=norm, methods=["interval", "linear"], target=target)
+    assert cert.answer == "proven" and cert.lower_bound <= cert.bound <= target
+    assert cert.share == pytest.approx(1) and cert.method == "split"
+    assert "split: the bound is the largest of" in " ".join(cert.assumptions)
+    assert f"≤ {target:g} is proven" in str(cert)
+    again = recheck(cert.to_json(), f, g)
+    assert again.holds, str(again)
+    x = 2 * torch.rand(4000, 2, dtype=torch.float64) - 1
+    with torch.no_grad():
+        gap = torch.linalg.vector_norm(f.double()(x) - g.double()(x), ord=norm, dim=1)
+    assert float(gap.max()) <= cert.bound
+
+
+def test_refuted_by_a_witness():
+    f, g = mlp(2, 8, 1), mlp(2, 8, 1, seed=5)
+    cert = sc.certify(f, g, box=box(2), target=1e-3)
+    assert cert.answer == "refuted"
+    x = cert.worst_input.unsqueeze(0)
+    assert float((f.double()(x) - g.double()(x)).detach().abs().max()) > 1e-3
+    assert recheck(cert.to_json(), f.float(), g.float()).holds
+
+
+def test_what_the_search_missed_is_met_while_splitting():
+    """Without restarts the search looks at the middle alone, where nothing differs."""
+    f = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).eval()
+    with torch.no_grad():
+        f[0].weight.copy_(torch.tensor([[1.0], [1.0]]))
+        f[0].bias.copy_(torch.tensor([-0.5, -0.75]))
+        f[2].weight.copy_(torch.tensor([[1.0, -1.0]]))
+        f[2].bias.zero_()
+    g = copy.deepcopy(f)
+    with torch.no_grad():
+        g[2].weight.mul_(2)
+    cert = sc.certify(f, g, box=box(1), target=0.2, restarts=0)
+    assert cert.answer == "refuted" and cert.lower_bound > 0.2
+
+
+def test_time_ends_with_the_best_bound():
+    f = mlp(6, 40, 40, 40, 2)
+    g = moved(f, 0.1)
+    plain = sc.certify(f, g, box=box(6, 4.0), methods="interval")
+    cert = sc.certify(f, g, box=box(6, 4.0), methods="interval", target=0, seconds=1.5)
+    assert cert.lower_bound < cert.bound < plain.bound and cert.share < 1
+    again = recheck(cert.to_json(), f, g)
+    assert again.holds, str(again)
+
+
+def test_every_ball_has_its_own_parts():
+    f = mlp(2, 6, 6, 2)
+    g = moved(f, 0.05)
+    x = torch.randn(5, 2)
+    plain = sc.certify(f, g, around=x, radius=0.8)
+    target = float(plain.balls.median())
+    cert = sc.certify(f, g, around=x, radius=0.8, target=target)
+    assert cert.answer == "proven" and bool((cert.balls <= plain.balls).all())
+    kept = json.loads(cert.to_json())["options"]["parts"]
+    sizes = [len(Parts.unpacked(text, 2)) for text in kept]
+    assert sizes[int(plain.balls.argmin())] == 1 and max(sizes) > 1
+    # Margins ask their own balls: splitting is none of their methods.
+    assert cert.certified(x, radius=1e-6).shape == (5,)
+
+
+def test_rounding_of_the_evaluation_counts_against_the_target():
+    f = mlp(2, 5, 2)
+    g = moved(f, 0.02)
+    plain = sc.certify(f, g, box=box(2))
+    target = 0.5 * (plain.bound + plain.lower_bound)
+    without = sc.certify(f, g, box=box(2), target=target)
+    with_it = sc.certify(f, g, box=box(2), target=target, rounding=True)
+    assert with_it.answer == "proven" and with_it.bound <= target
+    error = sc.certify(f, f, box=box(2), rounding=True, target=1.0).bound
+    assert error > 0 and without.bound <= target
+
+
+def test_nothing_is_lost_between_the_parts():
+    """Volumes in rationals add up to the box, neighbours share faces to the bit."""
+    torch.manual_seed(0)
+    f = mlp(3, 12, 12, 12, 2)
+    lo, hi = torch.tensor([[-4.1, 0.3, -7.7]]), torch.tensor([[3.7, 1 / 3, 9.0001]])
+    g = moved(f, 0.1)
+    target = 1.02 * sc.certify(f, g, box=(lo, hi)).lower_bound
+    cert = sc.certify(f, g, box=(lo, hi), target=target)
+    (text,) = json.loads(cert.to_json())["options"]["parts"]
+    parts = Parts.unpacked(text, 3)
+    assert len(parts) > 30
+    lo, hi = lo[0].double(), hi[0].double()
+    boxes = [*parts.boxes(lo, hi)]
+    assert len(boxes) == len(parts)
+
+    def volume(low, high):
+        ends = zip(low.tolist(), high.tolist(), strict=True)
+        return math.prod(Fraction(b) - Fraction(a) for a, b in ends)
+
+    assert sum(volume(*ends) for ends in boxes) == volume(lo, hi)
+    for low, high in boxes:
+        assert bool((low < high).all() and (low >= lo).all() and (high <= hi).all())
+    # Any point, the corners of all parts included, lies in one.
+    lows, highs = (torch.stack(ends) for ends in zip(*boxes, strict=True))
+    points = torch.cat([lows, highs, lo + (hi - lo) * torch.rand(2000, 3, dtype=torch.float64)])
+    inside = (points.unsqueeze(1) >= lows) & (points.unsqueeze(1) <= highs)
+    assert bool(inside.all(dim=2).any(dim=1).all())
+
+
+def test_parts_as_text():
+    parts = Parts(cuts=(2, 0, 1, 0, 0))
+    assert len(parts) == 3 and Parts.unpacked(parts.packed(), 2) == parts
+    assert Parts.unpacked(Parts(cuts=(0,)).packed(), 1).cuts == (0,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no base64!",
+        "eJw=",
+        Parts(cuts=(1, 0)).packed(),
+        Parts(cuts=(0, 0)).packed(),
+        Parts(cuts=(3, 0, 0)).packed(),
+        Parts(cuts=()).packed(),
+        Parts(cuts=(1, 0, 0)).packed()[:-4],
+    ],
+)
+def test_parts_that_are_no_tree_are_refused(text):
+    with pytest.raises(ArgumentError, match="the parts of a box"):
+        Parts.unpacked(text, 2)
+
+
+def test_an_edited_tree_does_not_hold():
+    f = mlp(2, 5, 5, 2)
+    g = moved(f, 0.05)
+    cert = sc.certify(f, g, box=box(2), target=1.05 * sc.certify(f, g, box=box(2)).lower_bound)
+    assert cert.answer == "proven"
+    record = json.loads(cert.to_json())
+    record["options"]["parts"] = [Parts(cuts=(1, 0, 0)).packed()]
+    assert not recheck(json.dumps(record), f, g).holds
+    record["options"]["parts"] = []
+    with pytest.raises(ArgumentError, match="parts of 0 boxes"):
+        recheck(json.dumps(record), f, g)
+
+
+@pytest.mark.parametrize("target", [-1, math.nan, True, "0.05"])
+def test_targets_that_are_none(target):
+    f = mlp(2, 3, 1)
+    with pytest.raises(ArgumentError, match="target="):
+        sc.certify(f, f, box=box(2), target=target)
+
+
+def test_zero_needs_a_time():
+    f = mlp(2, 3, 1)
+    with pytest.raises(ArgumentError, match="give seconds="):
+        sc.certify(f, moved(f, 0.1), box=box(2), target=0)
+
+
+def test_an_answer_needs_a_question():
+    f = mlp(2, 3, 1)
+    with pytest.raises(ArgumentError, match="no target"):
+        sc.certify(f, f, box=box(2)).answer  # noqa: B018
+
+
+def test_an_input_of_no_width_is_never_cut():
+    f = mlp(3, 6, 6, 2)
+    lo, hi = box(3)
+    lo, hi = lo.clone(), hi.clone()
+    lo[0, 1] = hi[0, 1] = 0.25
+    g = moved(f, 0.05)
+    cert = sc.certify(f, g, box=(lo, hi), target=1.2 * sc.certify(f, g, box=(lo, hi)).lower_bound)
+    assert cert.answer == "proven" and cert.share == pytest.approx(1)
+    (text,) = cert.options["parts"]
+    assert 2 not in Parts.unpacked(text, 3).cuts
