@@ -4,8 +4,8 @@ torch, ours compiled.
 python benchmarks/factorized_step.py [lenet|resnet|late|floor|torch|cuda]… prints tables (Markdown);
 threads: OMP_NUM_THREADS
 
-"torch" compares the two steps in torch, parameter by parameter and foreach, where the compiled one
-is missing or refuses.
+"torch" compares the two ways of the step in torch, one parameter after the other as on a CPU and
+all at once as elsewhere, and the reference, where the compiled one is missing or refuses.
 
 "bare loop" is the least a factorized step can be: the compiled loop over factors, momenta and
 weights and nothing else, no check of the gradients, no groups, no schedule.
@@ -24,9 +24,10 @@ from torch.nn.utils import parametrize
 from secateurs import models
 from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized import compiled as fused
-from secateurs.optim.factorized import step as apart
-from secateurs.optim.factorized.compiled import Block, move_
-from secateurs.optim.factorized.maths import Job, Rule
+from secateurs.optim.factorized.compiled import CompiledStep
+from secateurs.optim.factorized.layouts import Stacked
+from secateurs.optim.factorized.maths import StepRule
+from secateurs.optim.factorized.step import FLUSH_EVERY, AllAtOnce, OneByOne
 
 OPTIONS = {"lr": 0.15, "momentum": 0.9}
 
@@ -83,8 +84,8 @@ class Bare:
         states = [
             FactorizedSGD(self.parameters, depth=depth, **OPTIONS).state[p] for p in self.parameters
         ]
-        self.rule = Rule(lr=OPTIONS["lr"], momentum=OPTIONS["momentum"], decay=2e-4 / depth)
-        self.block = Block(
+        self.rule = StepRule(lr=OPTIONS["lr"], momentum=OPTIONS["momentum"], decay=2e-4 / depth)
+        self.block = CompiledStep(
             fused.kernel(),
             weights=self.parameters,
             factors=[state["factors"] for state in states],
@@ -228,14 +229,12 @@ def floor():
     )
     for depth in (2, 3, 4):
         factors, momenta = torch.rand(depth, size), torch.zeros(depth, size)
-        job = Job(
-            weight=target,
-            grad=source,
-            factors=factors,
-            momenta=momenta,
-            rule=Rule(lr=1e-3, decay=1e-4, momentum=0.9),
+        rule = StepRule(lr=1e-3, decay=1e-4, momentum=0.9)
+        block = CompiledStep(
+            kernel, weights=[target], factors=[factors], momenta=[momenta], rules=[0]
         )
-        times = [timed(lambda job=job: move_(kernel, [job])) for _ in range(20)]
+        block.point([source])
+        times = [timed(lambda block=block, rule=rule: block.step_([rule])) for _ in range(20)]
         traffic = 4 * (2 + 4 * depth)
         least, found = traffic * size / bandwidth * 1e3, decile(times)
         print(f"| {depth} | {traffic} | {least:.1f} | {found:.1f} | {found / least:.2f} |")
@@ -249,40 +248,62 @@ TORCH = {
 
 
 def in_torch(rounds=30):
-    """The optimizer step alone, one by one against foreach, in interleaved steps."""
+    """The optimizer step alone, in interleaved steps."""
     print(
         f"\nthe step in torch, {torch.get_num_threads()} threads; ms per optimizer step, the lower"
         f" decile of {rounds} interleaved steps\n"
     )
-    print("| | D | one by one | foreach | ratio |\n| --- | --- | --- | --- | --- |")
+    print("| | D | one by one | at once | reference |\n| --- | --- | --- | --- | --- |")
     for name, dtypes in TORCH.items():
         for dtype in dtypes:
             for depth in (2, 3, 4):
-                alone = beside(name, dtype, depth, rounds)
-                left, right = (decile(times) for times in alone)
-                print(
-                    f"| {name}, {str(dtype).removeprefix('torch.')} | {depth} | {left:.3f} |"
-                    f" {right:.3f} | {left / right:.2f} |",
-                    flush=True,
+                found = " | ".join(
+                    f"{decile(times):.3f}" for times in beside(name, dtype, depth, rounds)
                 )
+                label = f"{name}, {str(dtype).removeprefix('torch.')}"
+                print(f"| {label} | {depth} | {found} |", flush=True)
 
 
 def beside(name, dtype, depth, rounds):
-    """Times of both ways on equal networks; the first three steps are not counted."""
-    steps = []
-    for takes in (apart.takes, lambda *_: False):
+    """Times of all ways on equal networks; the first three steps are not counted."""
+    rule = StepRule(lr=OPTIONS["lr"], momentum=OPTIONS["momentum"], decay=2e-4 / depth)
+    ways = []
+    for way in ("one by one", "at once", "reference"):
         model = models.build(name, generator=torch.Generator().manual_seed(0)).to(dtype)
-        for parameter in model.parameters():
-            parameter.grad = torch.randn_like(parameter) * 1e-3
-        before, apart.takes = apart.takes, takes
-        try:
-            optimizer = ours(False)(model, depth)
-            optimizer.step()  # finds its route, which is kept
-        finally:
-            apart.takes = before
-        steps.append(optimizer.step)
-    times = [[timed(step) for step in steps] for _ in range(rounds + 3)][3:]
-    return [[row[i] for row in times] for i in range(2)]
+        weights = list(model.parameters())
+        optimizer = ours(False)(model, depth)
+        states = [optimizer.state[p] for p in weights]
+        grads = [torch.randn_like(p) * 1e-3 for p in weights]
+        ways.append(torch_way(way, weights, grads, states, rule))
+    times = [[timed(lambda way=way, k=k: way(k)) for way in ways] for k in range(rounds + 3)][3:]
+    return [[row[i] for row in times] for i in range(len(ways))]
+
+
+@torch.no_grad()
+def torch_way(way, weights, grads, states, rule):
+    """A function that takes one step of all parameters in this way."""
+    factors, momenta = ([state[key] for state in states] for key in ("factors", "momentum"))
+    if way == "reference":
+        kept = Stacked(depth=len(factors[0]))
+        tensors = list(zip(weights, grads, states, strict=True))
+
+        def step(k):
+            for weight, grad, state in tensors:
+                kept.step_(weight.detach(), grad, state, rule)
+
+        return step
+    if way == "at once":
+        movers = [(AllAtOnce(weights, factors, momenta), grads)]
+    else:
+        one_by_one = map(OneByOne, weights, factors, momenta)
+        movers = list(zip(one_by_one, grads, strict=True))
+
+    @torch.no_grad()
+    def step(k):
+        for mover, given in movers:
+            mover.step_(given, rule, flush=k % FLUSH_EVERY == 0)
+
+    return step
 
 
 def on_gpu(rounds=30, block=20):

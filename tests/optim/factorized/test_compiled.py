@@ -14,14 +14,15 @@ from optim.factorized.step.jobs import (
     OTHERS,
     RULES,
     WAYS,
+    Job,
     assert_close,
     jobs,
     modules_with_a_step,
     run,
 )
 from secateurs.optim.factorized import compiled as fused
-from secateurs.optim.factorized.compiled import Block, Kernel, Look, move_
-from secateurs.optim.factorized.maths import Job, step
+from secateurs.optim.factorized.compiled import CompiledStep, Look, StepKernel
+from secateurs.optim.factorized.maths import step
 
 
 def test_every_way_to_step_has_the_laws():
@@ -126,7 +127,7 @@ def test_threads_do_not_change_a_bit():
     for threads in (1, 2):
         torch.set_num_threads(threads)
         made = list(jobs(3, torch.float32, RULES["heavy"], sizes=(100_003,)))
-        move_(KERNEL, made)
+        run("compiled.CompiledStep", made)
         results.append(made[0])
     torch.set_num_threads(before)
     assert torch.equal(results[0].factors, results[1].factors)
@@ -135,11 +136,11 @@ def test_threads_do_not_change_a_bit():
 
 def test_what_the_kernel_takes():
     weight, factors = torch.zeros(4, 6), torch.zeros(3, 4, 6)
-    assert Kernel.takes(weight, weight, factors)
-    assert not Kernel.takes(weight.bfloat16(), weight, factors)
-    assert not Kernel.takes(weight.t(), weight.t(), factors)
-    assert not Kernel.takes(weight, weight, torch.zeros(9, 4, 6))
-    assert not Kernel.takes(weight.half(), weight.half(), factors.half())
+    assert StepKernel.takes(weight, weight, factors)
+    assert not StepKernel.takes(weight.bfloat16(), weight, factors)
+    assert not StepKernel.takes(weight.t(), weight.t(), factors)
+    assert not StepKernel.takes(weight, weight, torch.zeros(9, 4, 6))
+    assert not StepKernel.takes(weight.half(), weight.half(), factors.half())
 
 
 def test_it_tells_autograd_that_the_weight_changed():
@@ -147,7 +148,7 @@ def test_it_tells_autograd_that_the_weight_changed():
         pytest.skip("no C++ compiler on this machine")
     made = next(jobs(3, torch.float32, RULES["heavy"]))
     version = made.weight._version
-    move_(KERNEL, [made])
+    run("compiled.CompiledStep", [made])
     assert made.weight._version > version
 
 
@@ -186,7 +187,7 @@ def test_a_broken_compiler_is_one_log_line(fresh, caplog, tmp_path):
 
 
 def test_a_wrong_binary_is_refused():
-    class Wrong(Kernel):
+    class Wrong(StepKernel):
         def __init__(self):
             self.finite = self.move = lambda *_: 0
 
@@ -197,7 +198,7 @@ def test_a_wrong_binary_is_refused():
 def block_of(made):
     if KERNEL is None:
         pytest.skip("no C++ compiler on this machine")
-    found = Block(
+    found = CompiledStep(
         KERNEL,
         weights=[job.weight for job in made],
         factors=[job.factors for job in made],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from secateurs.optim.factorized.layouts import lean_step, lean_weight
 from secateurs.optim.factorized.maths import (
-    Rule,
+    StepRule,
     balanced,
     gradient,
     is_balanced,
@@ -96,7 +96,7 @@ def test_lemma_4_balanced_stays_balanced_and_zero_absorbs(depth, nesterov):
         balanced(weight, depth),
         torch.zeros(depth, 40, dtype=torch.float64),
     )
-    rule = Rule(lr=0.01, decay=0.02, momentum=0.9, nesterov=nesterov)
+    rule = StepRule(lr=0.01, decay=0.02, momentum=0.9, nesterov=nesterov)
     for seed in range(50):
         grad = torch.randn(40, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         factors, momenta, weight = step(factors, momenta, grad, rule)
@@ -134,7 +134,7 @@ def test_lean_state_is_the_balanced_state(depth, momentum, decoupled):
         factors[1].copysign(weight),
         torch.zeros(200, dtype=torch.float64),
     )
-    rule, crossed = Rule(lr=0.1, decay=0.3, momentum=momentum, decoupled=decoupled), 0
+    rule, crossed = StepRule(lr=0.1, decay=0.3, momentum=momentum, decoupled=decoupled), 0
     for seed in range(30):
         grad = (1 if momentum else 4) * torch.randn(
             200, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
@@ -151,7 +151,7 @@ def test_lean_state_of_fractional_depth_stops_at_zero():
     state, momentum = torch.tensor([0.1, -0.1, 0.5]), torch.zeros(3)
     grad = torch.tensor([100.0, -100.0, 0.0])
     state, momentum, weight = lean_step(
-        state, momentum, grad, Rule(lr=1.0, decay=0.0, momentum=0.9), 2.5
+        state, momentum, grad, StepRule(lr=1.0, decay=0.0, momentum=0.9), 2.5
     )
     assert state[:2].tolist() == [0.0, 0.0]
     assert momentum[:2].tolist() == [0.0, 0.0]
@@ -166,7 +166,7 @@ def test_step_flushes_denormals_and_buries_the_dead(dtype):
     factors[:, 2] = 0.1
     # A zero that is not dead.
     factors[:, 3] = torch.tensor([0.0, 0.5, 0.5], dtype=dtype)
-    rule = Rule(lr=0.1, decay=0.0, momentum=0.9)
+    rule = StepRule(lr=0.1, decay=0.0, momentum=0.9)
     moved, momenta, weight = step(
         factors, torch.full_like(factors, tiny / 2), torch.ones(4, dtype=dtype), rule
     )
@@ -181,7 +181,7 @@ def test_frozen_value():
         torch.tensor([[0.5, -1.0], [0.25, 2.0]]),
         torch.tensor([[0.1, 0.0], [0.0, 0.0]]),
         torch.tensor([1.0, -2.0]),
-        Rule(lr=0.1, decay=0.2, momentum=0.9),
+        StepRule(lr=0.1, decay=0.2, momentum=0.9),
     )
     torch.testing.assert_close(factors, torch.tensor([[0.456, -0.58], [0.195, 1.76]]))
     torch.testing.assert_close(momenta, torch.tensor([[0.44, -4.2], [0.55, 2.4]]))

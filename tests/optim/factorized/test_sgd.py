@@ -10,7 +10,7 @@ from torch import nn
 
 from optim.factorized.nets import batch, make, net, regression
 from secateurs.optim import FactorizedSGD
-from secateurs.optim.factorized.maths import EPS, Rule, product, step
+from secateurs.optim.factorized.maths import EPS, StepRule, product, step
 
 linear_model = pytest.importorskip("sklearn.linear_model")
 
@@ -59,7 +59,7 @@ def test_depth_d_finds_the_minimiser_of_the_2_over_d_norm(depth, pull):
     momenta, weight, rule = (
         torch.zeros_like(factors),
         factors.prod(0),
-        Rule(lr=0.02, decay=2 * strength / depth),
+        StepRule(lr=0.02, decay=2 * strength / depth),
     )
     for _ in range(5000):
         factors, momenta, weight = step(factors, momenta, weight - pull, rule)

@@ -12,11 +12,12 @@ from torch.optim import SGD, Optimizer
 from secateurs.bits import clear_where_
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.factorized import checkpoint, options
-from secateurs.optim.factorized.layouts import FLUSH_EVERY, State
-from secateurs.optim.factorized.maths import TINY, Rule, others, product, root
+from secateurs.optim.factorized.layouts import State
+from secateurs.optim.factorized.maths import TINY, StepRule, others, product, root
 from secateurs.optim.factorized.members import Factorization, Group, RunLength
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer, finite
 from secateurs.optim.factorized.schedules import Schedule
+from secateurs.optim.factorized.step import FLUSH_EVERY
 from secateurs.parameters import Pick
 from secateurs.registry import unknown
 
@@ -248,7 +249,7 @@ class Move:
 
     parameter: nn.Parameter
     factors: Tensor | None
-    rule: Rule
+    rule: StepRule
     climbs: bool
 
     def hand_over_(self, grad: Tensor) -> Tensor | None:
@@ -503,7 +504,7 @@ class Factorized(FactorizedOptimizer):
             theirs.update(self.kind.knobs(ours))
         self.base.zero_grad(set_to_none=True)
 
-    def _move(self, group: Group, parameter: nn.Parameter, rule: Rule) -> Move:
+    def _move(self, group: Group, parameter: nn.Parameter, rule: StepRule) -> Move:
         return Move(
             parameter=parameter,
             factors=self.state[parameter].get("factors"),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from secateurs import native
-from secateurs.optim.factorized.maths import Job, Rule, root, step
+from secateurs.optim.factorized.maths import StepRule, root, step
 
 # The arguments of the compiled step, as C lays them out, and what it answers.
 
@@ -48,50 +48,28 @@ def c_job(weight: Tensor, factors: Tensor, momenta: Tensor | None, rule: int) ->
     moved = None if momenta is None else momenta.data_ptr()
     shape = weight.numel(), len(factors)
     return CJob(
-        weight.data_ptr(),
-        factors.data_ptr(),
-        moved,
-        *shape,
-        rule,
-        factors.element_size(),
+        *(weight.data_ptr(), factors.data_ptr(), moved), *shape, rule, factors.element_size()
     )
 
 
-def c_rule(rule: Rule, depth: int) -> CRule:
-    return CRule(
-        rule.lr,
-        rule.momentum,
-        rule.decay,
-        root(rule.freeze, depth),
-        rule.nesterov,
-        rule.decoupled,
-    )
+def c_rule(rule: StepRule, depth: int) -> CRule:
+    freeze = root(rule.freeze, depth)
+    return CRule(rule.lr, rule.momentum, rule.decay, freeze, rule.nesterov, rule.decoupled)
 
 
 MAX_DEPTH = 8
 
 
-class Kernel:
+class StepKernel:
     """The compiled step. All jobs of a call are done in one parallel region."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.finite, self.move = library.secateurs_finite, library.secateurs_step
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         # Jobs, gradients, how many, threads.
-        self.finite.argtypes = (
-            pointer,
-            pointer,
-            number,
-            number,
-        )
+        self.finite.argtypes = (pointer, pointer, number, number)
         # The same with the rules.
-        self.move.argtypes = (
-            pointer,
-            pointer,
-            number,
-            pointer,
-            number,
-        )
+        self.move.argtypes = (pointer, pointer, number, pointer, number)
         self.finite.restype, self.move.restype = ctypes.c_int64, None
 
     @staticmethod
@@ -119,7 +97,7 @@ PER_THREAD = 32768
 """
 
 
-class Block:
+class CompiledStep:
     """The arguments of the compiled step for some parameters, written once and kept while no tensor
     moves.
 
@@ -129,11 +107,11 @@ class Block:
 
     def __init__(
         self,
-        kernel: Kernel,
-        *,
+        kernel: StepKernel,
         weights: Sequence[Tensor],
         factors: Sequence[Tensor],
         momenta: Sequence[Tensor | None],
+        *,
         rules: Sequence[int],
     ) -> None:
         """`rules`: for every parameter, the number of its rule among those that `step_` will be
@@ -171,7 +149,7 @@ class Block:
         """
         return Look(self._kernel.finite(self._jobs, self._grads, self._count, self._fan()))
 
-    def step_(self, rules: Sequence[Rule]) -> None:
+    def step_(self, rules: Sequence[StepRule]) -> None:
         """Move factors, momenta and weights, each parameter by the rule of its number."""
         native = (CRule * len(rules))(
             *(c_rule(rule, self._depths.get(i, 2)) for i, rule in enumerate(rules))
@@ -185,26 +163,12 @@ class Block:
         return min(torch.get_num_threads(), self._threads)
 
 
-def move_(kernel: Kernel, jobs: Sequence[Job]) -> None:
-    """Move factors, momenta and weights of every job in place."""
-    # Every job has a rule of its own here; the optimizers give one rule per group.
-    block = Block(
-        kernel,
-        weights=[job.weight for job in jobs],
-        factors=[job.factors for job in jobs],
-        momenta=[job.momenta for job in jobs],
-        rules=range(len(jobs)),
-    )
-    block.point([job.grad for job in jobs])
-    block.step_([job.rule for job in jobs])
-
-
 SOURCE = Path(__file__).with_suffix(".cpp")
 _log = logging.getLogger("secateurs.optim")
 
 
 @cache
-def kernel() -> Kernel | None:
+def kernel() -> StepKernel | None:
     """The compiled step, built at the first call on a machine; None where that cannot be (a log
     line says why).
     """
@@ -218,13 +182,13 @@ def kernel() -> Kernel | None:
     )
 
 
-def _made(library: ctypes.CDLL) -> Kernel:
-    made = Kernel(library)
+def _made(library: ctypes.CDLL) -> StepKernel:
+    made = StepKernel(library)
     _check(made)
     return made
 
 
-def _check(built: Kernel) -> None:
+def _check(built: StepKernel) -> None:
     """One tiny step against the reference, so that a wrong binary is refused rather than trained
     with.
     """
@@ -233,10 +197,13 @@ def _check(built: Kernel) -> None:
         torch.linspace(0, 1, 33).reshape(3, 11),
     )
     grad, weight = torch.linspace(1, 2, 11), torch.zeros(11)
-    rule = Rule(lr=0.1, decay=0.01, momentum=0.9)
+    rule = StepRule(lr=0.1, decay=0.01, momentum=0.9)
     expected = step(factors, momenta, grad, rule)
-    job = Job(weight=weight, grad=grad, factors=factors, momenta=momenta, rule=rule)
-    move_(built, [job])
+    compiled = CompiledStep(
+        built, weights=[weight], factors=[factors], momenta=[momenta], rules=[0]
+    )
+    compiled.point([grad])
+    compiled.step_([rule])
     # 1e-6 allows for another order of rounding (fused multiply-add) and for nothing
     # else.
     if not all(

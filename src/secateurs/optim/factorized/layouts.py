@@ -1,10 +1,9 @@
 """How the factors of one parameter are kept, and moved: stacked, lean (balanced), shared in groups,
-or not at all; and the torch step that moves several of them at once.
+or not at all.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -14,8 +13,7 @@ from torch.nn import Parameter
 from secateurs.errors import ArgumentError, PatternError
 from secateurs.optim.factorized import maths
 from secateurs.optim.factorized.maths import (
-    Job,
-    Rule,
+    StepRule,
     _flushed,
     is_balanced,
     minimal_penalty,
@@ -24,139 +22,9 @@ from secateurs.optim.factorized.maths import (
 )
 from secateurs.registry import Registry
 
-# The pure-torch step where launches are dear: `torch._foreach` over all parameters of one depth,
-# on any device.
-
-Slices = list[Tensor]
-"""The same factor of every parameter."""
-
-FLUSH_EVERY = 16
-"""Steps between two looks for dead weights, since a look costs two passes over the factors."""
-
-
-def step_(jobs: Sequence[Job], *, flush: bool) -> None:
-    """Move factors, momenta and weights in place; jobs may differ in depth, device, dtype and rule.
-
-    Equal to `maths.step`, except that dead weights are looked for only when `flush` is set.
-    """
-    # groupby joins neighbours only, so equal kinds are brought together first.
-    order = sorted(jobs, key=_kind)
-    for _, batch in groupby(order, key=_kind):
-        _step_alike(list(batch), flush)
-
-
-def flush_(
-    factors: Tensor,
-    momenta: Tensor | None,
-    freeze: float,
-    scratch: Tensor | None = None,
-) -> None:
-    """Denormal factors and momenta become 0; weights whose factors all lie below the threshold die
-    for good.
-
-    `scratch`: a tensor like the factors that is needed no more.
-    """
-    tiny, threshold = torch.finfo(factors.dtype).tiny, root(freeze, len(factors))
-    # On a CPU an infinity norm along dimension 0 takes 300 times as long, and filling by a mask 10
-    # times.
-    dead = torch.abs(factors, out=scratch).amax(0) < threshold  # never true of NaN
-    alive = dead.logical_not_().to(factors.dtype)
-    for tensor in (factors, momenta):
-        if tensor is not None:
-            torch.hardshrink(tensor, tiny, out=tensor).mul_(alive)
-
-
-# Strings, because devices and dtypes have no order and sorting needs one.
-def _kind(job: Job) -> tuple[int, str, str]:
-    return (
-        len(job.factors),
-        f"{job.factors.device}{job.factors.dtype}",
-        repr(job.rule),
-    )
-
-
-def _step_alike(jobs: list[Job], flush: bool) -> None:
-    rule, depth = jobs[0].rule, len(jobs[0].factors)
-    stacked = [job.factors for job in jobs]
-    slices = [[factors[d] for factors in stacked] for d in range(depth)]
-    grads = [job.grad.to(job.factors.dtype) for job in jobs]
-    moves = _moves(jobs, slices, grads, rule)
-    if rule.decoupled:
-        torch._foreach_mul_(stacked, 1 - rule.lr * rule.decay)
-    torch._foreach_add_(stacked, moves, alpha=-rule.lr)
-    if flush:
-        for job in jobs:
-            flush_(job.factors, job.momenta, rule.freeze)
-    _write_([job.weight for job in jobs], slices)
-
-
-def _moves(jobs: list[Job], slices: list[Slices], grads: list[Tensor], rule: Rule) -> list[Tensor]:
-    """What is subtracted from the stacked factors, times lr; the momenta move here."""
-    stacked = [job.factors for job in jobs]
-    momenta = [job.momenta for job in jobs if job.momenta is not None and rule.momentum]
-    coupled = rule.decay if not rule.decoupled else 0.0
-    rests = _others(slices)
-    # The common case: accumulate straight into the momenta.
-    if momenta and not rule.nesterov:
-        torch._foreach_mul_(momenta, rule.momentum)
-        if coupled:
-            torch._foreach_add_(momenta, stacked, alpha=coupled)
-        for d, rest in enumerate(rests):
-            torch._foreach_addcmul_([momentum[d] for momentum in momenta], rest, grads)
-        return momenta
-    # Without momentum, or with Nesterov's, the move is not the buffer: it needs memory
-    # of its own.
-    raw = [
-        torch.stack([rests[d][i] for d in range(len(rests))]).mul_(grad)
-        for i, grad in enumerate(grads)
-    ]
-    if coupled:
-        torch._foreach_add_(raw, stacked, alpha=coupled)
-    if momenta:
-        torch._foreach_mul_(momenta, rule.momentum)
-        torch._foreach_add_(momenta, raw)
-        torch._foreach_add_(raw, momenta, alpha=rule.momentum)
-    return raw
-
-
-def _others(slices: list[Slices]) -> list[Slices]:
-    """Π_{k≠d} for every d, from running products of both ends: 0, 3, 6, … products for D = 2, 3, 4,
-    …
-    """
-    depth = len(slices)
-    # Never w/ω_d: dividing by zero factors is what training aims at.
-    before, after = [slices[0]], [slices[-1]]
-    for d in range(1, depth - 1):
-        before.append(_times(before[-1], slices[d]))
-        after.append(_times(after[-1], slices[depth - 1 - d]))
-    middle = [_times(before[d - 1], after[depth - 2 - d]) for d in range(1, depth - 1)]
-    return [after[-1], *middle, before[-1]]
-
-
-def _times(left: Slices, right: Slices) -> Slices:
-    return list(torch._foreach_mul(left, right))
-
-
-def _write_(weights: list[Tensor], slices: list[Slices]) -> None:
-    product = _times(slices[0], slices[1])
-    for factors in slices[2:]:
-        torch._foreach_mul_(product, factors)
-    torch._foreach_copy_(weights, product)
-
-
 # What the optimizer needs of a way to keep the factors of one parameter.
 
 State: TypeAlias = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One parameter in one step."""
-
-    weight: Tensor
-    grad: Tensor
-    state: State
-    rule: Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +37,7 @@ class Penalties:
     misalignment: float
 
 
-class Layout(Protocol):
+class FactorLayout(Protocol):
     """What the optimizer needs of a way to keep factors."""
 
     def start(self, factors: Tensor, momentum: bool) -> State:
@@ -187,14 +55,62 @@ class Layout(Protocol):
     def penalties(self, state: State) -> Penalties:
         """What the factors cost, without λ."""
 
-    def step_(self, items: Sequence[Item], flush: bool) -> None:
-        """Move states and weights."""
+    def step_(self, weight: Tensor, grad: Tensor, state: State, rule: StepRule) -> None:
+        """Move the state of one parameter, and its weight."""
 
     def kill_(self, state: State, dead: Tensor) -> None:
         """Set the factors of these weights to zero, which they never leave again (Lemma 4)."""
 
 
-def move_(state: State, key: str, momentum_key: str, grad: Tensor, rule: Rule) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacked:
+    """D factors and D momenta per weight, each one tensor (D, *shape)."""
+
+    depth: int
+
+    def start(self, factors: Tensor, momentum: bool) -> State:
+        """Factors as given, momenta zero."""
+        return {
+            "factors": factors,
+            **({"momentum": torch.zeros_like(factors)} if momentum else {}),
+        }
+
+    def weight(self, state: State) -> Tensor:
+        """Π ω_d."""
+        return maths.product(state["factors"])
+
+    def stacked(self, state: State) -> Tensor:
+        """The tensor that is stored."""
+        factors: Tensor = state["factors"]
+        return factors
+
+    def put_(self, state: State, factors: Tensor) -> None:
+        """Any factors."""
+        state["factors"].copy_(factors)
+
+    def penalties(self, state: State) -> Penalties:
+        """‖w‖_{2/D}^{2/D} and M(ω) (Lemma 1)."""
+        factors = state["factors"].double()
+        least = minimal_penalty(maths.product(factors), self.depth)
+        return Penalties(least=float(least), misalignment=float(misalignment(factors)))
+
+    def step_(self, weight: Tensor, grad: Tensor, state: State, rule: StepRule) -> None:
+        """The reference, written back. `step.Route` has faster ways for nearly all parameters; this
+        one takes any device and any place in memory.
+        """
+        factors: Tensor = state["factors"]
+        momenta: Tensor = state.get("momentum", torch.zeros_like(factors))
+        moved = maths.step(factors, momenta, grad.to(factors.dtype), rule)
+        for tensor, new in zip((factors, momenta, weight), moved, strict=True):
+            tensor.copy_(new)
+
+    def kill_(self, state: State, dead: Tensor) -> None:
+        """Factors and momenta to zero."""
+        for tensor in state.values():
+            tensor.masked_fill_(dead, 0)
+
+
+def move_(state: State, key: str, momentum_key: str, grad: Tensor, rule: StepRule) -> None:
     """One step of SGD on a tensor of factors and its momentum, in place.
 
     What falls below the smallest normal number becomes zero: arithmetic on denormals is many times
@@ -218,7 +134,7 @@ def move_(state: State, key: str, momentum_key: str, grad: Tensor, rule: Rule) -
 
 
 def lean_step(
-    state: Tensor, momentum: Tensor, grad: Tensor, rule: Rule, depth: float
+    state: Tensor, momentum: Tensor, grad: Tensor, rule: StepRule, depth: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step for balanced factors kept as one signed number: v = sign(w)·|w|^(1/D), any real
     depth D > 1.
@@ -303,17 +219,13 @@ class Lean:
         """Σ v², and nothing above it: the factors are balanced."""
         return Penalties(least=float(state["root"].double().square().sum()), misalignment=0.0)
 
-    def step_(self, items: Sequence[Item], flush: bool) -> None:
+    def step_(self, weight: Tensor, grad: Tensor, state: State, rule: StepRule) -> None:
         """`lean_step`, written back."""
-        for item in items:
-            root: Tensor = item.state["root"]
-            momentum: Tensor = item.state.get("momentum", torch.zeros_like(root))
-            moved, momenta, weight = lean_step(
-                root, momentum, item.grad.to(root.dtype), item.rule, self.depth
-            )
-            root.copy_(moved)
-            momentum.copy_(momenta)
-            item.weight.copy_(weight)
+        root: Tensor = state["root"]
+        momentum: Tensor = state.get("momentum", torch.zeros_like(root))
+        moved = lean_step(root, momentum, grad.to(root.dtype), rule, self.depth)
+        for tensor, new in zip((root, momentum, weight), moved, strict=True):
+            tensor.copy_(new)
 
     def kill_(self, state: State, dead: Tensor) -> None:
         """v and its momentum to zero."""
@@ -345,19 +257,14 @@ class Plain:
         """None."""
         return Penalties(least=0.0, misalignment=0.0)
 
-    def step_(self, items: Sequence[Item], flush: bool) -> None:
+    def step_(self, weight: Tensor, grad: Tensor, state: State, rule: StepRule) -> None:
         """w ← w − lr·(momentum buffer)."""
-        for item in items:
-            move = item.grad
-            if "momentum" in item.state:
-                buffer = item.state["momentum"].mul_(item.rule.momentum).add_(move)
-                move = (
-                    move.to(buffer.dtype) + item.rule.momentum * buffer
-                    if item.rule.nesterov
-                    else buffer
-                )
-            # The momentum may be wider than the weight (float32 beside bfloat16).
-            item.weight.sub_(move.to(item.weight.dtype), alpha=item.rule.lr)
+        move = grad
+        if "momentum" in state:
+            buffer = state["momentum"].mul_(rule.momentum).add_(grad)
+            move = grad.to(buffer.dtype) + rule.momentum * buffer if rule.nesterov else buffer
+        # The momentum may be wider than the weight (float32 beside bfloat16).
+        weight.sub_(move.to(weight.dtype), alpha=rule.lr)
 
     def kill_(self, state: State, dead: Tensor) -> None:
         """Nothing to do."""
@@ -568,19 +475,17 @@ class Shared:
         above = group_misalignment(own, shared, self.group, depth=self.depth)
         return Penalties(least=float(least), misalignment=float(above))
 
-    def step_(self, items: Sequence[Item], flush: bool) -> None:
+    def step_(self, weight: Tensor, grad: Tensor, state: State, rule: StepRule) -> None:
         """The gradient of a shared factor is the sum over its group; everything else as for single
         factors.
         """
-        for item in items:
-            state, grad = item.state, item.grad
-            # All gradients are taken before the first factor moves, as autograd would.
-            single = maths.others(self.stacked(state)) * grad.to(state["factors"].dtype)
-            summed = torch.stack([self.group.total(part) for part in single[: self.shared]])
-            move_(state, "factors", "momentum", single[self.shared :], item.rule)
-            move_(state, "shared", "shared_momentum", summed, item.rule)
-            self._bury_(state, item.rule)
-            item.weight.copy_(self.weight(state))
+        # All gradients are taken before the first factor moves, as autograd would.
+        single = maths.others(self.stacked(state)) * grad.to(state["factors"].dtype)
+        summed = torch.stack([self.group.total(part) for part in single[: self.shared]])
+        move_(state, "factors", "momentum", single[self.shared :], rule)
+        move_(state, "shared", "shared_momentum", summed, rule)
+        self._bury_(state, rule)
+        weight.copy_(self.weight(state))
 
     def kill_(self, state: State, dead: Tensor) -> None:
         """Single factors to zero; a shared factor goes when its whole group is dead."""
@@ -595,7 +500,7 @@ class Shared:
     def _spread(self, shared: Tensor, like: Tensor) -> Tensor:
         return torch.stack([self.group.spread(part, like) for part in shared])
 
-    def _bury_(self, state: State, rule: Rule) -> None:
+    def _bury_(self, state: State, rule: StepRule) -> None:
         """A group whose shared factors or whose single factors all lie below the threshold is dead
         as a whole.
         """
@@ -606,67 +511,3 @@ class Shared:
         gone = own & (state["shared"].abs().amax(0) < threshold)
         if bool(gone.any()):
             self.kill_(state, self.group.spread(gone, state["factors"][0]))
-
-
-__all__ = [
-    "Item",
-    "Layout",
-    "Lean",
-    "Penalties",
-    "Plain",
-    "Shared",
-    "Stacked",
-    "State",
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stacked:
-    """D factors and D momenta per weight, each one tensor (D, *shape)."""
-
-    depth: int
-
-    def start(self, factors: Tensor, momentum: bool) -> State:
-        """Factors as given, momenta zero."""
-        return {
-            "factors": factors,
-            **({"momentum": torch.zeros_like(factors)} if momentum else {}),
-        }
-
-    def weight(self, state: State) -> Tensor:
-        """Π ω_d."""
-        return maths.product(state["factors"])
-
-    def stacked(self, state: State) -> Tensor:
-        """The tensor that is stored."""
-        factors: Tensor = state["factors"]
-        return factors
-
-    def put_(self, state: State, factors: Tensor) -> None:
-        """Any factors."""
-        state["factors"].copy_(factors)
-
-    def penalties(self, state: State) -> Penalties:
-        """‖w‖_{2/D}^{2/D} and M(ω) (Lemma 1)."""
-        factors = state["factors"].double()
-        least = minimal_penalty(maths.product(factors), self.depth)
-        return Penalties(least=float(least), misalignment=float(misalignment(factors)))
-
-    def step_(self, items: Sequence[Item], flush: bool) -> None:
-        """All at once; on a CPU there are faster ways, chosen by `step.Route`."""
-        jobs = [
-            Job(
-                weight=i.weight,
-                grad=i.grad,
-                factors=i.state["factors"],
-                momenta=i.state.get("momentum"),
-                rule=i.rule,
-            )
-            for i in items
-        ]
-        step_(jobs, flush=flush)
-
-    def kill_(self, state: State, dead: Tensor) -> None:
-        """Factors and momenta to zero."""
-        for tensor in state.values():
-            tensor.masked_fill_(dead, 0)

@@ -19,7 +19,7 @@ TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class StepRule:
     """How one step moves the factors: the numbers of SGD, and the decay 2λ/D of the penalty.
 
     `freeze` is a magnitude of weights: a weight whose factors all lie below freeze^(1/D) is set to
@@ -33,19 +33,6 @@ class Rule:
     nesterov: bool = False
     decoupled: bool = False
     freeze: float = TINY
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One parameter for the kernel: its weight, gradient, stacked factors, stacked momenta (or
-    None), and rule.
-    """
-
-    weight: Tensor
-    grad: Tensor
-    factors: Tensor
-    momenta: Tensor | None
-    rule: Rule
 
 
 def product(factors: Tensor) -> Tensor:
@@ -88,7 +75,7 @@ def gradient(factors: Tensor, grad: Tensor, *, strength: float = 0.0) -> Tensor:
 
 
 def step(
-    factors: Tensor, momenta: Tensor, grad: Tensor, rule: Rule
+    factors: Tensor, momenta: Tensor, grad: Tensor, rule: StepRule
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of SGD on the factors; returns new factors, new momenta and the new weight. Nothing
     is changed in place.

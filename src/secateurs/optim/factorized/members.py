@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized import options
 from secateurs.optim.factorized import options as arguments
-from secateurs.optim.factorized.layouts import Layout, Lean, Plain, Shared, Stacked, grouping
+from secateurs.optim.factorized.layouts import FactorLayout, Lean, Plain, Shared, Stacked, grouping
 from secateurs.optim.factorized.maths import TINY
 from secateurs.optim.factorized.schedules import Control, Schedule
 from secateurs.optim.factorized.schedules import schedule as schedule_of
@@ -114,7 +114,7 @@ class Members:
         return names[parameter]
 
 
-def layout(group: Group, parameter: Tensor) -> Layout:
+def layout(group: Group, parameter: Tensor) -> FactorLayout:
     """How the factors of this parameter are kept."""
     if group["depth"] is None:
         return Plain()

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
 from secateurs.masks import sparsity
 from secateurs.optim.factorized import begin, checkpoint, collapse, options
-from secateurs.optim.factorized.layouts import Layout, State
-from secateurs.optim.factorized.maths import EPS, Rule
+from secateurs.optim.factorized.layouts import FactorLayout, State
+from secateurs.optim.factorized.maths import EPS, StepRule
 from secateurs.optim.factorized.members import (
     Group,
     Members,
@@ -247,7 +247,7 @@ class Factored(Optimizer):
         """
         return self.members.names(model)
 
-    def layout(self, group: Group, parameter: Tensor) -> Layout:
+    def layout(self, group: Group, parameter: Tensor) -> FactorLayout:
         """How the factors of this parameter are kept."""
         return layout(group, parameter)
 
@@ -528,7 +528,7 @@ class FactorizedOptimizer(Factored):
         for group, parameter, zeroed in drift(self.members, every=every):
             self.kill_(group, parameter, zeroed)
 
-    def _rules(self) -> list[Rule]:
+    def _rules(self) -> list[StepRule]:
         """The numbers of this step: the watch has looked at them, the controller has moved λ."""
         # The watch speaks first: at step 0 it forecasts with the λ that the user asked
         # for.
@@ -587,7 +587,7 @@ class FactorizedOptimizer(Factored):
             raise ArgumentError("batch= is for a loss of the model: give the model.")
         return mean_loss(model, batch, loss)
 
-    def _finish(self, applied: Sequence[Rule]) -> None:
+    def _finish(self, applied: Sequence[StepRule]) -> None:
         """Count the step, and remember that the weights are as we left them."""
         # Only here is a step counted. A skipped one returns earlier, so schedules do
         # not run ahead.

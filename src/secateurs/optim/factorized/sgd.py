@@ -14,12 +14,11 @@ import torch
 
 from secateurs.optim.factorized import options
 from secateurs.optim.factorized.compiled import Look, kernel
-from secateurs.optim.factorized.layouts import FLUSH_EVERY
 from secateurs.optim.factorized.maths import TINY
 from secateurs.optim.factorized.members import Factorization, RunLength
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Found
 from secateurs.optim.factorized.schedules import Schedule
-from secateurs.optim.factorized.step import Route
+from secateurs.optim.factorized.step import FLUSH_EVERY, Route
 from secateurs.parameters import Pick
 
 

@@ -1,88 +1,80 @@
-"""Who computes a factorized step: the compiled kernel, torch one by one, or foreach."""
+"""Who computes a factorized step: the compiled kernel, torch, or the layout of the factors."""
 
 from collections.abc import Sequence
+from itertools import chain
 from operator import is_
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from secateurs.optim.factorized.compiled import Block, Kernel, Look
-from secateurs.optim.factorized.layouts import Item, Layout, Stacked, flush_
-from secateurs.optim.factorized.maths import Rule
+from secateurs.optim.factorized.compiled import CompiledStep, Look, StepKernel
+from secateurs.optim.factorized.layouts import FactorLayout, Stacked
+from secateurs.optim.factorized.maths import StepRule, root
 from secateurs.optim.factorized.members import Members, layout
 from secateurs.optim.factorized.optimizer import Found, finite
 
-# The pure-torch step on a CPU: one parameter after the other, with as few passes over memory as
-# torch allows.
-#
-# `torch._foreach` is no faster than a loop there, and works on all parameters at every pass:
-# nothing stays in the cache and as many temporary numbers as factors are held at once. Here the
-# gradients of the factors of one parameter are written, then `torch._fused_sgd_` does decay,
-# momentum and step in one pass.
+# The step in torch, with as few passes over memory as torch allows: the gradients of the factors
+# are written, then one fused SGD does decay, momentum and step.
 
 Rows: TypeAlias = tuple[Tensor, ...]
-
-
-def takes(weight: Tensor, factors: Tensor) -> bool:
-    """Whether this way is for the parameter: plainly laid out on a CPU, in a torch that has the
-    fused SGD.
-    """
-    plain = weight.is_cpu and weight.is_contiguous() and factors.is_cpu and factors.is_contiguous()
-    return plain and hasattr(torch, "_fused_sgd_")
-
+"""The factors of one parameter, or their gradients."""
 
 PIECE = 1 << 18
-"""Entries of a parameter that are moved at once: what is written on the way stays in the cache, and
-small.
+"""Entries of a parameter that a CPU moves at once: what is written on the way stays in the cache,
+and small.
 """
 
+FUSED = ("cpu", "cuda", "mps", "xpu")
+"""Devices on which torch has a fused SGD."""
 
-class Mover:
-    """One parameter with its factors and momenta, kept as D rows of every piece.
+FLUSH_EVERY = 16
+"""Steps between two looks for dead weights, since a look costs two passes over the factors."""
 
-    Every operation is given rows: torch cuts what it is given into one part per thread, and so each
-    thread meets the same entries in all of them. Given (D, n) at once, what one core has written
-    the other would read next.
+
+class OneByOne:
+    """A parameter on a CPU with its factors and momenta, kept as D rows of every piece.
+
+    A loop is no slower than foreach there, and what it has written, the next operation finds in the
+    cache. Every operation is given rows: torch cuts what it is given into one part per thread, and
+    so each thread meets the same entries in all of them. Given (D, n) at once, what one core has
+    written the other would read next.
     """
 
     def __init__(self, weight: Tensor, factors: Tensor, momenta: Tensor | None) -> None:
-        self._weight = weight
-        self._factors = _pieces(factors, 1)
+        # Only plain memory can be seen as a row of entries.
+        self._cut = weight.is_contiguous() and weight.numel() > PIECE
+        self._weight, self._factors = weight, self._pieces(factors, 1)
         self._momenta = (
-            [None] * len(self._factors) if momenta is None else list(_pieces(momenta, 1))
+            [None] * len(self._factors) if momenta is None else list(self._pieces(momenta, 1))
         )
         self._rows = [piece.unbind(0) for piece in self._factors]
         self._moving = [() if piece is None else piece.unbind(0) for piece in self._momenta]
 
-    def step_(self, grad: Tensor, rule: Rule, *, flush: bool) -> None:
-        """Move factors, momenta and weight in place; dead weights and denormals are looked for only
-        if `flush`.
+    def step_(self, grad: Tensor, rule: StepRule, *, flush: bool) -> None:
+        """Move factors, momenta and weight in place, as `maths.step` does; dead weights and
+        denormals are looked for only if `flush`.
         """
-        scratch = torch.empty_like(self._factors[0], memory_format=torch.contiguous_format)
+        scratch = torch.empty_like(self._factors[0])
         for i, (own, given) in enumerate(
-            zip(_pieces(self._weight, 0), _pieces(grad.contiguous(), 0), strict=True)
+            zip(self._pieces(self._weight, 0), self._pieces(grad.contiguous(), 0), strict=True)
         ):
             rows, factors = self._rows[i], self._factors[i]
             used = scratch if factors.shape == scratch.shape else scratch[:, : factors.shape[1]]
             written = used.unbind(0)
             gradients_(written, rows, given.to(used.dtype))
-            _sgd_(rows, written, self._moving[i] if rule.momentum else (), rule)
+            _sgd_(rows, written, self._moving[i], rule)
             if flush:
                 flush_(factors, self._momenta[i], rule.freeze, used)
             _write_(own, rows)
 
-
-def _pieces(tensor: Tensor, first: int) -> Rows:
-    """The tensor itself where it is small, else its entries (from dimension `first` on) in
-    pieces.
-    """
-    entries = tensor[0].numel() if first else tensor.numel()
-    return (
-        (tensor,)
-        if entries <= PIECE
-        else torch.split(tensor.view(*tensor.shape[:first], -1), PIECE, dim=first)
-    )
+    def _pieces(self, tensor: Tensor, first: int) -> Rows:
+        """The tensor itself where it is small, else its entries (from dimension `first` on) in
+        pieces.
+        """
+        if not self._cut:
+            return (tensor,)
+        return torch.split(tensor.view(*tensor.shape[:first], -1), PIECE, dim=first)
 
 
 def gradients_(out: Sequence[Tensor], factors: Sequence[Tensor], grad: Tensor) -> None:
@@ -107,24 +99,6 @@ def gradients_(out: Sequence[Tensor], factors: Sequence[Tensor], grad: Tensor) -
         gradients_(out[half:], factors[half:], _times(factors[:half], grad))
 
 
-def _sgd_(rows: Rows, grads: Rows, momenta: Rows, rule: Rule) -> None:
-    if rule.decoupled:
-        torch._foreach_mul_(rows, 1 - rule.lr * rule.decay)
-    torch._fused_sgd_(
-        rows,
-        grads,
-        momenta,
-        weight_decay=0.0 if rule.decoupled else rule.decay,
-        momentum=rule.momentum if momenta else 0.0,
-        lr=rule.lr,
-        dampening=0.0,
-        nesterov=rule.nesterov and bool(momenta),
-        maximize=False,
-        # Our buffers begin at zero, so that no step has to be the first.
-        is_first_step=False,
-    )
-
-
 def _times(factors: Sequence[Tensor], grad: Tensor) -> Tensor:
     result = factors[0] * grad
     for factor in factors[1:]:
@@ -142,19 +116,112 @@ def _write_(weight: Tensor, factors: Sequence[Tensor]) -> None:
         weight.copy_(product)
 
 
-# Which way every parameter is moved in a step: by the compiled step, one by one in torch, or by
-# its layout.
+class AllAtOnce:
+    """Parameters of one depth, dtype and device, moved together: outside of a CPU launches are
+    dear, and `torch._foreach` takes one for all of them.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        factors: Sequence[Tensor],
+        momenta: Sequence[Tensor | None],
+    ) -> None:
+        self._weights, self._factors, self._momenta = list(weights), factors, momenta
+        self._rows = _rows(factors)
+        self._moving = _rows([momentum for momentum in momenta if momentum is not None])
+
+    def step_(self, grads: Sequence[Tensor], rule: StepRule, *, flush: bool) -> None:
+        """Move factors, momenta and weights in place, as `OneByOne` does."""
+        rows, dtype = self._rows, self._factors[0].dtype
+        slopes = _all_gradients(rows, [grad.contiguous().to(dtype) for grad in grads])
+        every, moving = tuple(chain(*rows)), tuple(chain(*self._moving))
+        _sgd_(every, tuple(chain(*slopes)), moving, rule)
+        if flush:
+            for factors, momenta in zip(self._factors, self._momenta, strict=True):
+                flush_(factors, momenta, rule.freeze)
+        torch._foreach_copy_(self._weights, _all_times(rows[1:], rows[0]))
+
+
+def _rows(stacked: Sequence[Tensor]) -> list[Rows]:
+    """The first factors of all parameters, the second ones, …"""
+    return list(zip(*(own.unbind(0) for own in stacked), strict=True))
+
+
+def _all_gradients(rows: list[Rows], grads: list[Tensor]) -> list[list[Tensor]]:
+    """What `gradients_` writes, for all parameters at once and into new memory."""
+    if len(rows) == 1:
+        return [grads]
+    half = len(rows) // 2
+    left, right = rows[:half], rows[half:]
+    return [
+        *_all_gradients(left, _all_times(right, grads)),
+        *_all_gradients(right, _all_times(left, grads)),
+    ]
+
+
+def _all_times(rows: Sequence[Rows], grads: list[Tensor] | Rows) -> list[Tensor]:
+    result = torch._foreach_mul(rows[0], grads)
+    for row in rows[1:]:
+        torch._foreach_mul_(result, row)
+    return list(result)
+
+
+# Both ways end with these: the fused SGD, and every few steps the look for what is dead.
+
+
+def _sgd_(rows: Rows, grads: Rows, momenta: Rows, rule: StepRule) -> None:
+    if rule.decoupled:
+        torch._foreach_mul_(rows, 1 - rule.lr * rule.decay)
+    moving = bool(momenta) and rule.momentum != 0
+    torch._fused_sgd_(
+        rows,
+        grads,
+        momenta if moving else (),
+        weight_decay=0.0 if rule.decoupled else rule.decay,
+        momentum=rule.momentum if moving else 0.0,
+        lr=rule.lr,
+        dampening=0.0,
+        nesterov=rule.nesterov and moving,
+        maximize=False,
+        # Our buffers begin at zero, so that no step has to be the first.
+        is_first_step=False,
+    )
+
+
+def flush_(
+    factors: Tensor, momenta: Tensor | None, freeze: float, scratch: Tensor | None = None
+) -> None:
+    """Denormal factors and momenta become 0; weights whose factors all lie below the threshold die
+    for good.
+
+    `scratch`: a tensor like the factors that is needed no more.
+    """
+    tiny, threshold = torch.finfo(factors.dtype).tiny, root(freeze, len(factors))
+    # On a CPU an infinity norm along dimension 0 takes 300 times as long, and filling by a mask 10
+    # times.
+    dead = torch.abs(factors, out=scratch).amax(0) < threshold  # never true of NaN
+    alive = dead.logical_not_().to(factors.dtype)
+    for tensor in (factors, momenta):
+        if tensor is not None:
+            torch.hardshrink(tensor, tiny, out=tensor).mul_(alive)
+
+
+# Which way every parameter takes in a step.
 
 
 class Route:
     """Decided once and kept while groups, parameters, states and tensors stay what and where they
     are.
 
+    Ordinary factors are moved by the compiled step, or by torch. Lean and shared ones, and tensors
+    that neither takes, are moved by their layout.
+
     A step of a small net takes as long in Python as in the kernel, so nothing that outlives a step
     is looked up twice.
     """
 
-    def __init__(self, members: Members, found: Found, kernel: Kernel | None) -> None:
+    def __init__(self, members: Members, found: Found, kernel: StepKernel | None) -> None:
         # First, since buffers are part of what the route remembers.
         _begin_momenta_(members, found)
         self._travellers = _travellers(members, found)
@@ -162,15 +229,27 @@ class Route:
         self._numbers = [numbers[id(group)] for group, *_ in found]
         self._states = [members.state[p] for _, p, _ in found]
         self._compiled: list[int] = []
-        self._apart: dict[int, Mover] = {}
-        self._layouts: dict[Layout, list[int]] = {}
-        for i, (group, parameter, _) in enumerate(found):
-            self._send(i, layout(group, parameter), found, kernel)
-        self._rest = [
-            *self._apart,
-            *(i for members in self._layouts.values() for i in members),
+        self._by_layout: dict[int, FactorLayout] = {}
+        self._alone: dict[int, OneByOne] = {}
+        together: dict[object, list[int]] = {}
+        for i, (group, parameter, grad) in enumerate(found):
+            kept, factors = layout(group, parameter), self._states[i].get("factors")
+            if not isinstance(kept, Stacked):
+                self._by_layout[i] = kept
+            elif kernel is not None and StepKernel.takes(parameter, grad, factors):
+                self._compiled.append(i)
+            elif not _torch_takes(factors, self._states[i].get("momentum")):
+                self._by_layout[i] = kept
+            elif factors.is_cpu:
+                self._alone[i] = OneByOne(parameter, factors, self._states[i].get("momentum"))
+            else:
+                alike = self._numbers[i], factors.device, factors.dtype, parameter.dtype
+                together.setdefault((*alike, "momentum" in self._states[i]), []).append(i)
+        self._together = [
+            (some, AllAtOnce(*self._tensors(some, found))) for some in together.values()
         ]
-        self._block = self._gather(found, kernel) if kernel is not None and self._compiled else None
+        self._rest = [*self._alone, *chain(*together.values()), *self._by_layout]
+        self._block = self._compiled_step(found, kernel) if kernel and self._compiled else None
 
     def holds(self, members: Members, found: Found) -> bool:
         """Whether this is still the way; takes the gradients of this step."""
@@ -188,51 +267,42 @@ class Route:
         seen = Look.FINE if self._block is None else self._block.look()
         return seen if seen and finite([found[i][2] for i in self._rest]) else Look.BROKEN
 
-    def step_(self, found: Found, rules: Sequence[Rule], flush: bool) -> None:
+    def step_(self, found: Found, rules: Sequence[StepRule], flush: bool) -> None:
         """Move factors, momenta and weights; one rule per group."""
         if self._block is not None:
             self._block.step_(rules)
-        for i, mover in self._apart.items():
+        for i, mover in self._alone.items():
             mover.step_(found[i][2], rules[self._numbers[i]], flush=flush)
-        for kept, members in self._layouts.items():
-            kept.step_([self._item(found, i, rules) for i in members], flush)
+        for some, movers in self._together:
+            movers.step_([found[i][2] for i in some], rules[self._numbers[some[0]]], flush=flush)
+        for i, kept in self._by_layout.items():
+            _, parameter, grad = found[i]
+            kept.step_(parameter, grad, self._states[i], rules[self._numbers[i]])
 
-    def _send(self, i: int, layout: Layout, found: Found, kernel: Kernel | None) -> None:
-        _, parameter, grad = found[i]
-        # Lean and shared states have their own arithmetic, which only their layouts
-        # know.
-        if not isinstance(layout, Stacked):
-            self._layouts.setdefault(layout, []).append(i)
-            return
-        factors = self._states[i]["factors"]
-        if kernel is not None and Kernel.takes(parameter, grad, factors):
-            self._compiled.append(i)
-        # Measured 0.28 to 0.91 of the time of foreach, the more factors and weights the
-        # less (benchmarks/results/factorized_step.md).
-        elif takes(parameter, factors):
-            self._apart[i] = Mover(parameter, factors, self._states[i].get("momentum"))
-        else:
-            self._layouts.setdefault(layout, []).append(i)
-
-    def _item(self, found: Found, i: int, rules: Sequence[Rule]) -> Item:
-        _, parameter, grad = found[i]
-        return Item(
-            weight=parameter,
-            grad=grad,
-            state=self._states[i],
-            rule=rules[self._numbers[i]],
+    def _tensors(
+        self, some: Sequence[int], found: Found
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
+        """Weights, factors and momenta of these parameters."""
+        states = [self._states[i] for i in some]
+        return (
+            [found[i][1] for i in some],
+            [state["factors"] for state in states],
+            [state.get("momentum") for state in states],
         )
 
-    def _gather(self, found: Found, kernel: Kernel) -> Block:
-        block = Block(
-            kernel,
-            weights=[found[i][1] for i in self._compiled],
-            factors=[self._states[i]["factors"] for i in self._compiled],
-            momenta=[self._states[i].get("momentum") for i in self._compiled],
-            rules=[self._numbers[i] for i in self._compiled],
+    def _compiled_step(self, found: Found, kernel: StepKernel) -> CompiledStep:
+        some = self._compiled
+        step = CompiledStep(
+            kernel, *self._tensors(some, found), rules=[self._numbers[i] for i in some]
         )
-        block.point([found[i][2] for i in self._compiled])
-        return block
+        step.point([found[i][2] for i in some])
+        return step
+
+
+def _torch_takes(factors: Tensor, momenta: Tensor | None) -> bool:
+    """Whether torch can move these at its best: plainly laid out, where torch has a fused SGD."""
+    plain = factors.is_contiguous() and (momenta is None or momenta.is_contiguous())
+    return plain and factors.device.type in FUSED
 
 
 def _travellers(members: Members, found: Found) -> list[object]:

@@ -21,14 +21,14 @@ from secateurs.optim.factorized.forecast import (
     least_hopeful,
     shrinkage,
 )
-from secateurs.optim.factorized.maths import Rule
+from secateurs.optim.factorized.maths import StepRule
 from secateurs.optim.factorized.members import Group, Members, RunLength
 from secateurs.optim.factorized.schedules import FALL, HELD_FALL, SMALL, density
 
 # The strength λ of the next step: by its schedule, and by the controller of a target.
 
 
-def rules(members: Members, length: RunLength) -> list[Rule]:
+def rules(members: Members, length: RunLength) -> list[StepRule]:
     """The numbers of this step for every group. Invalid rates and strengths are an error."""
     now, taken = multiplier(members, length), members.taken
     return [_rule(number, group, now, taken) for number, group in enumerate(members.groups)]
@@ -106,7 +106,7 @@ def _shrinkage(members: Members, *, decoupled: bool) -> float:
     return max(shares, default=0.0)
 
 
-def _rule(number: int, group: Group, multiplier: float, taken: int) -> Rule:
+def _rule(number: int, group: Group, multiplier: float, taken: int) -> StepRule:
     decay = 0.0 if group["depth"] is None else 2 * group["strength"] * multiplier / group["depth"]
     lr, momentum = float(group["lr"]), float(group.get("momentum", 0.0))
     # Schedules that end at zero may round to just below it.
@@ -116,7 +116,7 @@ def _rule(number: int, group: Group, multiplier: float, taken: int) -> Rule:
             f" times {multiplier:g} at step {taken}: rates and λ lie in [0, 3.4e38], a momentum in"
             " [0, 1). Nothing was changed."
         )
-    return Rule(
+    return StepRule(
         lr=lr,
         decay=decay,
         momentum=momentum,
@@ -296,7 +296,7 @@ class SparsityWatch:
             sentence = self.forecast.sentence
             _log.log(level, "if the learning rate stays at %g: %s", rate, sentence)
 
-    def follow(self, members: Members, length: RunLength, rules: Sequence[Rule]) -> None:
+    def follow(self, members: Members, length: RunLength, rules: Sequence[StepRule]) -> None:
         """After a step: add what it applied, and forecast anew at each quarter and at the end."""
         # Every step of every run comes here, so the loop does as little as it can.
         for group, rule in zip(members.groups, rules, strict=True):

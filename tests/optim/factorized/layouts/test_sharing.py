@@ -10,12 +10,11 @@ from secateurs.errors import PatternError
 from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized.layouts import (
     GROUPINGS,
-    Item,
     Shared,
     grouping,
     minimal_group_penalty,
 )
-from secateurs.optim.factorized.maths import Rule
+from secateurs.optim.factorized.maths import StepRule
 
 
 @pytest.mark.parametrize("name", [*GROUPINGS.names(), "block:2"])
@@ -35,8 +34,8 @@ def test_shared_gradients_are_those_of_autograd(name):
     )
     loss.backward()
     found = layout.weight(state).detach()
-    rule = Rule(lr=0.1, decay=2 * 0.3 / 3, momentum=0.9)
-    layout.step_([Item(weight=found, grad=found - target, state=state, rule=rule)], True)
+    rule = StepRule(lr=0.1, decay=2 * 0.3 / 3, momentum=0.9)
+    layout.step_(found, found - target, state, rule)
     torch.testing.assert_close(state["shared"], u.detach() - 0.1 * u.grad)
     torch.testing.assert_close(state["factors"], own.detach() - 0.1 * own.grad)
     torch.testing.assert_close(found, layout.weight(state))

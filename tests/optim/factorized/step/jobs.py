@@ -1,27 +1,40 @@
 """Steps of many sizes and rules, and their reference."""
 
 import ast
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from secateurs.optim import factorized
 from secateurs.optim.factorized import compiled as fused
-from secateurs.optim.factorized import layouts as batched
-from secateurs.optim.factorized import step as apart
-from secateurs.optim.factorized.compiled import move_
-from secateurs.optim.factorized.layouts import Item, Stacked
-from secateurs.optim.factorized.maths import Job, Rule
+from secateurs.optim.factorized.compiled import CompiledStep
+from secateurs.optim.factorized.layouts import Stacked
+from secateurs.optim.factorized.maths import StepRule
+from secateurs.optim.factorized.step import AllAtOnce, OneByOne
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One parameter: its weight, gradient, stacked factors, stacked momenta (or None), and rule."""
+
+    weight: Tensor
+    grad: Tensor
+    factors: Tensor
+    momenta: Tensor | None
+    rule: StepRule
+
 
 KERNEL = fused.kernel()  # built once per machine and kept
 RULES = {
-    "heavy": Rule(lr=0.1, decay=0.01, momentum=0.9),
-    "nesterov": Rule(lr=0.1, decay=0.01, momentum=0.9, nesterov=True),
-    "plain": Rule(lr=0.1, decay=0.01),
-    "decoupled": Rule(lr=0.1, decay=0.01, momentum=0.9, decoupled=True),
-    "free": Rule(lr=0.1, decay=0.0, momentum=0.5),
-    "freezing": Rule(lr=0.1, decay=0.01, momentum=0.9, freeze=1e-6),
+    "heavy": StepRule(lr=0.1, decay=0.01, momentum=0.9),
+    "nesterov": StepRule(lr=0.1, decay=0.01, momentum=0.9, nesterov=True),
+    "plain": StepRule(lr=0.1, decay=0.01),
+    "decoupled": StepRule(lr=0.1, decay=0.01, momentum=0.9, decoupled=True),
+    "free": StepRule(lr=0.1, decay=0.0, momentum=0.5),
+    "freezing": StepRule(lr=0.1, decay=0.01, momentum=0.9, freeze=1e-6),
 }
 SIZES = (1, 5, 17, 4096, 9000)
 
@@ -60,13 +73,27 @@ def assert_close(found, expected):
 def by_kernel(made):
     if KERNEL is None:
         pytest.skip("no C++ compiler on this machine")
-    move_(KERNEL, made)
+    step = CompiledStep(
+        KERNEL,
+        weights=[job.weight for job in made],
+        factors=[job.factors for job in made],
+        momenta=[job.momenta for job in made],
+        rules=range(len(made)),
+    )
+    step.point([job.grad for job in made])
+    step.step_([job.rule for job in made])
 
 
-def one_by_one(made):
+def one_by_one(made, *, flush=True):
     for job in made:
-        mover = apart.Mover(job.weight, job.factors, job.momenta)
-        mover.step_(job.grad, job.rule, flush=True)
+        mover = OneByOne(job.weight, job.factors, job.momenta)
+        mover.step_(job.grad, job.rule, flush=flush)
+
+
+def all_at_once(made, *, flush=True):
+    columns = [[job.weight for job in made], [job.factors for job in made]]
+    mover = AllAtOnce(*columns, [job.momenta for job in made])
+    mover.step_([job.grad for job in made], made[0].rule, flush=flush)
 
 
 def by_layout(made):
@@ -75,22 +102,21 @@ def by_layout(made):
         state = {"factors": job.factors}
         if job.momenta is not None:
             state["momentum"] = job.momenta
-        item = Item(weight=job.weight, grad=job.grad, state=state, rule=job.rule)
-        Stacked(depth=len(job.factors)).step_([item], flush=True)
+        Stacked(depth=len(job.factors)).step_(job.weight, job.grad, state, job.rule)
 
 
-# Every way to move the factors of a parameter, by the module or class that has it. A new way
-# inherits the laws of `test_compiled.py` by an entry here; without one a test fails.
+# Every way to move the factors of a parameter, by the class that has it. A new way inherits the
+# laws of `test_compiled.py` by an entry here; without one a test fails.
 WAYS = {
-    "compiled.Block": by_kernel,
-    "step.Mover": one_by_one,
-    "layouts": lambda made: batched.step_(made, flush=True),
+    "compiled.CompiledStep": by_kernel,
+    "step.OneByOne": one_by_one,
+    "step.AllAtOnce": all_at_once,
     "layouts.Stacked": by_layout,
 }
-# These have an arithmetic of their own, and oracles of their own in `factors/test_layouts.py` and
-# `factors/test_sharing.py`; `Route` only chooses among the ways, `Layout` is their protocol.
+# These have an arithmetic of their own, and oracles of their own in `layouts/test_layouts.py` and
+# `layouts/test_sharing.py`; `Route` only chooses among the ways, `FactorLayout` is their protocol.
 OTHERS = {
-    "layouts.Layout",
+    "layouts.FactorLayout",
     "layouts.Lean",
     "layouts.Plain",
     "layouts.Shared",

@@ -1,0 +1,95 @@
+"""The step of parameters that the kernel does not take."""
+
+import copy
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from optim.factorized.step.jobs import RULES, all_at_once, assert_close, jobs, one_by_one, run
+from secateurs.optim import FactorizedSGD
+from secateurs.optim.factorized import step as steps
+from secateurs.optim.factorized.maths import product, step
+
+
+@pytest.mark.parametrize("size", [1, 64, 65, 128, 200])
+@pytest.mark.parametrize("rule", ["heavy", "plain"])
+def test_a_large_parameter_is_moved_in_pieces(size, rule, monkeypatch):
+    monkeypatch.setattr(steps, "PIECE", 64)
+    made = next(jobs(3, torch.float64, RULES[rule], sizes=(size,)))
+    given = torch.zeros_like(made.factors) if made.momenta is None else made.momenta
+    expected = step(made.factors, given, made.grad, made.rule)
+    one_by_one([made])
+    assert_close(made.factors, expected[0])
+    assert_close(made.weight, expected[2])
+    if made.momenta is not None:
+        assert_close(made.momenta, expected[1])
+
+
+@pytest.mark.parametrize("way", ["step.OneByOne", "step.AllAtOnce"])
+@pytest.mark.parametrize("depth", [2, 3, 5])
+def test_half_precision_weights_of_full_precision_factors(depth, way):
+    made = next(jobs(depth, torch.float32, RULES["heavy"], sizes=(50,)))
+    weight, grad = torch.zeros(50, dtype=torch.bfloat16), made.grad.bfloat16()
+    expected = step(made.factors, made.momenta, grad.float(), made.rule)
+    run(way, [dataclasses.replace(made, weight=weight, grad=grad)])
+    assert_close(made.factors, expected[0])
+    assert torch.equal(weight, product(made.factors).bfloat16())
+
+
+@pytest.mark.parametrize("way", [one_by_one, all_at_once])
+def test_the_look_for_the_dead_waits_for_a_flush(way):
+    made = next(jobs(3, torch.float32, RULES["heavy"], sizes=(10,), scale=1e-20))
+    made.factors.fill_(1e-14)
+    made.momenta.zero_()
+    twin = copy.deepcopy(made)
+    way([made], flush=False)
+    way([twin], flush=True)
+    assert made.factors.any()
+    assert not twin.factors.any()
+
+
+@pytest.mark.parametrize("turned", ["weight", "gradient", "factors"])
+@pytest.mark.parametrize("piece", [8, 1 << 18])
+def test_tensors_of_any_strides_take_the_same_step(turned, piece, monkeypatch):
+    """Turned in memory, a tensor holds the same numbers: the optimizer moves them alike."""
+    monkeypatch.setattr(steps, "PIECE", piece)
+    models = [nn.Linear(6, 4), nn.Linear(6, 4)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [
+        FactorizedSGD(model.parameters(), init="pretrained", zeros="frozen", fused=False)
+        for model in models
+    ]
+    layer, state = models[1], optimizers[1].state[models[1].weight]
+    if turned == "weight":
+        layer.weight.data = layer.weight.data.t().contiguous().t()
+    elif turned == "factors":
+        for key, value in state.items():
+            state[key] = value.transpose(1, 2).contiguous().transpose(1, 2)
+    for seed, (model, optimizer) in itertools.product(
+        range(3), zip(models, optimizers, strict=True)
+    ):
+        drawn = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
+        given = drawn.t().contiguous().t() if turned == "gradient" else drawn
+        model.weight.grad = given if model is layer else drawn
+        model.bias.grad = torch.ones(4)
+        optimizer.step()
+    torch.testing.assert_close(*(model.weight.detach() for model in models))
+    found = [o.factors(m.weight) for m, o in zip(models, optimizers, strict=True)]
+    torch.testing.assert_close(*found)
+
+
+def test_a_device_without_a_fused_step_takes_the_reference(monkeypatch):
+    monkeypatch.setattr(steps, "FUSED", ())
+    model = nn.Linear(6, 4)
+    optimizer = FactorizedSGD(model.parameters(), lr=0.1, depth=3, fused=False)
+    factors = optimizer.factors(model.weight).clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    rule = steps.StepRule(lr=0.1, decay=2e-4 / 3, momentum=0.9)
+    expected = step(factors, torch.zeros_like(factors), torch.ones(4, 6), rule)
+    assert torch.equal(optimizer.factors(model.weight), expected[0])
+    assert torch.equal(model.weight.detach(), expected[2])
