@@ -70,6 +70,9 @@ class Stacked:
 
     def start(self, factors: Tensor, momentum: bool) -> State:
         """Factors as given, momenta zero."""
+        # Balanced factors of a weight in channels_last are turned in memory as it is: the fast ways
+        # want plain memory.
+        factors = factors.contiguous()
         return {
             "factors": factors,
             **({"momentum": torch.zeros_like(factors)} if momentum else {}),

@@ -93,3 +93,11 @@ def test_a_device_without_a_fused_step_takes_the_reference(monkeypatch):
     expected = step(factors, torch.zeros_like(factors), torch.ones(4, 6), rule)
     assert torch.equal(optimizer.factors(model.weight), expected[0])
     assert torch.equal(model.weight.detach(), expected[2])
+
+
+@pytest.mark.parametrize("init", ["root", "pretrained", "dwf"])
+def test_factors_of_a_turned_weight_lie_plainly(init):
+    conv = nn.Conv2d(4, 6, 3, bias=False).to(memory_format=torch.channels_last)
+    optimizer = FactorizedSGD(conv.parameters(), init=init)
+    assert not conv.weight.is_contiguous()
+    assert all(tensor.is_contiguous() for tensor in optimizer.state[conv.weight].values())
