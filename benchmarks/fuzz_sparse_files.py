@@ -13,7 +13,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["secateurs.ship.files"]):
+with atheris.instrument_imports(include=["secateurs.ship.files", "secateurs.safefile"]):
     import secateurs.ship.files.read as reading
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -1,6 +1,7 @@
 """Files that cannot be written: a typed error with the file and the way out, and nothing left."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -11,12 +12,13 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.errors import ArgumentError, MaskFileError, ShipError, SparseFileError
-from secateurs.masks import save_masks
+from secateurs.errors import ArgumentError, DataError, MaskFileError, ShipError, SparseFileError
+from secateurs.masks import load_masks, save_masks
 from secateurs.prune import prune_file
+from secateurs.prune.shards import open_stored
 from secateurs.safefile import replacing
 from secateurs.ship import export, unpack_sparse
-from secateurs.train import save_model
+from secateurs.train import read_checkpoint, save_model
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +169,40 @@ def test_the_system_itself_refuses(tmp_path):
     )
     assert done.stdout.split() == ["refused"] * 3
     assert not list(tmp_path.iterdir())
+
+
+READERS = {
+    "masks": (load_masks, MaskFileError),
+    "sparse files": (sc.load_sparse, SparseFileError),
+    "weights on disk": (open_stored, DataError),
+    "checkpoints": (read_checkpoint, DataError),
+}
+FIELD = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
+LIES = {
+    "twice": ('{"a": 1, "a": 1}', "'a' is given twice"),
+    "not JSON": ("[" * 60_000, "not valid JSON"),
+    "no object": ("[1]", "not a JSON object"),
+    "no text": ({"__metadata__": {"format": 1}, "a": FIELD}, "not a table of texts"),
+    "another field": ({"a": {**FIELD, "more": 1}}, "'a' is not described by"),
+    "another dtype": ({"a": {**FIELD, "dtype": "U9"}}, "unknown dtype 'U9'"),
+    "a size of True": ({"a": {**FIELD, "shape": [True]}}, "shape of 'a'"),
+    "a hidden size": ({"a": {**FIELD, "shape": [0, 2**60]}}, "shape of 'a'"),
+    "other bytes": ({"a": {**FIELD, "shape": [5]}}, r"'a' claims U8\[5\]"),
+    "cut off": ({"a": {**FIELD, "shape": [5], "data_offsets": [0, 5]}}, "ends at byte 5 of 4"),
+    "overlap": ({"a": FIELD, "b": FIELD}, "'b' begins at byte 0 of the data, not at 4"),
+    "a gap": ({"a": {**FIELD, "shape": [3], "data_offsets": [1, 4]}}, "begins at byte 1"),
+    "hidden bytes": ({"a": {**FIELD, "shape": [3], "data_offsets": [0, 3]}}, "3 are described"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_refuses_every_lie_of_a_header(reader, lie, tmp_path):
+    """All of them with the file and, where there is one, the tensor."""
+    (read, error), (header, message) = READERS[reader], LIES[lie]
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    path = tmp_path / "file.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+    with pytest.raises(error, match=message) as refused:
+        read(path)
+    assert str(path) in str(refused.value)

@@ -231,7 +231,7 @@ def test_foreign_and_missing_files(tmp_path):
     save_file({"w": torch.ones(3)}, tmp_path / "weights")
     with pytest.raises(MaskFileError, match="weights: not a mask file of this library"):
         load_masks(tmp_path / "weights")
-    with pytest.raises(MaskFileError, match="missing: cannot be read"):
+    with pytest.raises(MaskFileError, match="missing cannot be read"):
         load_masks(tmp_path / "missing")
     with pytest.raises(MaskFileError, match="cannot be read"):
         load_masks(tmp_path)

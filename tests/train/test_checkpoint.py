@@ -130,18 +130,18 @@ def test_200_mutated_and_all_truncated_files_are_refused_or_read_never_crash(
     [
         (
             '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
-            "the name 'a' is given twice",
+            "'a' is given twice",
         ),
         (
             '{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}',
-            "no readable safetensors file",
+            r"'a' claims F32\[9\]",
         ),
         (
             '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,400000000]}}',
-            "no readable safetensors file",
+            r"'a' claims F32\[1\], but its offsets are",
         ),
-        ("[" * 50_000, "no readable safetensors file"),
-        ("not json", "no readable safetensors file"),
+        ("[" * 50_000, "the header is not valid JSON"),
+        ("not json", "the header is not valid JSON"),
     ],
 )
 def test_hostile_headers_are_refused(tmp_path, header, message):

@@ -5,9 +5,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,135 +14,21 @@ from torch import Tensor, nn
 from secateurs.errors import MaskError, MaskFileError
 from secateurs.masks.apply import check
 from secateurs.parameters import check_model, fitted, masks_in
-from secateurs.safefile import refusing, replacing
-
-# The header of a mask file, read with suspicion: every length, name, shape and offset is checked
-# before use.
+from secateurs.safefile import (
+    FileHeader,
+    begin_file,
+    header_fields,
+    is_shape,
+    json_object,
+    parse_header,
+    quoted,
+    reading,
+    refusing,
+    replacing,
+)
 
 FORMAT = "secateurs.masks/1"
-"""What the metadata of a mask file says it is."""
-
-_LONGEST = 1 << 26  # bytes of header; safetensors itself stops at 100 MB
-_MOST_DIMENSIONS = 16
-_LARGEST = 1 << 48
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """Where in the file the bits of one mask are, and its shape."""
-
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """The masks of a file in their order, and the seal over them."""
-
-    entries: dict[str, Entry]
-    seal: str
-
-
-def read_header(blob: bytes, path: str) -> Header:
-    """Parse and check the header; every doubt is a MaskFileError that names the file."""
-    length = int.from_bytes(blob[:8], "little")
-    if len(blob) < 10 or length > min(_LONGEST, len(blob) - 8):
-        raise MaskFileError(f"{path}: not a safetensors file, or cut off ({len(blob)} bytes).")
-    fields = _json(blob[8 : 8 + length], path)
-    metadata = fields.pop("__metadata__", None)
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise MaskFileError(
-            f"{path}: not a mask file of this library (its metadata do not say {FORMAT!r})."
-        )
-    seal, shapes = metadata.get("seal"), metadata.get("shapes")
-    if not isinstance(seal, str) or not isinstance(shapes, str):
-        raise MaskFileError(f"{path}: the metadata lack the shapes or the seal of the masks.")
-    named = _shapes(_json(shapes.encode("utf-8", "surrogatepass"), path), path)
-    # Shapes and bits are described at two places; where they disagree neither is
-    # believed.
-    if set(named) != set(fields):
-        raise MaskFileError(
-            f"{path}: the shapes in the metadata name other masks than the file holds."
-        )
-    body = 8 + length
-    entries = {name: _entry(name, fields[name], shape, body, path) for name, shape in named.items()}
-    _check_tiling(entries, body, len(blob), path)
-    return Header(entries=entries, seal=seal)
-
-
-def _json(text: bytes, path: str) -> dict[str, Any]:
-    """A JSON object with every key once: safetensors takes duplicate keys, and readers then
-    disagree on the last.
-    """
-    try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise MaskFileError(f"{path}: the header is not valid ({str(error)[:80]}).") from None
-    if not isinstance(value, dict):
-        raise MaskFileError(f"{path}: the header is not a JSON object.")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a key is given twice")
-    for key in fields:
-        key.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
-    return fields
-
-
-def _shapes(fields: Mapping[str, Any], path: str) -> dict[str, tuple[int, ...]]:
-    for name, shape in fields.items():
-        if (
-            not isinstance(shape, list)
-            or len(shape) > _MOST_DIMENSIONS
-            or not all(_is_size(size) for size in shape)
-        ):
-            raise MaskFileError(f"{path}: the shape of {name[:80]!r} is no list of sizes.")
-        # max(size, 1): a size of 0 must not hide an absurd one beside it.
-        if math.prod(max(size, 1) for size in shape) > _LARGEST:
-            raise MaskFileError(f"{path}: the shape of {name[:80]!r} is impossibly large.")
-    return {name: tuple(shape) for name, shape in fields.items()}
-
-
-def _entry(name: str, field: Any, shape: tuple[int, ...], body: int, path: str) -> Entry:
-    size = (math.prod(shape) + 7) // 8
-    offsets = field.get("data_offsets") if isinstance(field, dict) else None
-    start = offsets[0] if isinstance(offsets, list) and offsets and _is_size(offsets[0]) else 0
-    # Compared whole: a field that says more than expected is not ours.
-    if field != {
-        "dtype": "U8",
-        "shape": [size],
-        "data_offsets": [start, start + size],
-    }:
-        raise MaskFileError(f"{path}: {name[:80]!r} is not described as a mask of shape {shape}.")
-    return Entry(shape=shape, start=body + start, stop=body + start + size)
-
-
-def _check_tiling(entries: Mapping[str, Entry], body: int, end: int, path: str) -> None:
-    """The masks fill the file without gaps and overlaps: nothing is hidden, nothing is read
-    twice.
-    """
-    position = body
-    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.stop)):
-        if entry.start != position:
-            raise MaskFileError(f"{path}: the masks overlap or leave gaps.")
-        position = entry.stop
-    if position != end:
-        raise MaskFileError(
-            f"{path}: {end - body} bytes of masks are there, {position - body} are described."
-        )
-
-
-def _is_size(value: object) -> bool:
-    # `type` and not isinstance: JSON's true is an int in Python.
-    return type(value) is int and 0 <= value <= _LARGEST
-
-
-# Masks on disk: one bit per entry in a safetensors file whose header we read ourselves and whose
-# content is sealed.
+"""What the metadata of a mask file say it is."""
 
 
 def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
@@ -172,26 +56,15 @@ def save_masks(masks: Mapping[str, Tensor], path: str | os.PathLike[str]) -> Non
         masks = dict(zip(short, masks.values(), strict=True))
     packed = {name: pack(mask) for name, mask in masks.items()}
     shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
-    _write(Path(path), [head(shapes, _seal(shapes, packed)), *packed.values()])
+    with replacing(Path(path), error=MaskFileError, folders=False) as part:
+        part.write_bytes(b"".join([head(shapes, _seal(shapes, packed)), *packed.values()]))
 
 
 def head(shapes: Mapping[str, tuple[int, ...]], seal: str) -> bytes:
     """What a mask file begins with: its header, padded, and the length of that."""
     metadata = {"format": FORMAT, "shapes": json.dumps(shapes), "seal": seal}
-    header: dict[str, object] = {"__metadata__": metadata}
-    start = 0
-    for name, shape in shapes.items():
-        size = packed_size(shape)
-        header[name] = {
-            "dtype": "U8",
-            "shape": [size],
-            "data_offsets": [start, start + size],
-        }
-        start += size
-    text = json.dumps(header).encode()
-    # safetensors wants its data at a multiple of 8 bytes.
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    tensors = {name: ("U8", (packed_size(shape),)) for name, shape in shapes.items()}
+    return begin_file(header_fields(metadata, tensors), compact=False, ascii=True)
 
 
 def packed_size(shape: tuple[int, ...]) -> int:
@@ -213,21 +86,19 @@ def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     """
     if model is not None:
         check_model(model)
-    try:
-        blob = Path(path).read_bytes()
-    except OSError as error:
-        raise MaskFileError(f"{path}: cannot be read ({error.strerror}).") from None
-    header = read_header(blob, str(path))
-    packed = {name: blob[entry.start : entry.stop] for name, entry in header.entries.items()}
-    shapes = {name: entry.shape for name, entry in header.entries.items()}
+    path = Path(path)
+    with reading(path, MaskFileError):
+        blob = path.read_bytes()
+    header = parse_header(blob, path, MaskFileError)
+    shapes, seal = _described(header, path)
+    packed = {entry.name: blob[entry.start : entry.stop] for entry in header.entries}
+    packed = {name: packed[name] for name in shapes}
     # Against damage, not against forgery: a flipped bit would else be another mask.
-    if _seal(shapes, packed) != header.seal:
+    if _seal(shapes, packed) != seal:
         raise MaskFileError(
             f"{path}: the seal does not match the masks: the file is damaged. Save the masks again."
         )
-    masks = {
-        name: _unpack(packed[name], entry, str(path)) for name, entry in header.entries.items()
-    }
+    masks = {name: _unpack(packed[name], shape, path) for name, shape in shapes.items()}
     if model is None:
         return masks
     masks = fitted(masks, dict(model.named_parameters(remove_duplicate=False)))
@@ -235,21 +106,50 @@ def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     return masks
 
 
+def _described(header: FileHeader, path: Path) -> tuple[dict[str, tuple[int, ...]], str]:
+    """The shapes of the masks in their order, and the seal over them."""
+    metadata = header.metadata
+    if metadata.get("format") != FORMAT:
+        raise MaskFileError(
+            f"{path}: not a mask file of this library (its metadata do not say {FORMAT!r})."
+        )
+    if "shapes" not in metadata or "seal" not in metadata:
+        raise MaskFileError(f"{path}: the metadata lack the shapes or the seal of the masks.")
+    text = metadata["shapes"].encode("utf-8", "surrogatepass")
+    shapes = json_object(text, f"{path}: the table of shapes", MaskFileError)
+    entries = {entry.name: entry for entry in header.entries}
+    # Shapes and bits are described at two places; where they disagree neither is believed.
+    if set(shapes) != set(entries):
+        raise MaskFileError(
+            f"{path}: the shapes in the metadata name other masks than the file holds."
+        )
+    for name, shape in shapes.items():
+        if not is_shape(shape):
+            raise MaskFileError(
+                f"{path}: the shape of {quoted(name)} is not a list of sizes below 2^48 entries."
+            )
+        entry = entries[name]
+        if (entry.dtype, entry.shape) != ("U8", (packed_size(tuple(shape)),)):
+            raise MaskFileError(
+                f"{path}: {quoted(name)} is not described as a mask of shape {tuple(shape)}."
+            )
+    return {name: tuple(shape) for name, shape in shapes.items()}, metadata["seal"]
+
+
 def pack(mask: Tensor) -> bytes:
     """The bits of a mask in row-major order, the first entry in the lowest bit."""
     return np.packbits(mask.detach().cpu().reshape(-1).numpy(), bitorder="little").tobytes()
 
 
-def _unpack(data: bytes, entry: Entry, path: str) -> Tensor:
+def _unpack(data: bytes, shape: tuple[int, ...], path: Path) -> Tensor:
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-    size = math.prod(entry.shape)
-    # The padding is checked, so that equal masks have equal files and nothing hides
-    # there.
+    size = math.prod(shape)
+    # The padding is checked, so that equal masks have equal files and nothing hides there.
     if bits[size:].any():
         raise MaskFileError(
             f"{path}: bits are set after the last entry of a mask; no mask file has that."
         )
-    return torch.from_numpy(bits[:size].astype(bool)).reshape(entry.shape)
+    return torch.from_numpy(bits[:size].astype(bool)).reshape(shape)
 
 
 def _seal(shapes: Mapping[str, tuple[int, ...]], packed: Mapping[str, bytes]) -> str:
@@ -258,12 +158,6 @@ def _seal(shapes: Mapping[str, tuple[int, ...]], packed: Mapping[str, bytes]) ->
         digest.update(sealed(name, shapes[name]))
         digest.update(data)
     return digest.hexdigest()
-
-
-def _write(path: Path, parts: list[bytes]) -> None:
-    """To a temporary neighbour first, so that a crash leaves the old file or the new one."""
-    with replacing(path, error=MaskFileError, folders=False) as part:
-        part.write_bytes(b"".join(parts))
 
 
 _SEAL = hashlib.blake2b(digest_size=16)

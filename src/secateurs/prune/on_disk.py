@@ -29,7 +29,6 @@ from secateurs.masks.units import Units
 from secateurs.parameters import Rules
 from secateurs.parameters import read as read_where
 from secateurs.prune.shards import (
-    Entry,
     Masks,
     Shard,
     Stored,
@@ -40,6 +39,7 @@ from secateurs.prune.shards import (
 )
 from secateurs.random import generator
 from secateurs.registry import refuse_unknown
+from secateurs.safefile import StoredTensor
 from secateurs.scores import SCORES
 
 # Which stored tensors are pruned. No module says what they are, so their names have to.
@@ -56,7 +56,7 @@ model, which is often the embedding itself."""
 class Meant:
     """The tensors to prune, in the order of the files, and why the others are left."""
 
-    chosen: tuple[tuple[Shard, Entry], ...]
+    chosen: tuple[tuple[Shard, StoredTensor], ...]
     left: dict[str, str]
 
 
@@ -70,7 +70,7 @@ def meant(stored: Stored, where: Sequence[str] | None) -> Meant:
     # worst answer.
     if wrong := (*rules.strange, *rules.unmatched):
         raise ParameterError(f"{'; '.join(wrong)}.")
-    chosen, left = list[tuple[Shard, Entry]](), dict[str, str]()
+    chosen, left = list[tuple[Shard, StoredTensor]](), dict[str, str]()
     for shard, entry in stored.entries():
         reason = _reason(entry, rules)
         if reason:
@@ -85,7 +85,7 @@ def meant(stored: Stored, where: Sequence[str] | None) -> Meant:
     return Meant(chosen=tuple(chosen), left=left)
 
 
-def _reason(entry: Entry, rules: Rules) -> str:
+def _reason(entry: StoredTensor, rules: Rules) -> str:
     """Why a tensor is left as it is; empty if it is pruned."""
     name, wanted = entry.name, [str(rule) for rule in rules.chosen]
     if rules.excludes([name]):
@@ -93,7 +93,7 @@ def _reason(entry: Entry, rules: Rules) -> str:
     asked = any(fnmatchcase(name, glob) for glob in wanted)
     if wanted and not asked:
         return "no glob chooses it"
-    if not entry.kind.torch:
+    if not entry.kind.floating or entry.kind.bits < 16:
         # Eight bits and less come with scales in other tensors: their sizes say nothing alone.
         problem = f"its dtype is {entry.dtype}, not a float of 16 or more bits"
         # Named in full it is an error; caught by a glob it is only left out.
@@ -114,7 +114,7 @@ def _reason(entry: Entry, rules: Rules) -> str:
 _WHOLE = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 
-def nonzeros(shard: Shard, entry: Entry) -> int:
+def nonzeros(shard: Shard, entry: StoredTensor) -> int:
     """The entries of a tensor that are not zero; −0 is zero."""
     return sum(_nonzeros(chunk, entry) for chunk in shard.chunks(entry))
 
@@ -136,12 +136,13 @@ def counted(stored: Stored, *, all: bool = False) -> SparsityReport:
     return SparsityReport(tensors=tuple(rows), source="tensors")
 
 
-def _nonzeros(chunk: Tensor, entry: Entry) -> int:
+def _nonzeros(chunk: Tensor, entry: StoredTensor) -> int:
     kind = entry.kind
     if entry.dtype == "F8_E8M0":
         return chunk.numel()  # a bare exponent: 2^(code − 127) is never zero
-    if entry.dtype == "C64":
-        parts = (chunk.view(torch.int32) & torch.iinfo(torch.int32).max).view(-1, 2)
+    if entry.dtype in ("C64", "C128"):
+        half = _WHOLE[kind.bits // 2]
+        parts = (chunk.view(half) & torch.iinfo(half).max).view(-1, 2)
         return int((parts != 0).any(1).sum())
     if kind.bits == 4:
         # Two numbers to a byte; the fourth bit of each is its sign.
@@ -164,14 +165,14 @@ def _nonzero_sixes(chunk: Tensor) -> int:
 
 # Scores of stored weights, made while they are read: magnitudes, or random numbers.
 
-Chunks = Callable[[Shard, Entry], Iterator[Tensor]]
+Chunks = Callable[[Shard, StoredTensor], Iterator[Tensor]]
 """The scores of a tensor, in the pieces in which its bytes are read."""
 
-Places = Mapping[str, tuple[Shard, Entry]]
+Places = Mapping[str, tuple[Shard, StoredTensor]]
 """Where tensors lie, by name, in the order of the files."""
 
 
-def values(shard: Shard, entry: Entry) -> Iterator[Tensor]:
+def values(shard: Shard, entry: StoredTensor) -> Iterator[Tensor]:
     """The weights themselves; what is not finite has no rank and is refused."""
     dtype = getattr(torch, entry.kind.torch)
     for chunk in shard.chunks(entry):
@@ -189,7 +190,7 @@ class Random:
 
     seed: int
 
-    def __call__(self, shard: Shard, entry: Entry) -> Iterator[Tensor]:
+    def __call__(self, shard: Shard, entry: StoredTensor) -> Iterator[Tensor]:
         # By name, so that the order of the tensors and the number of shards change
         # nothing.
         own = generator(self.seed, f"prune {entry.name}")
@@ -221,7 +222,7 @@ class StoredScores:
     below all others.
     """
 
-    places: Mapping[str, tuple[Shard, Entry]]
+    places: Mapping[str, tuple[Shard, StoredTensor]]
     chunks: Chunks
     runs: NM | None = None
 
@@ -523,7 +524,7 @@ def _written(
     check_masks_out(stored, out, Path(masks_out))
     bits = MaskWriter(Path(masks_out), chosen)
 
-    def noted(shard: Shard, entry: Entry) -> Iterator[Tensor]:
+    def noted(shard: Shard, entry: StoredTensor) -> Iterator[Tensor]:
         for piece in masks(shard, entry):
             bits.add(entry.name, piece)
             yield piece
@@ -558,7 +559,7 @@ def _masks(selection: Selection, places: Places, chunks: Chunks) -> Masks:
         counts = choice_of(selection, entries, demand).counts or {}
         densities = {n: Fraction(count, demand.sizes[n]) for n, count in counts.items()}
 
-    def masks(shard: Shard, entry: Entry) -> Iterator[Tensor]:
+    def masks(shard: Shard, entry: StoredTensor) -> Iterator[Tensor]:
         alone = selection.keeping(
             densities[entry.name], scope="row" if selection.scope == "row" else "layer"
         )

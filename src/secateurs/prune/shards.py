@@ -1,177 +1,19 @@
 """A checkpoint on disk: one safetensors file, or a folder of several with an index."""
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
 from secateurs.bits import clear_
 from secateurs.errors import ArgumentError, DataError
-from secateurs.safefile import conversion
-
-# The header of a safetensors file: where each tensor lies, checked before anything is read.
-#
-# Every dtype of the format is known, those of four and six bits too, because only bits are looked
-# at: a float is zero where all of its bits but the sign are.
-
-LONGEST = 100_000_000
-"""Bytes of header; the reference implementation takes no more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """A dtype of the format: its width, and what of it is no sign and no exponent-only code."""
-
-    bits: int
-    floating: bool
-    torch: str = ""
-    """torch's name for it, where torch can compute with it."""
-
-
-KINDS: Mapping[str, Kind] = {
-    "F64": Kind(bits=64, floating=True, torch="float64"),
-    "F32": Kind(bits=32, floating=True, torch="float32"),
-    "F16": Kind(bits=16, floating=True, torch="float16"),
-    "BF16": Kind(bits=16, floating=True, torch="bfloat16"),
-    "F8_E4M3": Kind(bits=8, floating=True),
-    "F8_E5M2": Kind(bits=8, floating=True),
-    "F8_E8M0": Kind(bits=8, floating=True),
-    "F8_E4M3FNUZ": Kind(bits=8, floating=True),
-    "F8_E5M2FNUZ": Kind(bits=8, floating=True),
-    "F6_E2M3": Kind(bits=6, floating=True),
-    "F6_E3M2": Kind(bits=6, floating=True),
-    "F4": Kind(bits=4, floating=True),
-    "C64": Kind(bits=64, floating=False),
-    "I64": Kind(bits=64, floating=False),
-    "I32": Kind(bits=32, floating=False),
-    "I16": Kind(bits=16, floating=False),
-    "I8": Kind(bits=8, floating=False),
-    "U64": Kind(bits=64, floating=False),
-    "U32": Kind(bits=32, floating=False),
-    "U16": Kind(bits=16, floating=False),
-    "U8": Kind(bits=8, floating=False),
-    "BOOL": Kind(bits=8, floating=False),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One tensor of a file: from which byte to which, counted from the begin of the file."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-    @property
-    def kind(self) -> Kind:
-        """What its dtype is."""
-        return KINDS[self.dtype]
-
-    @property
-    def total(self) -> int:
-        """How many entries it has."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """What a file says of itself: its tensors in the order of their bytes, notes, and the first
-    byte of data.
-    """
-
-    entries: tuple[Entry, ...]
-    notes: Mapping[str, str]
-    body: int
-
-
-def read_header(path: Path) -> Header:
-    """The header of a safetensors file. What is damaged, foreign or cut off is refused."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            size = path.stat().st_size
-            # Checked before reading: a length of 2^63 would be an attempt to allocate
-            # as much.
-            if not 2 <= length <= min(LONGEST, size - 8):
-                raise DataError(
-                    f"{path} is no safetensors file: it does not begin with the length of a header."
-                )
-            text = file.read(length)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    fields = _fields(text, path)
-    notes = fields.pop("__metadata__", {})
-    if not isinstance(notes, dict):
-        raise DataError(f"{path}: the notes of the header are no mapping.")
-    entries = [_entry(name, field, 8 + length, path) for name, field in fields.items()]
-    entries.sort(key=lambda entry: (entry.start, entry.stop))
-    _check_tiling(entries, 8 + length, size, path)
-    return Header(entries=tuple(entries), notes=notes, body=8 + length)
-
-
-def _fields(text: bytes, path: Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(text, object_pairs_hook=_unique)
-    # JSON nested some thousand deep overflows the parser's stack.
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: the header is not valid: {error}.") from None
-    if not isinstance(fields, dict):
-        raise DataError(f"{path}: the header is no mapping of names.")
-    return fields
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        # Readers disagree on which of the two counts.
-        raise ValueError("a name is given twice")
-    return fields
-
-
-def _entry(name: str, field: Any, body: int, path: Path) -> Entry:
-    try:
-        dtype, shape = field["dtype"], tuple(field["shape"])
-        start, stop = field["data_offsets"]
-    except (TypeError, KeyError, ValueError):
-        raise DataError(f"{path}: {name!r} lacks a dtype, a shape or its place.") from None
-    if dtype not in KINDS:
-        raise DataError(f"{path}: {name!r} has the dtype {dtype!r}; known are {', '.join(KINDS)}.")
-    sizes = (*shape, start, stop)
-    # `type` and not isinstance: True is an int. The limit keeps products of sizes sane.
-    if not all(type(size) is int and 0 <= size < 1 << 62 for size in sizes):
-        raise DataError(f"{path}: the shape or place of {name!r} is no list of sizes.")
-    entry = Entry(name=name, dtype=dtype, shape=shape, start=body + start, stop=body + stop)
-    # In bits, because the types of four and six bits share bytes.
-    if 8 * (stop - start) != entry.total * entry.kind.bits:
-        raise DataError(
-            f"{path}: {name!r} of shape {list(shape)} and dtype {dtype} does not fill its"
-            f" {stop - start} bytes."
-        )
-    return entry
-
-
-def _check_tiling(entries: list[Entry], body: int, size: int, path: Path) -> None:
-    """The tensors fill the file: nothing is read twice, hidden or cut off."""
-    position = body
-    for entry in entries:
-        if entry.start != position:
-            raise DataError(f"{path}: {entry.name!r} overlaps another, or leaves a gap.")
-        position = entry.stop
-    if position != size:
-        raise DataError(
-            f"{path} has {size} bytes where its header describes {position}: it is cut off or"
-            " damaged."
-        )
-
+from secateurs.safefile import FileHeader, StoredTensor, conversion, read_header
 
 INDEX = "model.safetensors.index.json"
 """Which file of a folder has which tensor, as Hugging Face writes it."""
@@ -184,9 +26,9 @@ class Shard:
     """One safetensors file."""
 
     path: Path
-    header: Header
+    header: FileHeader
 
-    def chunks(self, entry: Entry) -> Iterator[Tensor]:
+    def chunks(self, entry: StoredTensor) -> Iterator[Tensor]:
         """The bytes of a tensor, in pieces of whole entries; each is overwritten by the next."""
         step = 3 * CHUNK if entry.kind.bits == 6 else CHUNK
         # One buffer for all pieces: memory stays at a few megabytes however large the
@@ -214,9 +56,9 @@ class Stored:
     @property
     def notes(self) -> Mapping[str, str]:
         """What the first file says beside its tensors."""
-        return self.shards[0].header.notes
+        return self.shards[0].header.metadata
 
-    def entries(self) -> Iterator[tuple[Shard, Entry]]:
+    def entries(self) -> Iterator[tuple[Shard, StoredTensor]]:
         """Every tensor, in the order of the files and of the bytes in them."""
         for shard in self.shards:
             for entry in shard.header.entries:
@@ -233,7 +75,7 @@ def open_stored(source: str | Path) -> Stored:
         shards = _shards(source)
     else:
         _refuse_pickle(source)
-        shards = (Shard(path=source, header=read_header(source)),)
+        shards = (Shard(path=source, header=read_header(source, DataError)),)
     names = [entry.name for shard in shards for entry in shard.header.entries]
     # Which of the two a loader takes is a matter of luck.
     if len(set(names)) < len(names):
@@ -247,7 +89,7 @@ def _shards(folder: Path) -> tuple[Shard, ...]:
         return _indexed(folder)
     alone = sorted(folder.glob("*.safetensors"))
     if len(alone) == 1:
-        return (Shard(path=alone[0], header=read_header(alone[0])),)
+        return (Shard(path=alone[0], header=read_header(alone[0], DataError)),)
     for path in sorted(folder.iterdir()):
         _refuse_pickle(path)
     what = f"{len(alone)} safetensors files but no {INDEX}" if alone else "no safetensors"
@@ -266,7 +108,7 @@ def _indexed(folder: Path) -> tuple[Shard, ...]:
     missing = [name for name in files if name in lost or not (folder / name).is_file()]
     if missing or not files:
         raise DataError(f"{index} names {missing[:3] or 'no file'}, which is not in {folder}.")
-    shards = [Shard(path=folder / n, header=read_header(folder / n)) for n in files]
+    shards = [Shard(path=folder / n, header=read_header(folder / n, DataError)) for n in files]
     held = {e.name: s.path.name for s in shards for e in s.header.entries}
     wrong = sorted(n for n in held.keys() | places.keys() if held.get(n) != places.get(n))
     if wrong:
@@ -292,7 +134,7 @@ def _fill(file: object, view: memoryview, path: Path) -> None:
 
 # A pruned checkpoint written piece by piece: the same bytes as before, but for the zeros.
 
-Masks = Callable[[Shard, Entry], Iterator[Tensor]]
+Masks = Callable[[Shard, StoredTensor], Iterator[Tensor]]
 """Which entries of a tensor are kept, in the pieces in which its bytes are read."""
 
 
@@ -367,7 +209,7 @@ def write(
     return kept
 
 
-def _pruned(shard: Shard, entry: Entry, masks: Masks, file: BinaryIO) -> int:
+def _pruned(shard: Shard, entry: StoredTensor, masks: Masks, file: BinaryIO) -> int:
     kept = 0
     dtype = getattr(torch, entry.kind.torch)
     for chunk, mask in zip(shard.chunks(entry), masks(shard, entry), strict=True):

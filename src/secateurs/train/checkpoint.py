@@ -14,13 +14,8 @@ from torch import Tensor, nn
 from secateurs.errors import DataError
 from secateurs.graph.ir import unwrapped
 from secateurs.parameters import aliases
-from secateurs.safefile import conversion_of, replacing
+from secateurs.safefile import begin_file, read_header, replacing
 from secateurs.train.fit import Checkpoint, check_fit, wanted
-
-# The header of a safetensors file: names given twice are refused, notes keep their order.
-
-HEADER_LIMIT = 100_000_000
-"""safetensors' own limit on the header, in bytes."""
 
 
 def written(tensors: dict[str, Tensor], notes: Mapping[str, str]) -> bytes:
@@ -30,42 +25,7 @@ def written(tensors: dict[str, Tensor], notes: Mapping[str, str]) -> bytes:
     blob = save(tensors)
     end = 8 + int.from_bytes(blob[:8], "little")
     header = {"__metadata__": dict(sorted(notes.items())), **json.loads(blob[8:end])}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the tensors stay aligned to eight bytes
-    return len(text).to_bytes(8, "little") + text + blob[end:]
-
-
-def check_header(path: Path) -> None:
-    """What safetensors lets pass: a name given twice, of which it would take the last."""
-    try:
-        with path.open("rb") as file:
-            begin = file.read(8)
-            length = int.from_bytes(begin, "little")
-            if not 2 <= length <= min(HEADER_LIMIT, path.stat().st_size):
-                raise DataError(
-                    conversion_of(path, begin)
-                    or f"{path} is no safetensors file: it does not begin with the length of a"
-                    " header."
-                )
-            json.loads(file.read(length), object_pairs_hook=_unique)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{path} is no readable safetensors file: {error}. Save it again."
-        ) from error
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    names = [name for name, _ in pairs]
-    twice = (
-        next((name for name in names if names.count(name) > 1), None)
-        if len(set(names)) < len(names)
-        else None
-    )
-    if twice is not None:
-        raise ValueError(f"the name {twice!r} is given twice")
-    return dict(pairs)
+    return begin_file(header, compact=True, ascii=True) + blob[end:]
 
 
 def save_model(
@@ -104,7 +64,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     refused.
     """
     path = Path(path)
-    check_header(path)
+    # safetensors lets a name given twice pass, and would take the last.
+    read_header(path, DataError)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             notes = file.metadata() or {}

@@ -56,8 +56,7 @@ def forged(described, streams, *, recount=True):
 
 def sealed(parts):
     """A file of these data whose SHA-256 is right."""
-    header = container_header(seal_of(parts), sum(map(len, parts)))
-    return len(header).to_bytes(8, "little") + header + b"".join(parts)
+    return container_header(seal_of(parts), sum(map(len, parts))) + b"".join(parts)
 
 
 def with_header(blob, header):

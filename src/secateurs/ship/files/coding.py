@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from secateurs.safefile import DTYPES
+
 # Streams of bits, the first in the lowest bit of a byte: appended to, and read without unpacking
 # all of it.
 
@@ -270,9 +272,7 @@ def _read(k: int, count: int, area: int, readers: PlaceReaders) -> Places:
     # The same limit as the writer's: with a larger k a
     # small file could claim large numbers.
     if not 0 <= k < 48 or count << k > 2 * area:
-        raise ValueError(
-            f"gaps with {k} bits of remainder are no honest coding of {count} in {area}"
-        )
+        raise ValueError(f"gaps with {k} bits of remainder cannot be a coding of {count} in {area}")
     if count == 0:
         return np.zeros(0, np.int64)
     quotients = readers.quotients.take(count)
@@ -312,7 +312,7 @@ Words: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class WordKind:
     """A dtype: its torch type, the bytes of a word, whether words are floats, and words per
     entry."""
 
@@ -327,21 +327,15 @@ class Kind:
         return self.floating and self.width > 1
 
 
-KINDS: dict[str, Kind] = {
-    "F64": Kind(dtype=torch.float64, width=8, floating=True),
-    "F32": Kind(dtype=torch.float32, width=4, floating=True),
-    "F16": Kind(dtype=torch.float16, width=2, floating=True),
-    "BF16": Kind(dtype=torch.bfloat16, width=2, floating=True),
-    "F8_E4M3": Kind(dtype=torch.float8_e4m3fn, width=1, floating=True),
-    "F8_E5M2": Kind(dtype=torch.float8_e5m2, width=1, floating=True),
-    "C64": Kind(dtype=torch.complex64, width=4, floating=True, per_entry=2),
-    "C128": Kind(dtype=torch.complex128, width=8, floating=True, per_entry=2),
-    "I64": Kind(dtype=torch.int64, width=8),
-    "I32": Kind(dtype=torch.int32, width=4),
-    "I16": Kind(dtype=torch.int16, width=2),
-    "I8": Kind(dtype=torch.int8, width=1),
-    "U8": Kind(dtype=torch.uint8, width=1),
-    "BOOL": Kind(dtype=torch.bool, width=1),
+KINDS: dict[str, WordKind] = {
+    name: WordKind(
+        dtype=getattr(torch, kind.torch),
+        width=kind.bits // (16 if kind.torch.startswith("complex") else 8),
+        floating=kind.floating or kind.torch.startswith("complex"),
+        per_entry=2 if kind.torch.startswith("complex") else 1,
+    )
+    for name, kind in DTYPES.items()
+    if kind.torch
 }
 """The dtypes a file can hold, by their names in safetensors."""
 
@@ -354,7 +348,7 @@ _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _UNSIGNED: dict[int, np.dtype[Any]] = {n: np.dtype(f"<u{n}") for n in (1, 2, 4, 8)}
 
 
-def to_words(tensor: Tensor, kind: Kind) -> Words:
+def to_words(tensor: Tensor, kind: WordKind) -> Words:
     """The bits of a tensor in row-major order, as unsigned words; a complex entry is two words.
 
     >>> to_words(torch.tensor([1.0, -0.0]), KINDS["F32"])
@@ -369,7 +363,7 @@ def to_words(tensor: Tensor, kind: Kind) -> Words:
     return words
 
 
-def to_tensor(words: Words, kind: Kind, shape: tuple[int, ...]) -> Tensor:
+def to_tensor(words: Words, kind: WordKind, shape: tuple[int, ...]) -> Tensor:
     """The tensor with these bits; it shares their memory."""
     signed = words.view(f"i{kind.width}" if kind.width > 1 else "u1")
     flat = torch.from_numpy(signed)
@@ -379,14 +373,14 @@ def to_tensor(words: Words, kind: Kind, shape: tuple[int, ...]) -> Tensor:
     return flat.view(kind.dtype).reshape(shape)
 
 
-def split(kept: Words, kind: Kind) -> tuple[bytes, bytes]:
+def split(kept: Words, kind: WordKind) -> tuple[bytes, bytes]:
     """The top bytes, and the other bytes of the words: all lowest bytes, then all next ones, and so
     on."""
     planes = _turned_left(kept, kind).view(np.uint8).reshape(-1, kind.width)
     return planes[:, -1].tobytes(), b"".join(planes[:, i].tobytes() for i in range(kind.width - 1))
 
 
-def join(tops: memoryview, rests: memoryview, kind: Kind) -> Words:
+def join(tops: memoryview, rests: memoryview, kind: WordKind) -> Words:
     """The words whose bytes `split` had taken apart."""
     count = len(tops)
     planes = np.empty((count, kind.width), np.uint8)
@@ -396,7 +390,7 @@ def join(tops: memoryview, rests: memoryview, kind: Kind) -> Words:
     return _turned_right(planes.view(_UNSIGNED[kind.width])[:, 0], kind)
 
 
-def _turned_left(words: Words, kind: Kind) -> Words:
+def _turned_left(words: Words, kind: WordKind) -> Words:
     if not kind.rotated:
         return words
     one, last = words.dtype.type(1), words.dtype.type(8 * kind.width - 1)
@@ -404,7 +398,7 @@ def _turned_left(words: Words, kind: Kind) -> Words:
     return turned
 
 
-def _turned_right(words: Words, kind: Kind) -> Words:
+def _turned_right(words: Words, kind: WordKind) -> Words:
     if not kind.rotated:
         return words
     one, last = words.dtype.type(1), words.dtype.type(8 * kind.width - 1)

@@ -16,27 +16,46 @@ from torch import Tensor, nn
 from secateurs.errors import ParameterError, SparseFileError
 from secateurs.graph.ir import unwrapped
 from secateurs.parameters import check_model, without_values
+from secateurs.safefile import (
+    are_counts,
+    begin_file,
+    header_fields,
+    is_shape,
+    quoted,
+    size_in_bytes,
+)
 from secateurs.ship.files.coding import (
     FULL,
     KINDS,
     NAMES,
     BitWriter,
     Coding,
-    Kind,
     PlaceStreams,
+    WordKind,
     split,
     to_words,
     write_places,
 )
-from secateurs.ship.files.container import (
-    MOST,
-    are_counts,
-    header_of,
-    is_shape,
-    name_problem,
-    short,
-    size_of,
-)
+
+MOST = 65_536
+"""Tensors in a file."""
+
+LONGEST_NAME = 1024
+"""Characters of a tensor's name."""
+
+
+def name_problem(name: object) -> str:
+    """What is wrong with the name of a tensor; empty if nothing is."""
+    if not isinstance(name, str) or not name or name == "__metadata__":
+        return "is not a valid tensor name"
+    if len(name) > LONGEST_NAME:
+        return f"is a name of {len(name)} characters; the most is {LONGEST_NAME}"
+    if not name.isprintable():
+        return "has characters that cannot be printed"
+    # Whoever unpacks tensors into files must not be led out of the folder.
+    parts = name.replace("\\", "/").split("/")
+    return "is a path out of its folder" if ".." in parts or parts[0] == "" else ""
+
 
 # One tensor of a sparse file: what its line in the description says, and whether that can be.
 
@@ -45,7 +64,7 @@ ROUNDED = {"bf16": "BF16", "fp16": "F16", "int8": "I8"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TensorLine:
     """One tensor: how many of its words are kept, how their places are written, and a digest of its
     dense bytes.
 
@@ -63,7 +82,7 @@ class Line:
     stored: str = ""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> WordKind:
         """The kind of the words as they are stored."""
         return KINDS[self.stored or self.dtype]
 
@@ -80,10 +99,10 @@ class Line:
     @property
     def bytes(self) -> int:
         """Bytes of the dense tensor."""
-        return size_of(self.dtype, self.shape)
+        return size_in_bytes(self.dtype, self.shape)
 
 
-def to_fields(line: Line) -> list[object]:
+def to_fields(line: TensorLine) -> list[object]:
     """The line as the JSON list that stands in the file."""
     fields: list[object] = [
         line.name,
@@ -100,30 +119,32 @@ def to_fields(line: Line) -> list[object]:
     return [*fields, line.stored] if line.stored else fields
 
 
-def from_fields(fields: Any, path: Path) -> Line:
+def from_fields(fields: Any, path: Path) -> TensorLine:
     """The line of a JSON list; what cannot be is a SparseFileError with the file and the tensor."""
     if not isinstance(fields, list) or not 6 <= len(fields) <= 8:
+        count = len(fields) if isinstance(fields, list) else "none"
         raise SparseFileError(
-            f"{path}: a line of the description has not six to eight fields: {short(fields)}."
+            f"{path}: a line of the description must have 6 to 8 fields, got {count}:"
+            f" {quoted(fields)}."
         )
     name, dtype, shape, kept, digest, k = fields[:6]
     grid: Any = fields[6] if len(fields) > 6 else []
     stored: Any = fields[7] if len(fields) > 7 else ""
-    where = f"{path}: {short(name)}"
+    where = f"{path}: {quoted(name)}"
     # Only scales have no name: they belong to the line before.
     if name != "" and (problem := name_problem(name)):
         raise SparseFileError(f"{where} {problem}.")
     if not isinstance(dtype, str) or dtype not in KINDS or stored not in ("", *ROUNDED.values()):
-        raise SparseFileError(f"{where} has the unknown dtype {short(dtype)} {short(stored)}.")
+        raise SparseFileError(f"{where} has the unknown dtype {quoted(dtype)} {quoted(stored)}.")
     if not is_shape(shape) or not isinstance(digest, str) or len(digest) != 16:
         raise SparseFileError(
-            f"{where} has no honest shape or digest: {short(shape)}, {short(digest)}."
+            f"{where} has an invalid shape or digest: {quoted(shape)}, {quoted(digest)}."
         )
     # A place below 2^48 never leaves a remainder of 48 bits.
     if type(k) is not int or not FULL <= k < 48:
-        raise SparseFileError(f"{where} has places in the unknown coding {short(k)}.")
+        raise SparseFileError(f"{where} has places in the unknown coding {quoted(k)}.")
     coding = Coding(k=k, grid=_grid(grid, where))
-    line = Line(
+    line = TensorLine(
         name=name,
         dtype=dtype,
         shape=tuple(shape),
@@ -140,11 +161,11 @@ def _grid(grid: Any, where: str) -> tuple[int, int] | None:
     if grid == []:
         return None
     if not is_shape(grid) or len(grid) != 2:
-        raise SparseFileError(f"{where} has the impossible grid {short(grid)}.")
+        raise SparseFileError(f"{where} has the impossible grid {quoted(grid)}.")
     return grid[0], grid[1]
 
 
-def _check_line(line: Line, where: str) -> None:
+def _check_line(line: TensorLine, where: str) -> None:
     area = line.size if line.coding.grid is None else math.prod(line.coding.grid)
     fits = line.coding.grid is None or (
         line.coding.grid[0] <= line.rows and line.coding.grid[1] * line.rows <= line.size
@@ -154,7 +175,7 @@ def _check_line(line: Line, where: str) -> None:
             f"{where} {list(line.shape)} cannot hold the grid {line.coding.grid}."
         )
     if type(line.kept) is not int or not 0 <= line.kept <= area:
-        raise SparseFileError(f"{where} claims {short(line.kept)} kept entries of {area}.")
+        raise SparseFileError(f"{where} claims {quoted(line.kept)} kept entries of {area}.")
     if line.coding.k == FULL and line.kept != area:
         raise SparseFileError(f"{where} claims {line.kept} kept entries, and that all {area} are.")
     if line.stored and (not KINDS[line.dtype].floating or KINDS[line.dtype].per_entry == 2):
@@ -172,19 +193,19 @@ _LONGEST_LINE = 1 << 16
 
 def parsed(row: str, path: Path, what: str) -> Any:
     if len(row) > _LONGEST_LINE:
-        raise SparseFileError(f"{path}: {what} of {len(row)} characters: {short(row)}.")
+        raise SparseFileError(f"{path}: {what} of {len(row)} characters: {quoted(row)}.")
     try:
         return json.loads(row)
     except (ValueError, RecursionError) as error:
         raise SparseFileError(
-            f"{path}: {what} is not valid JSON ({str(error)[:80]}): {short(row)}."
+            f"{path}: {what} is not valid JSON ({str(error)[:80]}): {quoted(row)}."
         ) from None
 
 
 def check_counts(counts: Any, path: Path) -> None:
     # In this order only: a description has one spelling.
-    honest = isinstance(counts, dict) and list(counts) == ["streams", "lines", "ties"]
-    if not honest or not are_counts(counts["streams"]):
+    valid = isinstance(counts, dict) and list(counts) == ["streams", "lines", "ties"]
+    if not valid or not are_counts(counts["streams"]):
         raise SparseFileError(
             f"{path}: the description does not begin with the lengths of the streams."
         )
@@ -195,19 +216,19 @@ def check_counts(counts: Any, path: Path) -> None:
     for what in ("lines", "ties"):
         if type(counts[what]) is not int or not 0 <= counts[what] <= MOST:
             raise SparseFileError(
-                f"{path}: {short(counts[what])} {what} are described; the most is {MOST}."
+                f"{path}: {quoted(counts[what])} {what} are described; the most is {MOST}."
             )
 
 
-def check_order(lines: tuple[Line, ...], path: Path) -> None:
+def check_order(lines: tuple[TensorLine, ...], path: Path) -> None:
     """Every name once, and a line without a name only as the scales of the one before it."""
     seen: set[str] = set()
-    before: Line | None = None
+    before: TensorLine | None = None
     for line in lines:
         scaled = before is not None and before.stored == "I8"
         if scaled != (line.name == ""):
             raise SparseFileError(
-                f"{path}: the scales of {short(before.name if before else '')} are not behind it."
+                f"{path}: the scales of {quoted(before.name if before else '')} are not behind it."
             )
         if (
             scaled
@@ -215,27 +236,27 @@ def check_order(lines: tuple[Line, ...], path: Path) -> None:
             and (line.dtype, line.shape, line.stored) != ("F32", (before.rows,), "")
         ):
             raise SparseFileError(
-                f"{path}: the scales of {short(before.name)} are not one float32 per row."
+                f"{path}: the scales of {quoted(before.name)} are not one float32 per row."
             )
         if line.name and line.name in seen:
-            raise SparseFileError(f"{path}: {short(line.name)} is described twice.")
+            raise SparseFileError(f"{path}: {quoted(line.name)} is described twice.")
         seen.add(line.name)
         before = line
     if before is not None and before.stored == "I8":
-        raise SparseFileError(f"{path}: the scales of {short(before.name)} are missing.")
+        raise SparseFileError(f"{path}: the scales of {quoted(before.name)} are missing.")
 
 
-def checked_ties(rows: Iterable[Any], lines: tuple[Line, ...], path: Path) -> dict[str, str]:
+def checked_ties(rows: Iterable[Any], lines: tuple[TensorLine, ...], path: Path) -> dict[str, str]:
     known = {line.name for line in lines if line.name}
     ties: dict[str, str] = {}
     for row in rows:
         if not isinstance(row, list) or len(row) != 2:
-            raise SparseFileError(f"{path}: a tie is no pair of names: {short(row)}.")
+            raise SparseFileError(f"{path}: a tie is no pair of names: {quoted(row)}.")
         alias, first = row
         if problem := name_problem(alias):
-            raise SparseFileError(f"{path}: {short(alias)} {problem}.")
+            raise SparseFileError(f"{path}: {quoted(alias)} {problem}.")
         if not isinstance(first, str) or first not in known or alias in known or alias in ties:
-            raise SparseFileError(f"{path}: {short(alias)} cannot be tied to {short(first)}.")
+            raise SparseFileError(f"{path}: {quoted(alias)} cannot be tied to {quoted(first)}.")
         ties[alias] = first
     return ties
 
@@ -253,7 +274,7 @@ class Description:
     when asked for."""
 
     streams: tuple[int, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[TensorLine, ...]
     ties: dict[str, str]
     about: str
 
@@ -354,11 +375,12 @@ def seal_of(parts: Iterable[bytes | memoryview]) -> str:
 
 
 def container_header(seal: str, length: int) -> bytes:
-    """The one spelling of the header of a sparse file."""
-    return header_of({"format": FORMAT, "sha256": seal}, {"sparse": ("U8", (length,))})
+    """What stands before the data of a sparse file, in its one spelling."""
+    fields = header_fields({"format": FORMAT, "sha256": seal}, {"sparse": ("U8", (length,))})
+    return begin_file(fields, compact=True, ascii=False)
 
 
-class Streams:
+class StreamsOfFile:
     """The five streams of the data, growing tensor by tensor."""
 
     def __init__(self) -> None:
@@ -369,7 +391,7 @@ class Streams:
         self._top_parts: list[bytes] = []
         self._rests: list[bytes] = []
 
-    def add(self, name: str, tensor: Tensor, dtype: str, dense: Tensor) -> Line:
+    def add(self, name: str, tensor: Tensor, dtype: str, dense: Tensor) -> TensorLine:
         """Append a tensor of this dtype name; `dense` is what a reader will have."""
         kind = KINDS[dtype]
         words = to_words(tensor, kind)
@@ -383,7 +405,7 @@ class Streams:
         self._rests.append(rests)
         own = NAMES[dense.dtype]
         stored = "" if own == dtype else dtype
-        return Line(
+        return TensorLine(
             name=name,
             dtype=own,
             shape=tuple(dense.shape),
@@ -405,7 +427,7 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class ModelTensors:
     """`tensors` under their first names, in the model's order; `ties` maps every other name to the
     first."""
 
@@ -413,7 +435,7 @@ class Stored:
     ties: dict[str, str]
 
 
-def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> Stored:
+def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> ModelTensors:
     """What a file of this model holds: parameters and persistent buffers; everything wrong with
     them in one error."""
     if isinstance(model, nn.Module):
@@ -423,7 +445,7 @@ def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> Stored:
         check_model(model)
     named = dict(model)
     problems = [
-        f"{short(name)} {text}" for name, value in named.items() if (text := _problem(name, value))
+        f"{quoted(name)} {text}" for name, value in named.items() if (text := _problem(name, value))
     ]
     if len(named) > MOST:
         problems.append(f"there are {len(named)} tensors; a file holds {MOST}")
@@ -437,7 +459,9 @@ def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> Stored:
         for name, value in named.items()
         if first.setdefault(_identity(name, value), name) != name
     }
-    return Stored(tensors={n: v.detach() for n, v in named.items() if n not in ties}, ties=ties)
+    return ModelTensors(
+        tensors={n: v.detach() for n, v in named.items() if n not in ties}, ties=ties
+    )
 
 
 def _identity(name: str, value: Tensor) -> object:

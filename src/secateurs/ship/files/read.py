@@ -1,12 +1,12 @@
 """Reading a sparse file: first all that it claims is checked, then it is decoded tensor by
 tensor."""
 
+import itertools
 import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -19,6 +19,16 @@ from secateurs.errors import SparseFileError
 from secateurs.masks import from_torch_prune
 from secateurs.parameters import aliases, check_model
 from secateurs.registry import unknown
+from secateurs.safefile import (
+    FileHeader,
+    StoredTensor,
+    begin_file,
+    header_fields,
+    parse_header,
+    quoted,
+    reading,
+    replacing,
+)
 from secateurs.ship.files.coding import (
     FULL,
     KINDS,
@@ -33,33 +43,62 @@ from secateurs.ship.files.coding import (
     to_tensor,
     to_words,
 )
-from secateurs.ship.files.container import (
-    Container,
-    header_of,
-    parse,
-    read_bytes,
-    short,
-    write_file,
-)
 from secateurs.ship.files.description import (
     FORMAT,
+    MOST,
     STREAMS,
     Description,
-    Line,
+    TensorLine,
     container_header,
     digest_of,
+    name_problem,
     seal_of,
     unpack,
 )
 from secateurs.ship.files.write import FileSizes, sizes_of, spread
 
+# A safetensors file as it lies in memory, with its header checked.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """All bytes of a file, sparse or not, and its header."""
+
+    path: Path
+    blob: memoryview
+    header: FileHeader
+
+    @property
+    def format(self) -> str:
+        """What the file says it is."""
+        return self.header.metadata.get("format", "")
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it says it is a sparse file, of this or another version."""
+        return self.format.startswith(FORMAT.partition("/")[0])
+
+    def data(self, entry: StoredTensor) -> memoryview:
+        """The bytes of a tensor."""
+        return self.blob[entry.start : entry.stop]
+
+
+def read_container(path: Path) -> Container:
+    """Read a file and check its header; every doubt is a SparseFileError with the file and, where
+    there is one, the tensor."""
+    with reading(path, SparseFileError):
+        blob = memoryview(path.read_bytes())
+    header = parse_header(blob, path, SparseFileError, most=MOST)
+    for entry in header.entries:
+        if problem := name_problem(entry.name):
+            raise SparseFileError(f"{path}: {quoted(entry.name)} {problem}.")
+    return Container(path=path, blob=blob, header=header)
+
+
 # A sparse file opened: all that it claims is checked, and nothing of it is decoded yet.
 
 # Dense bytes that any file may claim; more only in proportion to its own size.
-_ALWAYS = 1 << 30
-
-
-_PER_BYTE = 10_000
+_ALWAYS, _PER_BYTE = 1 << 30, 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,45 +113,32 @@ class Opened:
     """Whether the SHA-256 of the data is what the header says."""
 
 
-def open_sparse(path: Path, *, at_most: int | None = None) -> Opened:
+def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
     """Check all that a sparse file claims."""
-    return opened_container(parse(read_bytes(path), path), path, at_most=at_most)
-
-
-def opened_container(held: Container, path: Path, *, at_most: int | None = None) -> Opened:
-    """The same for a container that has been read."""
-    data = _data(held, path)
+    path, header = held.path, held.header
+    if held.is_sparse and held.format != FORMAT:
+        raise SparseFileError(
+            f"{path} has the format {quoted(held.format)}; this version reads {FORMAT!r}. Update"
+            " secateurs."
+        )
+    if held.format != FORMAT or [(e.name, e.dtype) for e in header.entries] != [("sparse", "U8")]:
+        raise SparseFileError(
+            f"{path} is no sparse file: its metadata do not say {FORMAT!r} with one entry 'sparse'."
+        )
+    data = held.data(header.entries[0])
     described, taken = unpack(data, path)
     # The header is compared as it is spelled, so that nothing can hide in it.
-    sealed = bytes(held.header) == container_header(seal_of([data]), len(data))
+    sealed = held.blob[: header.body] == container_header(seal_of([data]), len(data))
     ends = np.cumsum([taken, *described.streams]).tolist()
     if ends[-1] != len(data):
         raise SparseFileError(
             f"{path}: {len(data)} bytes of data are there, {ends[-1]} are described."
         )
-    streams = tuple(data[start:end] for start, end in pairwise(ends))
-    sizes = sizes_of(path, described, header=8 + len(held.header) + taken)
+    streams = tuple(data[start:end] for start, end in itertools.pairwise(ends))
+    sizes = sizes_of(path, described, header=header.body + taken)
     opened = Opened(path=path, described=described, sizes=sizes, streams=streams, sealed=sealed)
     _check_claims(opened, at_most)
     return opened
-
-
-def is_sparse(held: Container) -> bool:
-    """Whether a container says it is a sparse file, of this or another version."""
-    return held.metadata.get("format", "").startswith(FORMAT.partition("/")[0])
-
-
-def _data(held: Container, path: Path) -> memoryview:
-    said = held.metadata.get("format", "")
-    if is_sparse(held) and said != FORMAT:
-        raise SparseFileError(
-            f"{path} has the format {short(said)}; this version reads {FORMAT!r}. Update secateurs."
-        )
-    if said != FORMAT or set(held.entries) != {"sparse"} or held.entries["sparse"].dtype != "U8":
-        raise SparseFileError(
-            f"{path} is no sparse file: its metadata do not say {FORMAT!r} with one entry 'sparse'."
-        )
-    return held.entries["sparse"].data
 
 
 def _check_claims(opened: Opened, at_most: int | None) -> None:
@@ -124,17 +150,17 @@ def _check_claims(opened: Opened, at_most: int | None) -> None:
         dense += line.bytes
         if dense > limit:
             raise SparseFileError(
-                f"{path} claims over {limit:,} dense bytes, {short(line.name)} "
+                f"{path} claims over {limit:,} dense bytes, {quoted(line.name)} "
                 f"{list(line.shape)} among them. If you trust it, say how many it may: at_most=."
             )
-    if not _honest(lines, dict(zip(STREAMS, map(len, opened.streams), strict=True))):
+    if not _can_hold(lines, dict(zip(STREAMS, map(len, opened.streams), strict=True))):
         lengths = ", ".join(
             f"{len(data)} of {name}" for name, data in zip(STREAMS, opened.streams, strict=True)
         )
         raise SparseFileError(f"{path}: {lengths} (bytes) are not what the tensors claim.")
 
 
-def _honest(lines: Sequence[Line], held: Mapping[str, int]) -> bool:
+def _can_hold(lines: Sequence[TensorLine], held: Mapping[str, int]) -> bool:
     """Whether streams of these lengths can hold what the lines claim."""
     bits = [claimed_bits(line.coding, line.kept, line.size, line.rows) for line in lines]
     masks, quotients, remainders = ((sum(b[i] for b in bits) + 7) // 8 for i in range(3))
@@ -200,7 +226,7 @@ def read_sparse(path: str | os.PathLike[str], *, at_most: int | None = None) -> 
     the tensor. Nothing in the file is run, and memory is taken only for what its own size
     justifies.
     """
-    opened = open_sparse(Path(path), at_most=at_most)
+    opened = open_sparse(read_container(Path(path)), at_most=at_most)
     tensors = decoded(opened)
     told = about(opened)
     return SparseFile(tensors=tensors, ties=opened.described.ties, sizes=opened.sizes, **told)
@@ -212,7 +238,7 @@ def decoded(opened: Opened) -> dict[str, Tensor]:
     for line, tensor in _decoded(opened):
         if digest_of(line.name, tensor) != line.digest:
             raise SparseFileError(
-                f"{opened.path} is damaged: {short(line.name)} has another SHA-256."
+                f"{opened.path} is damaged: {quoted(line.name)} has another SHA-256."
             )
         if line.name:
             tensors[line.name] = tensor
@@ -225,7 +251,7 @@ def decoded(opened: Opened) -> dict[str, Tensor]:
     return tensors
 
 
-def _decoded(opened: Opened) -> Iterator[tuple[Line, Tensor]]:
+def _decoded(opened: Opened) -> Iterator[tuple[TensorLine, Tensor]]:
     masks, quotients, remainders, packed, rests = opened.streams
     lines = opened.described.lines
     readers = PlaceReaders(BitReader(masks), UnaryReader(quotients), BitReader(remainders))
@@ -235,13 +261,13 @@ def _decoded(opened: Opened) -> Iterator[tuple[Line, Tensor]]:
         0,
     )
     # Rounded values wait here for their scales, which stand in the next line.
-    waiting: tuple[Line, Tensor] | None = None
+    waiting: tuple[TensorLine, Tensor] | None = None
     for line in lines:
         end, last = top + line.kept, rest + line.kept * (line.kind.width - 1)
         try:
             words = _words(line, join(tops[top:end], rests[rest:last], line.kind), readers)
         except ValueError as error:
-            raise SparseFileError(f"{opened.path}: {short(line.name)}: {error}.") from None
+            raise SparseFileError(f"{opened.path}: {quoted(line.name)}: {error}.") from None
         top, rest = end, last
         tensor = to_tensor(words, line.kind, line.shape)
         if waiting is not None:
@@ -258,7 +284,7 @@ def _decoded(opened: Opened) -> Iterator[tuple[Line, Tensor]]:
     _finished(readers, opened.path)
 
 
-def _words(line: Line, kept: Words, readers: PlaceReaders) -> Words:
+def _words(line: TensorLine, kept: Words, readers: PlaceReaders) -> Words:
     """The dense words of a tensor."""
     if line.coding.k == FULL and line.coding.grid is None:
         return kept
@@ -449,16 +475,16 @@ def load_sparse(
     path = Path(path)
     if into is not None:
         check_model(into)
-    held = parse(read_bytes(path), path)
+    held = read_container(path)
     if into is None:
-        return _state(held, path, at_most)
-    narrow = is_sparse(held) if narrow is None else narrow
+        return _state(held, at_most)
+    narrow = held.is_sparse if narrow is None else narrow
     # Before anything is decoded: what fits a model is no larger than it.
-    if is_sparse(held):
-        described = opened_container(held, path, at_most=at_most).described
+    if held.is_sparse:
+        described = open_sparse(held, at_most=at_most).described
         check_fit(into, _claims(described), path, narrow=narrow)
     # Checked again below with values: only then can tied tensors be compared.
-    state = _state(held, path, at_most)
+    state = _state(held, at_most)
     check_fit(into, state, path, narrow=narrow)
     fill_(into, state)
     return into
@@ -467,22 +493,21 @@ def load_sparse(
 def check_file(path: str | os.PathLike[str], model: nn.Module) -> None:
     """Raise what keeps a sparse file out of a model (meta device allowed); decode nothing."""
     path = Path(path)
-    check_fit(model, _claims(open_sparse(path).described), path, narrow=True)
+    check_fit(model, _claims(open_sparse(read_container(path)).described), path, narrow=True)
 
 
 def is_sparse_file(path: str | os.PathLike[str]) -> bool:
     """Whether a file says it is a sparse one; one that is no safetensors file is not."""
     try:
-        return is_sparse(parse(read_bytes(Path(path)), Path(path)))
+        return read_container(Path(path)).is_sparse
     except SparseFileError:
         return False
 
 
 def notes_of(path: str | os.PathLike[str]) -> dict[str, str]:
     """The notes of a safetensors file, sparse or not, without its tensors."""
-    path = Path(path)
-    held = parse(read_bytes(path), path)
-    return about(opened_container(held, path))["notes"] if is_sparse(held) else held.metadata
+    held = read_container(Path(path))
+    return about(open_sparse(held))["notes"] if held.is_sparse else dict(held.header.metadata)
 
 
 def unpack_sparse(
@@ -499,19 +524,21 @@ def unpack_sparse(
         name: (NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in file.tensors.items()
     }
     words = (to_words(tensor, KINDS[NAMES[tensor.dtype]]) for tensor in file.tensors.values())
-    write_file(Path(out), header_of(metadata, entries), (w.tobytes() for w in words))
+    header = begin_file(header_fields(metadata, entries), compact=True, ascii=False)
+    with replacing(Path(out), error=SparseFileError) as part, part.open("wb") as opened:
+        opened.writelines(itertools.chain([header], (w.tobytes() for w in words)))
     return Path(out)
 
 
-def _state(held: Container, path: Path, at_most: int | None) -> dict[str, Tensor]:
+def _state(held: Container, at_most: int | None) -> dict[str, Tensor]:
     """The tensors under all their names, whatever kind of file this is."""
-    if is_sparse(held):
-        opened = opened_container(held, path, at_most=at_most)
+    if held.is_sparse:
+        opened = open_sparse(held, at_most=at_most)
         tensors = decoded(opened)
         return tensors | {alias: tensors[first] for alias, first in opened.described.ties.items()}
-    if held.metadata.get("format", "").startswith("secateurs.masks"):
-        raise SparseFileError(f"{path} holds masks, not weights: read it with load_masks.")
-    dense = {name: _dense(name, held, path) for name in held.entries}
+    if held.format.startswith("secateurs.masks"):
+        raise SparseFileError(f"{held.path} holds masks, not weights: read it with load_masks.")
+    dense = {entry.name: _dense(entry, held) for entry in held.header.entries}
     return (
         # torch.nn.utils.prune keeps weight_orig and weight_mask instead of weight.
         from_torch_prune(dense).state if any(name.endswith("_orig") for name in dense) else dense
@@ -529,13 +556,14 @@ def _claims(described: Description) -> dict[str, Tensor]:
     }
 
 
-def _dense(name: str, held: Container, path: Path) -> Tensor:
-    entry = held.entries[name]
+def _dense(entry: StoredTensor, held: Container) -> Tensor:
     if entry.dtype not in KINDS:
-        raise SparseFileError(f"{path}: {short(name)} has dtype {entry.dtype}, which is not read.")
+        raise SparseFileError(
+            f"{held.path}: {quoted(entry.name)} has dtype {entry.dtype}, which is not read."
+        )
     dtype = KINDS[entry.dtype].dtype
     # frombuffer refuses an empty buffer.
-    if not len(entry.data):
+    if not entry.total:
         return torch.zeros(entry.shape, dtype=dtype)
     # A copy that can be written to, which the bytes of the file cannot.
-    return torch.frombuffer(bytearray(entry.data), dtype=dtype).reshape(entry.shape)
+    return torch.frombuffer(bytearray(held.data(entry)), dtype=dtype).reshape(entry.shape)

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from secateurs.certificates import Certificate, StatisticalCertificate, certify
 from secateurs.certificates.record import FORMAT, state_hash
-from secateurs.errors import ArgumentError, SecateursError
+from secateurs.errors import ArgumentError, SecateursError, SparseFileError
 from secateurs.printing import Printed
 from secateurs.registry import unknown
+from secateurs.safefile import replacing
 from secateurs.ship.files.coding import NAMES
-from secateurs.ship.files.container import write_file
 from secateurs.ship.files.description import (
     ROUNDED,
     Description,
-    Line,
-    Stored,
-    Streams,
+    ModelTensors,
+    StreamsOfFile,
+    TensorLine,
     container_header,
     pack,
     seal_of,
@@ -261,7 +261,7 @@ def sizes_of(path: Path, described: Description, *, header: int) -> FileSizes:
     )
 
 
-def _entropy_bits(lines: Iterable[Line]) -> float:
+def _entropy_bits(lines: Iterable[TensorLine]) -> float:
     """n·H(s) + Σ width·kept over words; values count with the width they have in the model."""
     counted = [
         (line.size, line.kept, line.bytes // line.size * 8)
@@ -339,17 +339,15 @@ def save_sparse(
     described, streams = _encoded(state, short)
     text = json.dumps(about, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     packed = pack(replace(described, about=text))
-    header = _sealed([packed, *streams])
-    write_file(Path(path), header, [packed, *streams])
-    return sizes_of(Path(path), described, header=8 + len(header) + len(packed))
+    parts = [packed, *streams]
+    header = container_header(seal_of(parts), sum(map(len, parts)))
+    with replacing(Path(path), error=SparseFileError) as part, part.open("wb") as file:
+        file.writelines([header, *parts])
+    return sizes_of(Path(path), described, header=len(header) + len(packed))
 
 
-def _sealed(parts: list[bytes]) -> bytes:
-    return container_header(seal_of(parts), sum(map(len, parts)))
-
-
-def _encoded(state: Stored, short: Mapping[str, Rounded]) -> tuple[Description, list[bytes]]:
-    streams, lines = Streams(), list[Line]()
+def _encoded(state: ModelTensors, short: Mapping[str, Rounded]) -> tuple[Description, list[bytes]]:
+    streams, lines = StreamsOfFile(), list[TensorLine]()
     for name, tensor in state.tensors.items():
         brief = short.get(name)
         if brief is None:
