@@ -38,10 +38,10 @@ from secateurs.study import (
     run,
 )
 from secateurs.study.config import waiting
+from secateurs.study.jobs import Memory
 from secateurs.study.measure import Bench
 from secateurs.study.stages import perform
 from secateurs.study.store import Store
-from secateurs.study.work import Memory
 
 
 def images(examples: int = 20_000) -> Dataset:

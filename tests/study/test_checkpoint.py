@@ -6,9 +6,9 @@ import pytest
 
 from secateurs.study import Data, Dwf, Gradual, Imp, Net, Prune, Study, Training
 from secateurs.study.fitting import TRAINERS
+from secateurs.study.jobs import Interrupted, Memory
 from secateurs.study.measure import Bench
 from secateurs.study.stages import perform
-from secateurs.study.work import Interrupted, Memory
 
 METHODS = {
     "magnitude": Prune(),

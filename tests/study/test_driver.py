@@ -2,8 +2,8 @@
 
 import pytest
 
-from secateurs.study import Data, Dense, How, Prune, Store, Study, Training
-from secateurs.study.driver import Sweep
+from secateurs.study import Data, Dense, Prune, Store, Study, Training
+from secateurs.study.sweep import sweep_of
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def sweep(tmp_path):
         train=Training(length="1ep", batch=64),
     )
     with Store.create(tmp_path / "s") as store:
-        yield Sweep(study, store, How())
+        yield sweep_of(study, store)
 
 
 def test_a_checkpoint_replaces_the_one_before(sweep):

@@ -1,6 +1,5 @@
 """`secateurs study`: check, run, watch, resume, repeat, report and export a study."""
 
-import os
 from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +29,7 @@ Folder = Annotated[
 ]
 Engine = Annotated[
     str,
-    typer.Option(help="local (worker processes), ray (a cluster), ranks (torchrun) or here."),
+    typer.Option(help="local (worker processes), ray (a cluster) or here (this process)."),
 ]
 Workers = Annotated[
     int,
@@ -222,7 +221,7 @@ def export(
         ),
     ],
     store: Folder = None,
-    table: Annotated[str, typer.Option(help="runs, history or layers.")] = "runs",
+    table: Annotated[str, typer.Option(help="runs, history, layers or rows.")] = "runs",
 ) -> None:
     """Write a table of a study for other tools."""
     from secateurs.study import Store
@@ -249,9 +248,8 @@ def go_on(
     how = How(**options)  # type: ignore[arg-type]
     shown = shown_here()
     watchers = (shown, *(sink_of(name, folder) for name in sinks))
-    if not int(os.environ.get("RANK", 0)):  # under torchrun one process writes
-        with Store.create(folder) as opened:
-            opened.remember("study", {"name": study.name, "text": text})
+    with Store.create(folder) as opened:
+        opened.remember("study", {"name": study.name, "text": text})
     try:
         with go(study, folder, how=how, watchers=watchers) as done:
             counts = done.counts()

@@ -5,9 +5,9 @@ same.
 from dataclasses import dataclass
 
 from secateurs.errors import StoreError
-from secateurs.study.config import Run, Study
+from secateurs.study.config import Study, needs_of
 from secateurs.study.database import Row
-from secateurs.study.engines.worker import root
+from secateurs.study.jobs import Memory
 from secateurs.study.store import Store
 
 
@@ -51,7 +51,6 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
 
     from secateurs.study.measure import Bench
     from secateurs.study.stages import perform
-    from secateurs.study.work import Memory
 
     before = store.row(key)
     if not before.ended:
@@ -68,22 +67,16 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
         now = perform(
             run,
             Bench(device=device, metrics=study.metrics),
-            Memory(blobs=_needed(run, store)),
+            Memory(
+                blobs={
+                    purpose: _kept(store.row(needed), store)
+                    for purpose, needed in needs_of(run).items()
+                }
+            ),
         )
     finally:
         torch.set_num_threads(threads)
     return Rerun(before=before, now=now)
-
-
-def _needed(run: Run, store: Store) -> dict[str, bytes]:
-    """The weights that the run began with."""
-    needed = {
-        "parent": run.parent,
-        "rewind": run.rewind,
-        "dense": root(run) if run.parent else None,
-    }
-    rows = {purpose: store.row(other.key) for purpose, other in needed.items() if other is not None}
-    return {purpose: _kept(row, store) for purpose, row in rows.items()}
 
 
 def _kept(row: Row, store: Store) -> bytes:

@@ -335,7 +335,7 @@ def _methods(value: Any) -> str:
 
 # How a study is run, and who watches: nothing of it decides a result.
 
-ENGINES = ("here", "local", "ray", "ranks")
+ENGINES = ("here", "local", "ray")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,8 +343,7 @@ class How:
     """How a study is run: nothing of it decides a result.
 
     Attributes:
-        engine: "here" (in this process), "local" (worker processes), "ray" (a cluster) or "ranks"
-            (all processes of `torchrun` train each network together).
+        engine: "here" (in this process), "local" (worker processes) or "ray" (a cluster).
         workers: Worker processes; with ray, runs at a time (0: as many as the cluster has
             processors).
         threads: Threads of each worker.
@@ -400,3 +399,15 @@ def waiting(run: Run) -> Row:
         hidden=getattr(run.method, "until", None) is not None,
         settings=full_settings(run),
     )
+
+
+def needs_of(run: Run) -> dict[str, str]:
+    """Keys of the runs whose weights this one reads, by purpose."""
+    needed = {"parent": run.parent, "rewind": run.rewind}
+    if run.parent is not None:
+        # Certificates compare with the first network of the chain.
+        first = run
+        while first.parent is not None:
+            first = first.parent
+        needed["dense"] = first
+    return {purpose: other.key for purpose, other in needed.items() if other is not None}

@@ -327,6 +327,7 @@ class Row:
             own metrics under "own.NAME".
         history: The training over time.
         layers: Remaining weights, layer by layer.
+        rows: Lines of a table, for a job that is no network.
         certificates: What is known of the distance to the dense network.
         timings: Seconds per stage: "begin", "cut", "train", "collapse", "certify", "measure".
         provenance: versions, data hash, seed, threads, machine, device, precision, begun, ended,
@@ -360,6 +361,7 @@ class Row:
     history: tuple[Point, ...] = ()
     layers: tuple[LayerKept, ...] = ()
     certificates: tuple[Certified, ...] = ()
+    rows: tuple[Mapping[str, str], ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     weights: str | None = None
@@ -396,6 +398,7 @@ NESTED = (
     "history",
     "layers",
     "certificates",
+    "rows",
     "timings",
     "provenance",
 )
@@ -422,4 +425,6 @@ def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    return [asdict(entry) for entry in value] if isinstance(value, tuple) else value
+    if not isinstance(value, tuple):
+        return value
+    return [entry if isinstance(entry, Mapping) else asdict(entry) for entry in value]

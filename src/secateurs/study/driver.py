@@ -1,58 +1,161 @@
-"""A study under way, as an engine sees it: gives out runs and writes what comes back."""
+"""Jobs under way, as an engine sees them: which is next, and what comes back is written."""
 
-import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
 from secateurs.errors import StaleLease
-from secateurs.study import leases, own
-from secateurs.study.config import How, Run, Study, Watcher, waiting
+from secateurs.study import leases
+from secateurs.study.config import How, Watcher
 from secateurs.study.database import ENDED, Row
-from secateurs.study.engines.worker import NOT_BEGUN, Board
+from secateurs.study.jobs import Job
 from secateurs.study.leases import Lease
 from secateurs.study.store import Store
 
-_LOG = logging.getLogger("secateurs.study")
+# Which job is next: each waits for those it needs, and what cannot be any more is marked.
+
+NOT_BEGUN = "not begun: "
+"""How the reason of a job begins that never ran because of another."""
+
+
+class Board:
+    """The jobs by key, and where each stands. Every change goes through the store."""
+
+    def __init__(self, jobs: Iterable[Job], store: Store) -> None:
+        self.store = store
+        self.jobs = {job.key: job for job in jobs}
+        self.rows = {row.key: row for row in store.rows(details=False, hidden=True)}
+        self.states: dict[str, str] = {key: self.rows[key].state for key in self.jobs}
+        self.children: dict[str, list[str]] = {key: [] for key in self.jobs}
+        for job in self.jobs.values():
+            for needed in job.needs.values():
+                self.children[needed].append(job.key)
+        self.queue = [key for key in self.jobs if self.states[key] == "waiting"]
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs that have not come to an end."""
+        return sum(state not in ENDED for state in self.states.values())
+
+    def next(self) -> Job | None:
+        """The first waiting job whose needs are done and sound; None if there is none now."""
+        self.queue = [key for key in self.queue if self.states[key] == "waiting"]
+        # A copy, because a needed job that is found
+        # damaged goes back into the queue meanwhile.
+        for key in list(self.queue):
+            if self._ready(self.jobs[key]):
+                return self._taken(key)
+        # A job whose weights were found damaged is at the head again.
+        ahead = self.queue[:1]
+        return self._taken(ahead[0]) if ahead and self._ready(self.jobs[ahead[0]]) else None
+
+    def _taken(self, key: str) -> Job:
+        self.queue.remove(key)
+        self.states[key] = "running"
+        return self.jobs[key]
+
+    def back(self, key: str) -> None:
+        """The job waits again, at the head of the queue."""
+        self.states[key] = "waiting"
+        if key not in self.queue:
+            self.queue.insert(0, key)
+
+    def ended(self, row: Row) -> Iterator[tuple[str, str, str]]:
+        """Take note of an end; yields the jobs that cannot be any more: key, state, reason."""
+        self.states[row.key], self.rows[row.key] = row.state, row
+        if row.state != "done":
+            yield from self._lost(row.key, row.state)
+
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """Ended jobs whose weights no other waits for: key and name of the weights. They are
+        without them from here on.
+        """
+        wanted = {
+            needed
+            for key, job in self.jobs.items()
+            if self.states[key] not in ENDED
+            for needed in job.needs.values()
+        }
+        for key in self.jobs.keys() - wanted:
+            name = self.rows[key].weights
+            if name is not None:
+                self.rows[key] = replace(self.rows[key], weights=None)
+                yield key, name
+
+    def _ready(self, job: Job) -> bool:
+        return all(self.states[key] == "done" and self._sound(key) for key in job.needs.values())
+
+    def _sound(self, key: str) -> bool:
+        """Whether the weights of a finished job are there and whole; if not, it is done again."""
+        name = self.rows[key].weights
+        if name is not None and self.store.artefacts.fits(name):
+            return True
+        self.store.again(key)
+        self.rows[key] = self.store.row(key)
+        self.back(key)
+        return False
+
+    def _lost(self, key: str, state: str) -> Iterator[tuple[str, str, str]]:
+        # Followers of a run that diverged have not
+        # diverged themselves: they could not begin.
+        end = state if state in ("collapsed", "cancelled") else "failed"
+        how = "been cancelled" if state == "cancelled" else state
+        for child in self.children[key]:
+            # What was done earlier keeps its result.
+            if self.states[child] not in ENDED:
+                self.states[child] = end
+                yield child, end, f"{NOT_BEGUN}the run {key} it needs has {how}"
+                yield from self._lost(child, end)
+
 
 PROGRESS_EVERY = 2.0
-"""Seconds between two notes in the store of how far runs are: each is a synced write."""
+"""Seconds between two notes in the store of how far jobs are: each is a synced write."""
 
 
 @dataclass(slots=True)
 class Sweep:
-    """A study under way: what an engine calls. All writing to the store is here, in one process."""
+    """Jobs under way: what an engine calls. All writing to the store is here, in one process.
 
-    study: Study
+    Attributes:
+        tools: Makes, once in each process that works, what every job is given; None: nothing.
+        save: Keep the weights of all jobs, not only those that others wait for.
+        stop: The number of the signal that asked to stop.
+    """
+
+    jobs: Iterable[Job]
     store: Store
     how: How
     watchers: tuple[Watcher, ...] = ()
+    tools: Callable[[], Any] | None = None
+    save: bool = True
     board: Board = field(init=False)
     stop: int = 0
-    """The number of the signal that asked to stop."""
     _progress: dict[str, float] = field(default_factory=dict)
     _noted: float = float("-inf")
 
     def __post_init__(self) -> None:
-        self.board = _prepared(self.study, self.store)
+        self.jobs = list(self.jobs)
+        self.board = _prepared(self.jobs, self.store)
         self._let_go()
 
-    def next(self, owner: str) -> tuple[Lease, Run] | None:
-        """A run for this worker, leased; None if there is none now."""
+    def next(self, owner: str) -> tuple[Lease, Job] | None:
+        """A job for this worker, leased; None if there is none now."""
         if self.stop:
             return None
-        run = self.board.next()
-        if run is None:
+        job = self.board.next()
+        if job is None:
             return None
-        self.tell(run.key, event="begun", owner=owner)
-        return leases.lease(self.store, run.key, owner), run
+        self.tell(job.key, event="begun", owner=owner)
+        return leases.lease(self.store, job.key, owner), job
 
-    def blobs(self, run: Run) -> dict[str, str]:
-        """Names of everything that a run may want: its own artefacts and the weights it needs."""
-        return {**self.store.held(run.key), **self.board.weights(run)}
+    def blobs(self, job: Job) -> dict[str, str]:
+        """Names of everything that a job may want: its own artefacts and the weights it needs."""
+        needed = {purpose: str(self.board.rows[key].weights) for purpose, key in job.needs.items()}
+        return {**self.store.held(job.key), **needed}
 
     def hold(self, held: Lease, purpose: str, name: str) -> bool:
-        """A worker has saved something; returns whether it still has the run."""
+        """A worker has saved something; returns whether it still has the job."""
         before = self.store.held(held.key).get(purpose)
         try:
             leases.hold(self.store, held, purpose, name)
@@ -75,36 +178,38 @@ class Sweep:
         except StaleLease as error:
             self.tell(held.key, event="refused", text=str(error))
             return False
-        # Only now: until the row is written a resumed run begins from these files.
+        # Only now: until the row is written a resumed job begins from these files.
         for name in left.values():
             self.store.artefacts.path(name).unlink(missing_ok=True)
         self._ended(row)
         return True
 
     def give_back(self, key: str) -> None:
-        """The run waits again, from its last checkpoint."""
+        """The job waits again, from its last checkpoint."""
         leases.release(self.store, key)
         self.board.back(key)
 
-    def fail(self, key: str, reason: str) -> None:
-        """The run is marked, the others go on."""
+    def lost(self, key: str, why: str, deaths: int, advice: str = "") -> None:
+        """A worker was lost with the job: another has it, unless it has cost too many of them."""
+        self.tell(key, event="died", text=why)
+        if deaths < self.how.deaths:
+            self.give_back(key)
+            return
+        reason = f"{why}{advice}, {deaths} times without getting further"
         leases.release(self.store, key, state="failed", reason=reason)
         self._ended(replace(self.board.rows[key], state="failed", reason=reason, progress=1.0))
 
     def tell(self, key: str, **news: Any) -> None:
-        """Pass news on. How far a run is goes into the store, too: others look there."""
+        """Pass news on. How far a job is goes into the store, too: others look there."""
         if news["event"] == "progress":
             self._progress[key] = float(news["progress"])
-            self._note_progress()
+            # All that came together in one transaction, every so often.
+            if monotonic() - self._noted > PROGRESS_EVERY:
+                self.store.note_progress(self._progress)
+                self._progress.clear()
+                self._noted = monotonic()
         for watcher in self.watchers:
             watcher.news(key, news)
-
-    def _note_progress(self) -> None:
-        """All that came together in one transaction, every so often."""
-        if monotonic() - self._noted > PROGRESS_EVERY:
-            self.store.note_progress(self._progress)
-            self._progress.clear()
-            self._noted = monotonic()
 
     def _ended(self, row: Row) -> None:
         # To the end before anybody is told: the board changes as its answers are taken.
@@ -119,43 +224,21 @@ class Sweep:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Drop the weights that nobody needs any more, if the study does not save them."""
-        if self.study.save:
+        """Drop the weights that nobody needs any more, if they are not saved."""
+        if self.save:
             return
         for key, name in self.board.idle():
             self.store.mark(key, weights=None)
-            # Two runs may have ended in the same weights: the file stays for the other.
+            # Two jobs may have ended in the same weights: the file stays for the other.
             if all(row.weights != name for row in self.board.rows.values()):
                 self.store.artefacts.path(name).unlink(missing_ok=True)
 
 
-def _warn_of_metrics(study: Study, store: Store) -> None:
-    """What is measured in another way from now on is not so in the runs that are done."""
-    now = {name: own.of_metric(f) for name, f in study.metrics.items()}
-    # The store of an earlier version says nothing of its metrics.
-    before = store.note("metrics") or {}
-    known = store.note("metrics") is not None
-    changed = [name for name in now if known and before.get(name) != now[name]]
-    done = sum(row.state == "done" for row in store.rows(details=False, hidden=True))
-    if changed and done:
-        _LOG.warning(
-            "%d runs are done and keep what they measured before %s %s changed or added: for equal"
-            " rows run the study in another folder.",
-            done,
-            ", ".join(repr(name) for name in changed),
-            "was" if len(changed) == 1 else "were",
-        )
-    store.remember("metrics", {**before, **now})
-
-
-def _prepared(study: Study, store: Store) -> Board:
-    """The study's runs in the store; what was left running waits again, what could not begin gets
-    another chance.
+def _prepared(jobs: Iterable[Job], store: Store) -> Board:
+    """The jobs in the store; what was left running waits again, what could not begin gets another
+    chance.
     """
-    runs = study.runs()
-    store.add(waiting(run) for run in runs)
-    store.remember("published", {name: list(c) for name, c in study.published.items()})
-    _warn_of_metrics(study, store)
+    store.add(job.row for job in jobs)
     # We hold the lock, so whatever is still marked as
     # running was left by a driver that died.
     leases.release_all(store)
@@ -163,9 +246,9 @@ def _prepared(study: Study, store: Store) -> Board:
         if row.state in ENDED and row.reason.startswith(NOT_BEGUN):
             store.mark(row.key, state="waiting", reason="")
     store.sweep()
-    board = Board(runs, store)
+    board = Board(jobs, store)
     # What has failed before keeps its followers waiting in vain.
-    # A copy, because `ended` changes the states of the runs that follow.
+    # A copy, because `ended` changes the states of the jobs that follow.
     for key, state in list(board.states.items()):
         if state in ENDED and state != "done":
             for lost, end, reason in board.ended(board.rows[key]):

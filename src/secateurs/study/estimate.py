@@ -21,12 +21,13 @@ from secateurs.study.checkpoint import State, weights_of
 from secateurs.study.config import Run, Study
 from secateurs.study.database import ENDED, Row
 from secateurs.study.fitting import loop_of, trainer_of
+from secateurs.study.jobs import Memory
 from secateurs.study.key import canonical, full_settings
 from secateurs.study.measure import Bench
 from secateurs.study.methods import Gradual
 from secateurs.study.stages import kept_log
 from secateurs.study.watching import clock
-from secateurs.study.work import Memory, Work
+from secateurs.study.work import Work
 from secateurs.train import Moment, evaluate
 
 STEPS = 24

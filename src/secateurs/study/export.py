@@ -13,7 +13,7 @@ from secateurs.foreign import write_csv
 from secateurs.study.database import SUMMARY, Row
 from secateurs.study.store import Store
 
-TABLES = ("runs", "history", "layers")
+TABLES = ("runs", "history", "layers", "rows")
 
 
 def export(store: Store, path: str | Path, *, table: str = "runs") -> Path:
@@ -22,13 +22,13 @@ def export(store: Store, path: str | Path, *, table: str = "runs") -> Path:
     Args:
         store: A study's store.
         path: The file to write.
-        table: "runs" (a line a run, metrics and settings flattened), "history" (a line an epoch)
-            or "layers" (a line a parameter).
+        table: "runs" (a line a run, metrics and settings flattened), "history" (a line an epoch),
+            "layers" (a line a parameter) or "rows" (those of jobs that are no networks).
     """
     path = Path(path)
     if table not in TABLES:
         raise ArgumentError(f"there is no table {table!r}; there are {', '.join(TABLES)}.")
-    lines = list(_LINES[table](store.rows()))
+    lines = [dict(line) for line in _LINES[table](store.rows())]
     if path.suffix == ".csv":
         return _csv(lines, path)
     if path.suffix == ".parquet":
@@ -65,7 +65,18 @@ def layer_lines(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
             yield {**_who(row), **asdict(layer), "shape": shape, "histogram": counts}
 
 
-_LINES = {"runs": run_lines, "history": history_lines, "layers": layer_lines}
+def job_lines(rows: Iterable[Row]) -> Iterator[Mapping[str, str]]:
+    """The lines of jobs that are no networks, as they are."""
+    for row in rows:
+        yield from row.rows
+
+
+_LINES = {
+    "runs": run_lines,
+    "history": history_lines,
+    "layers": layer_lines,
+    "rows": job_lines,
+}
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -36,9 +36,10 @@ from secateurs.study.checkpoint import (
     weights_of,
 )
 from secateurs.study.config import Run
+from secateurs.study.jobs import Interrupted
 from secateurs.study.methods import Prune
 from secateurs.study.settings import Training
-from secateurs.study.work import Hopeless, Interrupted, Work
+from secateurs.study.work import Hopeless, Work
 from secateurs.train import (
     Callback,
     Epoch,

@@ -23,11 +23,12 @@ from secateurs.study.config import Run, waiting
 from secateurs.study.database import Row
 from secateurs.study.database import State as End
 from secateurs.study.fitting import recipe_of, train
+from secateurs.study.jobs import Desk, Interrupted
 from secateurs.study.measure import Bench
 from secateurs.study.methods import Gradual, Prune
 from secateurs.study.own import weights_hash
 from secateurs.study.store import now
-from secateurs.study.work import Desk, Hopeless, Interrupted, Work
+from secateurs.study.work import Hopeless, Work
 from secateurs.train import evaluate
 
 SLOW = 2.0

@@ -1,19 +1,26 @@
-"""Running a study: the driver, an engine, and leaving cleanly whenever it is asked to."""
+"""Doing jobs, and running a study: its runs as jobs, an engine, and leaving cleanly whenever it is
+asked to.
+"""
 
-import os
+import logging
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from secateurs.errors import ArgumentError, StoreError
-from secateurs.study.config import ENGINES, How, Study, Watcher
+from secateurs.study import own
+from secateurs.study.config import ENGINES, How, Study, Watcher, needs_of, waiting
 from secateurs.study.driver import Sweep
+from secateurs.study.jobs import Job
 from secateurs.study.store import Store, only_writer
+
+_LOG = logging.getLogger("secateurs.study")
 
 # What would fail in every run, asked before the first: the device, functions that workers need.
 
@@ -104,33 +111,72 @@ def run(
     how = how or How(**{"engine": "here", **options})
     # Before there is a folder: what fails everywhere is no result of any run.
     check_ready(study, how)
-    # Only rank 0 opens the store; the other ranks hear from it what to do.
-    if how.engine == "ranks" and int(os.environ.get("RANK", 0)):
-        return _followed(study, store, how)
-    with _shown(watchers) as told:
-        return _driven(study, Store.create(store or f"{study.name}.study"), how, told)
-
-
-def _driven(study: Study, opened: Store, how: How, watchers: tuple[Watcher, ...]) -> Store:
-    """Drive the runs; the store comes back open, or is closed where something went wrong."""
+    opened = Store.create(store or f"{study.name}.study")
     try:
-        with only_writer(opened.folder):
-            sweep = Sweep(study, opened, how, watchers)
-            for watcher in watchers:
-                watcher.begin(opened.rows(details=False, hidden=True))
-            with _listening(sweep):
-                _engine(how.engine)(sweep)
-            # Who is asked to stop leaves the tidying to the next call.
-            if not sweep.stop:
-                opened.sweep()
+        with _shown(watchers) as told, only_writer(opened.folder):
+            sweep = sweep_of(study, opened, how, told)
+            opened.remember("published", {name: list(c) for name, c in study.published.items()})
+            _warn_of_metrics(study, opened)
+            drive(sweep)
     # KeyboardInterrupt, too, must not leave the file open.
     except BaseException:
         opened.close()
         raise
-    if sweep.stop:
-        opened.close()
-        raise Stopped(sweep.stop)
     return opened
+
+
+def sweep_of(
+    study: Study, opened: Store, how: How | None = None, watchers: tuple[Watcher, ...] = ()
+) -> Sweep:
+    """The runs of a study as jobs."""
+    # Imported when a study runs: the command line reads rows without it.
+    from secateurs.study.measure import Bench
+    from secateurs.study.stages import perform
+
+    how = how or How()
+    jobs = [
+        Job(row=waiting(run), needs=needs_of(run), work=partial(perform, run))
+        for run in study.runs()
+    ]
+    bench = partial(
+        Bench, device=how.device, save_every=how.save_every, metrics=dict(study.metrics)
+    )
+    return Sweep(jobs, opened, how, watchers, tools=bench, save=study.save)
+
+
+def drive(sweep: Sweep) -> None:
+    """Do whatever of the jobs is not done yet; the caller is the store's one writer.
+
+    Raises:
+        Stopped: by SIGINT or SIGTERM; everything is saved.
+    """
+    for watcher in sweep.watchers:
+        watcher.begin(sweep.store.rows(details=False, hidden=True))
+    with _listening(sweep):
+        _engine(sweep.how.engine)(sweep)
+    # Who is asked to stop leaves the tidying to the next call.
+    if sweep.stop:
+        raise Stopped(sweep.stop)
+    sweep.store.sweep()
+
+
+def _warn_of_metrics(study: Study, store: Store) -> None:
+    """What is measured in another way from now on is not so in the runs that are done."""
+    now = {name: own.of_metric(f) for name, f in study.metrics.items()}
+    # The store of an earlier version says nothing of its metrics.
+    before = store.note("metrics") or {}
+    known = store.note("metrics") is not None
+    changed = [name for name in now if known and before.get(name) != now[name]]
+    done = sum(row.state == "done" for row in store.rows(details=False, hidden=True))
+    if changed and done:
+        _LOG.warning(
+            "%d runs are done and keep what they measured before %s %s changed or added: for equal"
+            " rows run the study in another folder.",
+            done,
+            ", ".join(repr(name) for name in changed),
+            "was" if len(changed) == 1 else "were",
+        )
+    store.remember("metrics", {**before, **now})
 
 
 @contextmanager
@@ -148,41 +194,33 @@ def _shown(watchers: tuple[Watcher, ...] | None) -> Iterator[tuple[Watcher, ...]
         table.close()
 
 
-def _followed(study: Study, store: str | Path | None, how: How) -> Store:
-    """Take part in the runs that rank 0 drives."""
-    from secateurs.study.engines.ranks import follow
-
-    follow(how, study.metrics)
-    return Store.open(store or f"{study.name}.study")
-
-
-def _engine(name: str) -> Any:
+def _engine(name: str) -> Callable[[Sweep], None]:
     # Only the engine that is asked for is imported:
     # what others need may not be installed.
-    if name == "ranks":
-        from secateurs.study.engines.ranks import drive as together
-
-        return together
     if name == "ray":
-        from secateurs.study.engines.ray import drive
+        from secateurs.study.engines.ray import drive as on_cluster
 
-        return drive
+        return on_cluster
     from secateurs.study.engines import local
-    from secateurs.study.engines import local as here
 
-    return local.drive if name == "local" else here.drive_in_process
+    return local.drive if name == "local" else local.drive_in_process
 
 
 @contextmanager
 def _listening(sweep: Sweep) -> Iterator[None]:
-    """SIGINT and SIGTERM ask the study to stop; a second one stops at once."""
+    """SIGINT and SIGTERM ask to stop; a second one stops at once, as does the first where jobs of
+    this process would not hear of it.
+    """
     # Python lets only the main thread handle signals.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    deaf = any(not job.stoppable for job in sweep.board.jobs.values())
+    at_once = deaf and sweep.how.engine == "here"
+
     def asked(signum: int, _: FrameType | None) -> None:
-        if sweep.stop:
+        if sweep.stop or at_once:
             raise KeyboardInterrupt
         sweep.stop = signum
 

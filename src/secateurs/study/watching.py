@@ -149,7 +149,9 @@ def written(row: Row) -> str:
         figures = f", {100 * row.progress:.0f} %"
     reason = f" ({row.reason})" if row.reason else ""
     # A line a run: a label with a line feed in it would look like a run of its own.
-    return one_line(f"{row.key}  {row.label}{asked}, seed {row.seed}: {row.state}{figures}{reason}")
+    # A job that is no network has its seeds in its label.
+    seed = f", seed {row.seed}" if row.model else ""
+    return one_line(f"{row.key}  {row.label}{asked}{seed}: {row.state}{figures}{reason}")
 
 
 # How a study is seen to run: a live table on a terminal, one line an event elsewhere.

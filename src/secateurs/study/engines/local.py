@@ -1,23 +1,22 @@
-"""The local engine: clean worker processes on this machine, each with its own threads."""
+"""Jobs on this machine: in clean worker processes, each with its own threads, or in this one."""
 
 import multiprocessing
 import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
-from queue import SimpleQueue
 from time import monotonic, sleep
 from typing import Any
 
 from secateurs.errors import StoreError
-from secateurs.study.config import Run
 from secateurs.study.driver import Sweep
-from secateurs.study.engines.worker import Tools, main
+from secateurs.study.engines.worker import WorkerStart, main
+from secateurs.study.jobs import Interrupted, Job, StoreDesk
 from secateurs.study.leases import Lease
 
 # Worker processes as the driver sees them, and the server that makes them in a moment.
@@ -30,10 +29,10 @@ class Server:
     a worker would block the driver, signals would wait, and so the driver asks `ready` first.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, modules: list[str]) -> None:
         self.context = multiprocessing.get_context("forkserver")
         # Loaded once by the server: every worker that it forks has torch at once.
-        self.context.set_forkserver_preload(["secateurs.study.stages"])
+        self.context.set_forkserver_preload(modules)
         with _threads(threads):
             ensure_running()
         self.waiting = threading.Thread(target=self._wait, daemon=True)
@@ -67,14 +66,14 @@ def _nothing() -> None:
 class Worker:
     """One worker process as the driver sees it."""
 
-    def __init__(self, name: str, tools: Tools, context: ForkServerContext) -> None:
+    def __init__(self, name: str, start: WorkerStart, context: ForkServerContext) -> None:
         self.pipe, theirs = context.Pipe()
         self.name = name
         self.lease: Lease | None = None
         self.process: ForkServerProcess = context.Process(
-            target=main, args=(theirs, tools), daemon=True
+            target=main, args=(theirs, start), daemon=True
         )
-        with _threads(tools.threads):
+        with _threads(start.threads):
             self.process.start()
         # While we hold their end, too, the pipe does not break when the worker dies.
         theirs.close()
@@ -125,27 +124,31 @@ PATIENCE = 5.0
 
 
 def drive(sweep: Sweep) -> None:
-    """Run the study with worker processes until nothing is left, or it is asked to stop."""
-    driver = _Driver(sweep)
+    """Do the jobs in worker processes until nothing is left, or we are asked to stop."""
+    driver = LocalDriver(sweep)
     try:
         driver.work()
     finally:
         driver.close()
 
 
-class _Driver:
+class LocalDriver:
+    """Who has which job, and who has given no sign of life for too long."""
+
     def __init__(self, sweep: Sweep) -> None:
         self.sweep, self.how = sweep, sweep.how
-        self.tools = Tools(
+        self.start = WorkerStart(
             # Absolute, because the server that forks
             # workers may stand in another folder.
             folder=sweep.store.folder.resolve(),
             threads=self.how.threads,
-            device=self.how.device,
-            save_every=self.how.save_every,
-            metrics=sweep.study.metrics,
+            tools=sweep.tools,
         )
-        self.server = Server(self.how.threads)
+        # Where the work is defined: it brings torch with it.
+        modules = {
+            getattr(job.work, "func", job.work).__module__ for job in sweep.board.jobs.values()
+        }
+        self.server = Server(self.how.threads, sorted(modules - {"__main__"}))
         self.workers: list[Worker] = []
         self.started = 0
         self.deaths: Counter[str] = Counter()
@@ -184,18 +187,16 @@ class _Driver:
             for _ in range(min(max(1, self.how.workers), self.sweep.board.unfinished) - present):
                 self.started += 1
                 name = f"worker {self.started}"
-                self.workers.append(Worker(name, self.tools, self.server.context))
+                self.workers.append(Worker(name, self.start, self.server.context))
         for worker in [w for w in self.workers if w.idle and not w.late]:
             given = self.sweep.next(worker.name)
             if given is None:
                 self._check_deadlock(busy)
                 return
             busy += 1
-            self._give(worker, *given)
-
-    def _give(self, worker: Worker, held: Lease, run: Run) -> None:
-        worker.lease, worker.idle, worker.heard = held, False, monotonic()
-        worker.order("run", held.token, run, self.sweep.blobs(run))
+            worker.lease, job = given
+            worker.idle, worker.heard = False, monotonic()
+            worker.order("job", worker.lease.token, job.work, self.sweep.blobs(job))
 
     def _check_deadlock(self, busy: int) -> None:
         if (
@@ -284,21 +285,10 @@ class _Driver:
             return
         self.deaths[held.key] += 1
         code = worker.process.exitcode or 0
-        why = (
-            f"its worker was ended by signal {-code}"
-            if code < 0
-            else f"its worker ended with code {code}"
-        )
-        self.sweep.tell(held.key, event="died", text=why)
-        if self.deaths[held.key] >= self.how.deaths:
-            # SIGKILL is what Linux sends where memory has run out.
-            more = " (perhaps by lack of memory)" if code == -9 else ""
-            self.sweep.fail(
-                held.key,
-                f"{why}{more}, {self.deaths[held.key]} times without getting further",
-            )
-        else:
-            self.sweep.give_back(held.key)
+        end = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        # SIGKILL is what Linux sends where memory has run out.
+        advice = " (perhaps by lack of memory)" if code == -9 else ""
+        self.sweep.lost(held.key, f"its worker {end}", self.deaths[held.key], advice)
 
     def _look_at_clocks(self) -> None:
         """A worker that gives no sign of life loses its run. The clock is one that nobody sets
@@ -335,120 +325,35 @@ class _Driver:
         return True
 
 
-# The simplest engine: the runs of a study in this process, one after the other.
+# The simplest engine: the jobs in this process, one after the other.
 
 
 def drive_in_process(sweep: Sweep) -> None:
-    """Run the study in this process, one run after the other."""
-    # Imported when a study runs: the command line reads rows without it.
+    """Do the jobs in this process, one after the other."""
+    # Imported when jobs are done: the command line reads rows without it.
     import torch
 
-    from secateurs.study.measure import Bench
-    from secateurs.study.stages import perform
-    from secateurs.study.work import Interrupted
-
-    how, threads = sweep.how, torch.get_num_threads()
-    bench = Bench(device=how.device, save_every=how.save_every, metrics=sweep.study.metrics)
-    torch.set_num_threads(how.threads)
+    tools, threads = sweep.tools and sweep.tools(), torch.get_num_threads()
+    torch.set_num_threads(sweep.how.threads)
     try:
         while (given := sweep.next("this process")) is not None:
-            held, run = given
-            # A run seeds torch's own generator: the caller's numbers go on as if
+            # A job seeds torch's own generator: the caller's numbers go on as if
             # nothing had been.
             with torch.random.fork_rng():
-                try:
-                    sweep.finish(held, perform(run, bench, HereDesk(sweep, held, run)))
-                except Interrupted:
-                    sweep.give_back(held.key)
+                _do_here(sweep, tools, *given)
     finally:
         torch.set_num_threads(threads)
 
 
-class HereDesk:
-    """A desk in the driver's own process."""
-
-    def __init__(self, sweep: Sweep, held: Lease, run: Run) -> None:
-        self.sweep, self.held, self.names = sweep, held, sweep.blobs(run)
-
-    def get(self, purpose: str) -> bytes | None:
-        """The bytes under this purpose, checked by their hash."""
-        name = self.names.get(purpose)
-        return None if name is None else self.sweep.store.artefacts.get(name)
-
-    def put(self, purpose: str, blob: bytes) -> str:
-        """Write the file and remember its name."""
-        name = self.names[purpose] = self.sweep.store.artefacts.put(blob)
-        # The row names the final weights: both enter the store in one transaction.
-        if purpose != "weights":
-            self.sweep.hold(self.held, purpose, name)
-        return name
-
-    def tell(self, **news: Any) -> None:
-        """Pass news on."""
-        self.sweep.tell(self.held.key, **news)
-
-    def stopping(self) -> bool:
-        """Whether a signal came."""
-        return bool(self.sweep.stop)
-
-
-# A run on a node of a cluster: done in a thread, whose checkpoints and row travel as they come.
-
-
-def perform_there(
-    run: Run, blobs: dict[str, bytes], metrics: Any, options: dict[str, Any]
-) -> Iterator[Any]:
-    """On a node: do the run in a thread, and yield what it leaves as it comes."""
-    import torch
-
-    from secateurs.study.measure import Bench
-    from secateurs.study.stages import perform
-
-    torch.set_num_threads(options["threads"])
-    out: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-    desk = _Desk(blobs, out)
-    bench = Bench(device=options["device"], save_every=options["save_every"], metrics=metrics)
-
-    def work() -> None:
-        try:
-            out.put(("row", perform(run, bench, desk)))
-        except BaseException as error:  # to be raised where Ray sees it
-            out.put(("error", error))
-
-    # In a thread of its own, so that this generator can
-    # yield checkpoints while the run goes on.
-    threading.Thread(target=work, daemon=True).start()
-    while True:
-        what, value = out.get()
-        if what == "error":
-            raise value
-        if what == "row":
-            yield "row", (value, desk.blobs.get("weights") if value.weights else None)
-            return
-        yield what, value
-
-
-class _Desk:
-    """A desk whose checkpoints travel."""
-
-    def __init__(self, blobs: dict[str, bytes], out: "SimpleQueue[tuple[str, Any]]") -> None:
-        self.blobs, self.out = blobs, out
-
-    def get(self, purpose: str) -> bytes | None:
-        """The bytes that came with the task, or were made here."""
-        return self.blobs.get(purpose)
-
-    def put(self, purpose: str, blob: bytes) -> str:
-        """Send the bytes on; final weights travel with the row."""
-        self.blobs[purpose] = blob
-        if purpose != "weights":
-            self.out.put(("held", (purpose, blob)))
-        return purpose
-
-    def tell(self, **news: Any) -> None:
-        """Pass news on."""
-        self.out.put(("news", news))
-
-    def stopping(self) -> bool:
-        """A cluster's tasks are cancelled, not asked."""
-        return False
+def _do_here(sweep: Sweep, tools: Any, held: Lease, job: Job) -> None:
+    desk = StoreDesk(
+        artefacts=sweep.store.artefacts,
+        names=sweep.blobs(job),
+        held=partial(sweep.hold, held),
+        news=lambda news: sweep.tell(held.key, **news),
+        stop=lambda: bool(sweep.stop),
+    )
+    try:
+        sweep.finish(held, job.work(tools, desk))
+    except Interrupted:
+        sweep.give_back(held.key)

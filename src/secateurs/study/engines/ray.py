@@ -1,17 +1,20 @@
-"""The Ray engine: each run is a task of a cluster; results come through the one writing driver.
+"""The Ray engine: each job is a task of a cluster; results come through the one writing driver.
 
 Nodes share nothing but Ray: a task gets the bytes it needs and yields checkpoints and its row.
-When a node is lost, the driver gives the run to another, from the last checkpoint that arrived.
+When a node is lost, the driver gives the job to another, from the last checkpoint that arrived.
 """
 
+import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 from typing import Any
 
 from secateurs.errors import MissingExtra, StoreError
-from secateurs.study.config import Run
+from secateurs.study.database import Row
 from secateurs.study.driver import Sweep
-from secateurs.study.engines.local import perform_there
+from secateurs.study.jobs import Desk, Job, Memory
 from secateurs.study.leases import Lease
 
 TICK = 0.2
@@ -19,15 +22,15 @@ TICK = 0.2
 
 
 @dataclass(slots=True)
-class Task:
-    """A run that is somewhere in the cluster, and what it has yielded so far."""
+class RemoteJob:
+    """A job that is somewhere in the cluster, and what it has yielded so far."""
 
     lease: Lease
     stream: Any
 
 
 def drive(sweep: Sweep) -> None:
-    """Run the study on a cluster until nothing is left, or it is asked to stop."""
+    """Do the jobs on a cluster until nothing is left, or we are asked to stop."""
     try:
         import ray
     except ImportError:
@@ -40,7 +43,7 @@ def drive(sweep: Sweep) -> None:
             include_dashboard=False,
             log_to_driver=False,
         )
-    driver = _Driver(sweep, ray)
+    driver = RayDriver(sweep, ray)
     try:
         driver.work()
     finally:
@@ -49,24 +52,19 @@ def drive(sweep: Sweep) -> None:
             ray.shutdown()
 
 
-class _Driver:
+class RayDriver:
+    """Which jobs are out, and what has come back of them."""
+
     def __init__(self, sweep: Sweep, ray: Any) -> None:
         self.sweep, self.ray = sweep, ray
-        how = sweep.how
-        self.options = {
-            "threads": how.threads,
-            "device": how.device,
-            "save_every": how.save_every,
-        }
-        self.metrics = dict(sweep.study.metrics)
         # No retries by Ray, which would begin from the start:
         # the driver hands the last checkpoint on.
-        self.remote = ray.remote(num_cpus=how.threads, max_retries=0)(perform_there)
-        self.tasks: list[Task] = []
+        self.remote = ray.remote(num_cpus=sweep.how.threads, max_retries=0)(work_on_node)
+        self.tasks: list[RemoteJob] = []
         self.deaths: Counter[str] = Counter()
 
     def work(self) -> None:
-        """Until all runs have ended, or we are asked to stop; then the last checkpoints count."""
+        """Until all jobs have ended, or we are asked to stop; then the last checkpoints count."""
         while self.sweep.board.unfinished and not self.sweep.stop:
             self._staff()
             ready, _ = self.ray.wait(
@@ -89,30 +87,27 @@ class _Driver:
             given = self.sweep.next("ray")
             if given is None:
                 break
-            held, run = given
-            self.tasks.append(
-                Task(
-                    held,
-                    self.remote.remote(run, self._blobs(run), self.metrics, self.options),
-                )
-            )
+            held, job = given
+            threads = self.sweep.how.threads
+            stream = self.remote.remote(job.work, self.sweep.tools, self._blobs(job), threads)
+            self.tasks.append(RemoteJob(held, stream))
         if not self.tasks:
             raise StoreError(
                 "runs are left that nothing can begin; please report this with the study's file."
             )
 
-    def _blobs(self, run: Run) -> dict[str, bytes]:
-        """The bytes a run needs. Own artefacts that are damaged are left out: they are made
+    def _blobs(self, job: Job) -> dict[str, bytes]:
+        """The bytes a job needs. Own artefacts that are damaged are left out: they are made
         again.
         """
-        store, names = self.sweep.store, self.sweep.blobs(run)
+        store, names = self.sweep.store, self.sweep.blobs(job)
         return {
             purpose: store.artefacts.get(name)
             for purpose, name in names.items()
             if store.artefacts.fits(name)
         }
 
-    def _take(self, task: Task) -> None:
+    def _take(self, task: RemoteJob) -> None:
         """The next thing a task has yielded, or its loss."""
         held = task.lease
         try:
@@ -135,12 +130,61 @@ class _Driver:
             name = None if weights is None else self.sweep.store.artefacts.put(weights)
             self.sweep.finish(held, replace(row, weights=name))
 
-    def _lost(self, task: Task, why: str) -> None:
+    def _lost(self, task: RemoteJob, why: str) -> None:
         self.tasks.remove(task)
         key = task.lease.key
         self.deaths[key] += 1
-        self.sweep.tell(key, event="died", text=why)
-        if self.deaths[key] >= self.sweep.how.deaths:
-            self.sweep.fail(key, f"lost {self.deaths[key]} times without getting further: {why}")
-        else:
-            self.sweep.give_back(key)
+        self.sweep.lost(key, why, self.deaths[key])
+
+
+# A job on a node of a cluster: done in a thread, whose checkpoints and row travel as they come.
+
+
+def work_on_node(
+    work: Callable[[Any, Desk], Row],
+    tools: Callable[[], Any] | None,
+    blobs: dict[str, bytes],
+    threads: int,
+) -> Iterator[Any]:
+    """Do the job in a thread, and yield what it leaves as it comes."""
+    import torch
+
+    torch.set_num_threads(threads)
+    out: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+    desk = TravellingDesk(out, blobs)
+
+    def in_thread() -> None:
+        try:
+            out.put(("row", work(tools and tools(), desk)))
+        except BaseException as error:  # to be raised where Ray sees it
+            out.put(("error", error))
+
+    # In a thread of its own, so that this generator can
+    # yield checkpoints while the job goes on.
+    threading.Thread(target=in_thread, daemon=True).start()
+    while True:
+        what, value = out.get()
+        if what == "error":
+            raise value
+        if what == "row":
+            yield "row", (value, desk.blobs.get("weights") if value.weights else None)
+            return
+        yield what, value
+
+
+class TravellingDesk(Memory):
+    """Checkpoints and news are sent to the driver as they come."""
+
+    def __init__(self, out: SimpleQueue[tuple[str, Any]], blobs: dict[str, bytes]) -> None:
+        super().__init__(blobs=blobs)
+        self.out = out
+
+    def put(self, purpose: str, blob: bytes) -> str:
+        """Send the bytes on; final weights travel with the row."""
+        if purpose != "weights":
+            self.out.put(("held", (purpose, blob)))
+        return super().put(purpose, blob)
+
+    def tell(self, **news: Any) -> None:
+        """Pass news on. A cluster's tasks are cancelled and not asked to stop."""
+        self.out.put(("news", news))
