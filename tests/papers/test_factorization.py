@@ -12,7 +12,7 @@ from secateurs import data
 from secateurs.data import from_tensors
 from secateurs.errors import ArgumentError, DataError
 from secateurs.optim import FactorizedSGD
-from secateurs.papers.experiment import SCALES, Job, run
+from secateurs.papers.experiment import SCALES, Measurement, run
 from secateurs.papers.factorization import (
     dynamics,
     exchange,
@@ -318,7 +318,7 @@ def test_a_tuning_that_diverges_leaves_the_cut(dataset):
 
 def test_the_dynamics_of_a_training_that_diverges_end_there(dataset, tmp_path):
     settings = FactorizationSettings(**WILD)
-    job = Job(name="wild", work=lambda: dynamics._work(settings))
+    job = Measurement(name="wild", work=lambda: dynamics._work(settings))
     assert run([job], tmp_path / "rows.csv") == []
 
 

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secateurs.cli.commands import check_outputs, say
+from secateurs.cli.study import Address, Engine, Workers
 from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from secateurs.papers.experiment import Experiment, Row
+    from secateurs.study import How
 
 
 def reproduce(
@@ -43,6 +45,13 @@ def reproduce(
         typer.Option("--redraw", help="Run nothing: only show what OUT has already."),
     ] = False,
     threads: Annotated[int, typer.Option(help="Threads of the numerical library.")] = 1,
+    engine: Engine = "here",
+    workers: Workers = 1,
+    address: Address = "",
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a store, for `secateurs study status` and `export`."),
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -63,6 +72,8 @@ def reproduce(
             f"--redraw shows the rows of --out, and {out or 'no file'} is not there."
         )
     check_outputs((out, page), inputs=())
+    from secateurs.study import How
+
     _run(
         name,
         scale,
@@ -70,7 +81,8 @@ def reproduce(
         out=out,
         outputs=(page, figures),
         redraw=redraw,
-        threads=threads,
+        how=How(engine=engine, workers=workers, threads=threads, address=address),
+        store=store,
         device=device,
     )
     return None
@@ -94,27 +106,45 @@ def _run(
     out: Path | None,
     outputs: tuple[Path | None, Path | None],
     redraw: bool,
-    threads: int,
+    how: "How",
+    store: Path | None,
     device: str | None,
 ) -> None:
     import torch
 
     from secateurs.cli.commands import show
     from secateurs.papers.catalogue import EXPERIMENTS
-    from secateurs.papers.experiment import as_table, check_own, part_of, placed, run
+    from secateurs.papers.experiment import (
+        as_table,
+        check_own,
+        part_of,
+        placed,
+        read_rows,
+        run,
+    )
+    from secateurs.study import Stopped
+    from secateurs.study.watching import Lines
     from secateurs.train.evaluate import fastest_device
 
     experiment = EXPERIMENTS[name]
     if scale not in experiment.settings:
         raise ArgumentError(f"{name} has no scale {scale!r}: {', '.join(experiment.settings)}.")
     # One thread by default: parts of an experiment are started side by side.
-    torch.set_num_threads(threads)
+    torch.set_num_threads(how.threads)
     jobs = part_of(experiment.jobs(scale), part)  # type: ignore[arg-type]
     if out is not None:
         check_own(experiment, out)
-    # Jobs are told on standard error: the table alone may be piped elsewhere.
-    with placed(device or (fastest_device() if scale == "full" else "cpu")):
-        rows = run([] if redraw else jobs, out, tell=lambda job: say(job, err=True))
+    # What happens is told on standard error: the table alone may be piped elsewhere.
+    try:
+        with placed(device or (fastest_device() if scale == "full" else "cpu")):
+            rows = (
+                read_rows(out)
+                if redraw and out is not None
+                else run(jobs, out, store=store, how=how, watchers=(Lines(),))
+            )
+    except Stopped as stopped:
+        say("stopped; the same command goes on.", err=True)
+        raise typer.Exit(128 + stopped.signum) from None
     show(as_table(experiment, experiment.beside(rows)))
     _write(experiment, rows, scale, *outputs)
 

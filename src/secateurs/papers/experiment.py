@@ -1,8 +1,8 @@
-"""An experiment of a paper as a value: which jobs it has at which scale, and how its rows stand
-beside print.
+"""An experiment of a paper as a value: which measurements it has at which scale, and how its rows
+stand beside print.
 
-A job is a piece of work with a name; it returns rows. Rows go to a CSV file as they come, under the
-job's name, so that a run that was stopped goes on where it was: what is in the file is skipped.
+A measurement is a piece of work with a name; it returns rows. It runs as a job of the machine that
+studies run on, and its rows go to a CSV file when it is done. What is in the file is skipped.
 """
 
 import csv
@@ -10,17 +10,27 @@ import fcntl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Literal, TypeAlias
 
 import torch
 from rich.table import Table
 
 from secateurs import foreign
-from secateurs.errors import ArgumentError, DataError
+from secateurs.errors import ArgumentError, DataError, TrainingError
 from secateurs.foreign import write_csv
 from secateurs.registry import Registry
+from secateurs.study.config import How, Watcher
+from secateurs.study.database import Row as StoredRow
+from secateurs.study.driver import Sweep
+from secateurs.study.jobs import Job
+from secateurs.study.store import Store, only_writer
+from secateurs.study.sweep import drive
 from secateurs.train.evaluate import usable_device
 
 Scale: TypeAlias = Literal["smoke", "short", "cpu", "full"]
@@ -33,7 +43,7 @@ Row: TypeAlias = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Measurement:
     """A piece of work: equal names mean equal results, so a name carries every setting that
     differs.
     """
@@ -83,7 +93,7 @@ class Experiment:
     name: str
     paper: str
     what: str
-    jobs: Callable[[Scale], Sequence[Job]]
+    jobs: Callable[[Scale], Sequence[Measurement]]
     beside: Callable[[Sequence[Row]], Sequence[Beside]]
     settings: Mapping[Scale, str] = field(default_factory=dict)
     more: Callable[[Sequence[Row]], str] = lambda rows: ""
@@ -93,10 +103,10 @@ EXPERIMENTS: Registry[Experiment] = Registry("experiment")
 """The experiments by name; each file of `reproduce` files its own."""
 
 
-def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
+def part_of(jobs: Sequence[Measurement], part: str) -> Sequence[Measurement]:
     """Every N-th job from the K-th on, for "K/N": parts can run on different days and machines.
 
-    >>> [job.name for job in part_of([Job(name=n, work=list) for n in "abcde"], "2/2")]
+    >>> [job.name for job in part_of([Measurement(name=n, work=list) for n in "abcde"], "2/2")]
     ['b', 'd']
     """
     first, slash, of = part.partition("/")
@@ -109,29 +119,119 @@ def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
 
 
 def run(
-    jobs: Iterable[Job],
+    measurements: Iterable[Measurement],
     out: Path | None = None,
     *,
-    tell: Callable[[str], object] = lambda line: None,
+    store: Path | None = None,
+    how: How | None = None,
+    watchers: tuple[Watcher, ...] = (),
 ) -> list[dict[str, str]]:
-    """Do the jobs whose rows are not in `out` yet; returns all rows, old and new.
+    """Do what is not in `out` (or done in `store`) yet; returns all rows, old and new.
 
-    Another process may grow the same file: each job is looked up just before it would start.
+    Args:
+        measurements: The work.
+        out: CSV file that grows by the rows of each measurement when it is done.
+        store: Folder of a store to watch and to export from, as that of a study; by default it is
+            gone with the last measurement.
+        how: Where and by how many workers; by default one after the other in this process.
+        watchers: Who is told how it goes.
+
+    Raises:
+        TrainingError: a measurement failed. The rows of the others are kept.
+        Stopped: by SIGINT or SIGTERM, if workers do the work.
     """
-    rows = read_rows(out) if out is not None else []
-    for job in jobs:
-        # Read again for every job, because another process may have done it meanwhile.
-        known = read_rows(out) if out is not None else rows
-        if any(row["job"] == job.name for row in known):
-            continue
-        tell(job.name)
-        # All rows of a job or none: one that was stopped is done again.
-        fresh = [{"job": job.name, **_texts(row)} for row in job.work()]
-        rows += fresh
-        # A training that diverged at once may have nothing to tell.
-        if out is not None and fresh:
-            append_rows(out, fresh)
-    return rows if out is None else read_rows(out)
+    how = how or How(engine="here", threads=torch.get_num_threads())
+    jobs = {each.name: job_of(each, out) for each in measurements}
+    with (
+        TemporaryDirectory(prefix="secateurs-") as passing,
+        Store.create(store or passing) as opened,
+        only_writer(opened.folder),
+    ):
+        _take_over(opened, list(jobs.values()), out)
+        table = [] if out is None else [RowsToCsv(out)]
+        drive(Sweep(jobs.values(), opened, how, (*table, *watchers)))
+        ended = opened.rows()
+    failed = [row for row in ended if row.state != "done"]
+    if failed:
+        raise TrainingError(
+            f"{len(failed)} of {len(ended)} jobs failed, the first, {failed[0].label!r}:"
+            f" {failed[0].reason} The rows of the others are kept; the same command tries the"
+            " failed ones again."
+        )
+    return [dict(line) for row in ended for line in row.rows] if out is None else read_rows(out)
+
+
+def job_of(measurement: Measurement, out: Path | None = None) -> Job:
+    """The measurement as a job, which looks into `out` again before it begins."""
+    row = StoredRow(
+        key=sha256(measurement.name.encode()).hexdigest()[:16],
+        label=measurement.name,
+        kind="experiment",
+        data="",
+        model="",
+        seed=0,
+    )
+    where = None if out is None else out.resolve()
+    work = partial(_measure, measurement, row, where, str(place()))
+    return Job(row=row, work=work, stoppable=False)
+
+
+def _measure(
+    measurement: Measurement, row: StoredRow, out: Path | None, device: str, *_: object
+) -> StoredRow:
+    """Do the work, if no other process has done it meanwhile; its row in the store."""
+    start = perf_counter()
+    try:
+        # All rows of a measurement or none: one that was stopped is done again.
+        rows = _by_measurement(out).get(measurement.name, [])
+        if not rows:
+            with placed(device):
+                found = [_texts(line) for line in measurement.work()]
+            rows = [{"job": measurement.name, **line} for line in found]
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        return replace(row, state="failed", reason=reason, progress=1.0)
+    seconds = perf_counter() - start
+    return replace(row, state="done", rows=tuple(rows), seconds=seconds, progress=1.0)
+
+
+def _take_over(opened: Store, jobs: Sequence[Job], out: Path | None) -> None:
+    """What is done in the file or in the store is done in both; what failed before waits again."""
+    opened.add(job.row for job in jobs)
+    known = _by_measurement(out)
+    for row in opened.rows():
+        written = known.get(row.label, [])
+        if written and row.state != "done":
+            opened.put(replace(row, state="done", rows=tuple(written), progress=1.0))
+        elif out is not None and row.rows and not written:
+            append_rows(out, row.rows)
+        elif row.ended and row.state != "done":
+            opened.again(row.key)
+
+
+def _by_measurement(out: Path | None) -> dict[str, list[dict[str, str]]]:
+    found: dict[str, list[dict[str, str]]] = {}
+    for row in [] if out is None else read_rows(out):
+        found.setdefault(row["job"], []).append(row)
+    return found
+
+
+class RowsToCsv:
+    """A watcher that writes the rows of each job to a CSV file when it is done."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
+    def begin(self, rows: Sequence[StoredRow]) -> None:
+        """What was done before is in the file."""
+
+    def news(self, key: str, news: Mapping[str, object]) -> None:
+        """Nothing is written before a job is done."""
+
+    def ended(self, row: StoredRow) -> None:
+        """A training that diverged at once may have no rows."""
+        if row.rows:
+            append_rows(self.out, row.rows)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -160,19 +260,20 @@ def check_own(experiment: Experiment, path: Path) -> None:
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Add rows under a lock. All rows of a file have the same columns."""
-    known = read_rows(path)
-    # Under another head the values would stand in the wrong columns.
-    if known and list(known[0]) != list(rows[0]):
-        raise DataError(
-            f"{path} has other columns than these rows: it is of another experiment or"
-            " of an earlier version. Give another file as --out."
-        )
+    """Add the rows of a job, unless it has some there. All rows of a file have the same columns."""
     with path.open("a", newline="") as file:
+        # Other processes may add other parts to the same file.
         fcntl.flock(file, fcntl.LOCK_EX)
-        # Asked under the lock, or two processes could
-        # both write the names of the columns.
-        head = [list(rows[0])] if path.stat().st_size == 0 else []
+        known = read_rows(path)
+        # Under another head the values would stand in the wrong columns.
+        if known and list(known[0]) != list(rows[0]):
+            raise DataError(
+                f"{path} has other columns than these rows: it is of another experiment or"
+                " of an earlier version. Give another file as --out."
+            )
+        if any(row["job"] == rows[0]["job"] for row in known):
+            return
+        head = [] if path.stat().st_size else [list(rows[0])]
         write_csv(file, [*head, *([row.get(name, "") for name in rows[0]] for row in rows)])
 
 

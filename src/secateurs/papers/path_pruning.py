@@ -19,7 +19,15 @@ from secateurs.masks import apply_, select
 from secateurs.models.base import initialise_
 from secateurs.models.resnet import BasicBlock, ResNet
 from secateurs.optim import hold
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale, place
+from secateurs.papers.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Measurement,
+    Row,
+    Scale,
+    place,
+)
 from secateurs.prune.invariance import overlap
 from secateurs.random import generator
 from secateurs.report.published import printed_rows
@@ -421,27 +429,27 @@ FULL = PathSettings(
 """The published recipe on the largest images among our data sets (print: ImageNet at 224×224)."""
 
 
-def jobs(scale: Scale) -> list[Job]:
+def jobs(scale: Scale) -> list[Measurement]:
     """Every protocol of the scale; at "cpu" the masks of a ResNet-18 too."""
     chosen = {"smoke": (SMOKE,), "cpu": (FASHION,), "full": (WHOLE, FULL)}[scale]
     found = [job for settings in chosen for job in _protocol(settings)]
     return found + ([_masks(LARGE)] if scale == "cpu" else [])
 
 
-def _protocol(chosen: PathSettings) -> list[Job]:
+def _protocol(chosen: PathSettings) -> list[Measurement]:
     """The masks first, then every retraining."""
     found = [_masks(chosen)]
-    found += [Job(name=name_of(chosen, "dense"), work=partial(lines_of, chosen, dense))]
+    found += [Measurement(name=name_of(chosen, "dense"), work=partial(lines_of, chosen, dense))]
     # The most pruned networks first: if time runs out, they have told the most.
     for percent in sorted(chosen.percents, reverse=True):
         for method in METHODS:
             work = partial(lines_of, chosen, pruned, method=method, percent=percent)
-            found.append(Job(name=name_of(chosen, f"{method} {percent}"), work=work))
+            found.append(Measurement(name=name_of(chosen, f"{method} {percent}"), work=work))
     return found
 
 
-def _masks(chosen: PathSettings) -> Job:
-    return Job(name=name_of(chosen, "masks"), work=partial(lines_of, chosen, overlaps))
+def _masks(chosen: PathSettings) -> Measurement:
+    return Measurement(name=name_of(chosen, "masks"), work=partial(lines_of, chosen, overlaps))
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:

@@ -25,7 +25,15 @@ from secateurs.diagnosis import Diagnosis, LayerDiagnosis, diagnose
 from secateurs.diagnosis.diagnose import CLOSE
 from secateurs.errors import ArgumentError, DataError, TheoryError
 from secateurs.masks import select
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale, place
+from secateurs.papers.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Measurement,
+    Row,
+    Scale,
+    place,
+)
 from secateurs.parameters import prunable
 from secateurs.registry import Registry
 from secateurs.report.published import printed_rows
@@ -496,12 +504,12 @@ MATRICES = {"smoke": (100, 50), "cpu": (1_000, 500), "full": (1_000, 500)}
 """Matrices per row of tables 2 and 3; print's are 1,000 and 500."""
 
 
-def norm_jobs(scale: Scale) -> list[Job]:
+def norm_jobs(scale: Scale) -> list[Measurement]:
     """Tables 2 and 3, seconds each."""
     second, third = MATRICES[scale]
     return [
-        Job(name=f"table 2, {second} matrices", work=partial(_cells, 2, second)),
-        Job(name=f"table 3, {third} matrices", work=partial(_cells, 3, third)),
+        Measurement(name=f"table 2, {second} matrices", work=partial(_cells, 2, second)),
+        Measurement(name=f"table 3, {third} matrices", work=partial(_cells, 3, third)),
     ]
 
 
@@ -536,11 +544,11 @@ def norms_beside(rows: Sequence[Row]) -> list[Beside]:
     ]
 
 
-def moment_jobs(scale: Scale) -> list[Job]:
+def moment_jobs(scale: Scale) -> list[Measurement]:
     """Table 1: networks from Glorot's start and from PyTorch's, on the data that is there."""
     if scale == "smoke":
         return [
-            Job(
+            Measurement(
                 name="digits, width 128, 3 epochs, glorot, seed 0",
                 work=partial(_moments, "digits", 128, 3, 0),
             )
@@ -549,7 +557,7 @@ def moment_jobs(scale: Scale) -> list[Job]:
     data = "covertype" if scale == "full" else data_at_hand()[0].name
     epochs = 20 if data == "covertype" else 10
     return [
-        Job(
+        Measurement(
             name=f"{data}, width 1024, {epochs} epochs, glorot, seed {seed}",
             work=partial(_moments, data, 1_024, epochs, seed),
         )
@@ -790,13 +798,13 @@ SIDE = 32
 """The least that five halvings leave a pixel of."""
 
 
-def jobs(scale: Scale) -> list[Job]:
+def jobs(scale: Scale) -> list[Measurement]:
     """One network, and at "cpu" the same before its training."""
     if scale == "full":
-        return [Job(name=f"{WEIGHTS}, as published", work=_published)]
+        return [Measurement(name=f"{WEIGHTS}, as published", work=_published)]
     images, epochs = (64, 1) if scale == "smoke" else (4_096, 5)
     return [
-        Job(
+        Measurement(
             name=f"vgg-16, {images} images of fashion-mnist, {length} epochs, seed 0",
             work=partial(_trained, images, length),
         )

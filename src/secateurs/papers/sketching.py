@@ -19,7 +19,15 @@ from secateurs import data, models, train
 from secateurs.errors import ArgumentError
 from secateurs.masks import apply_, select
 from secateurs.optim import hold
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale, place
+from secateurs.papers.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Measurement,
+    Row,
+    Scale,
+    place,
+)
 from secateurs.parameters import Params, prunable
 from secateurs.prune import ImpRun, Recipe, Step, imp_, prune_
 from secateurs.random import generator, uniform
@@ -617,25 +625,25 @@ FULL: tuple[SketchingSettings, ...] = (
 """What was printed: tables 1, 2 and 4 on the first four, table 3 on the last two."""
 
 
-def accuracy_jobs(scale: Scale) -> list[Job]:
+def accuracy_jobs(scale: Scale) -> list[Measurement]:
     """Densities from the sparsest method comparison on; IMP, the longest, at the end."""
     settings = {"smoke": (SMOKE,), "cpu": (FASHION,), "full": FULL}[scale]
     return [job for each in settings for job in (*_pruned(each), *_imp(each))]
 
 
-def _pruned(settings: SketchingSettings) -> Iterator[Job]:
+def _pruned(settings: SketchingSettings) -> Iterator[Measurement]:
     for seed in settings.seeds:
         for density in settings.densities:
             for method in settings.methods:
                 name = f"{_place(settings)} {method} {density:g} seed {seed} {settings.length}"
-                yield Job(name=name, work=partial(_one, settings, method, density, seed))
+                yield Measurement(name=name, work=partial(_one, settings, method, density, seed))
 
 
-def _imp(settings: SketchingSettings) -> Iterator[Job]:
+def _imp(settings: SketchingSettings) -> Iterator[Measurement]:
     for seed in settings.seeds:
         for method in ("imp", "imp-noise"):
             name = f"{_place(settings)} {method} seed {seed} {settings.length}"
-            yield Job(
+            yield Measurement(
                 name=name,
                 work=partial(_tickets, settings, method == "imp-noise", seed),
             )
@@ -933,12 +941,12 @@ DENSITY = 0.1
 """Of the histograms."""
 
 
-def figure_jobs(scale: Scale) -> list[Job]:
+def figure_jobs(scale: Scale) -> list[Measurement]:
     """One network, one seed; at "smoke" to 80 % only."""
     settings = {"smoke": SMOKE, "cpu": FASHION, "full": FULL[0]}[scale]
     sparsity = 0.8 if scale == "smoke" else 0.98
     name = f"{settings.data} {settings.model} to {sparsity:.0%} {settings.length}"
-    return [Job(name=name, work=partial(_work, settings, sparsity))]
+    return [Measurement(name=name, work=partial(_work, settings, sparsity))]
 
 
 def _work(settings: SketchingSettings, sparsity: float) -> Iterator[dict[str, object]]:

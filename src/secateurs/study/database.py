@@ -379,7 +379,10 @@ class Row:
 
     def details(self) -> str:
         """What is nested, as JSON."""
-        return json.dumps({name: _plain(getattr(self, name)) for name in NESTED}, sort_keys=True)
+        nested = {name: _plain(getattr(self, name)) for name in NESTED if name != "rows"}
+        # Settings are sorted, as in keys; the columns of a table stay in their order.
+        ordered = json.loads(json.dumps(nested, sort_keys=True))
+        return json.dumps({**ordered, "rows": self.rows})
 
     def result(self) -> str:
         """What equal runs have in common, as text to compare: no times, no machine."""
@@ -425,6 +428,4 @@ def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    if not isinstance(value, tuple):
-        return value
-    return [entry if isinstance(entry, Mapping) else asdict(entry) for entry in value]
+    return [asdict(entry) for entry in value] if isinstance(value, tuple) else value

@@ -1,17 +1,18 @@
 """Experiments as values: jobs by name, rows that come back, figures beside print."""
 
 import csv
+from functools import partial
 
 import pytest
 
 from secateurs.cli import main
-from secateurs.errors import ArgumentError, DataError
+from secateurs.errors import ArgumentError, DataError, TrainingError
 from secateurs.papers.catalogue import EXPERIMENTS
 from secateurs.papers.experiment import (
     SCALES,
     Beside,
     Experiment,
-    Job,
+    Measurement,
     append_rows,
     cells,
     markdown,
@@ -19,6 +20,8 @@ from secateurs.papers.experiment import (
     read_rows,
     run,
 )
+from secateurs.study import How, Store
+from secateurs.study.export import job_lines
 
 
 def counted(names, done):
@@ -28,7 +31,7 @@ def counted(names, done):
         done.append(name)
         return [{"value": 1 / 3, "flag": True}, {"value": 2.0, "flag": False}]
 
-    return [Job(name=name, work=lambda name=name: work(name)) for name in names]
+    return [Measurement(name=name, work=lambda name=name: work(name)) for name in names]
 
 
 def test_what_is_in_the_file_is_not_done_again(tmp_path):
@@ -44,6 +47,54 @@ def test_what_is_in_the_file_is_not_done_again(tmp_path):
 def test_without_a_file_rows_come_back_too():
     done = []
     assert len(run(counted("aab", done))) == 4 and done == ["a", "b"]
+
+
+def listed(*names):
+    """Measurements that another process can be sent."""
+    return [
+        Measurement(name=name, work=partial(list, [{"value": 1.0, "a": name}])) for name in names
+    ]
+
+
+def test_workers_bring_the_rows_of_one_process(tmp_path):
+    alone = run(listed(*"abc"), tmp_path / "alone.csv")
+    how = How(engine="local", workers=2)
+    run(listed(*"abc"), tmp_path / "two.csv", how=how, store=tmp_path / "two.study")
+    assert sorted(read_rows(tmp_path / "two.csv"), key=lambda row: row["job"]) == alone
+    with Store.open(tmp_path / "two.study") as store:
+        assert store.counts() == {"done": 3}
+        assert [list(line) for line in job_lines(store.rows())] == [["job", "value", "a"]] * 3
+
+
+def test_a_failure_leaves_the_others_and_is_tried_again(tmp_path):
+    out, done = tmp_path / "rows.csv", []
+    wrong = Measurement(name="b", work=lambda: 1 // 0)
+    first, last = counted("ac", done)
+    with pytest.raises(TrainingError, match="1 of 3 jobs failed, the first, 'b': ZeroDivision"):
+        run([first, wrong, last], out, store=tmp_path / "rows.study")
+    assert done == ["a", "c"] and {row["job"] for row in read_rows(out)} == {"a", "c"}
+    run(counted("abc", done), out, store=tmp_path / "rows.study")
+    assert done == ["a", "c", "b"]
+
+
+def test_what_the_store_has_is_written_into_a_file_that_lacks_it(tmp_path):
+    """A driver may be killed after a result is in the store, and before it is in the file."""
+    out, done = tmp_path / "rows.csv", []
+    rows = run(counted("ab", done), out, store=tmp_path / "rows.study")
+    out.unlink()
+    assert run(counted("ab", done), out, store=tmp_path / "rows.study") == rows
+    assert done == ["a", "b"]
+
+
+def test_another_process_may_have_done_it_meanwhile(tmp_path):
+    out, done = tmp_path / "rows.csv", []
+
+    def first():
+        append_rows(out, [{"job": "b", "value": "2", "flag": "True"}])
+        return [{"value": 1, "flag": True}]
+
+    run([Measurement(name="a", work=first), *counted("b", done)], out)
+    assert done == [] and [row["job"] for row in read_rows(out)] == ["b", "a"]
 
 
 def test_parts_cover_every_job_once():

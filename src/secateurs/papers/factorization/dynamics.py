@@ -10,7 +10,7 @@ from torch import nn
 from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.optim import Dynamics, FactorizedSGD
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.training import (
     FactorizationSettings,
@@ -38,9 +38,9 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
     ]
 
 
-def jobs(scale: Scale) -> list[Job]:
+def jobs(scale: Scale) -> list[Measurement]:
     """One job for each training."""
-    return [Job(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
+    return [Measurement(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
 from secateurs.papers.factorization.plans import OURS, SMOKE, survivors
 from secateurs.papers.factorization.training import FactorizationSettings
 from secateurs.random import generator
@@ -591,13 +591,15 @@ def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchan
     )
 
 
-def jobs(scale: Scale) -> list[Job]:
+def jobs(scale: Scale) -> list[Measurement]:
     """The grid; at "smoke" one short exchange after a short training."""
     if scale == "smoke":
         # The strength is between those that leave all weights and none in so few steps.
         short = Beyond(compression_asked=3_000.0, strength=1.22e-2, rounds=2)
-        return [Job(name="2,000 images, 8 epochs, 2 rounds", work=partial(_short, short))]
-    return [Job(name=" ".join(key(each).values()), work=partial(_work, each)) for each in grid()]
+        return [Measurement(name="2,000 images, 8 epochs, 2 rounds", work=partial(_short, short))]
+    return [
+        Measurement(name=" ".join(key(each).values()), work=partial(_work, each)) for each in grid()
+    ]
 
 
 def _work(beyond: Beyond) -> list[dict[str, str]]:

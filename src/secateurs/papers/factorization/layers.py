@@ -14,7 +14,7 @@ from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import at, write_
 from secateurs.papers.factorization.training import (
@@ -469,9 +469,9 @@ SHOWN = (1, 2, 5, 10, 20, 50, 100, 200)
 """Epochs of figure 5a, besides the start and the last."""
 
 
-def jobs(scale: Scale) -> list[Job]:
+def jobs(scale: Scale) -> list[Measurement]:
     """One job for each network."""
-    return [Job(name=name_of(each), work=partial(work, each)) for each in plan(scale)]
+    return [Measurement(name=name_of(each), work=partial(work, each)) for each in plan(scale)]
 
 
 def work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:

@@ -14,7 +14,7 @@ from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.masks import apply_
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import Curve, largest, write_
 from secateurs.papers.factorization.training import (
@@ -65,9 +65,9 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
     return settings
 
 
-def jobs(scale: Scale) -> list[Job]:
+def jobs(scale: Scale) -> list[Measurement]:
     """One job for each net and all its cuts."""
-    return [Job(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
+    return [Measurement(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:

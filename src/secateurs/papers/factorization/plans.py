@@ -16,7 +16,7 @@ from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.optim.factorized.collapse import gap
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
 from secateurs.papers.factorization.training import (
     FactorizationRow,
     FactorizationSettings,
@@ -572,13 +572,13 @@ def _span(figure: Beside) -> str:
 Plan = Callable[[Scale], Sequence[FactorizationSettings]]
 
 
-def jobs_of(plan: Plan) -> Callable[[Scale], list[Job]]:
+def jobs_of(plan: Plan) -> Callable[[Scale], list[Measurement]]:
     """One job for each training."""
 
-    def jobs(scale: Scale) -> list[Job]:
+    def jobs(scale: Scale) -> list[Measurement]:
         # Parts of a plan overlap, and equal settings are one job.
         unique = {name_of(settings): settings for settings in plan(scale)}
-        return [Job(name=name, work=partial(_work, each)) for name, each in unique.items()]
+        return [Measurement(name=name, work=partial(_work, each)) for name, each in unique.items()]
 
     return jobs
 

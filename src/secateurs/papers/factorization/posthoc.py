@@ -17,7 +17,7 @@ from secateurs.errors import TrainingError
 from secateurs.masks import apply_
 from secateurs.optim import hold
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Job, Row, Scale
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import at, curves, write_
 from secateurs.papers.factorization.training import (
@@ -60,9 +60,9 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
     return [replace(FULL, strength=x) for x in plans.PUBLISHED]
 
 
-def jobs(scale: Scale) -> list[Job]:
+def jobs(scale: Scale) -> list[Measurement]:
     """One job for each factorized network with all its cuts."""
-    return [Job(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
+    return [Measurement(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:

@@ -2,7 +2,7 @@
 
 import math
 
-from secateurs.papers.experiment import Job, run
+from secateurs.papers.experiment import Measurement, run
 from secateurs.papers.factorization.plans import frontier_beside, runs_beside
 from secateurs.papers.factorization.plans import run as trained
 from secateurs.papers.factorization.training import FactorizationSettings, name_of
@@ -10,7 +10,7 @@ from secateurs.papers.factorization.training import FactorizationSettings, name_
 
 def job(rate):
     settings = FactorizationSettings(data="digits", rate=rate, epochs=2, batch=64)
-    return Job(name=name_of(settings), work=lambda: [trained(settings).flat()])
+    return Measurement(name=name_of(settings), work=lambda: [trained(settings).flat()])
 
 
 def test_a_training_that_diverges_is_a_row_and_the_next_one_follows(tmp_path):
