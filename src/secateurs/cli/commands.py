@@ -75,6 +75,11 @@ COMMANDS = {
         "recheck",
         "Prove a kept certificate again, from the two networks alone.",
     ),
+    "verify": Command(
+        "verify",
+        "verify",
+        "Answer a question about two networks, .onnx or .nnet, that a VNN-LIB file asks.",
+    ),
     "scores": Command(
         "commands",
         "scores",

@@ -1,0 +1,43 @@
+"""`secateurs verify F G INSTANCE`: a competition's question about two networks, answered."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from secateurs.cli.commands import say, tell
+
+
+def verify(
+    first: Annotated[Path, typer.Argument(help="The network f, .onnx or .nnet.")],
+    second: Annotated[Path, typer.Argument(help="The network g.")],
+    instance: Annotated[Path, typer.Argument(help="The question, .vnnlib.")],
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="The difference allowed, where the instance does not say."),
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="How long it may take.")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Keep the certificate in this file."),
+    ] = None,
+) -> None:
+    """Print `unsat` (no input of the box takes both networks further apart), `sat` with such an
+    input, or `unknown`.
+    """
+    from secateurs.compat.verify import verify as answer
+
+    found = answer(
+        first,
+        second,
+        instance,
+        epsilon=epsilon,
+        seconds=seconds,
+        progress=tell if sys.stderr.isatty() else None,
+    )
+    for remark in found.remarks:
+        print(remark, file=sys.stderr)
+    if save is not None:
+        found.certificate.save(save)
+    say(str(found))

@@ -1,0 +1,304 @@
+"""Networks of others as modules: ONNX files of plain operators, and the text format `.nnet`."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from secateurs.errors import DataError, MissingExtra
+from secateurs.registry import unknown
+
+Operator = Callable[..., Tensor]
+_MOST_BYTES = 2**31
+
+
+def read_network(path: str | Path) -> nn.Module:
+    """The network in a file, by its suffix: .onnx or .nnet."""
+    path = Path(path)
+    readers = {".onnx": read_onnx, ".nnet": read_nnet}
+    if path.suffix not in readers:
+        known = [*readers]
+        raise DataError(f"{path}: {unknown('format of networks', path.suffix, known)}.")
+    return readers[path.suffix](path)
+
+
+class OnnxNetwork(nn.Module):
+    """An ONNX graph as a module: its weights are parameters, its operators run in order."""
+
+    def __init__(
+        self, steps: Sequence["_Step"], weights: Mapping[str, Tensor], ends: tuple[str, str]
+    ):
+        super().__init__()
+        self.steps, (self.given, self.returned) = tuple(steps), ends
+        # Names of files hold dots and slashes, which those of parameters may not.
+        self.names = {name: f"w{i}" for i, name in enumerate(weights)}
+        for name, value in weights.items():
+            if value.is_floating_point():
+                self.register_parameter(self.names[name], nn.Parameter(value))
+            else:
+                self.register_buffer(self.names[name], value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = {name: getattr(self, own) for name, own in self.names.items()}
+        values[self.given] = x
+        for step in self.steps:
+            values[step.to] = step.run(*[values[name] for name in step.reads])
+        found: Tensor = values[self.returned]
+        return found
+
+
+class _Step:
+    """One operator: what it reads, what it makes, and how."""
+
+    def __init__(self, run: Operator, reads: Sequence[str], to: str) -> None:
+        self.run, self.reads, self.to = run, tuple(reads), to
+
+
+def read_onnx(path: str | Path) -> OnnxNetwork:
+    """An ONNX file of one input and one output, of the operators in `_OPERATORS`; others are
+    refused by name."""
+    path = Path(path)
+    try:
+        import onnx
+        from onnx import numpy_helper
+    except ImportError:
+        raise MissingExtra.of("onnx", extra="onnx") from None
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise DataError(f"{path} is larger than 2 GB.")
+        # Weights beside the file would be read from wherever it says.
+        graph = onnx.load_model(str(path), load_external_data=False).graph
+        weights = {one.name: _tensor(numpy_helper.to_array(one)) for one in graph.initializer}
+    except DataError:
+        raise
+    # protobuf and onnx raise errors of their own insides for whatever a file may hold.
+    except Exception as error:
+        raise DataError(f"{path} is no ONNX file ({type(error).__name__}: {error}).") from None
+    inputs = [one.name for one in graph.input if one.name not in weights]
+    outputs = [one.name for one in graph.output]
+    if len(inputs) != 1 or len(outputs) != 1:
+        raise DataError(
+            f"{path} has {len(inputs)} inputs and {len(outputs)} outputs; one of each is read."
+        )
+    strange = sorted({node.op_type for node in graph.node} - {*_OPERATORS, "Constant"})
+    if strange:
+        raise DataError(
+            f"{path} uses {', '.join(strange)}; read are {', '.join(sorted(_OPERATORS))}."
+        )
+    steps: list[_Step] = []
+    for node in graph.node:
+        fields = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        if node.op_type == "Constant":
+            weights[node.output[0]] = _tensor(numpy_helper.to_array(fields["value"]))
+            continue
+        reads = [name for name in node.input if name]
+        known = {inputs[0], *weights, *(step.to for step in steps)}
+        missing = [name for name in reads if name not in known]
+        if missing:
+            raise DataError(f"{path}: {node.op_type} reads {missing[0]!r}, which nothing makes.")
+        made = _OPERATORS[node.op_type](fields, [weights.get(name) for name in reads])
+        if isinstance(made, str):
+            raise DataError(f"{path}: {node.op_type} {node.name or node.output[0]!r} {made}.")
+        steps.append(_Step(made, reads, node.output[0]))
+    if outputs[0] not in {step.to for step in steps}:
+        raise DataError(f"{path}: nothing makes the output {outputs[0]!r}.")
+    return OnnxNetwork(_with_biases(steps, weights), weights, (inputs[0], outputs[0])).eval()
+
+
+def _with_biases(steps: list[_Step], weights: Mapping[str, Tensor]) -> list[_Step]:
+    """A product and the sum that follows it as one layer, as linear layers are read."""
+    readers: dict[str, int] = {}
+    for step in steps:
+        for name in step.reads:
+            readers[name] = readers.get(name, 0) + 1
+    found: list[_Step] = []
+    for step in steps:
+        last = found[-1] if found else None
+        bias = next((n for n in step.reads if n in weights and weights[n].ndim == 1), None)
+        if (
+            last is not None
+            and last.run is _product
+            and step.run is torch.add
+            and bias is not None
+            and last.to in step.reads
+            and readers[last.to] == 1
+            and last.reads[1] in weights
+            and weights[last.reads[1]].ndim == 2
+        ):
+            found[-1] = _Step(_linear, (*last.reads, bias), step.to)
+        else:
+            found.append(step)
+    return found
+
+
+def _tensor(array: Any) -> Tensor:
+    return torch.from_numpy(np.array(array, copy=True))
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    return x @ weight
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(x, weight.T, bias)
+
+
+# Each makes an operator from its attributes and what is known of its inputs (None for values), or
+# says what about it is not read.
+
+Known = Sequence[Tensor | None]
+
+
+def _gemm(fields: Mapping[str, Any], known: Known) -> Operator | str:
+    if fields.get("alpha", 1.0) != 1 or fields.get("beta", 1.0) != 1 or fields.get("transA"):
+        return "scales its product or turns its input, which is not read"
+    turned = bool(fields.get("transB"))
+
+    def gemm(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.linear(x, weight if turned else weight.T, bias)
+
+    return gemm
+
+
+def _flatten(fields: Mapping[str, Any], known: Known) -> Operator | str:
+    if fields.get("axis", 1) != 1:
+        return "flattens across the batch, which is not read"
+    return lambda x: x.flatten(1)
+
+
+def _reshape(fields: Mapping[str, Any], known: Known) -> Operator | str:
+    shape = known[1] if len(known) == 2 else None
+    if shape is None or shape.ndim != 1 or not len(shape) or int(shape[0]) not in (0, 1, -1):
+        return "gives another batch, or a shape that is computed, which is not read"
+    rest = [int(size) for size in shape[1:]]
+    if int(shape[0]) == -1 and -1 in rest:
+        return "has two free sizes"
+    return lambda x, _: x.reshape(len(x), *rest)
+
+
+def _conv(fields: Mapping[str, Any], known: Known) -> Operator | str:
+    pads = list(fields.get("pads", []))
+    half = len(pads) // 2
+    if fields.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"") or pads[:half] != pads[half:]:
+        return "pads its sides differently, which is not read"
+    weight = known[1]
+    dims = weight.ndim - 2 if weight is not None else 0
+    if dims not in (1, 2):
+        return "has a kernel that is not one- or two-dimensional, or computed, which is not read"
+    function = F.conv1d if dims == 1 else F.conv2d
+    options: dict[str, Any] = {
+        "stride": tuple(fields.get("strides", (1,) * dims)),
+        "padding": tuple(pads[:half]) or (0,) * dims,
+        "dilation": tuple(fields.get("dilations", (1,) * dims)),
+        "groups": int(fields.get("group", 1)),
+    }
+    return lambda x, weight, bias=None: function(x, weight, bias, **options)
+
+
+def _batch_norm(fields: Mapping[str, Any], known: Known) -> Operator | str:
+    if fields.get("training_mode"):
+        return "is in training mode"
+    epsilon = float(fields.get("epsilon", 1e-5))
+    return lambda x, scale, bias, mean, var: F.batch_norm(x, mean, var, scale, bias, eps=epsilon)
+
+
+def _plainly(function: Operator) -> Callable[[Mapping[str, Any], Known], Operator | str]:
+    return lambda fields, known: function
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+_OPERATORS: dict[str, Callable[[Mapping[str, Any], Known], Operator | str]] = {
+    "Add": _plainly(torch.add),
+    "BatchNormalization": _batch_norm,
+    "Conv": _conv,
+    "Flatten": _flatten,
+    "Gemm": _gemm,
+    "Identity": _plainly(_same),
+    "MatMul": _plainly(_product),
+    "Relu": _plainly(torch.relu),
+    "Reshape": _reshape,
+    "Sub": _plainly(torch.sub),
+}
+
+
+class NnetNetwork(nn.Module):
+    """A network of `.nnet`: inputs normalised, layers and ReLUs, one scale of the outputs."""
+
+    def __init__(
+        self, layers: Sequence[tuple[Tensor, Tensor]], mean: Tensor, span: Tensor, scale: Tensor
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList()
+        for weight, bias in layers:
+            layer = nn.Linear(weight.shape[1], weight.shape[0])
+            with torch.no_grad():
+                layer.weight.copy_(weight)
+                layer.bias.copy_(bias)
+            self.layers.append(layer)
+        for name, value in (("mean", mean), ("span", span), ("scale", scale)):
+            self.register_buffer(name, value)
+
+    mean: Tensor
+    span: Tensor
+    scale: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x - self.mean) / self.span
+        for layer in self.layers[:-1]:
+            x = torch.relu(layer(x))
+        found: Tensor = self.layers[-1](x) * self.scale[1] + self.scale[0]
+        return found
+
+
+def read_nnet(path: str | Path) -> NnetNetwork:
+    """A `.nnet` file (Julian 2016): comments, sizes, ranges of inputs, means, spans, and layers row
+    by row. Weights are float32, as those who wrote them trained them."""
+    path = Path(path)
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}.") from None
+    rows = iter([(n, text) for n, text in enumerate(lines, 1) if not text.startswith("//")])
+
+    def numbers(count: int | None = None) -> list[float]:
+        number, text = next(rows, (len(lines), ""))
+        try:
+            found = [float(word) for word in text.replace(",", " ").split()]
+        except ValueError:
+            raise DataError(
+                f"{path}, line {number}: {text[:60]!r} is not a list of numbers."
+            ) from None
+        if not all(map(math.isfinite, found)) or (count is not None and len(found) < count):
+            wanted = "finite numbers" if count is None else f"{count} finite numbers"
+            raise DataError(f"{path}, line {number}: {wanted} are wanted, got {len(found)}.")
+        return found if count is None else found[:count]
+
+    depth, ins = (int(value) for value in numbers(2))
+    sizes = [int(size) for size in numbers(depth + 1)] if 0 < depth < 1000 else []
+    if not sizes or min(sizes) < 1 or max(sizes) > 2**16 or sizes[0] != ins:
+        raise DataError(f"{path} states {depth} layers of {sizes} units.")
+    numbers()  # a flag that nobody uses
+    numbers(), numbers()  # the ranges of the inputs: users give their own box
+    means, spans = numbers(ins + 1), numbers(ins + 1)
+    if 0 in spans[:ins]:
+        raise DataError(f"{path}: an input is divided by zero.")
+    layers = []
+    for before, after in itertools.pairwise(sizes):
+        weight = torch.tensor([numbers(before) for _ in range(after)])
+        bias = torch.tensor([numbers(1)[0] for _ in range(after)])
+        layers.append((weight, bias))
+    return NnetNetwork(
+        layers,
+        torch.tensor(means[:ins]),
+        torch.tensor(spans[:ins]),
+        torch.tensor([means[ins], spans[ins]]),
+    ).eval()

@@ -1,0 +1,349 @@
+"""VNN-LIB: the questions of the verification competition, as far as they are ours.
+
+Version 2.0 declares two networks, f and g, a box of inputs that both are given, and when a point
+counts as a counterexample: that some output of g is further than ε from the same output of f.
+Version 1 knows one network; of it the box is read, and ε has to be given beside it.
+
+A published family of instances writes `(and (> Y_g (+ Y_f ε)) (< Y_g (- Y_f ε)))` for each output
+where `or` is meant: as written no point can be a counterexample. Such a file is read as it is
+meant, and `Question.remark` says so.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from secateurs.errors import DataError
+
+_MOST_BYTES = 2**26
+_DEEPEST = 64
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*?)(?:_(\d+)|\[(\d+(?:\s*,\s*\d+)*)\])")
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A word of the file, with its line."""
+
+    text: str
+    line: int
+
+
+_Term: TypeAlias = "_Word | list[_Term]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Is |g(x) − f(x)| ≤ epsilon in every output, for all lo ≤ x ≤ hi?
+
+    Attributes:
+        lo, hi: The ends of the box, in the order of the flat input.
+        epsilon: None where the file does not say (version 1).
+        names: What the file calls inputs and outputs: x, the output of f, the output of g.
+        remark: What had to be read otherwise than it is written; "" for nothing.
+    """
+
+    lo: tuple[float, ...]
+    hi: tuple[float, ...]
+    epsilon: float | None
+    names: tuple[str, str, str]
+    remark: str = ""
+
+
+def read_vnnlib(path: str | Path) -> Question:
+    """The question in a file; what is no such question is refused with its line."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise DataError(f"{path} holds more than {_MOST_BYTES // 2**20} MB: no VNN-LIB file.")
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}.") from None
+    return _Reader(path).question(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Atom:
+    """g[output] − f[output] > by for sign 1, < −by for sign −1."""
+
+    output: int
+    sign: int
+    by: float
+
+
+@dataclass(slots=True)
+class _Reader:
+    path: Path
+    shapes: dict[str, int] = field(default_factory=dict)
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    lo: dict[int, float] = field(default_factory=dict)
+    hi: dict[int, float] = field(default_factory=dict)
+    shared: set[int] = field(default_factory=set)
+
+    def question(self, text: str) -> Question:
+        ends: list[list[_Atom]] = []
+        kinds: set[str] = set()
+        for term in self._terms(text):
+            head = self._head(term)
+            rest = term[1:] if isinstance(term, list) else []
+            if head.text == "declare-network":
+                self._network(rest, head)
+            elif head.text == "declare-const":
+                self._constant(rest, head)
+            elif head.text == "assert" and len(rest) == 1:
+                self._assertion(rest[0], head, ends, kinds)
+            elif head.text != "vnnlib-version":
+                raise self._wrong(head.line, f"{head.text!r} is not a statement known here")
+        return self._found(ends, kinds)
+
+    def _found(self, ends: list[list[_Atom]], kinds: set[str]) -> Question:
+        paired = len(self.inputs) == 2
+        count = self.shapes.get(self.inputs[0], 0) if self.inputs else 0
+        if not count:
+            raise self._wrong(None, "no input is declared")
+        open_ = [i for i in range(count) if i not in self.lo or i not in self.hi]
+        if open_:
+            raise self._wrong(None, f"input {open_[0]} of {count} has no lower or no upper bound")
+        lo, hi = (tuple(side[i] for i in range(count)) for side in (self.lo, self.hi))
+        empty = [i for i in range(count) if lo[i] > hi[i]]
+        if empty:
+            i = empty[0]
+            raise self._wrong(None, f"input {i} lies between {lo[i]:g} and {hi[i]:g}: an empty box")
+        if not paired:
+            # The conditions on the outputs are another question, about one network.
+            name = self.outputs[0] if self.outputs else "Y"
+            return Question(lo=lo, hi=hi, epsilon=None, names=(self.inputs[0], name, name))
+        apart = [i for i in range(count) if i not in self.shared]
+        if apart:
+            raise self._wrong(
+                None, f"the networks are not given the same input: nothing ties entry {apart[0]}"
+            )
+        outputs = self.shapes[self.outputs[0]]
+        atoms = [atom for end in ends for atom in end]
+        by = {atom.by for atom in atoms}
+        both = {(i, sign) for i in range(outputs) for sign in (1, -1)}
+        if {(atom.output, atom.sign) for atom in atoms} != both or len(by) != 1:
+            raise self._wrong(
+                None,
+                "the outputs are not asked whether each of them differs by more than one ε,"
+                " which is the only question answered here",
+            )
+        remark = ""
+        if kinds == {"and"}:
+            remark = (
+                "as written, each output would have to be above and below at once, which no point"
+                " can; read as 'or', as it is meant"
+            )
+        elif kinds != {"or"}:
+            raise self._wrong(None, "'and' and 'or' of the outputs are mixed")
+        names = (self.inputs[0], self.outputs[0], self.outputs[1])
+        return Question(lo=lo, hi=hi, epsilon=by.pop(), names=names, remark=remark)
+
+    # Words and parentheses.
+
+    def _terms(self, text: str) -> Iterator[_Term]:
+        stack: list[list[_Term]] = []
+        opened: list[int] = []
+        for number, line in enumerate(text.splitlines(), start=1):
+            for match in re.finditer(r"[()]|[^()\s;]+|;.*", line):
+                word = match.group()
+                if word.startswith(";"):
+                    break
+                if word == "(":
+                    if len(stack) == _DEEPEST:
+                        raise self._wrong(number, f"more than {_DEEPEST} parentheses are open")
+                    stack.append([])
+                    opened.append(number)
+                elif word == ")":
+                    if not stack:
+                        raise self._wrong(number, "a parenthesis is closed that was never opened")
+                    done = stack.pop()
+                    opened.pop()
+                    if stack:
+                        stack[-1].append(done)
+                    else:
+                        yield done
+                elif not stack:
+                    raise self._wrong(number, f"{word[:40]!r} stands outside of parentheses")
+                else:
+                    stack[-1].append(_Word(word, number))
+        if stack:
+            raise self._wrong(opened[-1], "a parenthesis is never closed")
+
+    def _head(self, term: _Term) -> _Word:
+        while isinstance(term, list):
+            if not term:
+                raise self._wrong(None, "an empty pair of parentheses")
+            if isinstance(term[0], _Word):
+                return term[0]
+            term = term[0]
+        return term
+
+    # Declarations.
+
+    def _network(self, rest: list[_Term], head: _Word) -> None:
+        if not rest or not isinstance(rest[0], _Word):
+            raise self._wrong(head.line, "a network without a name")
+        for part in rest[1:]:
+            kind = self._head(part)
+            words = part[1:] if isinstance(part, list) else []
+            if kind.text in ("declare-input", "declare-output"):
+                name = words[0] if words and isinstance(words[0], _Word) else None
+                # Without their brackets and commas: [1, 5] may come as several words.
+                sizes = re.findall(
+                    r"\d+", " ".join(w.text for w in words[2:] if isinstance(w, _Word))
+                )
+                if name is None or not sizes:
+                    raise self._wrong(kind.line, f"{kind.text} needs a name, a type and a shape")
+                self._declare(name, math.prod(map(int, sizes)), kind.text == "declare-input")
+            elif kind.text not in ("isomorphic-to", "equal-to"):
+                raise self._wrong(kind.line, f"{kind.text!r} is not known in a network")
+
+    def _declare(self, name: _Word, size: int, is_input: bool) -> None:
+        if name.text in self.shapes:
+            raise self._wrong(name.line, f"{name.text} is declared twice")
+        if not 1 <= size <= 2**24:
+            raise self._wrong(name.line, f"{name.text} has {size} entries")
+        self.shapes[name.text] = size
+        (self.inputs if is_input else self.outputs).append(name.text)
+
+    def _constant(self, rest: list[_Term], head: _Word) -> None:
+        """`(declare-const X_3 Real)` of version 1: entries come one by one."""
+        word = rest[0] if rest and isinstance(rest[0], _Word) else head
+        found = re.fullmatch(r"([XY])_(\d+)", word.text)
+        if found is None or int(found[2]) >= 2**24:
+            raise self._wrong(word.line, f"{word.text!r} is neither X_i nor Y_i")
+        name, index = found[1], int(found[2])
+        if name not in self.shapes:
+            (self.inputs if name == "X" else self.outputs).append(name)
+        self.shapes[name] = max(self.shapes.get(name, 0), index + 1)
+
+    # Conditions.
+
+    def _assertion(
+        self, term: _Term, head: _Word, ends: list[list[_Atom]], kinds: set[str]
+    ) -> None:
+        about = {self._variable(word)[0] for word in self._words(term) if self._is_variable(word)}
+        if about and about <= set(self.inputs):
+            self._input(term, head)
+        elif about and about <= set(self.outputs):
+            if len(self.inputs) == 2:
+                # Several conditions must hold at once, so that a lone one of many is an 'and'.
+                ends.append([self._atom(atom) for atom in self._atoms(term, head, kinds)])
+        else:
+            raise self._wrong(head.line, "a condition speaks of inputs or of outputs, not of both")
+
+    def _atoms(self, term: _Term, head: _Word, kinds: set[str]) -> Iterator[list[_Term]]:
+        top = self._head(term)
+        if not isinstance(term, list):
+            raise self._wrong(head.line, "a condition is a comparison in parentheses")
+        if top.text in ("and", "or"):
+            kinds.add(top.text)
+            for part in term[1:]:
+                yield from self._atoms(part, top, kinds)
+        else:
+            yield term
+
+    def _input(self, term: _Term, head: _Word) -> None:
+        kinds: set[str] = set()
+        for atom in self._atoms(term, head, kinds):
+            if "or" in kinds:
+                raise self._wrong(head.line, "a box is no choice between boxes: 'or' of inputs")
+            sign = self._head(atom)
+            if len(atom) != 3:
+                raise self._wrong(sign.line, f"{sign.text!r} compares two values")
+            left, right = atom[1], atom[2]
+            if sign.text in ("==", "=") and self._is_variable(left) and self._is_variable(right):
+                (one, i), (two, j) = self._variable(left), self._variable(right)
+                if i != j or one == two or len(self.inputs) != 2:
+                    raise self._wrong(sign.line, "inputs may be tied to the same entry alone")
+                self.shared.add(i)
+                continue
+            if sign.text not in ("<=", ">=", "<", ">"):
+                raise self._wrong(sign.line, f"{sign.text!r} is not known for inputs")
+            upper = sign.text[0] == "<"
+            if not self._is_variable(left):
+                left, right, upper = right, left, not upper
+            (_, i), value = self._variable(left), self._number(right)
+            # The closed box, also where the file says "below": a bound holds on both.
+            if upper:
+                self.hi[i] = min(value, self.hi.get(i, math.inf))
+            else:
+                self.lo[i] = max(value, self.lo.get(i, -math.inf))
+
+    def _atom(self, atom: list[_Term]) -> _Atom:
+        """`(> Y_g[i] (+ Y_f[i] ε))` and its three other forms."""
+        sign = self._head(atom)
+        if len(atom) != 3 or sign.text not in ("<", ">", "<=", ">="):
+            raise self._wrong(sign.line, f"{sign.text!r} is not known for outputs")
+        left, right, above = atom[1], atom[2], sign.text[0] == ">"
+        if not self._is_variable(left):
+            left, right, above = right, left, not above
+        shift = 0.0
+        if isinstance(right, list):
+            how = self._head(right)
+            if len(right) != 3 or how.text not in ("+", "-"):
+                raise self._wrong(how.line, "an output is compared with another one plus a number")
+            shift = self._number(right[2]) * (1 if how.text == "+" else -1)
+            right = right[1]
+        if not (self._is_variable(left) and self._is_variable(right)):
+            raise self._wrong(sign.line, "an output is compared with another one plus a number")
+        (one, i), (two, j) = self._variable(left), self._variable(right)
+        if one == two or i != j:
+            raise self._wrong(sign.line, "the same output of both networks has to be compared")
+        # one − two > shift; f is declared first.
+        if one == self.outputs[0]:
+            above, shift = not above, -shift
+        if shift * (1 if above else -1) <= 0:
+            raise self._wrong(sign.line, "ε is a positive number")
+        return _Atom(i, 1 if above else -1, abs(shift))
+
+    # Values.
+
+    def _words(self, term: _Term) -> Iterator[_Word]:
+        if isinstance(term, _Word):
+            yield term
+        else:
+            for part in term:
+                yield from self._words(part)
+
+    def _is_variable(self, term: _Term) -> bool:
+        return isinstance(term, _Word) and self._named(term) is not None
+
+    def _named(self, word: _Word) -> tuple[str, int] | None:
+        found = _VARIABLE.fullmatch(word.text)
+        if found is None or found[1] not in self.shapes:
+            return None
+        # Leading indices are those of a batch of one, as networks of images write them.
+        return found[1], int((found[2] or found[3]).split(",")[-1])
+
+    def _variable(self, term: _Term) -> tuple[str, int]:
+        word = self._head(term)
+        found = self._named(word)
+        if found is None or isinstance(term, list):
+            raise self._wrong(word.line, f"{word.text!r} is not an input or output declared above")
+        if found[1] >= self.shapes[found[0]]:
+            raise self._wrong(word.line, f"{word.text} lies beyond {self.shapes[found[0]]} entries")
+        return found
+
+    def _number(self, term: _Term) -> float:
+        word = self._head(term)
+        if isinstance(term, list):
+            # (- 0.5)
+            if word.text == "-" and len(term) == 2:
+                return -self._number(term[1])
+            raise self._wrong(word.line, "a number is wanted")
+        try:
+            value = float(word.text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or "_" in word.text:
+            raise self._wrong(word.line, f"{word.text!r} is not a number")
+        return value
+
+    def _wrong(self, line: int | None, what: str) -> DataError:
+        place = f"{self.path}" if line is None else f"{self.path}, line {line}"
+        return DataError(f"{place}: {what}.")

@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+import torch
+
+from secateurs.cli import main
+from secateurs.compat.verify import verify
+from secateurs.errors import ArgumentError, DataError
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+
+INSTANCE = """
+(vnnlib-version <2.0>)
+(declare-network f (declare-input X_f real [2]) (declare-output Y_f real [1]))
+(declare-network g (isomorphic-to f) (declare-input X_g real [2]) (declare-output Y_g real [1]))
+(assert (and (<= X_f[0] 1) (>= X_f[0] -1) (<= X_f[1] 0.7) (>= X_f[1] 0.1)))
+(assert (and (== X_f[0] X_g[0]) (== X_f[1] X_g[1])))
+(assert (or (> Y_g[0] (+ Y_f[0] EPS)) (< Y_g[0] (- Y_f[0] EPS))))
+"""
+
+
+def network(path, by=0.0):
+    helper = onnx.helper
+    random = np.random.default_rng(3)
+    weights = {"w": (2, 6), "b": (6,), "v": (6, 1), "c": (1,)}
+    values = {n: random.standard_normal(s).astype(np.float32) for n, s in weights.items()}
+    values["w"] = values["w"] + np.float32(by)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["m"]),
+            helper.make_node("Add", ["m", "b"], ["a"]),
+            helper.make_node("Relu", ["a"], ["r"]),
+            helper.make_node("Gemm", ["r", "v", "c"], ["y"]),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 1])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, str(path))
+    return path
+
+
+@pytest.fixture
+def files(tmp_path):
+    def made(epsilon):
+        instance = tmp_path / "instance.vnnlib"
+        instance.write_text(INSTANCE.replace("EPS", str(epsilon)))
+        first, second = (network(tmp_path / f"{i}.onnx", by) for i, by in enumerate((0.0, 0.01)))
+        return first, second, instance
+
+    return made
+
+
+def largest(first, second, points=40_000):
+    """Of differences at random inputs, by onnxruntime."""
+    x = np.random.default_rng(0).uniform((-1, 0.1), (1, 0.7), (points, 2)).astype(np.float32)
+    outputs = []
+    for path in (first, second):
+        session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        outputs.append(
+            np.concatenate([session.run(None, {"x": x[i : i + 1]})[0] for i in range(300)])
+        )
+    return float(np.abs(outputs[0] - outputs[1]).max())
+
+
+def test_both_answers(files):
+    first, second, instance = files(0.5)
+    found = verify(first, second, instance)
+    assert found.answer == "unsat" and str(found) == "unsat"
+    assert largest(first, second) <= found.certificate.bound
+    close = 0.8 * largest(first, second)
+    found = verify(*files(close))
+    assert found.answer == "sat"
+    x, f, g = found.witness
+    assert float((f - g).abs().max()) > close
+    inside = (x.double() >= torch.tensor([-1, 0.1]).double()) & (
+        x.double() <= torch.tensor([1, 0.7])
+    )
+    assert bool(inside.all())
+    lines = str(found).splitlines()
+    assert lines[0] == "sat" and lines[1].startswith("((X_f[0] ") and lines[-1].endswith("))")
+
+
+def test_a_file_that_does_not_say_how_far(files, tmp_path):
+    first, second, _ = files(1)
+    one = tmp_path / "one.vnnlib"
+    one.write_text(
+        "(declare-const X_0 Real)(declare-const X_1 Real)(declare-const Y_0 Real)"
+        "(assert (<= X_0 1))(assert (>= X_0 0))(assert (<= X_1 1))(assert (>= X_1 0))"
+    )
+    with pytest.raises(ArgumentError, match="give epsilon"):
+        verify(first, second, one)
+    assert verify(first, second, one, epsilon=1.0).answer == "unsat"
+
+
+def test_an_instance_of_another_size(files, tmp_path):
+    first, second, instance = files(1)
+    instance.write_text("(declare-const X_0 Real)(assert (<= X_0 1))(assert (>= X_0 0))")
+    with pytest.raises(DataError, match="has 1 entries"):
+        verify(first, second, instance, epsilon=1.0)
+
+
+def test_the_command(files, capsys, tmp_path):
+    first, second, instance = map(str, files(0.5))
+    kept = tmp_path / "cert.json"
+    with pytest.raises(SystemExit) as done:
+        main(["verify", first, second, instance, "--save", str(kept)])
+    assert not done.value.code
+    assert capsys.readouterr().out.strip() == "unsat" and kept.exists()
