@@ -38,7 +38,7 @@ from secateurs.study import (
     run,
 )
 from secateurs.study.config import waiting
-from secateurs.study.jobs import Memory
+from secateurs.study.jobs import MemoryDesk
 from secateurs.study.measure import Bench
 from secateurs.study.stages import perform
 from secateurs.study.store import Store
@@ -125,7 +125,7 @@ def through_a_study(data: Dataset, epochs: int, batch: int) -> float:
     bench, dense = Bench(), study.runs()[0]
     bench.data(source)
     start = perf_counter()
-    row = perform(dense, bench, Memory())
+    row = perform(dense, bench, MemoryDesk())
     if row.state != "done":
         raise RuntimeError(row.reason)
     return perf_counter() - start

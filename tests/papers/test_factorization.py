@@ -487,7 +487,7 @@ def test_a_training_that_diverges_leaves_rows_and_no_figures(dataset, strength):
 def _layers(job, compression, kept, norm=1.0, **settings):
     """Rows of a network of three layers of 1,000 weights."""
     found = [
-        counted.Layer(name=f"fc{i}", total=1_000, kept=k, weights=k, norm=norm)
+        counted.LayerCounts(name=f"fc{i}", total=1_000, kept=k, weights=k, norm=norm)
         for i, k in enumerate(kept)
     ]
     rows = counted.rows(FactorizationSettings(**settings), found, epoch=1)

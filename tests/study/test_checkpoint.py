@@ -6,7 +6,7 @@ import pytest
 
 from secateurs.study import Data, Dwf, Gradual, Imp, Net, Prune, Study, Training
 from secateurs.study.fitting import TRAINERS
-from secateurs.study.jobs import Interrupted, Memory
+from secateurs.study.jobs import Interrupted, MemoryDesk
 from secateurs.study.measure import Bench
 from secateurs.study.stages import perform
 
@@ -22,7 +22,7 @@ EPOCHS, PER_EPOCH = 6, 4
 BENCH = Bench()
 
 
-class Impatient(Memory):
+class Impatient(MemoryDesk):
     """A desk that asks the run to leave off after so many steps."""
 
     def __init__(self, stop_at=None, blobs=None):
@@ -50,7 +50,7 @@ def prepared(method):
     left = {}
     runs = study(method).runs()
     for run in runs[:-1]:
-        desk = Memory(blobs=needed(run, left))
+        desk = MemoryDesk(blobs=needed(run, left))
         perform(run, BENCH, desk)
         left[run.key] = desk.blobs["weights"]
     return runs[-1], needed(runs[-1], left)
@@ -63,7 +63,7 @@ def needed(run, left):
 
 def check(method, stops):
     run, blobs = prepared(METHODS[method])
-    whole = perform(run, BENCH, Memory(blobs=dict(blobs)))
+    whole = perform(run, BENCH, MemoryDesk(blobs=dict(blobs)))
     assert whole.state == "done", whole.reason
     for stop in stops:
         first = Impatient(stop, blobs)
@@ -74,7 +74,7 @@ def check(method, stops):
         if second is not first:
             with pytest.raises(Interrupted):
                 perform(run, BENCH, second)
-        found = perform(run, BENCH, Memory(blobs=dict(second.blobs)))
+        found = perform(run, BENCH, MemoryDesk(blobs=dict(second.blobs)))
         assert found.weights_hash == whole.weights_hash, (method, stop)
         assert found.result() == whole.result(), (method, stop)
 
@@ -96,10 +96,12 @@ def test_resuming_is_bit_exact_at_every_step(method, capsys):
 def test_another_seed_is_another_network():
     """The comparison above can fail."""
     run, blobs = prepared(METHODS["dwf"])
-    other = json.loads(perform(run, BENCH, Memory(blobs=blobs)).result())
+    other = json.loads(perform(run, BENCH, MemoryDesk(blobs=blobs)).result())
     shifted = study(METHODS["dwf"])
     again = [r for r in Study(**{**fields(shifted), "seeds": [1]}).runs() if r.method.kind == "dwf"]
-    assert json.loads(perform(again[0], BENCH, Memory()).result())["weights"] != other["weights"]
+    assert (
+        json.loads(perform(again[0], BENCH, MemoryDesk()).result())["weights"] != other["weights"]
+    )
 
 
 def fields(value):

@@ -123,7 +123,7 @@ def _run(
         run,
     )
     from secateurs.study import Stopped
-    from secateurs.study.watching import Lines
+    from secateurs.study.watching import PrintedLines
     from secateurs.train.evaluate import fastest_device
 
     experiment = EXPERIMENTS[name]
@@ -140,7 +140,7 @@ def _run(
             rows = (
                 read_rows(out)
                 if redraw and out is not None
-                else run(jobs, out, store=store, how=how, watchers=(Lines(),))
+                else run(jobs, out, store=store, how=how, watchers=(PrintedLines(),))
             )
     except Stopped as stopped:
         say("stopped; the same command goes on.", err=True)

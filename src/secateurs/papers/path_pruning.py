@@ -90,7 +90,7 @@ class PathSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class HeldOut:
     """A data set whose last training images are held out to choose an epoch."""
 
     train: Dataset
@@ -107,12 +107,12 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainedDense:
     """The network at its best validation epoch, the one to rewind to, its data, and how it went."""
 
     model: nn.Module
     rewind: nn.Module
-    split: Split
+    split: HeldOut
     curves: tuple[Curve, ...]
 
     @property
@@ -127,7 +127,7 @@ def best(curves: Sequence[Curve]) -> Curve:
     return max(curves, key=lambda curve: curve.validation)
 
 
-def train(settings: PathSettings) -> Trained:
+def train(settings: PathSettings) -> TrainedDense:
     """Train the dense network; remember it after `rewind` epochs."""
     split = halves(settings)
     channels, classes = split.train.in_channels, split.train.classes
@@ -137,10 +137,10 @@ def train(settings: PathSettings) -> Trained:
     _fit(model, split, settings, 0, settings.rewind, {})
     rewind = deepcopy(model)
     curves = _fit(model, split, settings, settings.rewind, settings.epochs, {})
-    return Trained(model=model, rewind=rewind, split=split, curves=curves)
+    return TrainedDense(model=model, rewind=rewind, split=split, curves=curves)
 
 
-def halves(settings: PathSettings) -> Split:
+def halves(settings: PathSettings) -> HeldOut:
     """The training images that are learned from, and those held out."""
     whole = sets.load(settings.data).to(place())
     count = min(settings.examples or len(whole.train_y), len(whole.train_y))
@@ -148,7 +148,7 @@ def halves(settings: PathSettings) -> Split:
     cut = count - max(1, round(settings.validation * count))
     learned = whole.first(cut, settings.tested or len(whole.test_y))
     held_out = replace(learned, test_x=whole.train_x[cut:count], test_y=whole.train_y[cut:count])
-    return Split(train=learned, validation=held_out)
+    return HeldOut(train=learned, validation=held_out)
 
 
 def masks_of(model: nn.Module, example: Tensor, method: str, percent: int) -> dict[str, Tensor]:
@@ -165,7 +165,7 @@ def masks_of(model: nn.Module, example: Tensor, method: str, percent: int) -> di
 
 
 def retrain(
-    trained: Trained, masks: Mapping[str, Tensor], settings: PathSettings
+    trained: TrainedDense, masks: Mapping[str, Tensor], settings: PathSettings
 ) -> tuple[Curve, ...]:
     """Apply the masks to the rewound network and train the remaining epochs."""
     model = deepcopy(trained.rewind)
@@ -186,7 +186,7 @@ def _kept(scores: Mapping[str, Tensor], percent: int) -> dict[str, int]:
 
 def _fit(
     model: nn.Module,
-    split: Split,
+    split: HeldOut,
     settings: PathSettings,
     first: int,
     last: int,
@@ -237,7 +237,7 @@ def _fit(
 # Channels of a trained network rescaled at random, which leaves its function as it is.
 
 
-def rescaled(trained: Trained, settings: PathSettings) -> nn.Module:
+def rescaled(trained: TrainedDense, settings: PathSettings) -> nn.Module:
     """A copy of the trained network whose blocks are rescaled at random, as in the listing of
     Appendix D.
 
@@ -276,7 +276,7 @@ POINTS = 300
 """Weights drawn for the scatter plot."""
 
 
-class Line(NamedTuple):
+class PathRow(NamedTuple):
     """One row: what it is, of which network and method, and one or two numbers."""
 
     kind: str
@@ -307,21 +307,21 @@ def lines_of(  # type: ignore[no-untyped-def]
 
 # One training serves all jobs of the same settings.
 @lru_cache(maxsize=1)
-def _trained(settings: PathSettings) -> Trained:
+def _trained(settings: PathSettings) -> TrainedDense:
     return train(settings)
 
 
-def dense(trained: Trained, settings: PathSettings) -> Iterator[Line]:
+def dense(trained: TrainedDense, settings: PathSettings) -> Iterator[PathRow]:
     yield from _trace("none", 0, False, trained.curves)
 
 
-def overlaps(trained: Trained, settings: PathSettings) -> Iterator[Line]:
+def overlaps(trained: TrainedDense, settings: PathSettings) -> Iterator[PathRow]:
     """Table 1, figure 3, and whether the rescaled network is the same function."""
     moved, example = rescaled(trained, settings), trained.split.train.train_x[:1]
     start = perf_counter()
     score(trained.model.eval(), "path", example=example)
-    yield Line("seconds of all costs", y=perf_counter() - start)
-    yield Line(
+    yield PathRow("seconds of all costs", y=perf_counter() - start)
+    yield PathRow(
         "largest change of an output",
         rescaled=True,
         y=_gap(trained.model, moved, example),
@@ -331,7 +331,7 @@ def overlaps(trained: Trained, settings: PathSettings) -> Iterator[Line]:
             masks = {m: masks_of(model, example, m, percent) for m in METHODS}
             for method in list(METHODS)[1:]:
                 share = 100 * overlap(masks["magnitude-layerwise"], masks[method])
-                yield Line("overlap", method, percent, moved_too, y=share)
+                yield PathRow("overlap", method, percent, moved_too, y=share)
         yield from _scatter(model, example, moved_too)
 
 
@@ -346,15 +346,15 @@ def _gap(one: nn.Module, other: nn.Module, example: Tensor) -> float:
     return float(((before - after).abs().max() / before.abs().max()).item())
 
 
-def _scatter(model: nn.Module, example: Tensor, moved: bool) -> Iterator[Line]:
+def _scatter(model: nn.Module, example: Tensor, moved: bool) -> Iterator[PathRow]:
     """|w| and Φ-cost of some weights, and their rank correlation over all."""
     magnitude = torch.cat([s.flatten() for s in score(model, "magnitude").values()]).double()
     cost = torch.cat(
         [s.flatten() for s in score(model.eval(), "path", example=example).values()]
     ).double()
-    yield Line("rank correlation", rescaled=moved, y=_rank_correlation(magnitude, cost))
+    yield PathRow("rank correlation", rescaled=moved, y=_rank_correlation(magnitude, cost))
     for i in torch.randperm(len(cost), generator=generator(0, "paths/scatter"))[:POINTS].tolist():
-        yield Line("scatter", rescaled=moved, x=float(magnitude[i]), y=float(cost[i]))
+        yield PathRow("scatter", rescaled=moved, x=float(magnitude[i]), y=float(cost[i]))
 
 
 def _rank_correlation(a: Tensor, b: Tensor) -> float:
@@ -365,8 +365,8 @@ def _rank_correlation(a: Tensor, b: Tensor) -> float:
 
 
 def pruned(
-    trained: Trained, settings: PathSettings, *, method: str, percent: int
-) -> Iterator[Line]:
+    trained: TrainedDense, settings: PathSettings, *, method: str, percent: int
+) -> Iterator[PathRow]:
     """Table 2 and figure 2: with and without rescaling. Equal masks are one training."""
     example = trained.split.train.train_x[:1]
     plain = masks_of(trained.model, example, method, percent)
@@ -374,16 +374,16 @@ def pruned(
     # Equal masks are one training: a rule that does not
     # see the rescaling is spared the second.
     same = all(bool((plain[name] == moved[name]).all()) for name in plain)
-    yield Line("same mask", method, percent, True, y=float(same))
+    yield PathRow("same mask", method, percent, True, y=float(same))
     curves = retrain(trained, plain, settings)
     yield from _trace(method, percent, False, curves)
     yield from _trace(method, percent, True, curves if same else retrain(trained, moved, settings))
 
 
-def _trace(method: str, percent: int, moved: bool, curves: Sequence[Curve]) -> Iterator[Line]:
+def _trace(method: str, percent: int, moved: bool, curves: Sequence[Curve]) -> Iterator[PathRow]:
     """The accuracy that counts, and the curve: x validation, y test."""
     chosen = best(curves)
-    yield Line(
+    yield PathRow(
         "accuracy",
         method,
         percent,
@@ -393,7 +393,7 @@ def _trace(method: str, percent: int, moved: bool, curves: Sequence[Curve]) -> I
         chosen.test,
     )
     for curve in curves:
-        yield Line("curve", method, percent, moved, curve.epoch, curve.validation, curve.test)
+        yield PathRow("curve", method, percent, moved, curve.epoch, curve.validation, curve.test)
 
 
 # Tables 1 and 2 and figures 2 and 3 of the paths paper as an experiment.

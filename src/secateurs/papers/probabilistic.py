@@ -90,7 +90,7 @@ class NormRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class NormTask:
     """Rows that differ by a factor only: norms are homogeneous, so they share their matrices."""
 
     rows: tuple[dict[str, str], ...]
@@ -145,7 +145,7 @@ _VARIANCE = {"normal(0,3/d)": 3.0}
 """Times 1/d; the other laws have variance 1/d."""
 
 
-def latala_rows(task: Task) -> list[NormRow]:
+def latala_rows(task: NormTask) -> list[NormRow]:
     """The rows of a task of Table 3."""
     first, d, source = task.rows[0], int(task.rows[0]["d"]), task.source(3)
     second, fourth = (
@@ -229,7 +229,7 @@ def draw(printed: dict[str, str], count: int, d: int, source: torch.Generator) -
 LEVELS = (0.95, 0.99, 0.999, 0.9999)
 
 
-def norm_rows(task: Task) -> list[NormRow]:
+def norm_rows(task: NormTask) -> list[NormRow]:
     """The rows of a task of Table 2."""
     rows, columns = (int(text) for text in size_of(task.rows[0]))
     source = task.source(2)
@@ -321,7 +321,7 @@ def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) ->
     one's.
     """
     _check(matrices, workers)
-    tasks = [Task(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(2, size_of)]
+    tasks = [NormTask(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(2, size_of)]
     return _spread(norm_rows, tasks, workers)
 
 
@@ -335,7 +335,7 @@ def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) ->
     docs/errata.md.)
     """
     _check(matrices, workers)
-    tasks = [Task(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(3, law_of)]
+    tasks = [NormTask(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(3, law_of)]
     return _spread(latala_rows, tasks, workers)
 
 
@@ -354,7 +354,7 @@ def _grouped(
 
 
 def _spread(
-    work: Callable[[Task], list[NormRow]], tasks: Sequence[Task], workers: int
+    work: Callable[[NormTask], list[NormRow]], tasks: Sequence[NormTask], workers: int
 ) -> list[NormRow]:
     """The rows in print's order; expensive tasks first when processes share the work, so that none
     waits at the end.

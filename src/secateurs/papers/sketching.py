@@ -38,7 +38,7 @@ from secateurs.scores import Convention, probe, score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
+class SketchMethod:
     """A way to prune at initialisation: a score, how masks follow from it, and what data it
     sees.
     """
@@ -55,25 +55,29 @@ class Method:
         return self.score == "grasp"
 
 
-METHODS: dict[str, Method] = {
-    "random": Method(score="random"),
-    "magnitude": Method(score="magnitude"),
-    "snip-supervised": Method(score="snip"),
-    "snip-supervised+random-mask": Method(score="snip", how="sample"),
-    "snip-unsupervised": Method(score="snip", probe="random"),
-    "snip-unsupervised+random-mask": Method(score="snip", how="sample", probe="random"),
-    "snip-unsupervised+sparse-data": Method(score="snip", probe="sparse"),
-    "snip-unsupervised+sparse-data+random-mask": Method(score="snip", how="sample", probe="sparse"),
-    "grasp-supervised": Method(score="grasp", convention="reference"),
-    "grasp-supervised+random-mask": Method(score="grasp", how="sample", convention="reference"),
-    "grasp-unsupervised": Method(score="grasp", probe="random", convention="reference"),
-    "grasp-unsupervised+random-mask": Method(
+METHODS: dict[str, SketchMethod] = {
+    "random": SketchMethod(score="random"),
+    "magnitude": SketchMethod(score="magnitude"),
+    "snip-supervised": SketchMethod(score="snip"),
+    "snip-supervised+random-mask": SketchMethod(score="snip", how="sample"),
+    "snip-unsupervised": SketchMethod(score="snip", probe="random"),
+    "snip-unsupervised+random-mask": SketchMethod(score="snip", how="sample", probe="random"),
+    "snip-unsupervised+sparse-data": SketchMethod(score="snip", probe="sparse"),
+    "snip-unsupervised+sparse-data+random-mask": SketchMethod(
+        score="snip", how="sample", probe="sparse"
+    ),
+    "grasp-supervised": SketchMethod(score="grasp", convention="reference"),
+    "grasp-supervised+random-mask": SketchMethod(
+        score="grasp", how="sample", convention="reference"
+    ),
+    "grasp-unsupervised": SketchMethod(score="grasp", probe="random", convention="reference"),
+    "grasp-unsupervised+random-mask": SketchMethod(
         score="grasp", how="sample", probe="random", convention="reference"
     ),
-    "synflow": Method(score="synflow", rounds=100),
-    "synflow+random-mask": Method(score="synflow", how="sample", rounds=100),
-    "synflow-chi": Method(score="synflow-chi", rounds=100),
-    "synflow-chi+random-mask": Method(score="synflow-chi", how="sample", rounds=100),
+    "synflow": SketchMethod(score="synflow", rounds=100),
+    "synflow+random-mask": SketchMethod(score="synflow", how="sample", rounds=100),
+    "synflow-chi": SketchMethod(score="synflow-chi", rounds=100),
+    "synflow-chi+random-mask": SketchMethod(score="synflow-chi", how="sample", rounds=100),
 }
 """The methods by the names of the published tables, without IMP (`sketching.tickets`). GraSP runs
 at the reference's temperature (docs/scores.md says why); how masks are drawn from its signed scores

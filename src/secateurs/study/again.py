@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from secateurs.errors import StoreError
 from secateurs.study.config import Study, needs_of
 from secateurs.study.database import Row
-from secateurs.study.jobs import Memory
+from secateurs.study.jobs import MemoryDesk
 from secateurs.study.store import Store
 
 
@@ -67,7 +67,7 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
         now = perform(
             run,
             Bench(device=device, metrics=study.metrics),
-            Memory(
+            MemoryDesk(
                 blobs={
                     purpose: _kept(store.row(needed), store)
                     for purpose, needed in needs_of(run).items()

@@ -21,7 +21,7 @@ from secateurs.study.checkpoint import State, weights_of
 from secateurs.study.config import Run, Study
 from secateurs.study.database import ENDED, Row
 from secateurs.study.fitting import loop_of, trainer_of
-from secateurs.study.jobs import Memory
+from secateurs.study.jobs import MemoryDesk
 from secateurs.study.key import canonical, full_settings
 from secateurs.study.measure import Bench
 from secateurs.study.methods import Gradual
@@ -163,7 +163,7 @@ def trial(run: Run, bench: Bench) -> Trial:
     start = perf_counter()
     fresh = bench.network(run.model, bench.data(run.data)[0], run.seed)
     held = State(tensors=weights_of(fresh), values={}).pack()
-    desk = Memory(blobs=dict.fromkeys(("parent", "rewind", "dense"), held))
+    desk = MemoryDesk(blobs=dict.fromkeys(("parent", "rewind", "dense"), held))
     # A tiny rate: steps take as long as with the real one, and nothing can diverge.
     small = replace(run, train=run.train.but({"lr": 1e-6}))
     work = stages.begin(small, bench, desk)

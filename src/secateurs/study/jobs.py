@@ -93,7 +93,7 @@ class StoreDesk:
 
 
 @dataclass(slots=True)
-class Memory:
+class MemoryDesk:
     """Artefacts in memory: for jobs outside of a store, and on the nodes of a cluster."""
 
     blobs: dict[str, bytes] = field(default_factory=dict)

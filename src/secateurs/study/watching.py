@@ -160,7 +160,7 @@ QUIET = ("progress", "epoch", "begun")
 """News that only the live table shows."""
 
 
-class Lines:
+class PrintedLines:
     """One line an event, on standard error."""
 
     def __init__(self, console: Screen | None = None) -> None:
@@ -238,7 +238,7 @@ class LiveTable:
             )
 
 
-def shown_here(console: Screen | None = None) -> Lines | LiveTable:
+def shown_here(console: Screen | None = None) -> PrintedLines | LiveTable:
     """The way to show a study here: live on a terminal, lines elsewhere."""
     console = console or Screen(stderr=True)
-    return LiveTable(console) if console.is_terminal else Lines(console)
+    return LiveTable(console) if console.is_terminal else PrintedLines(console)

@@ -15,7 +15,7 @@ from secateurs.theory import spectral_norms
 
 
 def task(table, index, matrices):
-    return probabilistic.Task(rows=(study.reference(table)[index],), matrices=matrices, seed=0)
+    return probabilistic.NormTask(rows=(study.reference(table)[index],), matrices=matrices, seed=0)
 
 
 def test_the_references_are_whole():
@@ -124,10 +124,12 @@ def test_rows_do_not_depend_on_the_processes():
 def test_rows_that_differ_by_a_factor_share_their_matrices():
     groups = study._grouped(2, probabilistic.size_of), study._grouped(3, probabilistic.law_of)
     assert [len(g) for g in groups] == [15, 22] and {len(rows) for rows in groups[0]} == {2}
-    one, three = probabilistic.norm_rows(probabilistic.Task(rows=groups[0][0], matrices=10, seed=0))
+    one, three = probabilistic.norm_rows(
+        probabilistic.NormTask(rows=groups[0][0], matrices=10, seed=0)
+    )
     assert three.cells[0].measured == pytest.approx(math.sqrt(3) * one.cells[0].measured)
     one, three = probabilistic.latala_rows(
-        probabilistic.Task(rows=groups[1][5], matrices=10, seed=0)
+        probabilistic.NormTask(rows=groups[1][5], matrices=10, seed=0)
     )
     assert three.label.startswith("d=32 normal(0,3/d)")
     assert three.cells[-1].measured == pytest.approx(one.cells[-1].measured)

@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from torch import nn
 
 from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.optim import Dynamics, FactorizedSGD
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.training import (
     FactorizationSettings,
@@ -18,7 +17,6 @@ from secateurs.papers.factorization.training import (
     built,
     factorized,
     loaded,
-    name_of,
 )
 
 
@@ -36,11 +34,6 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
         replace(text, init="root"),
         replace(text, anneal=0.0),
     ]
-
-
-def jobs(scale: Scale) -> list[Measurement]:
-    """One job for each training."""
-    return [Measurement(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
@@ -121,7 +114,7 @@ EXPERIMENTS.register("weight-factorization-dynamics")(
         name="weight-factorization-dynamics",
         paper="Kolb et al. 2025",
         what="figures 6, 7, 13, 15-20, 24: sparsity, norm and misalignment, epoch by epoch",
-        jobs=jobs,
+        jobs=plans.jobs_of(plan, _work),
         beside=beside,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ",

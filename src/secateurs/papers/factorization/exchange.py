@@ -119,7 +119,7 @@ def generalised(logits: Tensor, y: Tensor, *, q: float) -> Tensor:
 # Training a tiny net: the gradient by hand, and Adam on the weights that are there.
 
 
-class Training(Protocol):
+class ExchangeTraining(Protocol):
     """What training needs to know."""
 
     @property
@@ -140,7 +140,7 @@ def train_(
     x: Tensor,
     y: Tensor,
     epochs: int,
-    how: Training,
+    how: ExchangeTraining,
     generator: torch.Generator,
     *,
     anneal: bool = False,

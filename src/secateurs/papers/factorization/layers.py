@@ -5,7 +5,6 @@ move.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import at, write_
 from secateurs.papers.factorization.training import (
@@ -27,7 +26,6 @@ from secateurs.papers.factorization.training import (
     key,
     loaded,
     method_of,
-    name_of,
     pruned_at_start,
     trained,
 )
@@ -262,7 +260,7 @@ def _compression(network: Network) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class LayerCounts:
     """One layer: all its parameters, those kept, those kept of its weight alone, and ‖w‖₂.
 
     `still` counts the weights that have not moved since the start, where that was watched.
@@ -290,7 +288,7 @@ def layers_of(
     model: nn.Module,
     kept: Mapping[str, Tensor],
     still: Mapping[str, float] | None = None,
-) -> list[Layer]:
+) -> list[LayerCounts]:
     """The layers in order, with what these masks keep of them.
 
     Masks and not zeros, since a bias that begins at zero may well be kept.
@@ -307,7 +305,7 @@ def layers_of(
     parameters = dict(model.named_parameters())
     moved = still or {}
     return [
-        Layer(
+        LayerCounts(
             name=layer,
             total=sum(parameters[name].numel() for name in own),
             kept=sum(int(kept[name].sum()) for name in own),
@@ -322,16 +320,16 @@ def layers_of(
     ]
 
 
-def diverged(model: nn.Module) -> list[Layer]:
+def diverged(model: nn.Module) -> list[LayerCounts]:
     """Layers of a training whose loss was NaN: nothing to count."""
     whole = layers_of(model, nonzero(model))
     lost = {"kept": math.nan, "weights": math.nan, "norm": math.nan}
-    return [Layer(name=layer.name, total=layer.total, **lost) for layer in whole]
+    return [LayerCounts(name=layer.name, total=layer.total, **lost) for layer in whole]
 
 
 def rows(
     settings: FactorizationSettings,
-    layers: Sequence[Layer],
+    layers: Sequence[LayerCounts],
     *,
     epoch: int,
     accuracy: float = math.nan,
@@ -469,11 +467,6 @@ SHOWN = (1, 2, 5, 10, 20, 50, 100, 200)
 """Epochs of figure 5a, besides the start and the last."""
 
 
-def jobs(scale: Scale) -> list[Measurement]:
-    """One job for each network."""
-    return [Measurement(name=name_of(each), work=partial(work, each)) for each in plan(scale)]
-
-
 def work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     """The rows of one network."""
     dataset = loaded(settings)
@@ -608,7 +601,7 @@ EXPERIMENTS.register("weight-factorization-layers")(
         name="weight-factorization-layers",
         paper="Kolb et al. 2025",
         what="figures 5a, 10, 13: what is left of each layer, norms, weights that never move",
-        jobs=jobs,
+        jobs=plans.jobs_of(plan, work),
         beside=beside,
         more=tables,
         settings={

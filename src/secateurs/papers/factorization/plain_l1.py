@@ -6,7 +6,6 @@ Gradient descent on λ‖w‖₁ makes no exact zeros: its nets are sparse only 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from torch import Tensor, nn
 
@@ -14,7 +13,7 @@ from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.masks import apply_
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import Curve, largest, write_
 from secateurs.papers.factorization.training import (
@@ -24,7 +23,6 @@ from secateurs.papers.factorization.training import (
     compression_of,
     factorized,
     loaded,
-    name_of,
     trained,
 )
 
@@ -63,11 +61,6 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
     for depth in (2, 3):
         settings += [replace(base, depth=depth, strength=float(f"{x:.4g}")) for x in factored]
     return settings
-
-
-def jobs(scale: Scale) -> list[Measurement]:
-    """One job for each net and all its cuts."""
-    return [Measurement(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
@@ -156,7 +149,7 @@ EXPERIMENTS.register("weight-factorization-l1")(
         name="weight-factorization-l1",
         paper="Kolb et al. 2025",
         what="figure 1, section 5.1: plain L1 by gradient descent, then cut",
-        jobs=jobs,
+        jobs=plans.jobs_of(plan, _work),
         beside=beside,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ each",

@@ -572,13 +572,15 @@ def _span(figure: Beside) -> str:
 Plan = Callable[[Scale], Sequence[FactorizationSettings]]
 
 
-def jobs_of(plan: Plan) -> Callable[[Scale], list[Measurement]]:
+def jobs_of(
+    plan: Plan, work: Callable[[FactorizationSettings], Iterable[Mapping[str, object]]]
+) -> Callable[[Scale], list[Measurement]]:
     """One job for each training."""
 
     def jobs(scale: Scale) -> list[Measurement]:
         # Parts of a plan overlap, and equal settings are one job.
         unique = {name_of(settings): settings for settings in plan(scale)}
-        return [Measurement(name=name, work=partial(_work, each)) for name, each in unique.items()]
+        return [Measurement(name=name, work=partial(work, each)) for name, each in unique.items()]
 
     return jobs
 
@@ -600,7 +602,7 @@ def _register(
             name=name,
             paper="Kolb et al. 2025",
             what=what,
-            jobs=jobs_of(plan),
+            jobs=jobs_of(plan, _work),
             beside=frontier_beside if tables else runs_beside,
             more=runs_table if tables else lambda rows: "",
             settings={

@@ -7,7 +7,6 @@ trained on under the mask; the first multiple, 1, shows what training on alone b
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from secateurs.errors import TrainingError
 from secateurs.masks import apply_
 from secateurs.optim import hold
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
+from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import at, curves, write_
 from secateurs.papers.factorization.training import (
@@ -27,7 +26,6 @@ from secateurs.papers.factorization.training import (
     compression_of,
     factorized,
     loaded,
-    name_of,
     train_,
 )
 
@@ -58,11 +56,6 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
             for rate in (GENTLE, TUNE_RATE)
         ]
     return [replace(FULL, strength=x) for x in plans.PUBLISHED]
-
-
-def jobs(scale: Scale) -> list[Measurement]:
-    """One job for each factorized network with all its cuts."""
-    return [Measurement(name=name_of(each), work=partial(_work, each)) for each in plan(scale)]
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
@@ -185,7 +178,7 @@ EXPERIMENTS.register("weight-factorization-posthoc")(
         name="weight-factorization-posthoc",
         paper="Kolb et al. 2025",
         what="figure 21: depth 2, then cut by magnitude and trained on",
-        jobs=jobs,
+        jobs=plans.jobs_of(plan, _work),
         beside=beside,
         more=table,
         settings={

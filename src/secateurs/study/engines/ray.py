@@ -14,7 +14,7 @@ from typing import Any
 from secateurs.errors import MissingExtra, StoreError
 from secateurs.study.database import Row
 from secateurs.study.driver import Sweep
-from secateurs.study.jobs import Desk, Job, Memory
+from secateurs.study.jobs import Desk, Job, MemoryDesk
 from secateurs.study.leases import Lease
 
 TICK = 0.2
@@ -172,7 +172,7 @@ def work_on_node(
         yield what, value
 
 
-class TravellingDesk(Memory):
+class TravellingDesk(MemoryDesk):
     """Checkpoints and news are sent to the driver as they come."""
 
     def __init__(self, out: SimpleQueue[tuple[str, Any]], blobs: dict[str, bytes]) -> None:
