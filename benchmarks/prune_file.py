@@ -67,7 +67,7 @@ def make(folder, gigabytes):
 def work(folder, row):
     """One row, in this process: seconds, and the most bytes resident."""
     from secateurs.prune import prune_file
-    from secateurs.prune.on_disk import counted
+    from secateurs.prune.on_disk import count_stored
     from secateurs.prune.shards import open_stored
 
     # Linux hands the peak of the parent on to the child: it begins anew here.
@@ -75,7 +75,7 @@ def work(folder, row):
     begin, found = time.perf_counter(), 0.0
     options = ROWS[row]
     if options == "inspect":
-        found = counted(open_stored(folder)).sparsity
+        found = count_stored(open_stored(folder)).sparsity
     elif options is not None:
         out = folder.parent / "pruned"
         found = prune_file(folder, out, **options).report.sparsity

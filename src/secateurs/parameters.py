@@ -197,10 +197,10 @@ def default_skip(name: str, parameter: nn.Parameter, owner: nn.Module) -> str:
     return "" if parameter.shape[0] > 1 and wide > 1 else "a single vector or token"
 
 
-# What is no rule, with the way to one.
+# Why something is not a rule of `where`, and what to give instead.
 
 
-def strangeness(rule: object, owners: bool) -> str:
+def why_no_rule(rule: object, owners: bool) -> str:
     """Why a rule cannot be read; empty if it can."""
     ways = "a glob of names such as 'layer1.*', " + ("a module type, " if owners else "")
     if isinstance(rule, nn.Module):
@@ -233,7 +233,7 @@ def _strange_type(rule: type, owners: bool) -> str:
 
 
 def _strange_predicate(rule: Callable[..., Any], owners: bool) -> str:
-    count = arguments(rule)
+    count = argument_count(rule)
     if count == 2 or (count == 3 and owners):
         return ""
     if count == 3:
@@ -247,7 +247,7 @@ def _strange_predicate(rule: Callable[..., Any], owners: bool) -> str:
     )
 
 
-def arguments(rule: Callable[..., Any]) -> int:
+def argument_count(rule: Callable[..., Any]) -> int:
     """How many positional arguments a predicate is called with, 2 or 3; else how many it needs."""
     try:
         arguments = list(signature(rule).parameters.values())
@@ -300,14 +300,14 @@ class Rules:
         return next((name for name in found if name), "")
 
 
-def read(where: object, names: Iterable[str], *, owners: bool) -> Rules:
+def read_where(where: object, names: Iterable[str], *, owners: bool) -> Rules:
     """Read a `where`; `owners` says whether the modules that hold the parameters are known.
 
     Globs that match no name are problems: most likely typos, never ignored.
     """
     rules = _listed(where)
-    strange = tuple(text for rule in rules if (text := strangeness(rule, owners)))
-    readable = [rule for rule in rules if not strangeness(rule, owners)]
+    strange = tuple(text for rule in rules if (text := why_no_rule(rule, owners)))
+    readable = [rule for rule in rules if not why_no_rule(rule, owners)]
     return Rules(
         chosen=tuple(rule for rule in readable if not _excludes(rule)),
         excluded=tuple(
@@ -332,7 +332,7 @@ def _chosen_by(rule: object, parameter: nn.Parameter, uses: Sequence[Use]) -> st
     if isinstance(rule, type):
         return next((name for name, owner in uses if isinstance(owner, rule)), "")
     predicate = cast(Callable[..., object], rule)
-    extra = arguments(predicate) == 3
+    extra = argument_count(predicate) == 3
     answers = [
         bool(predicate(name, parameter, *([owner] if extra else []))) for name, owner in uses
     ]
@@ -421,11 +421,11 @@ may match), or None for the default rule. A glob that starts with '!' excludes.
 """
 
 
-# What is no model to work on, told by name, with the way to one.
+# What is not a usable model is refused, with how to get one.
 
 
 def check_model(model: object) -> None:
-    """Refuse what is no module, with the way to one, and weights that FSDP has melted into one."""
+    """Refuse what is not a module, saying how to get one, and weights that FSDP has joined."""
     if isinstance(model, nn.Module):
         _refuse_flat(model)
         return
@@ -472,7 +472,7 @@ def _refuse_flat(model: nn.Module) -> None:
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """Refuse what is no model, and wrappers that talk to other processes: they have no copy."""
+    """Refuse what is not a model, and wrappers that talk to other processes, which have no copy."""
     check_model(model)
     kind = type(model).__name__
     if kind in ("DistributedDataParallel", "DataParallel"):
@@ -487,7 +487,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 def owned(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module]]:
     """Every parameter once, under its first name, with the module that holds it."""
-    for parameter, uses in used(model):
+    for parameter, uses in uses_in_model(model):
         name, owner = uses[0]
         yield name, parameter, owner
 
@@ -524,7 +524,7 @@ def named(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
     return {name: known[name] for name in names}
 
 
-def used(model: nn.Module) -> list[tuple[nn.Parameter, list[tuple[str, nn.Module]]]]:
+def uses_in_model(model: nn.Module) -> list[tuple[nn.Parameter, list[tuple[str, nn.Module]]]]:
     """Every parameter with all its names and the modules that hold it, in the model's order."""
     found: dict[int, tuple[nn.Parameter, list[tuple[str, nn.Module]]]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
@@ -562,7 +562,7 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
     name, and left out if any of its names is excluded, by a '!glob' or by the default rule.
     """
     check_model(model)
-    rules = read(
+    rules = read_where(
         where,
         (n for n, _ in model.named_parameters(remove_duplicate=False)),
         owners=True,
@@ -570,7 +570,7 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
     chosen: dict[str, nn.Parameter] = {}
     skipped: dict[str, str] = {}
     problems, notes = [*rules.strange, *rules.unmatched], list[str]()
-    for parameter, uses in used(model):
+    for parameter, uses in uses_in_model(model):
         name = uses[0][0]
         reason, through = decide(rules, parameter, uses)
         if reason:
@@ -695,7 +695,7 @@ def pick(parameters: Mapping[str, nn.Parameter], where: Pick) -> set[str]:
     >>> sorted(pick(dict(nn.Linear(2, 2).named_parameters()), "!*bias"))
     ['weight']
     """
-    rules = read(where, parameters, owners=False)
+    rules = read_where(where, parameters, owners=False)
     if rules.strange:
         raise ArgumentError(f"{'; '.join(rules.strange)}.")
     if rules.unmatched:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import nn
 
-from secateurs.errors import ArgumentError, TrainingError, UnknownNameError
+from secateurs.errors import ArgumentError, PatternError, TrainingError, UnknownNameError
 from secateurs.prune import imp_
 from secateurs.prune.rounds import counts_by_share
 
@@ -353,3 +353,22 @@ def test_refusals_come_before_any_training(options, error, message):
 
     with pytest.raises(error, match=message):
         imp_(Net(), train, **options)
+
+
+class OwnLinear(nn.Module):
+    """A layer that only its operator tells outputs and inputs of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, x):
+        return F.linear(x, self.weight)
+
+
+def test_an_example_tells_which_dimension_of_an_unknown_layer_is_which():
+    asked = {"pattern": "filter", "sparsity": 0.5, "per_round": 0.3}
+    with pytest.raises(PatternError, match="pass example="):
+        imp_(OwnLinear(), lambda model, run: None, **asked)
+    found = imp_(OwnLinear(), lambda model, run: None, example=torch.zeros(1, 4), **asked)
+    assert found.masks["weight"].all(1).sum() == 4 and found.masks["weight"].sum() == 16

@@ -18,7 +18,7 @@ from secateurs.errors import (
     UnknownNameError,
 )
 from secateurs.prune import shards
-from secateurs.prune.on_disk import counted, nonzeros
+from secateurs.prune.on_disk import count_stored, nonzeros
 from secateurs.prune.shards import INDEX, open_stored
 from secateurs.safefile import DTYPES, read_header
 
@@ -155,7 +155,7 @@ def test_a_folder_of_shards_is_pruned_as_one_model(tmp_path):
         assert torch.equal(found[name], tensor), name
     assert {p.name for p in (tmp_path / "out").iterdir()} >= {INDEX, "config.json"}
     assert not (tmp_path / "out" / "pytorch_model.bin").exists()
-    assert done.report.total.kept == counted(open_stored(tmp_path / "out")).total.kept - 800
+    assert done.report.total.kept == count_stored(open_stored(tmp_path / "out")).total.kept - 800
     with pytest.raises(ArgumentError, match="name a new folder"):
         sc.prune_file(source, tmp_path / "out", sparsity=0.7)
 
@@ -209,6 +209,11 @@ def test_pickles_are_refused_with_the_lines_that_convert(tmp_path, name):
         ({"sparsity": 0.5, "where": ["count"]}, ParameterError, "I64"),
         ({"sparsity": 0.5, "pattern": "7x7"}, PatternError, "does not fit 2 of 2"),
         (
+            {"sparsity": 0.5, "pattern": "7x7", "scope": "layer"},
+            PatternError,
+            "does not fit 2 of 2",
+        ),
+        (
             {"sparsity": 0.5, "scope": "spectral"},
             ArgumentError,
             "in pieces: use global",
@@ -259,7 +264,7 @@ def test_every_dtype_is_counted(tmp_path, dtype):
     codes[4] = 1 << (bits - 1) if signed else codes[4]
     word = sum((code % (1 << bits)) << (bits * place) for place, code in enumerate(codes))
     path = written(tmp_path / "m.safetensors", dtype, [2, 4], word.to_bytes(bits, "little"))
-    report = counted(open_stored(path), all=True)
+    report = count_stored(open_stored(path), all=True)
     zeros = 2 if signed else 0 if dtype == "F8_E8M0" else 1
     assert (report.total.total, report.total.kept) == (8, 8 - zeros)
 

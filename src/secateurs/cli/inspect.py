@@ -81,7 +81,7 @@ def _report(file: Path, *, all: bool) -> "SparsityReport":
     """
     from secateurs.masks import load_masks, sparsity
     from secateurs.masks.files import FORMAT
-    from secateurs.prune.on_disk import counted
+    from secateurs.prune.on_disk import count_stored
     from secateurs.prune.shards import open_stored
     from secateurs.ship.files import is_sparse_file, load_sparse
 
@@ -92,7 +92,7 @@ def _report(file: Path, *, all: bool) -> "SparsityReport":
     stored = open_stored(file)
     if stored.notes.get("format") == FORMAT:
         return sparsity(load_masks(file))
-    report = counted(stored, all=all)
+    report = count_stored(stored, all=all)
     # A report of nothing would print a density of 1.
     if not report.tensors:
         raise DataError(_nothing(file, len(list(stored.entries())), all=all))

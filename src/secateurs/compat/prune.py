@@ -236,7 +236,7 @@ def allowed(place: Place) -> Tensor:
     return mask == 1
 
 
-def once(parameters: Iterable[Place]) -> list[Place]:
+def unique_places(parameters: Iterable[Place]) -> list[Place]:
     """Every parameter under its first place."""
     places: dict[int, Place] = {}
     for module, name in parameters:
@@ -388,7 +388,7 @@ class BasePruningMethod(torch_prune.BasePruningMethod):
         method = cls(*args, **kwargs)
         method._tensor_name = name
         apply_(module, name, method, importance_scores)
-        return recorded(module, name)
+        return method_of(module, name)
 
     def apply_mask(self, module: nn.Module) -> Tensor:
         """The weight with its mask; it has it already."""
@@ -474,7 +474,7 @@ def prune_together(
         keep(module, name, kept, method=method)
 
 
-def recorded(module: nn.Module, name: str) -> torch_prune.BasePruningMethod:
+def method_of(module: nn.Module, name: str) -> torch_prune.BasePruningMethod:
     """The method that pruned this parameter, or a container of several."""
     methods = history(module, name)
     if len(methods) == 1:
@@ -567,7 +567,7 @@ def global_unstructured(
     No parameter is copied or concatenated for L1: 96 M weights take megabytes beside their masks. A
     method of your own is given one long vector, as in torch.
     """
-    places = once(parameters)
+    places = unique_places(parameters)
     if not issubclass(pruning_method, TorchPruningMethod):
         raise ArgumentError(
             f"pruning_method={pruning_method.__name__} is no BasePruningMethod: use"

@@ -67,10 +67,10 @@ def select(
     """
     refuse_unknown(select, selection, SelectionFields.__annotations__)
     choice = read(Selection(**selection), scores, within=within, weights=weights, absolute=absolute)
-    return chosen_masks(choice, generator)
+    return choose_masks(choice, generator)
 
 
-def chosen_masks(
+def choose_masks(
     choice: "CheckedSelection[TensorUnits]", generator: torch.Generator | None
 ) -> dict[str, Tensor]:
     """The masks of a checked choice."""

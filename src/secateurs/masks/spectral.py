@@ -186,7 +186,7 @@ def layer_of(
     )
 
 
-def measured(layer: RankedWeight, amounts: Iterable[int]) -> dict[int, float]:
+def measure_curve(layer: RankedWeight, amounts: Iterable[int]) -> dict[int, float]:
     """The cost after each of these removals beyond `first`, small matrices in batches."""
     wanted = sorted(set(amounts))
     if not layer.norm:
@@ -284,7 +284,9 @@ Amounts = dict[str, int]
 Curves = dict[str, dict[int, float]]
 
 
-def refined(layers: Mapping[str, RankedWeight], curves: Curves, tried: list[Amounts]) -> Amounts:
+def refine_budget(
+    layers: Mapping[str, RankedWeight], curves: Curves, tried: list[Amounts]
+) -> Amounts:
     """The best of the budgets tried, of those that the model leads to, and of what is measured
     around the best.
     """
@@ -322,7 +324,9 @@ def _measure_(
 ) -> None:
     """Add to a curve what it lacks of these counts."""
     layer = layers[name]
-    curves[name] |= measured(layer, {n for n in amounts if n <= layer.room} - set(curves[name]))
+    curves[name] |= measure_curve(
+        layer, {n for n in amounts if n <= layer.room} - set(curves[name])
+    )
 
 
 def _best(curves: Curves, tried: list[Amounts]) -> Amounts:
@@ -377,10 +381,10 @@ def spectral(demand: Demand) -> dict[str, int]:
         {name: amounts[name] - layer.first for name, layer in layers.items()} for amounts in starts
     ]
     curves = {
-        name: measured(layer, _grid(layer, [a[name] for a in tried]))
+        name: measure_curve(layer, _grid(layer, [a[name] for a in tried]))
         for name, layer in layers.items()
     }
-    best = refined(layers, curves, tried)
+    best = refine_budget(layers, curves, tried)
     return {
         name: size - (layers[name].first + best[name] if name in layers else 0)
         for name, size in demand.sizes.items()

@@ -16,7 +16,7 @@ from secateurs.errors import ArgumentError, ScoreError
 from secateurs.masks.apply import apply_
 from secateurs.masks.patterns import NM, Unstructured, pattern_of
 from secateurs.masks.report import SparsityReport, TensorSparsity
-from secateurs.masks.select import check_shapes, chosen_masks, read, trouble
+from secateurs.masks.select import check_shapes, choose_masks, read, trouble
 from secateurs.masks.topk import count_true
 from secateurs.parameters import Params, check_model, choose, prunable, refuse_wrapped
 from secateurs.printing import Printed
@@ -168,7 +168,7 @@ def _mask(
                 f"the score {recipe.score!r} of {name!r} is not finite: the weights or the"
                 " activations of the block hold NaN or infinite values."
             )
-        kept = chosen_masks(read(recipe, {name: score}, finite=True), generator)[name]
+        kept = choose_masks(read(recipe, {name: score}, finite=True), generator)[name]
         mask[number * length : number * length + len(piece)] = kept
     return orders.restore({name: mask})[name].reshape(weight.shape)
 
@@ -203,7 +203,7 @@ class _Reached(Exception):
 
 
 @torch.no_grad()
-def caught(model: nn.Module, blocks: Blocks, inputs: Inputs) -> BlockCall:
+def catch_call(model: nn.Module, blocks: Blocks, inputs: Inputs) -> BlockCall:
     """What every block is called with on this batch; the hidden states are those of the first."""
     watch = _Watch(len(blocks))
     with _handing_on(blocks, watch), _uncached(model), suppress(_Reached):
@@ -217,7 +217,7 @@ def caught(model: nn.Module, blocks: Blocks, inputs: Inputs) -> BlockCall:
     return watch.call
 
 
-def shared(own: dict[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+def share_tensors(own: dict[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a block, with tensors that are equal to those of the first batch taken from
     there: masks and positions are usually the same, and large.
     """
@@ -522,10 +522,10 @@ def _calls(model: nn.Module, found: Blocks, batch: Any) -> list[BlockCall]:
     device = next(model.parameters()).device
     calls: list[BlockCall] = []
     for item in batches(batch, device=device):
-        call = caught(model, found, with_decoder_inputs(model, item).inputs)
+        call = catch_call(model, found, with_decoder_inputs(model, item).inputs)
         if calls:
             pairs = zip(call.others, calls[0].others, strict=True)
-            call.others = [shared(own, first) for own, first in pairs]
+            call.others = [share_tensors(own, first) for own, first in pairs]
         calls.append(call)
     if not calls:
         raise ArgumentError("batch holds no batch: give calibration data.")

@@ -11,7 +11,7 @@ from secateurs.errors import ArgumentError, MaskError, TrainingError
 from secateurs.optim import Held, hold
 from secateurs.parameters import Params
 from secateurs.prune.recipe import Recipe, cut_in_training, ready_in_training
-from secateurs.prune.rounds import Round, Target, asked, counts_at, kept_and_total, targets_of
+from secateurs.prune.rounds import Round, Target, counts_at, kept_and_total, targets_of, total_asked
 from secateurs.scores import Inputs, Loss
 from secateurs.step import Step
 
@@ -129,7 +129,7 @@ class GradualPruning:
             self.held.shrink(masks)
             kept, total = kept_and_total(masks)
             number = len(self.rounds) + 1
-            done = Round(number=number, asked=asked(target), kept=kept, total=total)
+            done = Round(number=number, asked=total_asked(target), kept=kept, total=total)
             self.rounds = (*self.rounds, done)
         self.iteration += 1
         return done
@@ -184,16 +184,15 @@ class GradualPruning:
         def to_come(targets: Mapping[int, Target]) -> list[tuple[int, int]]:
             last = max(targets)
             return [
-                (due if due > iteration else 0, asked(target))
+                (due if due > iteration else 0, total_asked(target))
                 for due, target in targets.items()
                 if due > iteration or due == last
             ]
 
         if to_come(saved) != to_come(self._targets):
             ends = [
-                f"{asked(targets[max(targets)])} entries at step {max(targets)} in {len(targets)}"
-                " cuts"
-                for targets in (saved, self._targets)
+                f"{total_asked(cuts[max(cuts)])} entries at step {max(cuts)} in {len(cuts)} cuts"
+                for cuts in (saved, self._targets)
             ]
             raise TrainingError(
                 f"the saved state, after step {iteration}, goes on to {ends[0]}; this run goes to"

@@ -19,10 +19,10 @@ from secateurs.prune.rounds import (
     Masks,
     Round,
     Target,
-    asked,
     counts_by_share,
     kept_and_total,
     targets_of,
+    total_asked,
 )
 from secateurs.scores import Inputs, Loss, Rule
 from secateurs.step import Step
@@ -159,7 +159,7 @@ def imp_(
             memory.rewind_(masks)
             if train_last or number < len(targets):
                 run = ImpRun(model, masks, memory, number, len(targets))
-                trained.append(_trained_round(model, train, run, asked(target)))
+                trained.append(_trained_round(model, train, run, total_asked(target)))
         return ImpResult(
             masks=masks,
             rounds=tuple(trained),

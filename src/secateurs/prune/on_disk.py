@@ -26,8 +26,7 @@ from secateurs.masks.report import SparsityReport, TensorSparsity
 from secateurs.masks.select import best, check_shapes, choice_of, draw, read
 from secateurs.masks.topk import Cut, kth_largest
 from secateurs.masks.units import Units
-from secateurs.parameters import Rules
-from secateurs.parameters import read as read_where
+from secateurs.parameters import Rules, read_where
 from secateurs.prune.shards import (
     Masks,
     Shard,
@@ -53,14 +52,14 @@ model, which is often the embedding itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meant:
+class ChosenTensors:
     """The tensors to prune, in the order of the files, and why the others are left."""
 
     chosen: tuple[tuple[Shard, StoredTensor], ...]
     left: dict[str, str]
 
 
-def meant(stored: Stored, where: Sequence[str] | None) -> Meant:
+def choose_stored(stored: Stored, where: Sequence[str] | None) -> ChosenTensors:
     """What globs of names choose ('!' leaves out), or without any every float weight of two or more
     dimensions that is no norm, embedding, bias or head by its name.
     """
@@ -82,7 +81,7 @@ def meant(stored: Stored, where: Sequence[str] | None) -> Meant:
             f"{stored.source} has no tensor to prune: of {len(names)}, the first is left because"
             f" {next(iter(left.values()), 'there is none')}. Choose by --where GLOB."
         )
-    return Meant(chosen=tuple(chosen), left=left)
+    return ChosenTensors(chosen=tuple(chosen), left=left)
 
 
 def _reason(entry: StoredTensor, rules: Rules) -> str:
@@ -119,7 +118,7 @@ def nonzeros(shard: Shard, entry: StoredTensor) -> int:
     return sum(_nonzeros(chunk, entry) for chunk in shard.chunks(entry))
 
 
-def counted(stored: Stored, *, all: bool = False) -> SparsityReport:
+def count_stored(stored: Stored, *, all: bool = False) -> SparsityReport:
     """The sparsity of floating-point tensors of two or more dimensions; with `all` also of vectors
     and of tables of integers and booleans.
     """
@@ -482,7 +481,7 @@ def prune_file(
     refuse_unknown(prune_file, amount, AmountFields.__annotations__)
     stored, out = open_stored(source), Path(out)
     check_out(stored, out)
-    found = meant(stored, where)
+    found = choose_stored(stored, where)
     places, chunks = {e.name: (s, e) for s, e in found.chosen}, chunks_of(score, seed)
     selection = Selection(scope=scope, pattern=pattern, floor=floor, **amount)
     _check_scope(scope)

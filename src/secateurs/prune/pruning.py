@@ -37,7 +37,7 @@ HALVINGS = 14
 """Halvings of the density for a budget of work: the last one is below a ten-thousandth."""
 
 
-def alive(parameters: Params, within: Params) -> dict[str, Tensor]:
+def masks_of_nonzeros(parameters: Params, within: Params) -> dict[str, Tensor]:
     """Masks of what is left: neither zero nor cut by an earlier mask."""
     return {
         name: (p.detach() != 0) & within[name].to(p.device) if name in within else p.detach() != 0
@@ -45,7 +45,7 @@ def alive(parameters: Params, within: Params) -> dict[str, Tensor]:
     }
 
 
-def compounded(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
+def counting_all(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
     """The recipe that asks of all weights what this one asks of those that are left."""
     counts, sizes = entries_left(left), {name: mask.numel() for name, mask in left.items()}
     if isinstance(recipe.scope, Mapping):
@@ -209,7 +209,7 @@ def cut(
     """
     asked_for = Recipe.of(recipe, fields)
     given = {"example": example, "batch": batch, "loss": loss}
-    earlier = _complete(model, asked_for, within or {})
+    earlier = _earlier_masks(model, asked_for, within or {})
     if of not in ("all", "left"):
         raise ArgumentError(
             f"of={of!r}; it is 'all' (the amount counts every chosen weight) or 'left' (it counts"
@@ -218,8 +218,8 @@ def cut(
     counted = asked_for
     if of == "left":
         # Converted once, then run as any recipe: "left" is a way of asking, not a way of pruning.
-        earlier = alive(prunable(model, asked_for.where), earlier)
-        counted = compounded(asked_for, earlier)
+        earlier = masks_of_nonzeros(prunable(model, asked_for.where), earlier)
+        counted = counting_all(asked_for, earlier)
     if counted.work is None:
         done = _pruned(model, counted, given, earlier, generator)
     else:
@@ -299,7 +299,7 @@ def _pruned_to_work(
     return replace(best, notes=(*best.notes, *left.notes(best.masks)))
 
 
-def _complete(model: nn.Module, recipe: Recipe, within: Params) -> dict[str, Tensor]:
+def _earlier_masks(model: nn.Module, recipe: Recipe, within: Params) -> dict[str, Tensor]:
     """Earlier masks, checked, for the parameters of the recipe."""
     check_model(model)
     within = fitted(within, dict(model.named_parameters(remove_duplicate=False)))

@@ -36,15 +36,16 @@ from secateurs.prune.rounds import (
     Masks,
     Round,
     Target,
-    asked,
     budget,
     counts,
     cut_once,
     entries_left,
     targets_of,
+    total_asked,
 )
 from secateurs.registry import unknown
 from secateurs.scores import SCORES, Convention, Inputs, Loss, Rule, Scorer
+from secateurs.scores.task import check_convention
 
 
 class RecipeFields(SelectionFields, total=False):
@@ -160,7 +161,7 @@ class Recipe(Selection):
             masks = {n: torch.zeros(ready.parameters[n].shape) for n, k in kept.items() if not k}
         lost = [name for name, count in kept.items() if count == 0]
         verdicts = verdicts_of(model, lost, example=example, masks=masks)
-        rounds = tuple(asked(target) for target in ready.targets)
+        rounds = tuple(total_asked(target) for target in ready.targets)
         return _plan(chosen, kept, verdicts, rounds=rounds, dry_run=dry_run)
 
     def ready(
@@ -203,11 +204,10 @@ class Recipe(Selection):
     def _check_score(self) -> None:
         if not callable(self.score):
             SCORES.check(self.score)
-        if self.convention not in ("paper", "reference"):
-            raise ArgumentError(f"convention={self.convention!r}; it is 'paper' or 'reference'.")
+        check_convention(self.convention)
         if not isinstance(self.options, Mapping):
             raise ArgumentError(
-                f"options={self.options!r} is no mapping of option names to values."
+                f"options={self.options!r} is not a mapping of option names to values."
             )
 
     def _check_rounds(self) -> None:
@@ -242,6 +242,7 @@ class Prepared:
     """A recipe made ready for one model.
 
     Attributes:
+        recipe: What was asked.
         parameters: The values of the chosen parameters by name.
         scorer: The score on a private copy of the model.
         choice: What the last round is to keep.
@@ -280,7 +281,7 @@ class Prepared:
             kept, total = sum(left.values()), sum(mask.numel() for mask in masks.values())
             yield (
                 restore(masks),
-                Round(number=number, asked=asked(target), kept=kept, total=total),
+                Round(number=number, asked=total_asked(target), kept=kept, total=total),
             )
 
 

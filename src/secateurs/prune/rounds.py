@@ -11,7 +11,7 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.masks.budget import ScopeLike, Selection
 from secateurs.masks.patterns import NM, pattern_of
-from secateurs.masks.select import CheckedSelection, best, chosen_masks, read
+from secateurs.masks.select import CheckedSelection, best, choose_masks, read
 from secateurs.masks.topk import count_true
 from secateurs.masks.units import TensorUnits, units_of
 from secateurs.parameters import Params
@@ -171,7 +171,7 @@ def targets_of(
     return [dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)]
 
 
-def asked(target: Target) -> int:
+def total_asked(target: Target) -> int:
     """The entries a target keeps of all parameters together."""
     return target if isinstance(target, int) else sum(target.values())
 
@@ -237,4 +237,4 @@ def cut_once(
         now = selection.keeping(None, scope=densities)
     # A scorer refuses scores that are not finite.
     choice = read(now, scores, within=within, weights=weights, finite=True)
-    return chosen_masks(choice, generator)
+    return choose_masks(choice, generator)

@@ -25,7 +25,7 @@ Cut: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 _log = logging.getLogger("secateurs.scores")
 
 
-def followed(target: Tensor, whole: Tensor) -> Tensor | None:
+def first_mask(target: Tensor, whole: Tensor) -> Tensor | None:
     """The mask of a target that is whole, for `recut_` to follow; None where that gains nothing."""
     mask = torch.ones(target.shape, dtype=torch.bool, device=target.device)
     return mask if _large(target, whole, mask) and kernel() else None

@@ -26,7 +26,7 @@ from secateurs.parameters import (
 )
 from secateurs.random import check_generator
 from secateurs.registry import unknown
-from secateurs.scores.cut import followed, recut_
+from secateurs.scores.cut import first_mask, recut_
 from secateurs.scores.task import (
     SCORES,
     Convention,
@@ -37,6 +37,7 @@ from secateurs.scores.task import (
     Rule,
     ScoreRule,
     Task,
+    check_convention,
     losses,
 )
 
@@ -73,7 +74,7 @@ class Copy:
         self._last = {
             name: last
             for name, parameter in self.parameters.items()
-            if (last := followed(parameter.detach(), self._whole[name])) is not None
+            if (last := first_mask(parameter.detach(), self._whole[name])) is not None
         }
 
     def cut(self, masks: Params) -> None:
@@ -140,7 +141,7 @@ def seeded(model: nn.Module, generator: torch.Generator | None) -> Iterator[None
 # What a score needs and what the caller gave: brought together, or refused in one error.
 
 
-def unregistered(rule: Rule) -> ScoreRule:
+def own_rule(rule: Rule) -> ScoreRule:
     """A rule of the user's own, under the name of its function."""
     if not callable(rule):
         raise ArgumentError(
@@ -189,7 +190,7 @@ _HOW = {
 }
 
 
-def reusable(batch: Any) -> Any:
+def readable_again(batch: Any) -> Any:
     """An iterator can be read once: keep what it gives."""
     return list(batch) if isinstance(batch, Iterator) else batch
 
@@ -242,7 +243,7 @@ def _not_finite(tensors: Mapping[str, Tensor]) -> str:
     return ", ".join(f"{name!r} ({count})" for name, count in counts.items())
 
 
-def ordered(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[str, Tensor]:
+def in_model_order(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[str, Tensor]:
     """The scores in the model's order: one tensor of the right shape for each chosen parameter."""
     if not isinstance(result, Mapping):
         raise ScoreError(
@@ -345,14 +346,13 @@ class Scorer:
         convention: Convention = "paper",
         **options: Any,
     ) -> None:
-        if convention not in ("paper", "reference"):
-            raise ArgumentError(f"convention is {convention!r}; it is 'paper' or 'reference'.")
+        check_convention(convention)
         check_generator(generator)
         check_loss(loss)
         check_model(model)
         refuse_wrapped(model)
         # Everything that can be wrong is found here, once, so that rounds only compute.
-        self._entry = SCORES[rule] if isinstance(rule, str) else unregistered(rule)
+        self._entry = SCORES[rule] if isinstance(rule, str) else own_rule(rule)
         self._options = checked_options(self._entry, options)
         self._model, self._generator = model, generator
         self._sources = prunable(model, where)
@@ -361,7 +361,7 @@ class Scorer:
             model=model,
             parameters=dict(self._sources),
             convention=convention,
-            data=reusable(batch),
+            data=readable_again(batch),
             loss=loss,
             example=example,
             generator=generator,
@@ -386,7 +386,7 @@ class Scorer:
             seeded(self._model, self._generator),
         ):
             result = self._entry.rule(self._masked(masks), **self._options)
-            scores = ordered(result, self._sources, self._entry.name)
+            scores = in_model_order(result, self._sources, self._entry.name)
         if not isinstance(result, Finite):
             check_scores(scores, self._entry.name)
         return scores
@@ -433,7 +433,7 @@ def set_mode(task: Task, mode: Mode | None, *, default: Mode) -> None:
 def mean_gradient(task: Task, *, temperature: float = 1.0) -> list[Tensor]:
     """∂L/∂w of the mean loss over all examples: batches count by their size."""
     parameters = list(task.parameters.values())
-    total = [torch.zeros_like(p, dtype=wide(p)) for p in parameters]
+    total = [torch.zeros_like(p, dtype=wide_dtype(p)) for p in parameters]
     examples = 0
     for size, loss in losses(task, temperature=temperature):
         examples += size
@@ -471,7 +471,7 @@ def gradient_of(
     ]
 
 
-def own(gradients: Iterable[Tensor]) -> list[Tensor]:
+def own_copies(gradients: Iterable[Tensor]) -> list[Tensor]:
     """The gradients, each in memory of its own, so that it may be written to.
 
     The terms of a sum are given one and the same gradient, and that of `sum()` is one number for
@@ -487,7 +487,7 @@ def own(gradients: Iterable[Tensor]) -> list[Tensor]:
     return apart
 
 
-def normalised(scores: dict[str, Tensor]) -> dict[str, Tensor]:
+def normalise(scores: dict[str, Tensor]) -> dict[str, Tensor]:
     """Scores divided by |their sum|, as the reference codes of SNIP and GraSP do (1e-10 added as
     GraSP does).
     """
@@ -496,7 +496,7 @@ def normalised(scores: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: s / (total + 1e-10) for name, s in scores.items()}
 
 
-def wide(parameter: Tensor) -> torch.dtype:
+def wide_dtype(parameter: Tensor) -> torch.dtype:
     """The precision scores are kept in: at least single, products of half-precision numbers would
     vanish.
     """

@@ -94,10 +94,10 @@ def batches(data: Any, *, device: torch.device | None = None) -> Iterator[Batch]
             " loader."
         )
     for item in (data,) if single else data:
-        yield moved(_batch(item), device)
+        yield move_batch(_batch(item), device)
 
 
-def moved(batch: Batch, device: torch.device | None) -> Batch:
+def move_batch(batch: Batch, device: torch.device | None) -> Batch:
     """The batch with its tensors on the device."""
     return Batch(inputs=_to(batch.inputs, device), targets=_to(batch.targets, device))
 
@@ -242,6 +242,13 @@ def _token_ids(labels: object) -> bool:
 
 Convention: TypeAlias = Literal["paper", "reference"]
 """Which formula, where the paper and the code published with the method differ (docs/scores.md)."""
+
+
+def check_convention(convention: object) -> None:
+    """Refuse what is no convention."""
+    if convention not in ("paper", "reference"):
+        raise ArgumentError(f"convention={convention!r}; it is 'paper' or 'reference'.")
+
 
 Mode: TypeAlias = Literal["keep", "train", "eval"]
 """The mode the model is scored in; "keep" is the mode the user left it in, module by module."""

@@ -89,7 +89,7 @@ def text(renderable):
             {"sparsity": 0.5, "convention": "papr"},
             "convention='papr'; it is 'paper' or 'reference'",
         ),
-        ({"sparsity": 0.5, "options": 3}, "options=3 is no mapping"),
+        ({"sparsity": 0.5, "options": 3}, "options=3 is not a mapping"),
         ({"pattern": "3:2"}, "3:2 is no N:M pattern"),
         (
             {"sparsty": 0.5},

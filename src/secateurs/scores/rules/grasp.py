@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from secateurs.errors import ArgumentError
-from secateurs.scores.scorer import gradient_of, mean_gradient, normalised, set_mode
+from secateurs.scores.scorer import gradient_of, mean_gradient, normalise, set_mode
 from secateurs.scores.task import Mode, Task, losses, score_rule
 
 TEMPERATURE = 200.0
@@ -44,7 +44,7 @@ def grasp(
     curvature = _hessian_times(task, gradient, temperature)
     pairs = zip(task.parameters.items(), curvature, strict=True)
     scores = {name: hg.mul_(parameter.detach()) for (name, parameter), hg in pairs}
-    return normalised(scores) if reference else scores
+    return normalise(scores) if reference else scores
 
 
 def _hessian_times(task: Task, vector: list[Tensor], temperature: float) -> list[Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.random import uniform
-from secateurs.scores.scorer import gradient_of, set_mode, wide
+from secateurs.scores.scorer import gradient_of, set_mode, wide_dtype
 from secateurs.scores.task import Mode, Task, call, logits, score_rule
 
 
@@ -43,7 +43,9 @@ def jacobian(
                 # Squares add up over outputs; over draws they are averaged.
                 sum_.add_(row.double().square_(), alpha=1 / (draws or 1))
     norms = zip(task.parameters.items(), total, strict=True)
-    return {name: norm.sqrt_().mul_(p.detach().abs()).to(wide(p)) for (name, p), norm in norms}
+    return {
+        name: norm.sqrt_().mul_(p.detach().abs()).to(wide_dtype(p)) for (name, p), norm in norms
+    }
 
 
 def _directions(

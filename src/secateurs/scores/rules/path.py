@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _GRAPHS: "WeakKeyDictionary[nn.Module, Graph]" = WeakKeyDictionary()
 
 
-def captured(task: Task) -> None:
+def capture_once(task: Task) -> None:
     """Read the private copy once; all rounds share its graph."""
     # Batch norm must be the affine map of its running statistics.
     task.model.eval()
@@ -28,7 +28,7 @@ def captured(task: Task) -> None:
     _GRAPHS[task.model] = capture(task.model, _example(task))
 
 
-@score_rule("path", needs=("example",), prepare=captured)
+@score_rule("path", needs=("example",), prepare=capture_once)
 def path(task: Task, *, relative: bool = True) -> dict[str, Tensor]:
     """Φ-cost: |θ| ⊙ ∂‖Φ(θ)‖₁/∂|θ|, what zeroing a weight takes from the path norm.
 
@@ -42,7 +42,7 @@ def path(task: Task, *, relative: bool = True) -> dict[str, Tensor]:
     Gonon et al. 2024, Section 4 (Φ-layerwise with scope="layer", Φ-global with scope="global").
     """
     if task.model not in _GRAPHS:
-        captured(task)
+        capture_once(task)
     from secateurs.paths import path_costs
 
     costs = path_costs(task.model, _GRAPHS[task.model], relative=relative)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from secateurs.scores.scorer import mean_gradient, normalised, set_mode
+from secateurs.scores.scorer import mean_gradient, normalise, set_mode
 from secateurs.scores.task import Mode, Task, score_rule
 
 
@@ -24,4 +24,4 @@ def snip(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
         name: g.mul_(p.detach()).abs_()
         for (name, p), g in zip(task.parameters.items(), gradient, strict=True)
     }
-    return normalised(scores) if reference else scores
+    return normalise(scores) if reference else scores

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from secateurs.errors import ScoreError
 from secateurs.random import normal
 from secateurs.scores.rules.product import absolute_product
-from secateurs.scores.scorer import gradient_of, own, set_mode, wide
+from secateurs.scores.scorer import gradient_of, own_copies, set_mode, wide_dtype
 from secateurs.scores.task import (
     Finite,
     Inputs,
@@ -78,7 +78,7 @@ def chi(like: Tensor, generator: torch.Generator | None) -> Tensor:
     """‖128 normal numbers‖₂/√128 in the shape of `like`; other than floating-point tensors stay."""
     if not like.is_floating_point():
         return like
-    draws = normal(like.expand(NORMALS, *like.shape), generator=generator, dtype=wide(like))
+    draws = normal(like.expand(NORMALS, *like.shape), generator=generator, dtype=wide_dtype(like))
     return (draws.square().sum(0) / NORMALS).sqrt().to(like.dtype)
 
 
@@ -95,7 +95,7 @@ def _flow(task: Task, inputs: Inputs, mode: Mode | None) -> dict[str, Tensor]:
 def _single_flow(task: Task, inputs: Inputs) -> Finite | None:
     """The flow in the model's own precision; None where that is too little."""
     # Half precision overflows at 65504, which a flow reaches within a few layers.
-    if any(wide(p) != p.dtype for p in task.parameters.values()):
+    if any(wide_dtype(p) != p.dtype for p in task.parameters.values()):
         return None
     scores, total = _products(task.model, task.parameters, inputs)
     return scores if _comfortable(total) else None
@@ -115,7 +115,7 @@ def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
             " deep or too wide for SynFlow as it stands. Scale its weights down, or use the score"
             " 'path', which carries exponents."
         )
-    return {name: s.to(wide(task.parameters[name])) for name, s in scores.items()}
+    return {name: s.to(wide_dtype(task.parameters[name])) for name, s in scores.items()}
 
 
 def _products(
@@ -125,12 +125,12 @@ def _products(
     is not finite.
     """
     outputs = floating(call(model, inputs))
-    flow = torch.stack([output.sum(dtype=wide(output)) for output in outputs]).sum()
+    flow = torch.stack([output.sum(dtype=wide_dtype(output)) for output in outputs]).sum()
     total = float(flow.detach())
     value = (
         flow if _comfortable(total) or total == 0 or not math.isfinite(total) else flow / abs(total)
     )
-    gradients = own(gradient_of(value, list(parameters.values())))
+    gradients = own_copies(gradient_of(value, list(parameters.values())))
     scores = Finite()
     for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
         score = absolute_product(gradient, parameter)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ParameterError
-from secateurs.scores.scorer import set_mode, wide
+from secateurs.scores.scorer import set_mode, wide_dtype
 from secateurs.scores.task import Mode, Task, call, score_rule
 
 _CONVOLUTIONS: tuple[type[nn.Module], ...] = (
@@ -37,7 +37,7 @@ def wanda(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
     squares, examples = input_squares(task)
     count = max(examples, 1) if task.convention == "reference" else 1
     return {
-        name: ((squares[name] / count).sqrt_() * p.detach().abs()).to(wide(p))
+        name: ((squares[name] / count).sqrt_() * p.detach().abs()).to(wide_dtype(p))
         for name, p in task.parameters.items()
     }
 
@@ -105,7 +105,7 @@ def _by_column(x: Tensor) -> Tensor:
     In single precision at least: the squares of half-precision activations overflow.
     """
     flat = x.detach().reshape(-1, x.shape[-1])
-    return flat.to(wide(flat)).square().sum(0)
+    return flat.to(wide_dtype(flat)).square().sum(0)
 
 
 def _by_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
@@ -117,7 +117,7 @@ def _by_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
         # among them.
         output = base.forward(module, x.square(), *inputs[1:])
         (met,) = torch.autograd.grad(output.sum(), [module.get_parameter("weight")])
-    return met.to(wide(met))
+    return met.to(wide_dtype(met))
 
 
 def _refuse_unseen(task: Task, squares: dict[str, Tensor]) -> None:
