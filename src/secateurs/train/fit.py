@@ -417,9 +417,6 @@ def fit_(
         return replace(loop, data=data.to(target)).run(show=show)
 
 
-"""`fit_` under its name of before."""
-
-
 # Whether the tensors of a file fit a model; everything wrong in one error.
 
 

@@ -106,55 +106,6 @@ def _whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-# A forecast in words: yes, no, and no under way, each with what it takes.
-
-
-def enough(strength: float, needed: float, threshold: float) -> str:
-    """The answer yes."""
-    return (
-        f"strength {strength:g} reaches sparsity: dead weights fall below {threshold:.1e} "
-        f"(strength {needed:.2g} would just do)."
-    )
-
-
-def too_weak(
-    strength: float, smallest: float, threshold: float, needed: tuple[float, float]
-) -> str:
-    """The answer no, before a run; `needed`: the strength or the steps that it takes."""
-    return (
-        f"strength {strength:g} is too small to reach sparsity: dead weights end near"
-        f" {smallest:.1e}, not below {threshold:.1e}. It takes strength >="
-        f" {needed[0]:.2g} or {needed[1]:.0f} steps."
-    )
-
-
-def midway(
-    taken: int,
-    steps: int,
-    shrunk: float,
-    whole: float,
-    needed: float,
-    threshold: float,
-) -> str:
-    """The answer no, during a run and at its end."""
-    so_far = f"dead weights have shrunk by a factor of {_factor(shrunk)} in {taken} steps"
-    rest = f", which the present rate makes {_factor(whole)} after {steps}" if taken < steps else ""
-    much = (
-        f"{needed / whole:.2g} times the strength, the rate or the steps"
-        if whole
-        else "a strength and rate above 0"
-    )
-    return (
-        f"{so_far}{rest}; {_factor(needed)} is needed to fall below {threshold:.1e}. It takes"
-        f" {much}."
-    )
-
-
-def _factor(logarithm: float) -> str:
-    # e^710 overflows a double.
-    return f"{math.exp(min(logarithm, 700.0)):.2g}"
-
-
 TYPICAL_WEIGHT = 0.03
 """From where a weight has to come: the size of a weight of a 784-input layer at the start."""
 
@@ -233,12 +184,31 @@ def forecast(
     needed_steps = steps * needed_strength / strength if strength else math.inf
     reaches, smallest = whole >= needed, start * math.exp(-whole)
     if reaches:
-        sentence = enough(strength, needed_strength, threshold)
-    elif taken:
-        sentence = midway(taken, steps, shrunk, whole, needed, threshold)
+        sentence = (
+            f"strength {strength:g} reaches sparsity: dead weights fall below {threshold:.1e} "
+            f"(strength {needed_strength:.2g} would just do)."
+        )
+    elif not taken:
+        sentence = (
+            f"strength {strength:g} is too small to reach sparsity: dead weights end near"
+            f" {smallest:.1e}, not below {threshold:.1e}. It takes strength >="
+            f" {needed_strength:.2g} or {needed_steps:.0f} steps."
+        )
     else:
-        takes = needed_strength, needed_steps
-        sentence = too_weak(strength, smallest, threshold, takes)
+        # e^710 overflows a double.
+        so_far, by_then, at_least = (
+            f"{math.exp(min(logarithm, 700.0)):.2g}" for logarithm in (shrunk, whole, needed)
+        )
+        rest = f", which the present rate makes {by_then} after {steps}" if taken < steps else ""
+        much = (
+            f"{needed / whole:.2g} times the strength, the rate or the steps"
+            if whole
+            else "a strength and rate above 0"
+        )
+        sentence = (
+            f"dead weights have shrunk by a factor of {so_far} in {taken} steps{rest};"
+            f" {at_least} is needed to fall below {threshold:.1e}. It takes {much}."
+        )
     return Forecast(
         reaches=reaches,
         smallest=smallest,
@@ -247,16 +217,6 @@ def forecast(
         threshold=threshold,
         sentence=sentence,
     )
-
-
-def shrinkage(decay: float, depth: float, lr: float, momentum: float, decoupled: bool) -> float:
-    """The logarithm of the factor by which one step with the decay 2λ/D of its factors shrinks a
-    dead weight.
-
-    >>> [round(shrinkage(0.02 / 3, 3, 0.1, 0.9, decoupled), 6) for decoupled in (False, True)]
-    [0.02, 0.002]
-    """
-    return decay * depth * lr / (1.0 if decoupled else 1 - momentum)
 
 
 # The least hopeful forecast of all groups of an optimizer.

@@ -118,6 +118,16 @@ def root(value: float, depth: float) -> float:
     return math.pow(value, 1 / depth) if value > 0 else 0.0
 
 
+def shrinkage(decay: float, depth: float, lr: float, momentum: float, decoupled: bool) -> float:
+    """The logarithm of the factor by which one step with the decay 2λ/D of its factors shrinks a
+    dead weight.
+
+    >>> [round(shrinkage(0.02 / 3, 3, 0.1, 0.9, decoupled), 6) for decoupled in (False, True)]
+    [0.02, 0.002]
+    """
+    return decay * depth * lr / (1.0 if decoupled else 1 - momentum)
+
+
 def _flushed(values: Tensor) -> Tensor:
     """Numbers in the denormal range become zero: they carry nothing and make a CPU step several
     times slower.

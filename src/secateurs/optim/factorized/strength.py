@@ -19,9 +19,8 @@ from secateurs.optim.factorized.forecast import (
     ROUNDING,
     Forecast,
     least_hopeful,
-    shrinkage,
 )
-from secateurs.optim.factorized.maths import StepRule
+from secateurs.optim.factorized.maths import StepRule, shrinkage
 from secateurs.optim.factorized.members import Group, Members, RunLength
 from secateurs.optim.factorized.schedules import FALL, HELD_FALL, SMALL, density
 
