@@ -11,10 +11,9 @@ The corrected form is the default; `as_printed=True` gives the printed one (docs
 
 from secateurs.theory.circular_norms import lemma_7
 from secateurs.theory.convolutions import OperatorNorm
-from secateurs.theory.guarantee import Condition, Guarantee, LayerBound, Needed
-from secateurs.theory.laws import Between
+from secateurs.theory.guarantee import Between, Condition, Guarantee, LayerBound, Needed
 from secateurs.theory.magnitude import (
-    Moments,
+    OrderMoments,
     exact_order_statistic,
     lemma_1,
     theorem_1,
@@ -74,13 +73,13 @@ __all__ = [
     "ConvSetting",
     "Guarantee",
     "LayerBound",
-    "Moments",
     "Needed",
     "NormBounds",
     "NormConstants",
     "NtkConstants",
     "NtkSketch",
     "OperatorNorm",
+    "OrderMoments",
     "Plan",
     "PlannedLayer",
     "RandomLayer",

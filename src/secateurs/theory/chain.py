@@ -5,22 +5,23 @@ them.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
+from scipy import special
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, CaptureError, ParameterError, TheoryError
 from secateurs.graph import Activation, Affine, Node, Pool, State, Structural, capture
 from secateurs.parameters import not_real
-from secateurs.theory.guarantee import check_whole, check_widths
-from secateurs.theory.laws import Between
-from secateurs.theory.random_matrices import half_spectrum
-
-# Whether a layer looks like what a theorem assumes of it; that its entries are independent cannot
-# be seen in it.
+from secateurs.theory.convolutions import ConvMap, module_map, per_axis
+from secateurs.theory.guarantee import Between, check_whole, check_widths
+from secateurs.theory.laws import distance_to
+from secateurs.theory.magnitude import linear_layers
+from secateurs.theory.random_matrices import RandomLayer, half_spectrum
 
 FAR = 6.0
 """Standard errors that the mean of entries of mean zero exceeds with chance about 10⁻⁹."""
@@ -28,101 +29,144 @@ CLOSE = 0.02
 """A distance to the uniform law up to this is close enough to speak of uniform entries."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """How well the entries of a matrix fit the laws that the theorems assume.
+def misfit(weight: Tensor, law: str) -> str | None:
+    """What speaks against the law in the entries of a layer, in words; that they are independent
+    cannot be seen.
 
-    Attributes:
-        mean_z: The mean in standard errors.
-        uniform: The Kolmogorov–Smirnov distance to the uniform law on ±max|w|.
-        normal: The distance to the normal law of mean 0 and their root mean square.
-        noise: The distance that uniform entries themselves exceed with chance below 10⁻⁶.
-    """
-
-    mean_z: float
-    uniform: float
-    normal: float
-    noise: float
-
-    def misfit(self, law: str) -> str | None:
-        """What speaks against the law, in words."""
-        if abs(self.mean_z) > FAR:
-            return f"its mean is {self.mean_z:.1f} standard errors from zero"
-        distance = {"uniform": self.uniform, "normal": self.normal}.get(law)
-        if distance is not None and distance > CLOSE + self.noise:
-            return f"its entries are not {law} (Kolmogorov–Smirnov distance {distance:.3f})"
-        return None
-
-
-def fit_of(weight: Tensor) -> Fit:
-    """The fit of one layer's entries.
-
-    >>> fit_of(torch.linspace(-1, 1, 1001).view(7, 143)).misfit("uniform") is None
+    >>> misfit(torch.linspace(-1, 1, 1001).view(7, 143), "uniform") is None
     True
     """
-    values = weight.detach().double().flatten().sort().values
+    values = weight.detach().double().flatten().cpu().numpy()
+    spread = float(values.std()) / math.sqrt(len(values))
+    z = float(values.mean()) / spread if spread > 0 else 0.0
+    if abs(z) > FAR:
+        return f"its mean is {z:.1f} standard errors from zero"
     # `or 1.0`: a layer of zeros is divided by 1.
-    count, half = values.numel(), float(values.abs().max()) or 1.0
-    ranks = torch.arange(count + 1, dtype=torch.float64, device=values.device) / count
-    root = float(values.square().mean().sqrt()) or 1.0
+    half, root = float(abs(values).max()) or 1.0, math.sqrt((values**2).mean()) or 1.0
+    laws = {"uniform": lambda w: (w / half + 1) / 2, "normal": lambda w: special.ndtr(w / root)}
+    if law not in laws:
+        return None
+    distance = distance_to(values, laws[law])
+    # Dvoretzky–Kiefer–Wolfowitz, P(sup|F_n − F| > t) ≤ 2e^{−2nt²}: a distance that entries of the
+    # law themselves exceed with chance below 10⁻⁶.
+    if distance > CLOSE + math.sqrt(math.log(2e6) / (2 * len(values))):
+        return f"its entries are not {law} (Kolmogorov–Smirnov distance {distance:.3f})"
+    return None
 
-    def distance(law: Tensor) -> float:
-        return float(
-            # The empirical law jumps at each entry: both sides of the jump are
-            # compared.
-            torch.maximum((ranks[1:] - law).abs(), (law - ranks[:-1]).abs()).max()
-        )
 
-    spread = float(values.std(correction=0)) / math.sqrt(count)
-    return Fit(
-        mean_z=float(values.mean()) / spread if spread > 0 else 0.0,
-        uniform=distance((values / half + 1) / 2),
-        normal=distance(torch.special.ndtr(values / root)),
-        # Dvoretzky–Kiefer–Wolfowitz: P(sup|F_n − F| > t) ≤ 2e^{−2nt²}.
-        noise=math.sqrt(math.log(2e6) / (2 * count)),
-    )
+# What a chain is made of: layers, passages between them, and obstacles.
+
+_TINY = torch.finfo(torch.float64).tiny
+"""What a layer of zeros is divided by, and stays zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainLayer:
+    """A linear map with weights to prune: a matrix, or the kernel of `conv`; one that is given by
+    its sizes alone has an empty `weight`.
+
+    Of a convolution: its `taps`, the `frequencies` of its map, and `repeats`, a factor on the norm
+    for circular padding beyond "same".
+    """
+
+    name: str
+    weight: Tensor = field(default_factory=lambda: torch.empty(0))
+    bias: Tensor | None = None
+    conv: nn.Conv2d | None = None
+    taps: int = 1
+    frequencies: int = 1
+    repeats: float = 1.0
+
+    @property
+    def read(self) -> bool:
+        """Whether it was read off a model, and its weights can be looked up."""
+        return self.weight.numel() > 0
+
+    @property
+    def scale(self) -> float:
+        """K of the entries' range ±K/√(taps · max(rows, columns)), 1 where it is not known."""
+        return float(self.weight.abs().max()) * self._root if self.read else 1.0
+
+    @property
+    def deviation(self) -> float:
+        """K where the unit is the root mean square: around zero, the mean of the law assumed."""
+        return float(self.weight.double().square().mean().sqrt()) * self._root if self.read else 1.0
+
+    @property
+    def _root(self) -> float:
+        """√(taps · max(rows, columns))."""
+        return math.sqrt(self.weight[0, 0].numel() * max(self.weight.shape[:2]))
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """The sorted magnitudes of the entries, of a convolution the ℓ¹ norms of the filters, in
+        units of the largest entry.
+        """
+        sizes = self.weight.double().abs()
+        found = sizes if self.conv is None else sizes.flatten(2).sum(2)
+        return found.flatten().sort().values / sizes.max().clamp_min(_TINY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """Anything between two layers; `apply` takes one input with its batch axis, in float64."""
+
+    name: str
+    lipschitz: float
+    apply: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """What keeps a model from being such a chain."""
+
+    text: str
+
+
+ChainStep: TypeAlias = ChainLayer | Passage
+GIVE_WIDTHS = "Give plan() the widths instead to reason about a plain chain of that size."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Widths (channels) d_0…d_l and, for each layer, K of the entries' range ±K/√(taps · max(d_k,
-    d_{k−1})).
+    """Layers of widths (channels) d_0…d_l, and what lies `between` them (first: before layer 1).
 
-    Read off a model: the layers' `names`, how their entries fit the laws assumed (`fits`), what
-    lies `between` them (first: before layer 1), and of inner linear layers the `magnitudes`,
-    sorted, as shares of the range; `filter_norms`, of inner convolutions the ℓ¹ norms of the
-    filters, sorted, in the same unit; `deviations`, K for entries whose root mean square is the
-    unit. Convolutions first, then linear layers: `taps`, `frequencies` and `repeats` (a factor on
-    the norm, for circular padding beyond "same") of each convolution, `last_map` the positions of
-    the maps that the first linear layer sees.
+    The first `convs` layers are convolutions, and linear ones follow; `last_map` has the positions
+    of the maps that the first linear layer sees.
     """
 
     widths: tuple[int, ...]
-    scales: tuple[float, ...]
-    names: tuple[str, ...]
-    fits: tuple[Fit, ...] = ()
+    layers: tuple[ChainLayer, ...]
     between: tuple[Between, ...] | None = None
-    magnitudes: tuple[Tensor, ...] = ()
-    taps: tuple[int, ...] = ()
-    frequencies: tuple[int, ...] = ()
-    repeats: tuple[float, ...] = ()
+    convs: int = 0
     last_map: int = 1
-    filter_norms: tuple[Tensor, ...] = ()
-    deviations: tuple[float, ...] = ()
-
-    @property
-    def scale(self) -> float:
-        """The largest K."""
-        return max(self.scales)
 
     def inner(self, widths: Sequence[int]) -> list[int]:
         """How many entries (filters) each layer has that is pruned: not the first, not the last,
         and of a network with convolutions only these.
         """
-        # Among convolutions only these are pruned; in a linear chain all but first and
-        # last.
-        stop = len(self.taps) + 1 if self.taps else len(widths) - 1
+        stop = self.convs + 1 if self.convs else len(widths) - 1
         return [a * b for a, b in pairwise(widths[1:stop])]
+
+    def random_layers(self, widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
+        """The layers at other widths; the linear layers behind convolutions see the same maps."""
+        if self.convs == 1:
+            raise TheoryError("a chain of fewer than two convolutions has no inner one to prune.")
+        found = [
+            RandomLayer(
+                rows=rows,
+                columns=columns,
+                # `repeats` is the norm of a circular padding that repeats entries.
+                bound=layer.repeats * scale / math.sqrt(layer.taps * max(rows, columns)),
+                taps=layer.taps,
+                frequencies=layer.frequencies,
+            )
+            for layer, (columns, rows), scale in zip(
+                self.layers[: self.convs], pairwise(widths), scales, strict=False
+            )
+        ]
+        behind = [widths[self.convs] * self.last_map, *widths[self.convs + 1 :]]
+        return [*found, *linear_layers(behind, scales[self.convs :])]
 
 
 # Lipschitz constants of torch's modules without weights of their own to prune, in evaluation mode
@@ -210,39 +254,6 @@ LIPSCHITZ: dict[type[nn.Module], Callable[[Any], float | str]] = {
 """A rule for each exact type; a new type is one entry."""
 
 
-# What a chain is made of: layers, passages between them, and obstacles.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """A linear map with weights to prune: a matrix, or the kernel of `conv`."""
-
-    name: str
-    weight: Tensor
-    bias: Tensor | None
-    conv: nn.Conv2d | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passage:
-    """Anything between two layers; `apply` takes one input with its batch axis, in float64."""
-
-    name: str
-    lipschitz: float
-    apply: Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Obstacle:
-    """What keeps a model from being such a chain."""
-
-    text: str
-
-
-Step: TypeAlias = Layer | Passage
-GIVE_WIDTHS = "Give plan() the widths instead to reason about a plain chain of that size."
-
-
 # Lipschitz constants, in the 2-norm, of what a captured graph holds between two layers.
 
 
@@ -279,7 +290,7 @@ def convolution_of(node: Affine, model: nn.Module) -> nn.Conv2d | None:
 
 def affine_step(
     node: Affine, shape: tuple[int, ...], state: State, trained: Iterable[str]
-) -> Step | Obstacle:
+) -> ChainStep | Obstacle:
     """A layer where the node has weights to prune, else a passage of known constant."""
     weight, bias, axes = (
         node.weight_in(state),
@@ -306,112 +317,47 @@ def affine_step(
         return Obstacle(text=f"{node.place} on {node.shape}")
     direct = None if node.weight is None else node.weight.direct
     name = (direct or node.place.module).removesuffix(".weight")
-    return Layer(name=name, weight=weight if axes.weight_out == 0 else weight.T, bias=bias)
+    matrix = weight.detach() if axes.weight_out == 0 else weight.detach().T
+    return ChainLayer(name=name, weight=matrix, bias=bias)
 
 
 # Sizes of maps in a chain of convolutions, and the circular convolution that contains each of
 # them.
 
 
-def entry_size(input_size: int | Sequence[int] | None) -> tuple[int, int]:
+def entry_size(input_size: int | Sequence[int] | None) -> tuple[int, ...]:
     """Height and width of the input."""
     if input_size is None:
         raise ArgumentError(
             "this model has convolutions: give input_size=, the height and width of its input."
         )
-    sides = (input_size,) * 2 if isinstance(input_size, int) else input_size
-    if (
-        isinstance(sides, str)
-        or not isinstance(sides, Sequence)
-        or len(sides) != 2
-        or not all(map(_whole, sides))
-    ):
-        raise ArgumentError(
-            f"input_size = {input_size!r}: one side, or height and width, in whole pixels from"
-            " 1 on."
-        )
-    return int(sides[0]), int(sides[1])
+    return per_axis("input_size", input_size, (0, 0))
 
 
-def _whole(side: object) -> bool:
-    return isinstance(side, int) and side >= 1
-
-
-def conv_output(conv: nn.Conv2d, shape: Sequence[int], name: str) -> tuple[int, ...]:
-    """Height and width behind a convolution."""
-    if len(shape) != 4 or shape[1] != conv.in_channels:
+def map_of(layer: ChainLayer, shape: Sequence[int]) -> ConvMap:
+    """A convolution on maps of this shape."""
+    conv = layer.conv
+    if conv is None or len(shape) != 4 or shape[1] != conv.in_channels:
         raise TheoryError(
-            f"the layers do not form one chain: {name} takes {conv.in_channels} channels and would"
-            f" get the shape {tuple(shape[1:])}."
+            f"the layers do not form one chain: {layer.name} takes"
+            f" {layer.weight.shape[1]} channels and"
+            f" would get the shape {tuple(shape[1:])}."
         )
-    sides = shape[2:]
-    # torch itself wraps around once on each side at most.
-    if conv.padding_mode == "circular" and any(
-        pad > 2 * n for n, pad in zip(sides, _padding(conv), strict=True)
-    ):
-        raise ArgumentError(
-            f"{name}: circular padding of {conv.padding} wraps more than once around"
-            f" {tuple(sides)}."
-        )
-    padded = [n + pad for n, pad in zip(sides, _padding(conv), strict=True)]
-    reach = _reach(conv)
-    if any(n < k for n, k in zip(padded, reach, strict=True)):
-        raise ArgumentError(
-            f"{name}: the kernel reaches over {reach} (dilation included), more than the padded map"
-            f" {tuple(padded)} that it would see at this input_size."
-        )
-    return tuple((n - k) // s + 1 for n, k, s in zip(padded, reach, conv.stride, strict=True))
-
-
-def frequency_map(conv: nn.Conv2d, size: Sequence[int]) -> tuple[int, ...]:
-    """The map on which a circular convolution contains this one: a stride only leaves outputs
-    out.
-    """
-    if conv.padding_mode == "circular":
-        return tuple(size)
-    return tuple(n + pad for n, pad in zip(size, _padding(conv), strict=True))
-
-
-def repeats(conv: nn.Conv2d, size: Sequence[int]) -> float:
-    """√ of how often an output of the circular convolution can occur among those of this one.
-
-    Padding of reach − 1 rows in all ("same") gives every output once; more wraps around again, less
-    leaves some out.
-    """
-    if conv.padding_mode != "circular":
-        return 1.0
-    outputs = [
-        n + pad - k + 1 for n, pad, k in zip(size, _padding(conv), _reach(conv), strict=True)
-    ]
-    return math.sqrt(
-        # −(−a // b) is the quotient rounded up, in whole numbers.
-        math.prod(-(-out // n) for out, n in zip(outputs, size, strict=True))
-    )
-
-
-def _reach(conv: nn.Conv2d) -> tuple[int, ...]:
-    return tuple(d * (k - 1) + 1 for d, k in zip(conv.dilation, conv.kernel_size, strict=True))
-
-
-def _padding(conv: nn.Conv2d) -> tuple[int, ...]:
-    """Rows, and columns, that padding adds in all."""
-    if conv.padding == "valid":
-        return (0, 0)
-    if conv.padding == "same":
-        return tuple(k - 1 for k in _reach(conv))
-    return tuple(2 * int(p) for p in conv.padding)
+    return module_map(conv, shape[2:], name=layer.name)
 
 
 # Zero and the biases on their way through a chain: what the theorems call σ_k(b_k).
 
 
-def walk(steps: Sequence[Step], x: Tensor) -> tuple[tuple[Between, ...], list[tuple[int, ...]]]:
+def walk(
+    steps: Sequence[ChainStep], x: Tensor
+) -> tuple[tuple[Between, ...], list[tuple[int, ...]]]:
     """What lies between the layers, and the shape that each of them takes (last: that of the
     output).
     """
     found, shapes, passed = [], [], _Passed(width=x.shape[1], bias=x, zero=x)
     for step in steps:
-        if isinstance(step, Layer):
+        if isinstance(step, ChainLayer):
             found.append(passed.between())
             shapes.append(tuple(passed.bias.shape))
             bias = _bias(step, passed.bias)
@@ -451,14 +397,10 @@ class _Passed:
         return Between(lipschitz=self.lipschitz, bias=added, rest=rest / math.sqrt(self.width))
 
 
-def _bias(layer: Layer, x: Tensor) -> Tensor:
+def _bias(layer: ChainLayer, x: Tensor) -> Tensor:
     """What the layer makes of zero."""
     rows = layer.weight.shape[0]
-    shape = (
-        (1, rows)
-        if layer.conv is None
-        else (1, rows, *conv_output(layer.conv, x.shape, layer.name))
-    )
+    shape = (1, rows) if layer.conv is None else (1, rows, *map_of(layer, x.shape).outputs)
     # Here a wrong input_size shows: the first linear layer gets another number of
     # features.
     if layer.conv is None and x.numel() != layer.weight.shape[1]:
@@ -473,98 +415,58 @@ def _bias(layer: Layer, x: Tensor) -> Tensor:
     return bias.view(1, -1, *[1] * (len(shape) - 2)).expand(shape).clone()
 
 
-# What is read off one layer's weights: the unit of its entries, and their sizes in that unit.
-
-_TINY = torch.finfo(torch.float64).tiny
-"""What a layer of zeros is divided by, and stays zero."""
-
-
-def entry_range(weight: Tensor) -> float:
-    """K of one layer: max|w| √(taps · max(rows, columns))."""
-    return float(weight.abs().max()) * math.sqrt(weight[0, 0].numel() * max(weight.shape[:2]))
-
-
-def deviation(weight: Tensor) -> float:
-    """K of one layer whose unit is the root mean square of its entries."""
-    # Around zero, not around the mean: the law assumed has mean zero.
-    root = float(weight.double().square().mean().sqrt())
-    return root * math.sqrt(weight[0, 0].numel() * max(weight.shape[:2]))
-
-
-def filter_sizes(weight: Tensor) -> Tensor:
-    """The sorted ℓ¹ norms of the filters, in units of the largest entry."""
-    sizes = weight.detach().double().abs()
-    norms = sizes.flatten(2).sum(2).flatten().sort().values
-    return norms / sizes.max().clamp_min(_TINY)
-
-
-def entry_sizes(weight: Tensor) -> Tensor:
-    """The sorted magnitudes, in units of the largest."""
-    sizes = weight.detach().abs().flatten().double().sort().values
-    return sizes / sizes[-1].clamp_min(_TINY)
-
-
 # Convolutions with linear layers behind them, read as one chain.
 
 
 def convolutional(
-    steps: Sequence[Step],
-    layers: Sequence[Layer],
+    steps: Sequence[ChainStep],
+    layers: Sequence[ChainLayer],
     input_size: int | Sequence[int] | None,
 ) -> Chain:
     """The chain of these steps, maps followed from the input on."""
-    convs, linear = _parts(layers)
-    size = entry_size(input_size)
-    between, shapes = walk(steps, torch.zeros(1, convs[0].in_channels, *size, dtype=torch.float64))
-    # Behind the walk, which names the layer that does not take what it gets.
-    _check_channels(convs)
-    maps = [shape[2:] for shape in shapes]
-    taps = tuple(layer.weight[0, 0].numel() for layer in layers[: len(convs)])
-    return replace(
-        plain_chain(layers, between),
-        taps=taps,
-        frequencies=tuple(
-            half_spectrum(frequency_map(c, s), t)
-            for c, s, t in zip(convs, maps, taps, strict=False)
-        ),
-        repeats=tuple(repeats(conv, size) for conv, size in zip(convs, maps, strict=False)),
-        # Positions per channel of what the flattening hands on.
-        last_map=linear[0].weight.shape[1] // convs[-1].out_channels,
-        filter_norms=tuple(filter_sizes(layer.weight) for layer in layers[1 : len(convs)]),
-    )
-
-
-def plain_chain(layers: Sequence[Layer], between: tuple[Between, ...]) -> Chain:
-    """What is read off every layer, linear or not."""
-    return Chain(
-        widths=(
-            layers[0].weight.shape[1],
-            *(layer.weight.shape[0] for layer in layers),
-        ),
-        scales=tuple(entry_range(layer.weight) for layer in layers),
-        names=tuple(layer.name for layer in layers),
-        fits=tuple(fit_of(layer.weight) for layer in layers),
-        between=between,
-        deviations=tuple(deviation(layer.weight) for layer in layers),
-    )
-
-
-def _parts(layers: Sequence[Layer]) -> tuple[list[nn.Conv2d], list[Layer]]:
-    """The convolutions, and the linear layers behind them; any other order is refused."""
-    convs = [layer.conv for layer in layers if layer.conv is not None]
+    convs = [layer for layer in layers if layer.conv is not None]
     linear = [layer for layer in layers if layer.conv is None]
-    if not linear or any(layer.conv is None for layer in layers[: len(convs)]):
+    if not linear or list(layers[: len(convs)]) != convs:
         raise TheoryError(
             "plan() reads convolutions with linear layers behind them, and this model has none"
             " there, or a convolution behind one. Call theory.theorem_3_explicit for a network of"
             " its sizes."
         )
-    return convs, linear
-
-
-def _check_channels(convs: Sequence[nn.Conv2d]) -> None:
-    if not all(a.out_channels == b.in_channels for a, b in pairwise(convs)):
+    first = torch.zeros(1, convs[0].weight.shape[1], *entry_size(input_size), dtype=torch.float64)
+    between, shapes = walk(steps, first)
+    # Behind the walk, which names the layer that does not take what it gets.
+    if not all(a.weight.shape[0] == b.weight.shape[1] for a, b in pairwise(convs)):
         raise TheoryError("the convolutions of this model do not form one chain.")
+    placed = [on_map(layer, shape) for layer, shape in zip(convs, shapes, strict=False)]
+    # Positions per channel of what the flattening hands on.
+    last_map = linear[0].weight.shape[1] // convs[-1].weight.shape[0]
+    return Chain(
+        widths=widths_of(layers),
+        layers=(*placed, *linear),
+        between=between,
+        convs=len(convs),
+        last_map=last_map,
+    )
+
+
+def on_map(layer: ChainLayer, shape: Sequence[int]) -> ChainLayer:
+    """The layer with the circular convolution that contains it: a stride only leaves outputs out.
+
+    An output of that one can occur more than once among those of this one: padding of reach − 1
+    rows in all ("same") gives every output once; more wraps around again, less leaves some out.
+    """
+    conv, taps = map_of(layer, shape), layer.weight[0, 0].numel()
+    circular = conv.mode == "circular"
+    return replace(
+        layer,
+        taps=taps,
+        frequencies=half_spectrum(conv.size if circular else conv.padded, taps),
+        repeats=math.sqrt(math.prod(map(math.ceil, conv.turns))) if circular else 1.0,
+    )
+
+
+def widths_of(layers: Sequence[ChainLayer]) -> tuple[int, ...]:
+    return (layers[0].weight.shape[1], *(layer.weight.shape[0] for layer in layers))
 
 
 # Chains that are given by their widths alone.
@@ -579,22 +481,22 @@ def given(widths: object) -> Chain:
     # Read once: an iterator is empty afterwards.
     found = tuple(widths)
     check_widths(found)
-    names = tuple(f"layer {k}" for k in range(1, len(found)))
-    return Chain(widths=found, scales=(1.0,) * len(names), names=names)
+    layers = tuple(ChainLayer(name=f"layer {k}") for k in range(1, len(found)))
+    return Chain(widths=found, layers=layers)
 
 
-def given_convs(chain: Chain, size: tuple[int, int], kernel: int) -> Chain:
+def given_convs(chain: Chain, size: Sequence[int], kernel: int) -> Chain:
     """Circular convolutions of kernel × kernel taps that keep their maps, then a linear layer."""
     check_whole(kernel=kernel)
     if kernel > min(size):
         raise ArgumentError(f"kernel = {kernel} is larger than the map of {size[0]} x {size[1]}.")
+    taps, frequencies = kernel**2, half_spectrum(tuple(size), kernel**2)
     # One linear layer at the end, l − 1 convolutions before it.
-    convs = len(chain.widths) - 2
+    convs = [replace(layer, taps=taps, frequencies=frequencies) for layer in chain.layers[:-1]]
     return replace(
         chain,
-        taps=(kernel**2,) * convs,
-        frequencies=(half_spectrum(size, kernel**2),) * convs,
-        repeats=(1.0,) * convs,
+        layers=(*convs, chain.layers[-1]),
+        convs=len(convs),
         last_map=math.prod(size),
     )
 
@@ -614,18 +516,18 @@ def leaves_of(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module
             yield from leaves_of(child, f"{name}.{key}" if name else key)
 
 
-def module_step(name: str, module: nn.Module) -> Step | Obstacle:
+def module_step(name: str, module: nn.Module) -> ChainStep | Obstacle:
     """One of torch's own modules as a step, or the reason why it is none."""
     kind = type(module).__name__
     # A subclass that overrides forward is no linear map that is known.
     if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
-        return Layer(name=name, weight=module.weight, bias=module.bias)
+        return ChainLayer(name=name, weight=module.weight.detach(), bias=module.bias)
     if type(module) is nn.Conv2d:
         known = module.groups == 1 and module.padding_mode in ("zeros", "circular")
         padding = f"padding_mode = {module.padding_mode!r}"
         why = f"{kind} with groups = {module.groups}, {padding} ({name})"
         return (
-            Layer(name=name, weight=module.weight, bias=module.bias, conv=module)
+            ChainLayer(name=name, weight=module.weight.detach(), bias=module.bias, conv=module)
             if known
             else Obstacle(text=why)
         )
@@ -639,7 +541,7 @@ def module_step(name: str, module: nn.Module) -> Step | Obstacle:
 # The steps of any other module, from its captured graph.
 
 
-def captured_steps(model: nn.Module, size: tuple[int, int] | None) -> list[Step | Obstacle]:
+def captured_steps(model: nn.Module, size: tuple[int, ...] | None) -> list[ChainStep | Obstacle]:
     """The steps of a model read as a graph, node by node."""
     kinds = nn.Conv2d if size else nn.Linear
     first = next((module for module in model.modules() if isinstance(module, kinds)), None)
@@ -660,14 +562,14 @@ def captured_steps(model: nn.Module, size: tuple[int, int] | None) -> list[Step 
     return [_node_step(node, before, state, still) for before, node in pairwise(graph.nodes)]
 
 
-def _example(first: nn.Module, size: tuple[int, int] | None) -> Tensor:
+def _example(first: nn.Module, size: tuple[int, ...] | None) -> Tensor:
     """Zeros that the first layer takes."""
     if isinstance(first, nn.Conv2d) and size:
         return torch.zeros(1, first.in_channels, *size)
     return torch.zeros(1, int(first.in_features))  # type: ignore[arg-type]
 
 
-def _node_step(node: Node, before: Node, state: State, model: nn.Module) -> Step | Obstacle:
+def _node_step(node: Node, before: Node, state: State, model: nn.Module) -> ChainStep | Obstacle:
     # One path: each node reads the one just before it and nothing else.
     if node.inputs != (before.name,):
         return Obstacle(text=f"{node.place}, where paths part or meet")
@@ -704,7 +606,7 @@ def _rearranges(node: Structural, shape: tuple[int, ...]) -> bool:
 # which must be one path.
 
 
-def steps_of(model: nn.Module, size: tuple[int, int] | None = None) -> list[Step]:
+def steps_of(model: nn.Module, size: tuple[int, ...] | None = None) -> list[ChainStep]:
     """The steps in the order in which they are applied, or an error that names everything in the
     way. `size`: height and width of the input, for a model with convolutions.
     """
@@ -724,7 +626,7 @@ def steps_of(model: nn.Module, size: tuple[int, int] | None = None) -> list[Step
     )
     obstacles = [step.text for step in found if isinstance(step, Obstacle)]
     steps = [step for step in found if not isinstance(step, Obstacle)]
-    obstacles += _shared([step for step in steps if isinstance(step, Layer)])
+    obstacles += _shared([step for step in steps if isinstance(step, ChainLayer)])
     if obstacles:
         raise TheoryError(
             "the theorems cover one chain of layers with functions of known Lipschitz constant"
@@ -739,7 +641,7 @@ def has_convolutions(model: nn.Module) -> bool:
     return any(isinstance(module, nn.Conv2d) for module in model.modules())
 
 
-def _shared(layers: list[Layer]) -> list[str]:
+def _shared(layers: Sequence[ChainLayer]) -> list[str]:
     """Weights used by two layers: entries of different layers are assumed independent, and would be
     pruned at once.
     """
@@ -750,7 +652,7 @@ def _shared(layers: list[Layer]) -> list[str]:
     return [f"one weight in {len(n)} places ({', '.join(n)})" for n in names.values() if len(n) > 1]
 
 
-def _check_values(steps: Sequence[Step]) -> None:
+def _check_values(steps: Sequence[ChainStep]) -> None:
     bad = [f"{step.name or 'the model'!s}: {why}" for step in steps if (why := _flaw(step))]
     if bad:
         raise ParameterError(
@@ -758,7 +660,7 @@ def _check_values(steps: Sequence[Step]) -> None:
         )
 
 
-def _flaw(step: Step) -> str:
+def _flaw(step: ChainStep) -> str:
     if isinstance(step, Passage):
         return "" if math.isfinite(step.lipschitz) else "NaN or infinite parameters"
     for name, value in (("weight", step.weight), ("bias", step.bias)):
@@ -800,16 +702,11 @@ def read_chain(
     # An nn.Sequential is walked, and asked for its input size only when its obstacles are told.
     size = None if input_size is None or not convolutions else entry_size(input_size)
     steps = steps_of(model_or_widths, size)
-    layers = [step for step in steps if isinstance(step, Layer)]
+    layers = [step for step in steps if isinstance(step, ChainLayer)]
     if not layers:
         raise TheoryError(f"{type(model_or_widths).__name__} has no linear layer to prune.")
-    return convolutional(steps, layers, input_size) if convolutions else _linear(steps, layers)
-
-
-def _linear(steps: Sequence[Step], layers: Sequence[Layer]) -> Chain:
+    if convolutions:
+        return convolutional(steps, layers, input_size)
     # Zero is carried along: what it becomes is σ(b), which print takes to be 0.
     between, _ = walk(steps, torch.zeros(1, layers[0].weight.shape[1], dtype=torch.float64))
-    return replace(
-        plain_chain(layers, between),
-        magnitudes=tuple(entry_sizes(layer.weight) for layer in layers[1:-1]),
-    )
+    return Chain(widths=widths_of(layers), layers=tuple(layers), between=between)

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
 
 from secateurs.errors import ArgumentError
 
@@ -120,13 +121,17 @@ def sides(weight: Tensor, size: int | Sequence[int]) -> tuple[int, ...]:
 
 def per_axis(name: str, value: int | Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
     """One number for each axis of the map, all at least 1."""
-    numbers = (value,) * len(size) if isinstance(value, int) else tuple(value)
-    if len(numbers) != len(size) or not all(isinstance(n, int) and n >= 1 for n in numbers):
+    numbers = (value,) * len(size) if isinstance(value, int) else value
+    if (
+        not isinstance(numbers, Sequence)
+        or len(numbers) != len(size)
+        or not all(isinstance(n, int) and n >= 1 for n in numbers)
+    ):
         raise ArgumentError(
             f"{name} = {value!r}: give a whole number >= 1, or one for each of the {len(size)}"
             " axes."
         )
-    return numbers
+    return tuple(numbers)
 
 
 def dilate(weight: Tensor, dilation: Sequence[int]) -> Tensor:
@@ -244,6 +249,12 @@ class ConvMap:
         return tuple(n + sum(pair) for n, pair in zip(self.size, self.rows, strict=True))
 
     @property
+    def outputs(self) -> tuple[int, ...]:
+        """The map behind the convolution."""
+        sides = zip(self.padded, self.kernel.shape[2:], self.stride, strict=True)
+        return tuple((m - k) // s + 1 for m, k, s in sides)
+
+    @property
     def turns(self) -> tuple[float, ...]:
         """How often the outputs run through the map, along each axis (before the stride)."""
         reach = self.kernel.shape[2:]
@@ -296,6 +307,38 @@ def conv_map(
         stride=steps,
         groups=groups,
     )
+
+
+def module_map(
+    conv: _ConvNd, size: Sequence[int], weight: Tensor | None = None, name: str = ""
+) -> ConvMap:
+    """A convolution of torch on maps of `size`; of a transposed one its adjoint, from output to
+    input. `weight` stands in place of its own.
+    """
+    try:
+        return conv_map(
+            conv.weight if weight is None else weight,
+            size,
+            padding=padding_of(conv),
+            padding_mode=conv.padding_mode,
+            stride=conv.stride,
+            dilation=conv.dilation,
+            groups=conv.groups,
+        )
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error}" if name else str(error)) from error
+
+
+def padding_of(conv: _ConvNd) -> Rows:
+    """Rows before and after, for each axis; an even kernel has one more after with "same", as in
+    torch.
+    """
+    if conv.padding == "valid":
+        return ((0, 0),) * len(conv.kernel_size)
+    if conv.padding == "same":
+        reach = (d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True))
+        return tuple((whole // 2, whole - whole // 2) for whole in reach)
+    return tuple((int(p), int(p)) for p in conv.padding)
 
 
 def adjoint(conv: ConvMap) -> ConvMap | None:

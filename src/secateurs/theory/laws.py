@@ -1,4 +1,5 @@
-"""What magnitude pruning asks of the law of the weights: norms, and how small the smallest are.
+"""What pruning asks of the law of the weights: norms, how small the smallest are, and the guarantee
+that follows.
 
 A layer has iid entries in units of its `bound`: the end of the range of uniform entries, the
 standard deviation of normal ones, the root of the variance proxy of sub-Gaussian ones. Given the
@@ -19,20 +20,25 @@ and appendix C.1 leaves a constant β open.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 from scipy import special
 
-from secateurs.errors import ArgumentError
-from secateurs.theory.guarantee import Guarantee, LayerBound
+from secateurs.theory.guarantee import (
+    Between,
+    Guarantee,
+    LayerBound,
+    check_unit,
+    telescope,
+)
 from secateurs.theory.random_matrices import (
     RandomLayer,
+    check_law,
     masked_norm_bound,
     uniform_norm_bound,
 )
-
-MagnitudeLawName = Literal["uniform", "normal", "subgaussian", "bounded"]
-Shape = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +47,23 @@ class MagnitudeLaw:
 
     Attributes:
         entries: What is assumed, in words.
-        norm: (shape, bound, failure) ↦ a bound on ‖W‖ that fails with that chance.
+        norm: (layer, failure=) ↦ a bound on ‖W‖ that fails with that chance.
         quantile: U ↦ the u-quantile of |w|, or above it, in units of the bound.
-        below: (shape, count, level, failure) ↦ a bound on the norm of the `count` entries whose
-            magnitudes lie below `level`, in the unit of the level.
+        below: (layer, draws=, failure=) ↦ a bound on the norm of that many entries whose magnitudes
+            lie below the layer's bound.
         top: The largest |w| in units of the bound.
     """
 
     entries: str
-    norm: Callable[[Shape, float, float], float]
+    norm: Callable[..., float]
     quantile: Callable[[float], float]
-    below: Callable[[Shape, int, float, float], float]
+    below: Callable[..., float]
     top: float
 
 
 def magnitude_law(name: str) -> MagnitudeLaw:
     """The law of this name."""
-    if name not in MAGNITUDE_LAWS:
-        known = ", ".join(map(repr, MAGNITUDE_LAWS))
-        raise ArgumentError(f"law = {name!r}: give one of {known}.")
+    check_law(name)
     return MAGNITUDE_LAWS[name]
 
 
@@ -78,42 +82,16 @@ def subgaussian_quantile(share: float) -> float:
     return math.sqrt(2 * math.log(2 / (1 - share))) if share < 1 else math.inf
 
 
-def _uniform_norm(shape: Shape, bound: float, failure: float) -> float:
-    return uniform_norm_bound(*shape, bound=bound, failure=failure)
+def _uniform_norm(layer: RandomLayer, *, failure: float, draws: int | None = None) -> float:
+    """Of uniform entries; smaller ones are uniform, and filled in everywhere."""
+    return uniform_norm_bound(layer.rows, layer.columns, bound=layer.bound, failure=failure)
 
 
-def _masked_norm(law: str) -> Callable[[Shape, float, float], float]:
-    def norm(shape: Shape, bound: float, failure: float) -> float:
-        layer = RandomLayer(rows=shape[0], columns=shape[1], bound=bound)
-        return masked_norm_bound(layer, failure=failure, law=law)  # type: ignore[arg-type]
-
-    return norm
-
-
-def _filled(shape: Shape, count: int, level: float, failure: float) -> float:
-    """Uniform entries below the level, filled in everywhere."""
-    return uniform_norm_bound(*shape, bound=level, failure=failure)
-
-
-def _filled_signs(shape: Shape, count: int, level: float, failure: float) -> float:
-    """Entries of fair sign below the level, filled in everywhere: their places are not random."""
-    return _masked_norm("bounded")(shape, level, failure)
-
-
-def _drawn(law: str) -> Callable[[Shape, int, float, float], float]:
-    """Entries below the level at positions drawn without replacement."""
-
-    def below(shape: Shape, count: int, level: float, failure: float) -> float:
-        layer = RandomLayer(rows=shape[0], columns=shape[1], bound=level)
-        return masked_norm_bound(
-            layer,
-            draws=count,
-            failure=failure,
-            law=law,  # type: ignore[arg-type]
-            replacement=False,
-        )
-
-    return below
+def _signs_below(layer: RandomLayer, *, failure: float, draws: int) -> float:
+    """Entries of fair sign, filled in everywhere: given weights may have their small entries in one
+    corner.
+    """
+    return masked_norm_bound(layer, failure=failure, law="bounded")
 
 
 MAGNITUDE_LAWS: dict[str, MagnitudeLaw] = {
@@ -121,190 +99,106 @@ MAGNITUDE_LAWS: dict[str, MagnitudeLaw] = {
         entries="entries of every layer iid uniform on ±K/√max(d_k, d_{k−1})",
         norm=_uniform_norm,
         quantile=lambda share: share,
-        below=_filled,
+        below=_uniform_norm,
         top=1.0,
     ),
     "normal": MagnitudeLaw(
         entries="entries of every layer iid normal, mean 0, deviation K/√max(d_k, d_{k−1})",
-        norm=_masked_norm("normal"),
+        norm=partial(masked_norm_bound, law="normal"),
         quantile=half_normal_quantile,
         # Smaller normal entries are a mixture of uniform ones (see above).
-        below=_drawn("uniform"),
+        below=partial(masked_norm_bound, law="uniform", replacement=False),
         top=math.inf,
     ),
     "subgaussian": MagnitudeLaw(
         entries="entries of every layer iid, symmetric, sub-Gaussian with variance proxy "
         "K²/max(d_k, d_{k−1})",
-        norm=_masked_norm("subgaussian"),
+        norm=partial(masked_norm_bound, law="subgaussian"),
         quantile=subgaussian_quantile,
         # Nothing is known of small sub-Gaussian entries but their signs.
-        below=_drawn("bounded"),
+        below=partial(masked_norm_bound, law="bounded", replacement=False),
         top=math.inf,
     ),
     "bounded": MagnitudeLaw(
         entries="entries of every layer within ±K/√max(d_k, d_{k−1}), "
         "signs fair and independent of all magnitudes",
-        norm=_masked_norm("bounded"),
+        norm=partial(masked_norm_bound, law="bounded"),
         quantile=lambda share: share,
-        # Given weights may have their small entries in one corner: no mask, all is
-        # filled in.
-        below=_filled_signs,
+        below=_signs_below,
         top=1.0,
     ),
 }
 """`bounded` knows its thresholds from the network and never asks for a quantile."""
 
 
-# How far the output of a chain moves when its inner layers do: the part of Theorems 1 to 3 without
-# chance.
-#
-# Layer k maps y_{k−1} to σ_k(W_k y_{k−1} + b_k), σ_k is L_k-Lipschitz, and only inner W_k change.
-# If ‖W*_k‖ ≤ N_k before, ‖W_k‖ ≤ M_k after and ‖W*_k − W_k‖ ≤ η_k, then
-#
-#     ‖y*_k‖ ≤ R_k = L_k N_k R_{k−1} + ‖σ_k(b_k)‖,   because σ_k(Wy + b) lies within L_k‖Wy‖ of
-#     σ_k(b), ‖y_k − y*_k‖ ≤ L_k (M_k ‖y_{k−1} − y*_{k−1}‖ + η_k R_{k−1}),
-#
-# so sup‖f − F‖ ≤ Σ_k η_k L_k R_{k−1} Π_{j>k} L_j M_j. That sum grows beyond what one knows without
-# it: if ‖W_k‖ ≤ N_k, too, both y_k and y*_k lie within L_k N_k R_{k−1} of σ_k(b_k), so that
-#
-#     ‖y_k − y*_k‖ ≤ 2 L_k N_k R_{k−1},
-#
-# and the smaller of the two is taken behind every layer. Without biases the error is thus never
-# more than twice the `trivial` bound reach · Π L_k N_k. Once that bound does not hold: with two
-# pruned layers what is kept can point away from the whole, and there are matrices, every one and
-# every part of norm at most N_k, with ‖W*_3 W*_2 − W_3 W_2‖ > N_3 N_2.
-#
-# The chance is paid for already. Of l = m + 2 layers m are pruned. The limit at the c-th of them
-# (c ≥ 2, since η ≤ N) asks for ‖W*‖ ≤ N at all layers (not at the m-th, if c < m), for ‖W‖ ≤ N at
-# no more than m, and for η at the m − c behind it: at most 3m events, and 3m are charged for drawn
-# masks. For the smallest weights W is the mean of W* given the kept entries, whose removed ones
-# have fair signs, so its exponential moments are no larger (Jensen); there M = N + η needs no
-# event, and at most m + 2 + c + 2(m − c) ≤ 3m + 2 are needed of the 3m + 2 that are charged (of 2m
-# + 2 with known thresholds, 2m + 3 with one threshold for all layers, where the m − c thresholds
-# drop out).
-#
-# Biases, and σ_k(0) ≠ 0, drop out of the difference of two layers but not out of R_{k−1}, the size
-# of what a changed layer is fed: print, which has neither, says too little with them.
+def distance_to(
+    values: npt.NDArray[np.float64], cdf: Callable[[npt.NDArray[np.float64]], "npt.ArrayLike"]
+) -> float:
+    """sup|F_n − F|, the Kolmogorov–Smirnov distance of the values to a law (without the p-value,
+    whose exact form costs far more).
+    """
+    ordered = np.sort(values)
+    below = np.asarray(cdf(ordered))
+    steps = np.arange(len(ordered) + 1) / len(ordered)
+    # F_n jumps at each entry: the supremum lies just before or at a jump.
+    return float(max((steps[1:] - below).max(), (below - steps[:-1]).max()))
+
+
+# The one way from norms and changes of random layers to a guarantee.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Between:
-    """What stands behind a layer, σ_k with the bias b_k inside: ‖σ_k(b_k)‖ ≤ `bias` + `rest` √d_k;
-    `lipschitz` is L_k.
+class Cut:
+    """What an inner layer loses: `removed` entries or filters (on average, where it is random).
 
-    The theorems as printed have neither biases nor σ_k(0) ≠ 0. For other widths the norm of the
-    biases is taken to stay (as under torch's initialisation), and `rest`, the root mean square of
-    σ_k(0), too.
+    `change`: failure= ↦ a bound on ‖W* − W‖ that fails with that chance; `events` are charged to
+    the layer.
     """
 
-    lipschitz: float = 1.0
-    bias: float = 0.0
-    rest: float = 0.0
-
-    def at_zero(self, width: int) -> float:
-        """A bound on ‖σ_k(b_k)‖."""
-        return self.bias + self.rest * math.sqrt(width)
+    removed: int
+    change: Callable[..., float]
+    events: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """Bounds of one layer: ‖W*‖, ‖W‖ ≤ `norm`, ‖W*−W‖ ≤ `change`, ‖W‖ ≤ `kept`, which all that are
-    used hold but with chance `failure`.
-    """
-
-    norm: float
-    kept: float
-    change: float = 0.0
-    removed: int = 0
-    failure: float = 0.0
-
-
-def link(norm: float, failure: float, *, change: float = 0.0, removed: int = 0) -> Links:
-    """What is kept of a layer is at most the layer and the pruned part together."""
-    return Links(norm=norm, kept=norm + change, change=change, removed=removed, failure=failure)
-
-
-def guarantee_of(
+def explicit_guarantee(
     theorem: str,
-    widths: Sequence[int],
-    layers: Sequence[Links],
+    layers: Sequence[RandomLayer],
+    cuts: Sequence[Cut],
     *,
-    between: Sequence[Between] | None,
-    reach: float,
+    norm: Callable[..., float],
+    charged: int,
     delta: float,
+    reach: float,
+    between: Sequence[Between] | None,
     assumptions: tuple[str, ...],
+    masks_shrink: bool = False,
 ) -> Guarantee:
     """What the norms and changes of all layers add up to at the output, with probability 1 − δ:
     every explicit theorem ends here.
 
-    `reach` multiplies everything: L_{1:l−1} times the largest ‖x‖. In the result, `trivial` = reach
-    · Π L_k N_k.
+    A union bound: each of the `charged` events gets an equal part of δ. `reach` multiplies
+    everything: L_{1:l−1} times the largest ‖x‖. In the result, `trivial` = reach · Π L_k N_k. What
+    is kept of a layer is at most the layer and the pruned part together; where `masks_shrink`, no
+    more than the layer.
     """
-    bounds, trivial = telescope(widths, layers, between, reach)
+    check_unit(delta=delta)
+    share = delta / charged
+    bounds = [LayerBound(norm=norm(layer, failure=share), failure=share) for layer in layers]
+    for k, cut in enumerate(cuts, start=1):
+        bounds[k] = LayerBound(
+            removed=cut.removed,
+            norm=bounds[k].norm,
+            change=cut.change(failure=share),
+            failure=cut.events * share,
+        )
+    kept = [bound.norm + (0.0 if masks_shrink else bound.change) for bound in bounds]
+    widths = [layers[0].columns, *(layer.rows for layer in layers)]
+    found, trivial = telescope(widths, bounds, kept, between, reach)
     return Guarantee(
         theorem=theorem,
-        error=sum(bound.contribution for bound in bounds),
+        error=sum(bound.contribution for bound in found),
         probability=1 - delta,
         trivial=trivial,
         assumptions=assumptions,
-        layers=bounds,
+        layers=found,
     )
-
-
-def telescope(
-    widths: Sequence[int],
-    layers: Sequence[Links],
-    between: Sequence[Between] | None,
-    reach: float,
-) -> tuple[tuple[LayerBound, ...], float]:
-    """The layers with their parts of the error, and reach · Π L_k N_k, which bounds how far F moves
-    on the unit ball.
-
-    `between` starts with what the input passes before layer 1; `reach` multiplies everything.
-    """
-    behind = [Between()] * len(widths) if between is None else list(between)
-    if len(behind) != len(widths):
-        raise ArgumentError(
-            f"between has {len(behind)} entries; one for the input and each layer are"
-            f" {len(widths)}."
-        )
-    bounds = tuple(
-        LayerBound(
-            removed=layer.removed,
-            norm=layer.norm,
-            change=layer.change,
-            contribution=reach * part,
-            failure=layer.failure,
-        )
-        for layer, part in zip(layers, _contributions(widths, layers, behind), strict=True)
-    )
-    moved = math.prod(b.lipschitz for b in behind) * math.prod(layer.norm for layer in layers)
-    return bounds, reach * moved
-
-
-def _contributions(
-    widths: Sequence[int], layers: Sequence[Links], behind: Sequence[Between]
-) -> list[float]:
-    """The part of every layer in ‖y_l − y*_l‖, never more than the sizes of both allow."""
-    # ‖x‖ ≤ 1, after whatever stands before the first layer.
-    size = behind[0].lipschitz + behind[0].at_zero(widths[0])
-    parts: list[float] = []
-    for width, layer, sigma in zip(widths[1:], layers, behind[1:], strict=True):
-        # Not computed where nothing changes: 0 · ∞ would be NaN in a very wide or
-        # deep chain.
-        parts = [sigma.lipschitz * layer.kept * part if part else 0.0 for part in parts]
-        added = sigma.lipschitz * layer.change * size if layer.change else 0.0
-        parts.append(added)
-        moved = sigma.lipschitz * layer.norm * size
-        if sum(parts) > 2 * moved:
-            parts = _scale(parts, 2 * moved)
-        size = moved + sigma.at_zero(width)
-    return parts
-
-
-def _scale(parts: Sequence[float], total: float) -> list[float]:
-    """The same shares of another total; equal shares among those that are infinite."""
-    if math.inf in parts:
-        parts = [float(part == math.inf) for part in parts]
-    whole = sum(parts)
-    return [total * (part / whole) for part in parts]

@@ -7,13 +7,15 @@ appendices A, B.2, C.1 and E.3.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 from scipy import optimize, stats
 
 from secateurs.errors import ArgumentError
 from secateurs.theory.guarantee import (
+    Between,
     Condition,
     Guarantee,
     Needed,
@@ -26,32 +28,29 @@ from secateurs.theory.guarantee import (
     doublings,
     floor_power,
     power,
+    setting_of,
+    stated_guarantee,
 )
-from secateurs.theory.laws import (
-    Between,
-    Links,
-    MagnitudeLaw,
-    guarantee_of,
-    link,
-    magnitude_law,
-)
+from secateurs.theory.laws import Cut, MagnitudeLaw, explicit_guarantee, magnitude_law
 from secateurs.theory.random_matrices import (
     LATALA_CONSTANT,
     Law,
     NormConstants,
+    RandomLayer,
+    check_law,
     lemma_3,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
+class OrderMoments:
     """The first two moments of an order statistic of squares."""
 
     first: float
     second: float
 
 
-def lemma_1(rank: int, count: int, *, bound: float = 1.0) -> Moments:
+def lemma_1(rank: int, count: int, *, bound: float = 1.0) -> OrderMoments:
     """Lemma 1: moments of the rank-th smallest of X_i = U_i², U_i iid uniform on [−a, a], i = 1…n.
 
     E X_(r) = a² r(r+1) / ((n+1)(n+2)) and E X_(r)² = a⁴ r(r+1)(r+2)(r+3) / ((n+1)(n+2)(n+3)(n+4)).
@@ -60,7 +59,7 @@ def lemma_1(rank: int, count: int, *, bound: float = 1.0) -> Moments:
     >>> round(lemma_1(1, 1).first, 6)  # one draw: E U² = 1/3
     0.333333
     """
-    return Moments(
+    return OrderMoments(
         first=order_moment(rank, count, power=2, bound=bound),
         second=order_moment(rank, count, power=4, bound=bound),
     )
@@ -91,37 +90,45 @@ def check_rank(rank: int, count: int) -> None:
         raise ArgumentError(f"rank = {rank} is not in 1..{count}, the number of weights.")
 
 
-# What the explicit theorems are asked: how much each inner layer loses, its scale, the setting.
+# What the explicit theorems are asked of linear networks: the layers, and how much each inner one
+# loses.
 
-UNIFORM = "entries of every layer iid uniform on ±K/√max(d_k, d_{k−1})"
 
-
-def pruned_counts(
-    widths: Sequence[int], alpha: float | None, counts: Sequence[int] | None = None
-) -> list[int]:
-    """⌊D_k^{1−α}⌋ for the inner layers, or the counts given for them."""
+def linear_network(
+    widths: Sequence[int],
+    *,
+    delta: float,
+    alpha: float | None,
+    counts: Sequence[int] | None,
+    scale: float | Sequence[float],
+    lipschitz: float,
+) -> tuple[list[RandomLayer], list[int]]:
+    """The layers of these widths and the counts of the inner ones: ⌊D_k^{1−α}⌋, or those given."""
+    check_widths(widths)
+    check_unit(delta=delta)
+    check_positive(lipschitz=lipschitz)
     sizes = [a * b for a, b in pairwise(widths[1:-1])]
     if counts is None and alpha is not None:
         check_unit(alpha=alpha)
-        return [floor_power(size, 1 - alpha) for size in sizes]
-    return check_counts(counts, len(sizes), alpha)
-
-
-def layer_scales(scale: float | Sequence[float], depth: int) -> list[float]:
-    """K of every layer, from one or from a sequence."""
-    scales = list(scale) if isinstance(scale, Sequence) else [scale] * depth
+        removed = [floor_power(size, 1 - alpha) for size in sizes]
+    else:
+        removed = check_counts(counts, len(sizes), alpha)
+    one, depth = not isinstance(scale, Sequence), len(widths) - 1
+    scales = [scale] * depth if not isinstance(scale, Sequence) else list(scale)
     if len(scales) != depth:
         raise ArgumentError(f"scale has {len(scales)} entries; there are {depth} layers.")
-    for k, value in enumerate(scales, start=1):
-        check_positive(**{f"scale of layer {k}" if isinstance(scale, Sequence) else "scale": value})
-    return scales
+    check_positive(
+        **{"scale" if one else f"scale of layer {k}": s for k, s in enumerate(scales, 1)}
+    )
+    return linear_layers(widths, scales), removed
 
 
-def setting_of(between: Sequence[Between] | None) -> str:
-    """The assumption about all that is not a weight."""
-    if between is None:
-        return "activations Lipschitz with σ(0) = 0, no biases, ‖x‖₂ ≤ 1"
-    return "activations and biases as given, in evaluation mode, ‖x‖₂ ≤ 1"
+def linear_layers(widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
+    """The layers of a linear chain, entries on ±K/√max."""
+    return [
+        RandomLayer(rows=rows, columns=columns, bound=scale / math.sqrt(max(rows, columns)))
+        for (columns, rows), scale in zip(pairwise(widths), scales, strict=True)
+    ]
 
 
 # Theorem 1: magnitude pruning of the inner layers of a fully connected network with uniform
@@ -162,22 +169,28 @@ def theorem_1(
     check_positive(width=width, scale=scale, lipschitz=lipschitz, constant=constant)
     check_unit(alpha=alpha)
     constants = constants or lemma_3(scale)
-    step = float(width) ** -alpha
-    form = _printed if as_printed else _tight
-    error, probability = form(depth, step, constants, latala_c2(scale, constant), width)
-    return Guarantee(
-        theorem="Theorem 1 as printed" if as_printed else "Theorem 1",
+    c0, c2, step = constants.c0, latala_c2(scale, constant), float(width) ** -alpha
+    rest = 1 - (depth - 2) * c2 * step
+    if as_printed:
+        error = (power(2.0, depth - 2) - 1) * step * power(c0, depth - 1)
+        tail = math.exp(-4 * constants.delta0 * width)
+        loads, rest = 1 - 2 * tail, rest - (depth + 1) * (depth - 2) * tail
+    else:
+        grown = power(c0 + step, depth - 2)
+        # ∞ − ∞ would be NaN.
+        error = c0**2 * (grown - power(c0, depth - 2)) if grown < math.inf else math.inf
+        failure = constants.failure(width)
+        loads, rest = 1 - failure, rest - (depth - 1) * failure
+    return stated_guarantee(
+        "Theorem 1",
+        as_printed=as_printed,
         error=lipschitz * error,
-        probability=probability,
-        trivial=lipschitz * power(constants.c0, depth),
-        conditions=(Condition(name="c0 >= d^-alpha", value=constants.c0, limit=step),)
-        if as_printed
-        else (),
-        assumptions=(
-            UNIFORM,
-            setting_of(None),
-            f"Lemma 4 with C = {constant:.4g} (measured, not proven)",
-        ),
+        trivial=lipschitz * power(c0, depth),
+        loads=loads,
+        rest=rest,
+        constant=constant,
+        conditions=[Condition(name="c0 >= d^-alpha", value=c0, limit=step)] if as_printed else [],
+        assumptions=(magnitude_law("uniform").entries, setting_of(None)),
     )
 
 
@@ -220,66 +233,34 @@ def theorem_1_width(
     )
 
 
-def _tight(
-    depth: int, step: float, constants: NormConstants, c2: float, width: int
-) -> tuple[float, float]:
-    grown, plain = (power(constants.c0 + part, depth - 2) for part in (step, 0.0))
-    # ∞ − ∞ would be NaN.
-    error = constants.c0**2 * (grown - plain) if grown < math.inf else math.inf
-    inner = 1 - (depth - 2) * c2 * step - (depth - 1) * constants.failure(width)
-    # Below zero the factors would multiply to something that looks like a probability.
-    return error, (1 - constants.failure(width)) * inner if inner > 0 else inner
-
-
-def _printed(
-    depth: int, step: float, constants: NormConstants, c2: float, width: int
-) -> tuple[float, float]:
-    error = (power(2.0, depth - 2) - 1) * step * power(constants.c0, depth - 1)
-    tail = math.exp(-4 * constants.delta0 * width)
-    inner = 1 - (depth - 2) * c2 * step - (depth + 1) * (depth - 2) * tail
-    # Below zero the printed product of two negative factors would turn into a fake probability.
-    return error, (1 - 2 * tail) * inner if inner > 0 else inner
-
-
 # The events behind Theorem 1: norms of whole layers, and of what lies below a threshold.
 
 
-def whole_links(
-    law: MagnitudeLaw, widths: Sequence[int], scales: Sequence[float], share: float
-) -> list[Links]:
-    """The norms of all layers, unpruned."""
-    shapes = zip(widths[1:], widths[:-1], strict=True)
-    return [
-        link(law.norm(shape, k / math.sqrt(max(shape)), share), share)
-        for shape, k in zip(shapes, scales, strict=True)
-    ]
-
-
 def change_below(
-    law: MagnitudeLaw,
-    shape: tuple[int, int],
-    count: int,
-    level: float,
-    unit: float,
-    share: float,
+    law: MagnitudeLaw, layer: RandomLayer, count: int, level: float, *, failure: float
 ) -> float:
-    """The norm of what lies below the level: no more than that of the whole layer (Jensen)."""
+    """The norm of the `count` entries below the level, a share of the layer's unit: no more than
+    that of the whole layer (Jensen).
+    """
     # Norm bounds divide by their unit, so nothing is asked of nothing.
     if level == 0 or count == 0:
         return 0.0
-    whole = law.norm(shape, unit, share)
+    whole = law.norm(layer, failure=failure)
     if level >= law.top:
         return whole
     # Both hold; for large counts the whole layer is the better one.
-    return min(whole, unit * law.below(shape, count, level, share))
+    small = law.below(replace(layer, bound=level), draws=count, failure=failure)
+    return min(whole, layer.bound * small)
 
 
 # The largest magnitude that goes in each layer: known, or a quantile of its order statistic.
 
 
-def known_levels(law: Law, thresholds: Sequence[float] | None, inner: int) -> list[float] | None:
+def known_levels(
+    law: Law, thresholds: Sequence[float] | None, inner: int
+) -> Sequence[float | None] | None:
     """The thresholds given, checked against the law; None where they follow from it."""
-    magnitude_law(law)
+    check_law(law)
     if (law == "bounded") != (thresholds is not None):
         raise ArgumentError(
             f"law = {law!r} with thresholds = {thresholds}: what magnitude pruning removes is known"
@@ -292,18 +273,14 @@ def known_levels(law: Law, thresholds: Sequence[float] | None, inner: int) -> li
         raise ArgumentError(
             f"thresholds = {list(thresholds)}: give one share in [0, 1] for each of {inner} layers."
         )
-    return None if thresholds is None else list(thresholds)
+    return thresholds
 
 
 def level_of(
-    law: MagnitudeLaw,
-    shape: tuple[int, int],
-    count: int,
-    failure: float,
-    known: float | None,
+    law: MagnitudeLaw, layer: RandomLayer, count: int, known: float | None, failure: float
 ) -> float:
     """The threshold in the unit of the layer: zero when nothing is pruned, the top when all is."""
-    size = shape[0] * shape[1]
+    size = layer.positions
     if count > size:
         raise ArgumentError(f"{count} entries cannot be pruned from a layer of {size}.")
     if count == 0:
@@ -353,33 +330,32 @@ def theorem_1_explicit(
     >>> theorem_1_explicit([784, 1024, 1024, 10], alpha=0.5, delta=0.01, law="normal").vacuous
     False
     """
-    check_widths(widths)
-    check_unit(delta=delta)
-    check_positive(lipschitz=lipschitz)
-    pruned = pruned_counts(widths, alpha, counts)
-    known = known_levels(law, thresholds, len(pruned))
-    scales = layer_scales(scale, len(widths) - 1)
+    layers, removed = linear_network(
+        widths, delta=delta, alpha=alpha, counts=counts, scale=scale, lipschitz=lipschitz
+    )
+    known = known_levels(law, thresholds, len(removed)) or [None] * len(removed)
+    entries = magnitude_law(law)
     # Events of an inner layer: its norm, the pruned part, and the threshold where it is not known.
-    inner = 2 if known else 3
-    # A union bound: every event gets an equal part of δ; first and last layer have one
-    # each.
-    share = delta / (2 + inner * len(pruned))
-    found = magnitude_law(law)
-    links = whole_links(found, widths, scales, share)
-    for k, count in enumerate(pruned, start=1):
-        shape = widths[k + 1], widths[k]
-        level = level_of(found, shape, count, share, known[k - 1] if known else None)
-        unit = scales[k] / math.sqrt(max(shape))
-        change = change_below(found, shape, count, level, unit, share)
-        links[k] = link(links[k].norm, inner * share, change=change, removed=count)
-    return guarantee_of(
+    events = 3 if thresholds is None else 2
+
+    def change(layer: RandomLayer, count: int, level: float | None, *, failure: float) -> float:
+        reached = level_of(entries, layer, count, level, failure)
+        return change_below(entries, layer, count, reached, failure=failure)
+
+    return explicit_guarantee(
         "Theorem 1, explicit constants",
-        widths,
-        links,
-        between=between,
-        reach=lipschitz,
+        layers,
+        [
+            Cut(removed=count, change=partial(change, layer, count, level), events=events)
+            for layer, count, level in zip(layers[1:-1], removed, known, strict=True)
+        ],
+        norm=entries.norm,
+        # First and last layer have one event each.
+        charged=2 + events * len(removed),
         delta=delta,
-        assumptions=(found.entries, setting_of(between)),
+        reach=lipschitz,
+        between=between,
+        assumptions=(entries.entries, setting_of(between)),
     )
 
 
@@ -387,27 +363,22 @@ def theorem_1_explicit(
 
 
 def global_threshold(
-    shapes: Sequence[tuple[int, int]],
-    units: Sequence[float],
-    total: int,
-    *,
-    failure: float,
-    law: MagnitudeLaw,
+    layers: Sequence[RandomLayer], total: int, *, failure: float, law: MagnitudeLaw
 ) -> float:
     """t with P(the total-th smallest magnitude of all layers exceeds t) ≤ failure."""
-    sizes = [rows * columns for rows, columns in shapes]
-    count = sum(sizes)
+    count = sum(layer.positions for layer in layers)
     if total > count:
         raise ArgumentError(f"{total} entries cannot be pruned from layers of {count} in all.")
     if total == count:
-        return law.top * max(units)
+        return law.top * max(layer.bound for layer in layers)
     # Hoeffding's comparison with one binomial law needs np̄ ≥ N + 1.
     share = max(threshold_quantile(total + 1, count, failure=failure), (total + 1) / count)
-    return _solve(sizes, units, share, law)
+    return _solve(layers, share, law)
 
 
-def _solve(sizes: Sequence[int], units: Sequence[float], share: float, law: MagnitudeLaw) -> float:
+def _solve(layers: Sequence[RandomLayer], share: float, law: MagnitudeLaw) -> float:
     """t with Σ D_k F_k(t) = share · Σ D_k."""
+    units = [layer.bound for layer in layers]
     if share >= 1:
         return law.top * max(units)
     ends = [law.quantile(share) * unit for unit in (min(units), max(units))]
@@ -415,8 +386,8 @@ def _solve(sizes: Sequence[int], units: Sequence[float], share: float, law: Magn
         return ends[0]
 
     def excess(t: float) -> float:
-        below = (size * _cdf(law, t / unit) for size, unit in zip(sizes, units, strict=True))
-        return math.fsum(below) - share * sum(sizes)
+        below = math.fsum(layer.positions * _cdf(law, t / layer.bound) for layer in layers)
+        return below - share * sum(layer.positions for layer in layers)
 
     # Raised a little: a threshold that is too low would prove too much.
     root = float(optimize.brentq(excess, *ends, xtol=1e-15))
@@ -433,18 +404,12 @@ def _cdf(law: MagnitudeLaw, value: float) -> float:
     return float(optimize.brentq(lambda u: law.quantile(u) - value, 0.0, 1 - 1e-15, xtol=1e-15))
 
 
-def expected_counts(
-    shapes: Sequence[tuple[int, int]],
-    units: Sequence[float],
-    total: int,
-    law: MagnitudeLaw,
-) -> list[float]:
+def expected_counts(layers: Sequence[RandomLayer], total: int, law: MagnitudeLaw) -> list[float]:
     """How many of the total fall in each layer, on average up to rounding."""
-    sizes = [rows * columns for rows, columns in shapes]
     if total == 0:
-        return [0.0] * len(sizes)
-    level = _solve(sizes, units, total / sum(sizes), law)
-    return [size * _cdf(law, level / unit) for size, unit in zip(sizes, units, strict=True)]
+        return [0.0] * len(layers)
+    level = _solve(layers, total / sum(layer.positions for layer in layers), law)
+    return [layer.positions * _cdf(law, level / layer.bound) for layer in layers]
 
 
 def theorem_1_global(
@@ -475,38 +440,37 @@ def theorem_1_global(
     >>> whole.error < 1.2 * layered.error
     True
     """
-    check_widths(widths)
-    check_unit(delta=delta)
-    check_positive(lipschitz=lipschitz)
-    total = sum(pruned_counts(widths, alpha, counts))
-    scales = layer_scales(scale, len(widths) - 1)
+    layers, removed = linear_network(
+        widths, delta=delta, alpha=alpha, counts=counts, scale=scale, lipschitz=lipschitz
+    )
     if law == "bounded":
         raise ArgumentError(
             "law = 'bounded': a global threshold is known by law for iid entries only; for others"
             " look it up and give theorem_1_explicit its thresholds=."
         )
-    found = magnitude_law(law)
-    shapes = list(zip(widths[2:-1], widths[1:-2], strict=True))
-    units = [k / math.sqrt(max(s)) for k, s in zip(scales[1:-1], shapes, strict=True)]
+    entries, inner, total = magnitude_law(law), layers[1:-1], sum(removed)
     # One threshold for all layers, two outer norms, and two events of each inner layer.
-    share = delta / (3 + 2 * len(shapes))
-    level = global_threshold(shapes, units, total, failure=share, law=found)
-    links = whole_links(found, widths, scales, share)
-    expected = expected_counts(shapes, units, total, found)
-    for k, (shape, unit, mean) in enumerate(zip(shapes, units, expected, strict=True), start=1):
-        below = min(level / unit, found.top)
+    charged = 3 + 2 * len(inner)
+    level = global_threshold(inner, total, failure=delta / charged, law=entries)
+
+    def change(layer: RandomLayer, *, failure: float) -> float:
+        below = min(level / layer.bound, entries.top)
         # How many fall in this layer is random; more of them only raise the bound (Jensen).
-        most = min(total, shape[0] * shape[1])
-        change = change_below(found, shape, most, below, unit, share)
-        links[k] = link(links[k].norm, 2 * share, change=change, removed=round(mean))
-    return guarantee_of(
+        return change_below(entries, layer, min(total, layer.positions), below, failure=failure)
+
+    return explicit_guarantee(
         "E.3, global, explicit constants",
-        widths,
-        links,
-        between=between,
-        reach=lipschitz,
+        layers,
+        [
+            Cut(removed=round(mean), change=partial(change, layer), events=2)
+            for layer, mean in zip(inner, expected_counts(inner, total, entries), strict=True)
+        ],
+        norm=entries.norm,
+        charged=charged,
         delta=delta,
-        assumptions=(found.entries, setting_of(between)),
+        reach=lipschitz,
+        between=between,
+        assumptions=(entries.entries, setting_of(between)),
     )
 
 

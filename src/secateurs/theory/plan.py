@@ -2,17 +2,17 @@
 
 import json
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError, TheoryError
-from secateurs.theory.chain import Chain, read_chain
+from secateurs.errors import ArgumentError
+from secateurs.theory.chain import Chain, misfit, read_chain
 from secateurs.theory.guarantee import (
     Guarantee,
     Needed,
@@ -20,10 +20,10 @@ from secateurs.theory.guarantee import (
     check_unit,
     check_widths,
     floor_power,
+    setting_of,
 )
 from secateurs.theory.magnitude import (
-    pruned_counts,
-    setting_of,
+    linear_layers,
     theorem_1,
     theorem_1_explicit,
     theorem_1_global,
@@ -32,139 +32,16 @@ from secateurs.theory.magnitude import (
 from secateurs.theory.random_matrices import (
     LATALA_CONSTANT,
     Law,
-    RandomLayer,
     largest_alpha,
     masked_norm_bound,
 )
 from secateurs.theory.random_pruning import (
     NormBounds,
+    drawn_guarantee,
     filter_guarantee,
-    linear_layers,
-    random_guarantee,
     theorem_2,
-    theorem_2_explicit,
     theorem_2_width,
 )
-
-# Searches over the explicit guarantees: the smallest width, the most pruning, the probability of
-# an error.
-
-Promise = Callable[[Sequence[int], float, float], Guarantee]
-"""(widths, alpha, delta) -> the guarantee at that confidence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A pruned layer: its entries or filters, and the (expected) share of them that goes."""
-
-    size: int
-    share: float
-
-
-Shares = Callable[[Sequence[int], float], list[Part]]
-"""(widths, alpha) -> the layers that are pruned, in order."""
-
-WIDEST = 2**24
-"""Wider than any layer one could hold."""
-
-
-def good_enough(
-    promise: Promise, delta: float, epsilon: float | None
-) -> Callable[[Sequence[int], float], bool]:
-    """(widths, alpha) -> the guarantee is within ε (without ε: says something) with probability 1 −
-    δ.
-    """
-
-    def reaches(widths: Sequence[int], alpha: float) -> bool:
-        found = promise(widths, alpha, delta)
-        return not found.vacuous if epsilon is None else found.error <= epsilon
-
-    return reaches
-
-
-def smallest_width(
-    reaches: Callable[[Sequence[int], float], bool],
-    widths: Sequence[int],
-    alpha: float,
-) -> float:
-    """All hidden layers this wide suffice: doubling, then bisection; inf beyond `WIDEST`."""
-
-    def enough(width: int) -> bool:
-        return reaches([widths[0], *[width] * (len(widths) - 2), widths[-1]], alpha)
-
-    high = 1
-    while not enough(high):
-        high *= 2
-        if high > WIDEST:
-            return math.inf
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return float(high)
-
-
-def smallest_alpha(
-    reaches: Callable[[Sequence[int], float], bool], widths: Sequence[int]
-) -> float | None:
-    """The most that may be pruned, to three digits; None when not even α = 0.999 is covered."""
-    # Whole thousandths, so that the bisection ends on a number of three digits.
-    low, high = 0, 999
-    if not reaches(widths, high / 1000):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reaches(widths, middle / 1000) else (middle, high)
-    return high / 1000
-
-
-def probability_of(promise: Promise, widths: Sequence[int], alpha: float, epsilon: float) -> float:
-    """1 − the smallest δ whose error is at most ε; 0 when none is."""
-    # On a logarithmic scale: interesting failure probabilities span many powers of ten.
-    low, high = -30.0, math.log10(0.999)
-    if promise(widths, alpha, 10**high).error > epsilon:
-        return 0.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (
-            (low, middle) if promise(widths, alpha, 10**middle).error <= epsilon else (middle, high)
-        )
-    return 1 - 10**high
-
-
-def total_share(shares: Shares, widths: Sequence[int], alpha: float) -> float:
-    """The (expected) share of all weights of pruned layers that is removed."""
-    parts = shares(widths, alpha)
-    # fsum, so that the order of the layers changes no digit.
-    return math.fsum(part.size * part.share for part in parts) / sum(p.size for p in parts)
-
-
-def exponent_for(
-    shares: Shares, widths: Sequence[int], alpha: float | None, sparsity: float | None
-) -> float:
-    """α, or the least α that removes at most that share of the inner weights (by bisection; layers
-    lose whole entries, and differ in size).
-    """
-    if alpha is not None and sparsity is None:
-        check_unit(alpha=alpha)
-        return alpha
-    if alpha is not None or sparsity is None:
-        raise ArgumentError("give exactly one of alpha= and sparsity=.")
-    check_unit(sparsity=sparsity)
-    low, high = 0.0, 1.0
-    least, most = (total_share(shares, widths, exponent) for exponent in (high, low))
-    if not least <= sparsity < most:
-        raise ArgumentError(
-            f"sparsity = {sparsity:g} corresponds to no alpha in (0, 1) for widths {tuple(widths)}:"
-            f" between {least:.3g} and {most:.3g} can be asked."
-        )
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if total_share(shares, widths, middle) > sparsity else (low, middle)
-        )
-    return high
-
 
 # A plan: its numbers, and the words of `print(plan(...))`.
 
@@ -332,7 +209,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# A way to prune as five functions of a network, and what they share.
+# The network as each way to prune sees it.
 
 SchemeName = Literal[
     "magnitude",
@@ -362,403 +239,44 @@ class Setting:
         """L_{1:l−1}, with all that stands before the first and behind the last layer."""
         return self.reach * math.prod(b.lipschitz for b in self.chain.between or ())
 
-
-def _no_guarantee(setting: Setting, alpha: float, delta: float) -> None:
-    """Print has no such statement."""
-
-
-def _no_width(setting: Setting, alpha: float, epsilon: float, delta: float) -> None:
-    """Print has no such statement."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
-    """One way to prune, as five functions of a `Setting`.
-
-    Attributes:
-        guarantee: (setting, widths, alpha, delta) ↦ what is proved with explicit constants.
-        shares: (setting, widths, alpha) ↦ what each pruned layer loses.
-        printed: (setting, alpha, delta) ↦ the same put to the theorem as printed, None without one.
-        needed: (setting, alpha, epsilon, delta) ↦ the widths its conditions ask for.
-        limit: (setting) ↦ the largest α that they allow.
-    """
-
-    guarantee: Callable[[Setting, Sequence[int], float, float], Guarantee]
-    shares: Callable[[Setting, Sequence[int], float], list[Part]]
-    printed: Callable[[Setting, float, float], Guarantee | None] = _no_guarantee
-    needed: Callable[[Setting, float, float, float], Needed | None] = _no_width
-    limit: Callable[[Setting], float] = lambda setting: 1.0
-    filters: bool = False
-
-
-def positions_cut(
-    power: float, setting: Setting, widths: Sequence[int], alpha: float
-) -> list[Part]:
-    """⌊D^{1−α·power}⌋ distinct positions of each pruned layer."""
-    sizes = setting.chain.inner(widths)
-    return [Part(size=d, share=floor_power(d, 1 - alpha * power) / d) for d in sizes]
-
-
-def level(sizes: Tensor, count: int, size: int) -> float:
-    """The largest of the smallest magnitudes; at other widths, that of the same share."""
-    # Rounded up, so that at other widths the level is never too low.
-    return float(sizes[-(-count * len(sizes) // size) - 1])
-
-
-# Entries drawn at random, with and without replacement: Theorem 2 and appendix E.2.
-
-
-def positions_drawn(
-    power: float, setting: Setting, widths: Sequence[int], alpha: float
-) -> list[Part]:
-    """Drawing with replacement hits fewer positions than draws: 1 − (1 − 1/D)^N of them."""
-    sizes = setting.chain.inner(widths)
-    return [Part(size=d, share=_hit(d, floor_power(d, 1 - alpha * power))) for d in sizes]
-
-
-def _hit(size: int, draws: int) -> float:
-    # 1 − (1 − 1/D)^N by logarithms: for large D the power itself would round to 1.
-    return 1.0 if size == 1 else -math.expm1(draws * math.log1p(-1 / size))
-
-
-def drawn(
-    replacement: bool,
-    setting: Setting,
-    widths: Sequence[int],
-    alpha: float,
-    delta: float,
-) -> Guarantee:
-    """Positions drawn at random: Theorem 2 with explicit constants."""
-    return theorem_2_explicit(
-        widths,
-        alpha=alpha,
-        delta=delta,
-        scale=setting.scales,
-        lipschitz=setting.reach,
-        law=setting.law,
-        between=setting.chain.between,
-        replacement=replacement,
-    )
-
-
-def drawn_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
-    """Theorem 2 as printed, with proven norm bounds."""
-    options = _moments(setting) | {"norms": _norms(setting, delta)}
-    return theorem_2(setting.chain.widths, alpha=alpha, as_printed=True, require=False, **options)
-
-
-def drawn_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
-    """The widths that Theorem 2 as printed asks for."""
-    options = _moments(setting) | {"norms": _norms(setting, delta)}
-    depth = len(setting.scales)
-    return theorem_2_width(
-        depth=depth,
-        alpha=alpha,
-        epsilon=epsilon,
-        delta=delta,
-        as_printed=True,
-        **options,
-    )
-
-
-def _moments(setting: Setting) -> dict[str, Any]:
-    """K1 and K2 of Theorem 2 for each law; signs have the largest moments of bounded entries."""
-    second, fourth = _MOMENTS[setting.law]
-    # Print has one K1, K2 for all layers, so the largest layer speaks for all.
-    k = max(setting.scales)
-    return {
-        "k1": second * k**2,
-        "k2": fourth * k**4,
-        "lipschitz": setting.lipschitz,
-        "constant": setting.constant,
-    }
-
-
-_MOMENTS = {
-    "uniform": (1 / 3, 1 / 5),
-    "bounded": (1.0, 1.0),
-    "normal": (1.0, 3.0),
-    "subgaussian": (1.0, 16.0),  # E w⁴ ≤ ∫ 4t³ · 2e^{−t²/2} dt
-}
-
-
-def _norms(setting: Setting, delta: float) -> NormBounds:
-    """Proven norm bounds whose failures take half of δ in condition (5)."""
-    depth = len(setting.scales)
-    # The induction charges δ_l + Σ(l − i)δ_i = (1 + l(l − 1)/2) failures: half of δ in
-    # all.
-    failure = delta / (2 + depth * (depth - 1))
-    bounds = [
-        masked_norm_bound(layer, failure=failure, law=setting.law)
-        for layer in linear_layers(setting.chain.widths, setting.scales)
-    ]
-    return NormBounds(bounds=tuple(bounds), failures=(failure,) * depth)
-
-
-def drawn_limit(setting: Setting) -> float:
-    """The largest α that conditions (3) and (4) allow."""
-    return largest_alpha(setting.chain.widths)
-
-
-# Whole filters of convolutions, drawn or of smallest norm: Theorem 3 and appendix C.2.
-
-
-def filters_drawn(
-    replacement: bool,
-    setting: Setting,
-    widths: Sequence[int],
-    alpha: float,
-    delta: float,
-) -> Guarantee:
-    """⌊D^{1−α/2}⌋ of the D filters of every inner convolution: d^{2−α} for equal channels."""
-    layers = chain_layers(setting.chain, widths, setting.scales)
-    return random_guarantee(
-        layers,
-        _filter_counts(setting, widths, alpha),
-        delta=delta,
-        reach=setting.reach,
-        law=setting.law,
-        between=setting.chain.between,
-        theorem="Theorem 3, explicit constants",
-        entries=FILTER_ENTRIES,
-        setting=setting_of(setting.chain.between),
-        replacement=replacement,
-    )
-
-
-def filters_by_norm(
-    setting: Setting, widths: Sequence[int], alpha: float, delta: float
-) -> Guarantee:
-    """As many filters, those of smallest ℓ¹ norm (appendix C.2)."""
-    counts = _filter_counts(setting, widths, alpha)
-    return filter_guarantee(
-        chain_layers(setting.chain, widths, setting.scales),
-        counts,
-        delta=delta,
-        reach=setting.reach,
-        law=setting.law,
-        entries=FILTER_ENTRIES,
-        setting=setting_of(setting.chain.between),
-        caps=_caps(setting, widths, counts) if setting.law == "bounded" else None,
-        between=setting.chain.between,
-    )
-
-
-FILTER_ENTRIES = "±K/√(q² max(d_k, d_{k−1})), q = 1 for the linear layers"
-
-
-def _filter_counts(setting: Setting, widths: Sequence[int], alpha: float) -> list[int]:
-    """Inner linear layers lose nothing."""
-    # D^{1−α/2} = d^{2−α} where D = d² filters.
-    cut = [floor_power(size, 1 - alpha / 2) for size in setting.chain.inner(widths)]
-    return cut + [0] * (len(widths) - 3 - len(cut))
-
-
-def _caps(setting: Setting, widths: Sequence[int], counts: Sequence[int]) -> list[float]:
-    """The largest ℓ¹ norm pruned of each convolution, looked up."""
-    sizes = setting.chain.inner(widths)
-    known = setting.chain.filter_norms
-    if len(known) != len(sizes):
-        raise ArgumentError(
-            "law='bounded' with scheme='filters-magnitude' looks up the filters: give a model, not"
-            " widths."
-        )
-    # zip stops at the convolutions: the linear layers behind lose nothing.
-    caps = [level(norms, n, d) for norms, n, d in zip(known, counts, sizes, strict=False)]
-    return caps + [0.0] * (len(counts) - len(caps))
-
-
-def chain_layers(chain: Chain, widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
-    """The layers of a convolutional chain with other channel counts; the linear layers behind see
-    the same maps.
-    """
-    convs = len(chain.taps)
-    if convs < 2:
-        raise TheoryError("a chain of fewer than two convolutions has no inner one to prune.")
-    shapes = zip(
-        pairwise(widths[: convs + 1]),
-        chain.taps,
-        chain.frequencies,
-        chain.repeats,
-        scales[:convs],
-        strict=True,
-    )
-    found = [
-        RandomLayer(
-            rows=rows,
-            columns=columns,
-            # `factor` is the norm of a circular padding that repeats entries.
-            bound=factor * scale / math.sqrt(taps * max(rows, columns)),
-            taps=taps,
-            frequencies=frequencies,
-        )
-        for (columns, rows), taps, frequencies, factor, scale in shapes
-    ]
-    behind = [widths[convs] * chain.last_map, *widths[convs + 1 :]]
-    return [*found, *linear_layers(behind, scales[convs:])]
-
-
-def filters_limit(setting: Setting) -> float:
-    """The same for filters, of which there are d², not D."""
-    # There are d² filters where a linear layer has D entries: α counts twice.
-    channels = setting.chain.widths[: len(setting.chain.taps) + 2]
-    return min(1.0, 2 * largest_alpha(channels))
-
-
-# The smallest entries, of each layer or of all together: Theorem 1 and appendix E.3.
-
-
-def magnitude(setting: Setting, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
-    """The smallest entries of each inner layer: Theorem 1 with explicit constants."""
-    counts = pruned_counts(widths, alpha)
-    levels = None
-    if setting.law == "bounded":
-        found = _pruned(setting, widths, counts)
-        levels = [level(sizes, count, size) for sizes, count, size in found]
-    options = _magnitude_options(setting)
-    return theorem_1_explicit(widths, counts=counts, delta=delta, thresholds=levels, **options)
-
-
-def across_layers(setting: Setting, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
-    """The smallest of all inner layers together; for a given network the threshold is looked up."""
-    counts = pruned_counts(widths, alpha)
-    options = _magnitude_options(setting)
-    if setting.law != "bounded":
-        return theorem_1_global(widths, counts=counts, delta=delta, **options)
-    found = list(_pruned(setting, widths, counts))
-    sides = [max(pair) for pair in pairwise(widths[1:-1])]
-    units = [k / math.sqrt(side) for k, side in zip(setting.scales[1:-1], sides, strict=True)]
-    # In one unit: magnitudes of different layers are compared with each other here.
-    magnitudes = [sizes * unit for (sizes, _, _), unit in zip(found, units, strict=True)]
-    threshold = _looked_up(magnitudes, found)
-    # Above 1 a layer lies below the threshold as a whole.
-    shares = [min(1.0, threshold / unit) for unit in units]
-    below = [
-        round(float((sizes <= share).double().mean()) * size)
-        for (sizes, _, size), share in zip(found, shares, strict=True)
-    ]
-    return theorem_1_explicit(widths, counts=below, delta=delta, thresholds=shares, **options)
-
-
-def _looked_up(magnitudes: Sequence[Tensor], found: Sequence[tuple[Tensor, int, int]]) -> float:
-    """The largest of the smallest magnitudes of all layers; at other widths each known entry stands
-    for as many as the layer has grown by.
-    """
-    pairs = zip(magnitudes, found, strict=True)
-    weights = [torch.full((len(m),), size / len(m)) for m, (_, _, size) in pairs]
-    levels, order = torch.cat(list(magnitudes)).sort()
-    reached = torch.cat(weights).double()[order].cumsum(0)
-    total = sum(count for _, count, _ in found)
-    # Counts are sums of float weights: without the slack a count met exactly could ask
-    # for one entry more.
-    return float(levels[int((reached < total - 1e-6).sum())])
-
-
-def _magnitude_options(setting: Setting) -> dict[str, Any]:
-    return {
-        "scale": setting.scales,
-        "lipschitz": setting.reach,
-        "law": setting.law,
-        "between": setting.chain.between,
-    }
-
-
-def _pruned(
-    setting: Setting, widths: Sequence[int], counts: Sequence[int]
-) -> Iterator[tuple[Tensor, int, int]]:
-    """Sorted magnitudes of each inner layer, how many go and how many there are at these widths."""
-    known = setting.chain.magnitudes
-    if len(known) != len(counts):
-        raise ArgumentError(
-            "law='bounded' with scheme='magnitude' or 'global' looks up what is pruned: give a"
-            " model, not widths."
-        )
-    return zip(known, counts, setting.chain.inner(widths), strict=True)
-
-
-def magnitude_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
-    """Theorem 1 as printed, at the smallest width."""
-    # Print states the theorem for the smallest hidden width.
-    width = min(setting.chain.widths[1:-1])
-    return theorem_1(
-        width,
-        depth=len(setting.scales),
-        alpha=alpha,
-        as_printed=True,
-        **_theorem_1_options(setting),
-    )
-
-
-def magnitude_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
-    """The width that Theorem 1 as printed asks for."""
-    return theorem_1_width(
-        depth=len(setting.scales),
-        alpha=alpha,
-        epsilon=epsilon,
-        delta=delta,
-        **_theorem_1_options(setting),
-    )
-
-
-def _theorem_1_options(setting: Setting) -> dict[str, Any]:
-    return {
-        "scale": max(setting.scales),
-        "lipschitz": setting.lipschitz,
-        "constant": setting.constant,
-    }
-
-
-# The schemes `plan` can ask about: which theorem speaks, what it removes, what print says.
-
-
-def scheme_for(name: str, chain: Chain) -> Scheme:
-    """The scheme of this name: linear chains take those of entries, convolutions those of
-    filters."""
-    scheme, convolutions = SCHEMES.get(name), bool(chain.taps)
-    # A scheme of entries says nothing of filters, and the other way round.
-    if scheme is None or scheme.filters != convolutions:
-        kind = [n for n, s in SCHEMES.items() if s.filters == convolutions]
-        raise ArgumentError(
-            f"scheme = {name!r}: this network has {'' if convolutions else 'no '}"
-            f"convolutions; for it give one of {', '.join(map(repr, kind))}. (Widths with kernel="
-            " and input_size= stand for convolutions.)"
-        )
-    return scheme
-
-
-SCHEMES: dict[str, Scheme] = {
-    "magnitude": Scheme(
-        guarantee=magnitude,
-        shares=partial(positions_cut, 1.0),
-        printed=magnitude_printed,
-        needed=magnitude_needed,
-    ),
-    "global": Scheme(guarantee=across_layers, shares=partial(positions_cut, 1.0)),
-    "random": Scheme(
-        guarantee=partial(drawn, True),
-        shares=partial(positions_drawn, 1.0),
-        printed=drawn_printed,
-        needed=drawn_needed,
-        limit=drawn_limit,
-    ),
-    "random-without": Scheme(guarantee=partial(drawn, False), shares=partial(positions_cut, 1.0)),
-    "filters": Scheme(
-        guarantee=partial(filters_drawn, True),
-        shares=partial(positions_drawn, 0.5),
-        limit=filters_limit,
-        filters=True,
-    ),
-    "filters-without": Scheme(
-        guarantee=partial(filters_drawn, False),
-        shares=partial(positions_cut, 0.5),
-        filters=True,
-    ),
-    "filters-magnitude": Scheme(
-        guarantee=filters_by_norm, shares=partial(positions_cut, 0.5), filters=True
-    ),
-}
-"""Print has statements for "magnitude" and "random"; for filters it has two free exponents and one
-channel count, so that there is no one statement to compare with."""
+    @property
+    def given(self) -> dict[str, Any]:
+        """What Theorem 1 with explicit constants is asked with."""
+        return {
+            "scale": self.scales,
+            "lipschitz": self.reach,
+            "law": self.law,
+            "between": self.chain.between,
+        }
+
+    @property
+    def printed(self) -> dict[str, Any]:
+        """What the printed theorems are asked with."""
+        return {"lipschitz": self.lipschitz, "constant": self.constant}
+
+    def counts(self, widths: Sequence[int], alpha: float) -> list[int]:
+        """⌊D^{1−α}⌋ of the D entries of each pruned layer, ⌊D^{1−α/2}⌋ of D filters: d^{2−α} for
+        equal channels.
+        """
+        power = 0.5 if self.chain.convs else 1.0
+        return [floor_power(size, 1 - alpha * power) for size in self.chain.inner(widths)]
+
+    def looked_up(self, widths: Sequence[int], alpha: float) -> list[tuple[Tensor, int, int]]:
+        """Of each pruned layer the sorted sizes of its entries (filters), how many go and how many
+        there are at these widths.
+        """
+        inner = self.chain.inner(widths)
+        known = self.chain.layers[1 : len(inner) + 1]
+        if not all(layer.read for layer in known):
+            raise ArgumentError(
+                "law='bounded' with scheme='magnitude', 'global' or 'filters-magnitude' looks up"
+                " what is pruned: give a model, not widths."
+            )
+        counts = self.counts(widths, alpha)
+        return [
+            (layer.sizes, count, size)
+            for layer, count, size in zip(known, counts, inner, strict=True)
+        ]
 
 
 def setting_of_chain(
@@ -780,18 +298,19 @@ def setting_of_chain(
                 f"lipschitz = {lipschitz:g} is less than {read:g}, the product of the constants of"
                 " this model's activations and norms. Leave it out, or give the widths."
             )
-    still = [name for name, k in zip(chain.names, chain.scales, strict=True) if k == 0]
+    own = tuple(layer.scale for layer in chain.layers)
+    still = [layer.name for layer, k in zip(chain.layers, own, strict=True) if k == 0]
     if still and scale is None:
         raise ArgumentError(
             f"all weights of {', '.join(still)} are zero: no range can be read off it; give scale=."
         )
     assumed: Law = law or ("uniform" if chain.between is None else "bounded")
     # Entries with a range have that of the largest one; others the deviation of the entries.
-    ranged = assumed in ("uniform", "bounded") or not chain.deviations
-    own = chain.scales if ranged else chain.deviations
+    if assumed not in ("uniform", "bounded"):
+        own = tuple(layer.deviation for layer in chain.layers)
     return Setting(
         chain=chain,
-        scales=own if scale is None else (scale,) * len(chain.scales),
+        scales=own if scale is None else (scale,) * len(own),
         # What the user's constant adds beyond the one that was read.
         reach=1.0 if lipschitz is None or read == 0 else lipschitz / read,
         constant=constant,
@@ -799,42 +318,355 @@ def setting_of_chain(
     )
 
 
-# What a plan tells of each layer, of the law, and of what stands in the way.
+# The guarantee of each way to prune: (setting, widths, alpha, delta) ↦ what is proved with explicit
+# constants.
 
 
-def planned_layers(
-    chain: Chain, here: Guarantee, parts: Sequence[Part]
-) -> tuple[PlannedLayer, ...]:
-    """The rows of the plan, one for each layer."""
-    shares = [part.share for part in parts]
-    # Linear layers behind convolutions lose nothing.
-    kept = len(chain.names) - 1 - len(shares)
-    return tuple(
-        PlannedLayer(
-            name=name,
-            shape=(rows, columns),
-            removed=layer.removed,
-            sparsity=share,
-            norm=layer.norm,
-            change=layer.change,
-            contribution=layer.contribution,
-            failure=layer.failure,
-        )
-        for name, rows, columns, layer, share in zip(
-            chain.names,
-            chain.widths[1:],
-            chain.widths[:-1],
-            here.layers,
-            (0.0, *shares, *[0.0] * kept),
-            strict=True,
-        )
+def drawn(
+    replacement: bool, setting: Setting, widths: Sequence[int], alpha: float, delta: float
+) -> Guarantee:
+    """Entries or whole filters drawn at random: Theorems 2 and 3 and appendix E.2."""
+    convs = setting.chain.convs
+    return drawn_guarantee(
+        setting.chain.random_layers(widths, setting.scales),
+        _filled_up(setting.counts(widths, alpha), widths),
+        delta=delta,
+        reach=setting.reach,
+        law=setting.law,
+        between=setting.chain.between,
+        theorem=f"Theorem {3 if convs else 2}, explicit constants",
+        entries=FILTER_ENTRIES if convs else "±K/√max(d_k, d_{k−1})",
+        setting=setting_of(setting.chain.between),
+        replacement=replacement,
     )
 
 
-def misfits_of(chain: Chain, law: str) -> tuple[str, ...]:
-    """The layers whose entries do not look like the law."""
-    found = ((name, fit.misfit(law)) for name, fit in zip(chain.names, chain.fits, strict=False))
-    return tuple(f"{name}: {text}" for name, text in found if text is not None)
+FILTER_ENTRIES = "±K/√(q² max(d_k, d_{k−1})), q = 1 for the linear layers"
+
+
+def _filled_up(values: Sequence[Any], widths: Sequence[int]) -> list[Any]:
+    """Linear layers behind convolutions lose nothing."""
+    return [*values, *[0] * (len(widths) - 3 - len(values))]
+
+
+def filters_by_norm(
+    setting: Setting, widths: Sequence[int], alpha: float, delta: float
+) -> Guarantee:
+    """The filters of smallest ℓ¹ norm (appendix C.2); the largest pruned is looked up."""
+    caps = None
+    if setting.law == "bounded":
+        caps = _filled_up([level(*each) for each in setting.looked_up(widths, alpha)], widths)
+    return filter_guarantee(
+        setting.chain.random_layers(widths, setting.scales),
+        _filled_up(setting.counts(widths, alpha), widths),
+        delta=delta,
+        reach=setting.reach,
+        law=setting.law,
+        entries=FILTER_ENTRIES,
+        setting=setting_of(setting.chain.between),
+        caps=caps,
+        between=setting.chain.between,
+    )
+
+
+def level(sizes: Tensor, count: int, size: int) -> float:
+    """The largest of the smallest magnitudes; at other widths, that of the same share."""
+    # Rounded up, so that at other widths the level is never too low.
+    return float(sizes[-(-count * len(sizes) // size) - 1])
+
+
+def magnitude(setting: Setting, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
+    """The smallest entries of each inner layer: Theorem 1 with explicit constants."""
+    levels = None
+    if setting.law == "bounded":
+        levels = [level(*each) for each in setting.looked_up(widths, alpha)]
+    return theorem_1_explicit(widths, alpha=alpha, delta=delta, thresholds=levels, **setting.given)
+
+
+def across_layers(setting: Setting, widths: Sequence[int], alpha: float, delta: float) -> Guarantee:
+    """The smallest of all inner layers together; for a given network the threshold is looked up."""
+    if setting.law != "bounded":
+        return theorem_1_global(widths, alpha=alpha, delta=delta, **setting.given)
+    found = setting.looked_up(widths, alpha)
+    units = [layer.bound for layer in linear_layers(widths, setting.scales)[1:-1]]
+    # In one unit: magnitudes of different layers are compared with each other here.
+    magnitudes = [sizes * unit for (sizes, _, _), unit in zip(found, units, strict=True)]
+    threshold = _common_level(magnitudes, found)
+    # Above 1 a layer lies below the threshold as a whole.
+    shares = [min(1.0, threshold / unit) for unit in units]
+    below = [
+        round(float((sizes <= share).double().mean()) * size)
+        for (sizes, _, size), share in zip(found, shares, strict=True)
+    ]
+    return theorem_1_explicit(widths, counts=below, delta=delta, thresholds=shares, **setting.given)
+
+
+def _common_level(magnitudes: Sequence[Tensor], found: Sequence[tuple[Tensor, int, int]]) -> float:
+    """The largest of the smallest magnitudes of all layers; at other widths each known entry stands
+    for as many as the layer has grown by.
+    """
+    pairs = zip(magnitudes, found, strict=True)
+    weights = [torch.full((len(m),), size / len(m)) for m, (_, _, size) in pairs]
+    levels, order = torch.cat(list(magnitudes)).sort()
+    reached = torch.cat(weights).double()[order].cumsum(0)
+    total = sum(count for _, count, _ in found)
+    # Counts are sums of float weights: without the slack a count met exactly could ask
+    # for one entry more.
+    return float(levels[int((reached < total - 1e-6).sum())])
+
+
+# What print says to the same question, of schemes that it has a statement for.
+
+
+def magnitude_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
+    """Theorem 1 as printed, stated for the smallest hidden width."""
+    width = min(setting.chain.widths[1:-1])
+    scale, depth = max(setting.scales), len(setting.scales)
+    return theorem_1(
+        width, depth=depth, alpha=alpha, scale=scale, as_printed=True, **setting.printed
+    )
+
+
+def magnitude_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
+    """The width that Theorem 1 as printed asks for."""
+    return theorem_1_width(
+        depth=len(setting.scales),
+        alpha=alpha,
+        epsilon=epsilon,
+        delta=delta,
+        scale=max(setting.scales),
+        **setting.printed,
+    )
+
+
+def _drawn_options(setting: Setting, delta: float) -> dict[str, Any]:
+    """K1 and K2 of Theorem 2 for each law, and proven norm bounds whose failures take half of δ in
+    condition (5).
+    """
+    second, fourth = _MOMENTS[setting.law]
+    # Print has one K1, K2 for all layers, so the largest layer speaks for all.
+    k, depth = max(setting.scales), len(setting.scales)
+    # The induction charges δ_l + Σ(l − i)δ_i = (1 + l(l − 1)/2) failures: half of δ in
+    # all.
+    failure = delta / (2 + depth * (depth - 1))
+    bounds = [
+        masked_norm_bound(layer, failure=failure, law=setting.law)
+        for layer in linear_layers(setting.chain.widths, setting.scales)
+    ]
+    norms = NormBounds(bounds=tuple(bounds), failures=(failure,) * depth)
+    return {"k1": second * k**2, "k2": fourth * k**4, "norms": norms, **setting.printed}
+
+
+_MOMENTS = {
+    "uniform": (1 / 3, 1 / 5),
+    "bounded": (1.0, 1.0),
+    "normal": (1.0, 3.0),
+    "subgaussian": (1.0, 16.0),  # E w⁴ ≤ ∫ 4t³ · 2e^{−t²/2} dt
+}
+"""E w² and E w⁴ in units of K; signs have the largest moments of bounded entries."""
+
+
+def drawn_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
+    """Theorem 2 as printed, with proven norm bounds."""
+    options = _drawn_options(setting, delta)
+    return theorem_2(setting.chain.widths, alpha=alpha, as_printed=True, require=False, **options)
+
+
+def drawn_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
+    """The widths that Theorem 2 as printed asks for."""
+    return theorem_2_width(
+        depth=len(setting.scales),
+        alpha=alpha,
+        epsilon=epsilon,
+        delta=delta,
+        as_printed=True,
+        **_drawn_options(setting, delta),
+    )
+
+
+# The schemes `plan` can ask about: which theorem speaks, and what print says.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """One way to prune.
+
+    Attributes:
+        guarantee: (setting, widths, alpha, delta) ↦ what is proved with explicit constants.
+        printed: (setting, alpha, delta) ↦ the same put to the theorem as printed.
+        needed: (setting, alpha, epsilon, delta) ↦ the widths its conditions ask for.
+        limited: Whether conditions (3) and (4) of print limit α.
+        replacement: Whether an entry can be drawn twice.
+        filters: Whether whole filters go.
+    """
+
+    guarantee: Callable[[Setting, Sequence[int], float, float], Guarantee]
+    printed: Callable[[Setting, float, float], Guarantee] | None = None
+    needed: Callable[[Setting, float, float, float], Needed] | None = None
+    limited: bool = False
+    replacement: bool = False
+    filters: bool = False
+
+    def limit(self, chain: Chain) -> float:
+        """The largest α that print allows."""
+        if not self.limited:
+            return 1.0
+        if not self.filters:
+            return largest_alpha(chain.widths)
+        # There are d² filters where a linear layer has D entries: α counts twice.
+        return min(1.0, 2 * largest_alpha(chain.widths[: chain.convs + 2]))
+
+
+SCHEMES: dict[str, Scheme] = {
+    "magnitude": Scheme(guarantee=magnitude, printed=magnitude_printed, needed=magnitude_needed),
+    "global": Scheme(guarantee=across_layers),
+    "random": Scheme(
+        guarantee=partial(drawn, True),
+        printed=drawn_printed,
+        needed=drawn_needed,
+        limited=True,
+        replacement=True,
+    ),
+    "random-without": Scheme(guarantee=partial(drawn, False)),
+    "filters": Scheme(guarantee=partial(drawn, True), limited=True, replacement=True, filters=True),
+    "filters-without": Scheme(guarantee=partial(drawn, False), filters=True),
+    "filters-magnitude": Scheme(guarantee=filters_by_norm, filters=True),
+}
+"""Print has statements for "magnitude" and "random"; for filters it has two free exponents and one
+channel count, so that there is no one statement to compare with."""
+
+
+def scheme_for(name: str, chain: Chain) -> Scheme:
+    """The scheme of this name: linear chains take those of entries, convolutions those of
+    filters."""
+    scheme, convolutions = SCHEMES.get(name), bool(chain.convs)
+    # A scheme of entries says nothing of filters, and the other way round.
+    if scheme is None or scheme.filters != convolutions:
+        kind = [n for n, s in SCHEMES.items() if s.filters == convolutions]
+        raise ArgumentError(
+            f"scheme = {name!r}: this network has {'' if convolutions else 'no '}"
+            f"convolutions; for it give one of {', '.join(map(repr, kind))}. (Widths with kernel="
+            " and input_size= stand for convolutions.)"
+        )
+    return scheme
+
+
+# Searches over the explicit guarantees: the smallest width, the most pruning, the probability of
+# an error.
+
+WIDEST = 2**24
+"""Wider than any layer one could hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """A scheme asked about a network at confidence 1 − `delta`, for an error of `epsilon` (None:
+    for a guarantee that says something).
+    """
+
+    setting: Setting
+    scheme: Scheme
+    delta: float
+    epsilon: float | None
+
+    def shares(self, widths: Sequence[int], alpha: float) -> list[float]:
+        """The (expected) share that each pruned layer loses."""
+        pairs = zip(
+            self.setting.chain.inner(widths), self.setting.counts(widths, alpha), strict=True
+        )
+        # Drawing with replacement hits fewer positions than draws: 1 − (1 − 1/D)^N of them.
+        return [_hit(d, n) if self.scheme.replacement else n / d for d, n in pairs]
+
+    def share(self, widths: Sequence[int], alpha: float) -> float:
+        """The (expected) share of all weights of pruned layers that is removed."""
+        sizes, shares = self.setting.chain.inner(widths), self.shares(widths, alpha)
+        # fsum, so that the order of the layers changes no digit.
+        return math.fsum(map(operator.mul, sizes, shares)) / sum(sizes)
+
+    def exponent(self, widths: Sequence[int], alpha: float | None, sparsity: float | None) -> float:
+        """α, or the least α that removes at most that share of the inner weights (layers lose whole
+        entries, and differ in size).
+        """
+        if alpha is not None and sparsity is None:
+            check_unit(alpha=alpha)
+            return alpha
+        if alpha is not None or sparsity is None:
+            raise ArgumentError("give exactly one of alpha= and sparsity=.")
+        check_unit(sparsity=sparsity)
+        least, most = (self.share(widths, exponent) for exponent in (1.0, 0.0))
+        if not least <= sparsity < most:
+            raise ArgumentError(
+                f"sparsity = {sparsity:g} corresponds to no alpha in (0, 1) for widths"
+                f" {tuple(widths)}: between {least:.3g} and {most:.3g} can be asked."
+            )
+        return _boundary(lambda exponent: self.share(widths, exponent) <= sparsity, 0.0, 1.0)
+
+    def guarantee(
+        self, widths: Sequence[int], alpha: float, delta: float | None = None
+    ) -> Guarantee:
+        """What is proved with explicit constants."""
+        asked = self.delta if delta is None else delta
+        return self.scheme.guarantee(self.setting, widths, alpha, asked)
+
+    def reached(self, widths: Sequence[int], alpha: float) -> bool:
+        """Whether the guarantee is within ε (without ε: says something)."""
+        found = self.guarantee(widths, alpha)
+        return not found.vacuous if self.epsilon is None else found.error <= self.epsilon
+
+    def smallest_width(self, widths: Sequence[int], alpha: float) -> float:
+        """All hidden layers this wide suffice; inf beyond `WIDEST`."""
+
+        def enough(width: int) -> bool:
+            return self.reached([widths[0], *[width] * (len(widths) - 2), widths[-1]], alpha)
+
+        high = 1
+        while not enough(high):
+            high *= 2
+            if high > WIDEST:
+                return math.inf
+        return float(_least(enough, high // 2, high))
+
+    def smallest_alpha(self, widths: Sequence[int]) -> float | None:
+        """The most that may be pruned, to three digits; None when not even α = 0.999 is covered."""
+
+        def enough(thousandths: int) -> bool:
+            return self.reached(widths, thousandths / 1000)
+
+        return _least(enough, 0, 999) / 1000 if enough(999) else None
+
+    def probability(self, widths: Sequence[int], alpha: float) -> float | None:
+        """1 − the smallest δ whose error is at most ε; 0 when none is, None without ε."""
+        if self.epsilon is None:
+            return None
+        epsilon = self.epsilon
+
+        # On a logarithmic scale: interesting failure probabilities span many powers of ten.
+        def enough(exponent: float) -> bool:
+            return self.guarantee(widths, alpha, 10**exponent).error <= epsilon
+
+        highest = math.log10(0.999)
+        return 1 - 10 ** _boundary(enough, -30.0, highest) if enough(highest) else 0.0
+
+
+def _hit(size: int, draws: int) -> float:
+    # 1 − (1 − 1/D)^N by logarithms: for large D the power itself would round to 1.
+    return 1.0 if size == 1 else -math.expm1(draws * math.log1p(-1 / size))
+
+
+def _least(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The least whole number above `low` from which on it holds, as at `high`."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _boundary(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Where it begins to hold between `low` and `high`, by bisection from above."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def binding_of(found: Guarantee, epsilon: float | None, layers: Sequence[PlannedLayer]) -> str:
@@ -876,7 +708,7 @@ def plan(
 
     A model must be one chain of layers: an nn.Sequential, or any module whose captured graph is a
     single path. Biases, batch norms and activations with σ(0) ≠ 0 or larger constants are read off
-    it and enter the bound (`laws`); everything else is refused by name. `law` says
+    it and enter the bound (`guarantee`); everything else is refused by name. `law` says
     what is assumed of the entries:
 
     * "uniform", the default for widths, with the K of the largest entry;
@@ -907,50 +739,52 @@ def plan(
     ...
     """
     chain = read_chain(model_or_widths, input_size, kernel)
-    check_widths(chain.widths)
+    widths = chain.widths
+    check_widths(widths)
     check_positive(constant=constant, **({} if epsilon is None else {"epsilon": epsilon}))
     check_unit(delta=delta)
     setting = setting_of_chain(chain, scale, lipschitz, constant, law)
     theorem = scheme_for(scheme, chain)
-    promise, shares = (
-        partial(theorem.guarantee, setting),
-        partial(theorem.shares, setting),
-    )
-    exponent = exponent_for(shares, chain.widths, alpha, sparsity)
+    question = PlanQuestion(setting=setting, scheme=theorem, delta=delta, epsilon=epsilon)
+    exponent = question.exponent(widths, alpha, sparsity)
     # First the question itself; the searches below ask the same at other sizes.
-    here = promise(chain.widths, exponent, delta)
-    layers = planned_layers(chain, here, shares(chain.widths, exponent))
-    reaches = good_enough(promise, delta, epsilon)
-    most = smallest_alpha(reaches, chain.widths)
-    printed = theorem.printed(setting, exponent, delta)
+    found = question.guarantee(widths, exponent)
+    shares = [0.0, *_filled_up(question.shares(widths, exponent), widths), 0.0]
+    layers = tuple(
+        PlannedLayer(name=layer.name, shape=(rows, columns), sparsity=share, **asdict(bound))
+        for layer, rows, columns, share, bound in zip(
+            chain.layers, widths[1:], widths[:-1], shares, found.layers, strict=True
+        )
+    )
+    most = question.smallest_alpha(widths)
+    printed = theorem.printed and theorem.printed(setting, exponent, delta)
     needed = None
-    if printed is not None:
+    if printed and theorem.needed:
         # Without ε the least one can ask for: an error below what a constant would have.
         goal = printed.trivial if epsilon is None else epsilon
         if 0 < goal < math.inf:
             needed = theorem.needed(setting, exponent, goal, delta)
+    read = [(layer.name, misfit(layer.weight, setting.law)) for layer in chain.layers if layer.read]
     return Plan(
         scheme=scheme,
-        widths=chain.widths,
+        widths=widths,
         alpha=exponent,
-        sparsity=total_share(shares, chain.widths, exponent),
+        sparsity=question.share(widths, exponent),
         delta=delta,
         epsilon=epsilon,
         law=setting.law,
-        error=here.error,
-        trivial=here.trivial,
+        error=found.error,
+        trivial=found.trivial,
         layers=layers,
-        probability=(
-            None if epsilon is None else probability_of(promise, chain.widths, exponent, epsilon)
-        ),
-        smallest_width=smallest_width(reaches, chain.widths, exponent),
+        probability=question.probability(widths, exponent),
+        smallest_width=question.smallest_width(widths, exponent),
         smallest_alpha=most,
-        most_sparsity=None if most is None else total_share(shares, chain.widths, most),
-        largest_alpha=theorem.limit(setting),
-        binding=binding_of(here, epsilon, layers),
-        vacuous=here.vacuous,
+        most_sparsity=None if most is None else question.share(widths, most),
+        largest_alpha=theorem.limit(chain),
+        binding=binding_of(found, epsilon, layers),
+        vacuous=found.vacuous,
         printed=printed,
         needed=needed,
-        assumptions=here.assumptions,
-        misfits=misfits_of(chain, setting.law),
+        assumptions=found.assumptions,
+        misfits=tuple(f"{name}: {text}" for name, text in read if text is not None),
     )

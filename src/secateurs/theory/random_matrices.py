@@ -195,6 +195,12 @@ LOG_MOMENT: dict[str, Callable[[float], float]] = {
 }
 
 
+def check_law(law: str) -> None:
+    """One of the laws that have such a moment."""
+    if law not in LOG_MOMENT:
+        raise ArgumentError(f"law = {law!r}: give one of {', '.join(map(repr, LOG_MOMENT))}.")
+
+
 @lru_cache(maxsize=4096)
 def chernoff_bound(
     layer: RandomLayer, share: float, failure: float, law: Law, cap: float | None
@@ -406,8 +412,7 @@ def masked_norm_bound(
     )
     check_positive(bound=layer.bound)
     check_unit(failure=failure)
-    if law not in LOG_MOMENT:
-        raise ArgumentError(f"law = {law!r}: give one of {', '.join(map(repr, LOG_MOMENT))}.")
+    check_law(law)
     # An empty mask, for which the logarithms below do not exist.
     if draws == 0:
         return 0.0

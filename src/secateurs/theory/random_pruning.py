@@ -6,7 +6,8 @@ Source: Qian & Klabjan (2021), Theorems 2 and 3, appendices B.1, B.3, C.2 and E.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy import interpolate, optimize, stats
 
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory.guarantee import (
+    Between,
     Condition,
     Guarantee,
     Needed,
@@ -27,18 +29,16 @@ from secateurs.theory.guarantee import (
     doublings,
     floor_power,
     power,
-)
-from secateurs.theory.laws import Between, guarantee_of, link
-from secateurs.theory.magnitude import (
-    layer_scales,
-    pruned_counts,
     setting_of,
-    threshold_quantile,
+    stated_guarantee,
 )
+from secateurs.theory.laws import Cut, explicit_guarantee
+from secateurs.theory.magnitude import linear_network, threshold_quantile
 from secateurs.theory.random_matrices import (
     LATALA_CONSTANT,
     Law,
     RandomLayer,
+    check_law,
     fullest_bin,
     half_spectrum,
     load_conditions,
@@ -67,38 +67,22 @@ class ConvSetting:
     @property
     def input_norm(self) -> float:
         """p0 √d0 ≥ ‖x‖₂ (print says √d in some lines)."""
-        return (self.map_size if self.input_size is None else self.input_size) * math.sqrt(
-            self.input_channels
-        )
+        return (self.input_size or self.map_size) * math.sqrt(self.input_channels)
 
 
 def check_setting(setting: ConvSetting, **positive: float) -> None:
     """A depth of at least three, whole sizes, and a kernel no larger than the maps."""
-    check_whole(**{name: value for name, value in _sizes(setting).items() if value is not None})
+    sizes = {name: size for name, size in asdict(setting).items() if size is not None}
+    lipschitz = sizes.pop("lipschitz")
+    check_whole(**sizes)
     check_depth(setting.depth)
-    check_positive(lipschitz=setting.lipschitz, **positive)
-    least = min(
-        setting.map_size,
-        setting.map_size if setting.input_size is None else setting.input_size,
-    )
+    check_positive(lipschitz=lipschitz, **positive)
+    least = min(setting.map_size, setting.input_size or setting.map_size)
     if setting.kernel > least:
         raise ArgumentError(
             f"kernel = {setting.kernel} is larger than the {least} x {least} map it slides over:"
             " give a smaller one."
         )
-
-
-def _sizes(setting: ConvSetting) -> dict[str, int | None]:
-    names = (
-        "depth",
-        "channels",
-        "kernel",
-        "map_size",
-        "input_channels",
-        "input_size",
-        "outputs",
-    )
-    return {name: getattr(setting, name) for name in names}
 
 
 # The bound of Theorems 2 and 3 for a chain of random layers, and what it assumes in words.
@@ -115,11 +99,12 @@ _ENTRIES = {
 
 def entries_text(law: str, unit: str) -> str:
     """What is assumed of the entries, in words; `unit` is written as a range ±…"""
+    check_law(law)
     ranged = law in ("uniform", "bounded")
     return _ENTRIES[law] + (unit if ranged else unit.removeprefix("±"))
 
 
-def random_guarantee(
+def drawn_guarantee(
     layers: Sequence[RandomLayer],
     draws: Sequence[int],
     *,
@@ -135,24 +120,26 @@ def random_guarantee(
     """The bound of this module for a chain of random layers of which the inner ones lose `draws`
     positions. `entries` and `setting` are named among the assumptions.
     """
-    check_unit(delta=delta)
-    share = delta / (3 * len(draws))  # 3(l−2) events, see above
-    links = [link(masked_norm_bound(layer, failure=share, law=law), share) for layer in layers]
-    for k, (layer, count) in enumerate(zip(layers[1:-1], draws, strict=True), start=1):
-        change = masked_norm_bound(
-            layer, draws=count, failure=share, law=law, replacement=replacement
+    cuts = [
+        Cut(
+            removed=count,
+            change=partial(masked_norm_bound, layer, draws=count, law=law, replacement=replacement),
+            # η_k always; N_k of the whole but for k = l−1, of what is kept but for k = 2.
+            events=1 + (k < len(draws)) + (k > 1),
         )
-        # η_k always; N_k of the whole but for k = l−1, of what is kept but for k = 2.
-        events = 1 + (k < len(draws)) + (k > 1)
-        links[k] = replace(links[k], change=change, removed=count, failure=events * share)
-    return guarantee_of(
+        for k, (layer, count) in enumerate(zip(layers[1:-1], draws, strict=True), start=1)
+    ]
+    return explicit_guarantee(
         theorem,
-        [layers[0].columns, *(layer.rows for layer in layers)],
-        links,
-        between=between,
-        reach=reach,
+        layers,
+        cuts,
+        norm=partial(masked_norm_bound, law=law),
+        charged=3 * len(draws),  # 3(l−2) events, see below
         delta=delta,
+        reach=reach,
+        between=between,
         assumptions=(entries_text(law, entries), setting),
+        masks_shrink=True,
     )
 
 
@@ -176,44 +163,50 @@ def filter_guarantee(
     """A chain of random layers of which the inner ones lose the `counts` filters of smallest ℓ¹
     norm; `caps`: the largest norm pruned of each, in units of the bound, where it is known.
     """
-    check_unit(delta=delta)
     if law not in LAWS or (law == "bounded") != (caps is not None):
         raise ArgumentError(f"law = {law!r}: 'uniform', 'normal', or 'bounded' for given weights.")
-    cut = sum(count > 0 for count in counts)
     # The pruned part, and its threshold if not looked up.
-    events = 1 if caps is not None else 2
-    # Only layers that lose something have events beyond their norm.
-    share = delta / (len(layers) + events * cut)
-    links = [link(masked_norm_bound(layer, failure=share, law=law), share) for layer in layers]
-    for k, (layer, count) in enumerate(zip(layers[1:-1], counts, strict=True), start=1):
-        if count:
-            known = None if caps is None else caps[k - 1]
-            change = _change(layer, count, share, law, known)
-            failure = (1 + events) * share
-            links[k] = link(links[k].norm, failure, change=change, removed=count)
+    events = 2 if caps is None else 1
+    known: Sequence[float | None] = caps or [None] * len(counts)
     signs = ", signs fair and independent of all magnitudes" if law == "bounded" else ""
-    return guarantee_of(
+    return explicit_guarantee(
         "Theorem 3 for the smallest filters (C.2), explicit constants",
-        [layers[0].columns, *(layer.rows for layer in layers)],
-        links,
-        between=between,
-        reach=reach,
+        layers,
+        [
+            Cut(
+                removed=count,
+                change=partial(_filter_change, layer, count, law, cap),
+                # Only layers that lose something have events beyond their norm.
+                events=1 + events if count else 1,
+            )
+            for layer, count, cap in zip(layers[1:-1], counts, known, strict=True)
+        ],
+        norm=partial(masked_norm_bound, law=law),
+        charged=len(layers) + events * sum(count > 0 for count in counts),
         delta=delta,
+        reach=reach,
+        between=between,
         assumptions=(entries_text(law, entries) + signs, setting),
     )
 
 
-def _change(layer: RandomLayer, count: int, share: float, law: Law, known: float | None) -> float:
+def _filter_change(
+    layer: RandomLayer, count: int, law: Law, known: float | None, *, failure: float
+) -> float:
     if count > layer.positions:
         raise ArgumentError(f"{count} filters cannot be pruned of {layer.positions}.")
+    if count == 0:
+        return 0.0
     if known is not None:
         # Known filters may lie anywhere: all positions are filled in, none is drawn.
-        return masked_norm_bound(layer, failure=share, law=law, cap=known)
+        return masked_norm_bound(layer, failure=failure, law=law, cap=known)
     if count == layer.positions:
-        return masked_norm_bound(layer, failure=share, law=law)
-    level = threshold_quantile(count + 1, layer.positions, failure=share)
+        return masked_norm_bound(layer, failure=failure, law=law)
+    level = threshold_quantile(count + 1, layer.positions, failure=failure)
     cap = filter_quantile(layer.taps, level, law=law)
-    return masked_norm_bound(layer, draws=count, failure=share, law=law, replacement=False, cap=cap)
+    return masked_norm_bound(
+        layer, draws=count, failure=failure, law=law, replacement=False, cap=cap
+    )
 
 
 def filter_quantile(taps: int, share: float, *, law: Law = "uniform") -> float:
@@ -240,15 +233,7 @@ def filter_quantile(taps: int, share: float, *, law: Law = "uniform") -> float:
     )
 
 
-# The networks of Theorems 2 and 3 as chains of random layers, and how many filters are drawn.
-
-
-def linear_layers(widths: Sequence[int], scales: Sequence[float]) -> list[RandomLayer]:
-    """The layers of a linear chain, entries on ±K/√max."""
-    return [
-        RandomLayer(rows=rows, columns=columns, bound=scale / math.sqrt(max(rows, columns)))
-        for (columns, rows), scale in zip(pairwise(widths), scales, strict=True)
-    ]
+# The network of Theorem 3 as a chain of random layers, and how many filters are drawn.
 
 
 def conv_layers(setting: ConvSetting, scale: float) -> list[RandomLayer]:
@@ -338,21 +323,42 @@ def theorem_2(
     # The smallest hidden width: print states all terms for it.
     step = math.pow(min(widths[1:-1]), -alpha / 4)
     c2 = random_c2(k1, k2, constant)
-    form = _printed if as_printed else _tight
-    error, probability = form(widths, alpha, step, c2, norms)
-    found = Guarantee(
-        theorem="Theorem 2 as printed" if as_printed else "Theorem 2",
+    depth, inner = len(norms.bounds), norms.bounds[1:-1]
+    conditions = list(load_conditions(widths, alpha))
+    # Print charges a norm event once for every layer behind it.
+    rest = 1 - len(inner) * c2 * step
+    if as_printed:
+        conditions += [
+            Condition(name=f"(15) N_{k} >= d^(-alpha/4)", value=bound, limit=step)
+            for k, bound in enumerate(inner, start=2)
+        ]
+        error = (power(2.0, depth - 2) - 1) * step * math.prod(norms.bounds)
+        width = float(min(widths[1:-1]))
+        loads = (1 - width ** (-1 / 3)) ** (2 * (depth - 2)) * (1 - norms.failures[-1])
+        rest -= sum((depth - i) * f for i, f in enumerate(norms.failures[:-1], start=1))
+    else:
+        more = math.prod(bound + step for bound in inner)
+        # ∞ − ∞ would be NaN.
+        grown = more - math.prod(inner) if more < math.inf else math.inf
+        error = norms.bounds[0] * norms.bounds[-1] * grown
+        loads = math.prod(
+            fullest_bin(width, max(1, floor_power(fan_in * fan_out, 1 - alpha)))
+            for fan_in, fan_out in pairwise(widths[1:-1])
+            for width in (fan_in, fan_out)
+        )
+        rest -= sum(norms.failures)
+    found = stated_guarantee(
+        "Theorem 2",
+        as_printed=as_printed,
         error=lipschitz * error,
-        probability=probability,
         trivial=lipschitz * math.prod(norms.bounds),
-        conditions=(
-            *load_conditions(widths, alpha),
-            *(_step_conditions(norms, step) if as_printed else ()),
-        ),
+        loads=loads,
+        rest=rest,
+        constant=constant,
+        conditions=conditions,
         assumptions=(
             "independent mean-zero entries with the stated second and fourth moments",
-            "activations Lipschitz with σ(0) = 0, no biases, ‖x‖₂ ≤ 1",
-            f"Lemma 4 with C = {constant:.4g} (measured, not proven)",
+            setting_of(None),
         ),
     )
     return found.require() if require else found
@@ -375,42 +381,6 @@ def check_norms(depth: int, norms: NormBounds) -> None:
     check_positive(**{f"norm bound {k}": bound for k, bound in enumerate(norms.bounds, start=1)})
     if any(not 0 <= failure < 1 for failure in norms.failures):
         raise ArgumentError(f"failures = {norms.failures}: each is a probability in [0, 1).")
-
-
-def _step_conditions(norms: NormBounds, step: float) -> list[Condition]:
-    inner = enumerate(norms.bounds[1:-1], start=2)
-    return [
-        Condition(name=f"(15) N_{k} >= d^(-alpha/4)", value=bound, limit=step) for k, bound in inner
-    ]
-
-
-def _tight(
-    widths: Sequence[int], alpha: float, step: float, c2: float, norms: NormBounds
-) -> tuple[float, float]:
-    inner = norms.bounds[1:-1]
-    more = math.prod(bound + step for bound in inner)
-    # ∞ − ∞ would be NaN.
-    grown = more - math.prod(inner) if more < math.inf else math.inf
-    loads = math.prod(
-        fullest_bin(width, max(1, floor_power(fan_in * fan_out, 1 - alpha)))
-        for fan_in, fan_out in pairwise(widths[1:-1])
-        for width in (fan_in, fan_out)
-    )
-    # A tail below zero must not meet another below zero: their product would look like a
-    # probability.
-    rest = 1 - len(inner) * c2 * step - sum(norms.failures)
-    return norms.bounds[0] * norms.bounds[-1] * grown, rest * loads if rest > 0 else rest
-
-
-def _printed(
-    widths: Sequence[int], alpha: float, step: float, c2: float, norms: NormBounds
-) -> tuple[float, float]:
-    depth, width = len(norms.bounds), min(widths[1:-1])
-    error = (power(2.0, depth - 2) - 1) * step * math.prod(norms.bounds)
-    charged = sum((depth - i) * f for i, f in enumerate(norms.failures[:-1], start=1))
-    rest = 1 - (depth - 2) * c2 * step - charged
-    loads = (1 - float(width) ** (-1 / 3)) ** (2 * (depth - 2))
-    return error, loads * (1 - norms.failures[-1]) * rest if rest > 0 else rest
 
 
 # Theorem 2, eqs. (25)–(27): the widths that its conditions ask for.
@@ -496,18 +466,27 @@ def theorem_3(
     check_setting(setting, alpha=alpha, beta2=beta2, c1=c1, c2=c2, c5=c5, constant=constant)
     check_unit(beta1=beta1)
     check_moments(c1, c2, "c1, c2")
-    d, l = setting.channels, setting.depth
-    norm, step = math.pow(setting.map_size, -beta1), math.pow(d, -beta2)
+    d, l, p = setting.channels, setting.depth, setting.map_size
+    area = setting.kernel**2
+    norm, step = math.pow(p, -beta1), math.pow(d, -beta2)
     # Print writes √d for √d0 in its later lines (docs/errata.md).
     norm_in = setting.input_norm * (math.sqrt(d / setting.input_channels) if as_printed else 1.0)
     reach = power(setting.lipschitz, l - 1) * norm_in
-    found = Guarantee(
-        theorem="Theorem 3 as printed" if as_printed else "Theorem 3",
+    c3 = constant * (2 * math.sqrt(c1) + c2**0.25)
+    c4 = constant * (2 * math.sqrt(3 * c1) + c2**0.25)
+    charges: float = (l**2 - l - 2) / 2 if as_printed else l - 1
+    pruned = (l - 2) * c4 * area / p * math.pow(d, -alpha / 4 + beta2)
+    load = (
+        1 - math.pow(d, -1 / 3) if as_printed else fullest_bin(d, max(1, floor_power(d, 2 - alpha)))
+    )
+    found = stated_guarantee(
+        "Theorem 3",
+        as_printed=as_printed,
         error=norm * reach * (norm * (norm + step) ** (l - 2) - norm ** (l - 1)),
-        probability=_probability(
-            setting, alpha, (beta1, beta2), (c1, c2, c5), constant, as_printed
-        ),
         trivial=norm**l * reach,
+        loads=math.pow(load, 2 * (l - 2)),
+        rest=1 - pruned - (charges * c3 * area + c5) / math.pow(p, 1 - beta1),
+        constant=constant,
         conditions=filter_conditions(d, alpha),
         assumptions=(
             (
@@ -515,7 +494,6 @@ def theorem_3(
                 " biases"
             ),
             "E‖W*_l‖₂ ≤ C5/p for the linear layer: its entries must be of order 1/(p²√d)",
-            f"Lemma 4 with C = {constant:.4g} (measured, not proven)",
         ),
     )
     return found.require() if require else found
@@ -528,34 +506,6 @@ def filter_conditions(channels: int, alpha: float) -> tuple[Condition, ...]:
     draws = float(floor_power(channels, 2 - alpha))
     limit = channels * math.log(channels)
     return (Condition(name="floor(d^(2-alpha)) >= d log d", value=draws, limit=limit),)
-
-
-def _probability(
-    setting: ConvSetting,
-    alpha: float,
-    betas: tuple[float, float],
-    moments: tuple[float, float, float],
-    constant: float,
-    as_printed: bool,
-) -> float:
-    (beta1, beta2), (c1, c2, c5) = betas, moments
-    d, l, p, area = (
-        setting.channels,
-        setting.depth,
-        setting.map_size,
-        setting.kernel**2,
-    )
-    c3 = constant * (2 * math.sqrt(c1) + c2**0.25)
-    c4 = constant * (2 * math.sqrt(3 * c1) + c2**0.25)
-    charges: float = (l**2 - l - 2) / 2 if as_printed else l - 1
-    pruned: float = (l - 2) * c4 * area / p * math.pow(d, -alpha / 4 + beta2)
-    rest: float = 1 - pruned - (charges * c3 * area + c5) / math.pow(p, 1 - beta1)
-    load = (
-        1 - math.pow(d, -1 / 3) if as_printed else fullest_bin(d, max(1, floor_power(d, 2 - alpha)))
-    )
-    loads = math.pow(load, 2 * (l - 2))
-    # A negative rest stays as it is: times the loads it would look nearer to zero.
-    return rest * loads if rest > 0 else rest
 
 
 # Magnitude pruning of 2-D filters (appendix C.2) with explicit constants [ours].
@@ -647,11 +597,10 @@ def theorem_2_explicit(
     >>> theorem_2_explicit([784, 1024, 1024, 10], alpha=0.3, delta=0.01).vacuous
     False
     """
-    check_widths(widths)
-    draws = pruned_counts(widths, alpha, counts)
-    check_positive(lipschitz=lipschitz)
-    layers = linear_layers(widths, layer_scales(scale, len(widths) - 1))
-    return random_guarantee(
+    layers, draws = linear_network(
+        widths, delta=delta, alpha=alpha, counts=counts, scale=scale, lipschitz=lipschitz
+    )
+    return drawn_guarantee(
         layers,
         draws,
         delta=delta,
@@ -693,7 +642,7 @@ def theorem_3_explicit(
     """
     check_setting(setting, scale=scale)
     draws = drawn_filters(setting.channels, alpha, counts, setting.depth - 2)
-    return random_guarantee(
+    return drawn_guarantee(
         conv_layers(setting, scale),
         draws,
         delta=delta,

@@ -145,7 +145,7 @@ def test_circular_padding_beyond_same_repeats_outputs(padding, kernel, size, fac
         nn.Flatten(),
         nn.Linear(5 * (size + 2 * padding - kernel + 1) ** 2, 2),
     )
-    assert read_chain(model, size).repeats == (factor,)
+    assert [layer.repeats for layer in read_chain(model, size).layers] == [factor, 1.0]
     basis = torch.eye(3 * size * size, dtype=torch.float64).view(-1, 3, size, size)
     true = float(torch.linalg.matrix_norm(conv(basis).flatten(1).detach(), 2))
     circular = conv_operator_norm(conv.weight.detach(), size).value

@@ -123,10 +123,13 @@ def test_the_maps_that_are_read():
     )
     chain = read_chain(model, (16, 16))
     # 16 -> 8 -> 8 -> pooled 4 -> 4 -> 4×2
-    assert chain.frequencies == tuple(half_spectrum(size, 9) for size in (18, 12, 4))
-    assert chain.widths == (4, 4, 4, 4, 3) and chain.taps == (9, 9, 9) and chain.last_map == 8
+    assert [layer.frequencies for layer in chain.layers[:3]] == [
+        half_spectrum(size, 9) for size in (18, 12, 4)
+    ]
+    assert chain.widths == (4, 4, 4, 4, 3) and chain.convs == 3 and chain.last_map == 8
+    assert [layer.taps for layer in chain.layers] == [9, 9, 9, 1]
     largest = max(float(m.weight.detach().abs().max()) * math.sqrt(9 * 4) for m in convs)
-    assert chain.scale == pytest.approx(
+    assert max(layer.scale for layer in chain.layers) == pytest.approx(
         max(largest, float(model[-1].weight.detach().abs().max()) * math.sqrt(32))
     )
 

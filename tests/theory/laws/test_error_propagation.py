@@ -18,11 +18,12 @@ from secateurs.theory import (
     theorem_3_explicit,
     theorem_3_magnitude,
 )
-from secateurs.theory.laws import Links, telescope
+from secateurs.theory.guarantee import LayerBound, telescope
 
 
 def links(norms, changes, kept):
-    return [Links(norm=n, change=c, kept=m) for n, c, m in zip(norms, changes, kept, strict=True)]
+    layers = [LayerBound(norm=n, change=c) for n, c in zip(norms, changes, strict=True)]
+    return layers, list(kept)
 
 
 def test_a_chain_of_positive_numbers_attains_the_bound():
@@ -31,11 +32,11 @@ def test_a_chain_of_positive_numbers_attains_the_bound():
     """
     layers = links((2.0, 6.0, 5.0), (0.0, 6.0, 0.0), (2.0, 0.0, 5.0))
     between = (Between(), Between(bias=3.0), Between(bias=7.0), Between(bias=11.0))
-    bounds, moved = telescope((1, 1, 1, 1), layers, between, reach=1.0)
+    bounds, moved = telescope((1, 1, 1, 1), *layers, between, reach=1.0)
     outputs = [5 * (w * (2 * 1.0 + 3) + 7) + 11 for w in (6, 0)]
     assert sum(b.contribution for b in bounds) == outputs[0] - outputs[1] == 150
     assert moved == 5 * 6 * 2
-    (_, plain, _), _ = telescope((1, 1, 1, 1), layers, None, reach=1.0)
+    (_, plain, _), _ = telescope((1, 1, 1, 1), *layers, None, reach=1.0)
     assert plain.contribution == 60 < 150
 
 
@@ -45,7 +46,7 @@ def test_lipschitz_constants_stand_where_the_functions_do():
     """
     layers = links((2.0, 6.0, 5.0), (0.0, 6.0, 0.0), (2.0, 0.0, 5.0))
     between = [Between(lipschitz=c) for c in (5.0, 2.0, 3.0, 7.0)]
-    bounds, moved = telescope((1, 1, 1, 1), layers, between, reach=0.5)
+    bounds, moved = telescope((1, 1, 1, 1), *layers, between, reach=0.5)
     assert sum(b.contribution for b in bounds) == moved == 0.5 * 5 * 2 * 2 * 6 * 3 * 5 * 7
 
 
@@ -80,7 +81,7 @@ def test_networks_with_biases_stay_within(activation, generator):
         outputs.append(y @ weights[-1].T + biases[-1])
     bounds, _ = telescope(
         widths,
-        links(
+        *links(
             [max(norm(a), norm(b)) for a, b in zip(draw, changed, strict=True)],
             [norm(a - b) for a, b in zip(draw, changed, strict=True)],
             map(norm, changed),
@@ -170,7 +171,7 @@ def test_the_limit_with_biases_and_infinite_changes():
         Between(),
         Between(),
     ]
-    bounds, moved = telescope((1,) * 5, layers, behind, reach=1.0)
+    bounds, moved = telescope((1,) * 5, *layers, behind, reach=1.0)
     # 2 L N R = 2 · 2 · 2 · 5 = 40 behind layer 2. Layer 3 makes 3 · 40 + 0.5 · 20 of it, and is
     # limited to 2 · 3 · 20, which both layers share as they did.
     assert [b.contribution for b in bounds] == pytest.approx(

@@ -8,6 +8,7 @@ import pytest
 
 from secateurs.theory import (
     ConvSetting,
+    RandomLayer,
     spectral_norms,
     theorem_1_explicit,
     theorem_2_explicit,
@@ -67,8 +68,12 @@ def forward(layers, x):
 
 def test_the_global_threshold_holds_for_layers_of_unlike_scale():
     shapes, units, total, failure = [(20, 20), (10, 30)], [1.0, 0.2], 150, 0.1
+    layers = [
+        RandomLayer(rows=rows, columns=columns, bound=unit)
+        for (rows, columns), unit in zip(shapes, units, strict=True)
+    ]
     law = MAGNITUDE_LAWS["uniform"]
-    limit = global_threshold(shapes, units, total, failure=failure, law=law)
+    limit = global_threshold(layers, total, failure=failure, law=law)
     rng = np.random.default_rng(4)
     found = []
     for _ in range(MANY):

@@ -91,7 +91,7 @@ def test_a_plan_for_circular_padding_beyond_same_holds(generator):
 @pytest.mark.parametrize("size", [0, 2.5, "8", (3, 8, 8), (8, 0)])
 def test_map_sizes_that_are_none_are_refused(size):
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 2))
-    with pytest.raises(ArgumentError, match="one side, or height and width"):
+    with pytest.raises(ArgumentError, match="input_size = .*, or one for each of the 2 axes"):
         plan(model, alpha=0.5, scheme="filters", input_size=size)
     with pytest.raises(ArgumentError, match=r"0: the kernel reaches over \(3, 3\)"):
         plan(model, alpha=0.5, scheme="filters", input_size=2)

@@ -75,9 +75,9 @@ def test_lenet_5_is_planned(scheme):
 @pytest.mark.parametrize(("name", "linear"), [("vgg-16", 3), ("vgg-19", 2)])
 def test_vgg_is_read(name, linear):
     chain = read_chain(build(name).eval(), 32)
-    assert len(chain.taps) == len(chain.widths) - 1 - linear
-    assert chain.last_map == 1 and set(chain.taps) == {9}
-    assert len(chain.inner(chain.widths)) == len(chain.taps) - 1
+    assert chain.convs == len(chain.widths) - 1 - linear
+    assert chain.last_map == 1 and {layer.taps for layer in chain.layers[: chain.convs]} == {9}
+    assert len(chain.inner(chain.widths)) == chain.convs - 1
     assert chain.inner(chain.widths)[0] == 64 * 64
 
 
@@ -114,7 +114,7 @@ def test_normal_entries_take_their_deviation():
     found = plan(model, alpha=0.5, law="normal")
     assert any("not normal" in text for text in found.misfits)
     root = float(model[2].weight.detach().square().mean().sqrt())
-    assert read_chain(model).deviations[1] == pytest.approx(root * math.sqrt(200), rel=1e-6)
+    assert read_chain(model).layers[1].deviation == pytest.approx(root * math.sqrt(200), rel=1e-6)
 
 
 def test_a_filter_scheme_needs_convolutions():
