@@ -22,7 +22,7 @@ import secateurs as sc
 from certificate_quality import cut, int8, pixel_range, table
 from secateurs.certificates.certify import look
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.margins import reaches
+from secateurs.certificates.methods import reaches
 from secateurs.certificates.problem import read_problem
 from secateurs.random import generator
 

@@ -20,8 +20,7 @@ import torch.nn.functional as F
 import secateurs as sc
 from secateurs.certificates.certify import look
 from secateurs.certificates.domain import ball_domain, box_domain
-from secateurs.certificates.margins import reaches
-from secateurs.certificates.methods import METHODS
+from secateurs.certificates.methods import METHODS, reaches
 from secateurs.certificates.problem import read_problem
 from secateurs.errors import DataError
 from secateurs.random import generator

@@ -15,7 +15,7 @@ import torch
 
 import secateurs as sc
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.margins import reaches
+from secateurs.certificates.methods import reaches
 from secateurs.certificates.problem import OWN_UNIT, read_problem
 from secateurs.random import generator
 

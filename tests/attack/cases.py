@@ -18,8 +18,7 @@ from attack.programs import (
 )
 from secateurs.certificates.certify import prove
 from secateurs.certificates.domain import Domain
-from secateurs.certificates.margins import reaches
-from secateurs.certificates.methods import METHODS
+from secateurs.certificates.methods import METHODS, reaches
 from secateurs.certificates.problem import OWN_UNIT, Problem, read_problem
 from secateurs.certificates.search import Found
 from secateurs.errors import CaptureError, SecateursError

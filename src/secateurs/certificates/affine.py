@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.certificates.bands import Band, band_mass, narrowest
 from secateurs.certificates.forms import (
     Bounds,
     Form,
@@ -30,7 +29,7 @@ from secateurs.certificates.forms import (
     terms,
 )
 from secateurs.certificates.interval import Interval, Intervals, activated, centred, from_bounds
-from secateurs.certificates.planes import chosen, runner_up
+from secateurs.certificates.planes import Band, band_mass, chosen, narrowest, runner_up
 from secateurs.certificates.two_stream import Streams, TwoStream
 from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural
 

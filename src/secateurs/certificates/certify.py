@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from secateurs.certificates.certificate import COVERED, Certificate
 from secateurs.certificates.domain import Domain, ball_domain, box_domain
-from secateurs.certificates.margins import reaches
-from secateurs.certificates.methods import METHODS, Reach, automatic
+from secateurs.certificates.methods import METHODS, Reach, automatic, reaches
 from secateurs.certificates.problem import OWN_UNIT, Clock, Pace, Problem, read_problem
 from secateurs.certificates.record import states_of
 from secateurs.certificates.search import Found, search

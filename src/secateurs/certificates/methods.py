@@ -1,7 +1,9 @@
-"""The certificate methods: each bounds |f − g| per box and output, soundly and alone."""
+"""The certificate methods: each bounds |f − g| per box and output, soundly and alone; which of them
+run, and how they share the effort and the time.
+"""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,12 +11,16 @@ from torch import Tensor
 from secateurs.certificates.affine import AffineForms, TooLarge
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.interval import Interval
-from secateurs.certificates.linear import Relaxation, Relaxed
+from secateurs.certificates.linear import WIDE, Probe, Relaxation, Relaxed, largest
+from secateurs.certificates.patches import cone
 from secateurs.certificates.problem import Pace, Problem
-from secateurs.certificates.relaxing import Skip, relaxable, relaxed, symbols
 from secateurs.certificates.two_stream import TwoStream
-from secateurs.graph import propagate
+from secateurs.graph import Activation, Affine, Node, Pool, propagate
 from secateurs.registry import Registry
+
+
+class Skip(Exception):
+    """A method's assumption does not hold here. Its text is what `Certificate.skipped` shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,3 +179,262 @@ def _same_signs(problem: Problem) -> None:
         raise Skip(
             f"θθ' ≥ 0 fails for {signs.differing} effective parameter(s), first in {signs.first}"
         )
+
+
+# The methods that were asked for, within the time there is, and why others cannot serve.
+
+
+def reaches(
+    problem: Problem, domain: Domain, names: Sequence[str]
+) -> tuple[dict[str, Reach], dict[str, str]]:
+    """What each method proves on these boxes, and why the others cannot serve.
+
+    When the time is up, the methods that have begun keep what they proved so far; the cheap ones
+    always finish, so that there is a bound.
+    """
+    proven: dict[str, Reach] = {}
+    skipped: dict[str, str] = {}
+    if {"affine", "linear"} <= set(names) and contains_forms(problem, domain):
+        skipped["affine"] = "linear contains it here: its forward bounds are these forms"
+    spared = {"affine", "linear"} <= set(names) and outdoes_forms(problem)
+    # What may be spared comes last: it is computed if the other could not serve.
+    for name in sorted(names, key=lambda name: spared and name == "affine"):
+        if name in skipped:
+            continue
+        if spared and name == "affine" and "linear" in proven:
+            skipped[name] = _SPARED
+            continue
+        # Some boxes at a time, so that a method holds 2²¹ cells of the widest value at
+        # most.
+        parts = domain.split(max(1, min(64, 2**21 // problem.widest)))
+        try:
+            with torch.no_grad():
+                proven[name] = _joined(_timely(problem, name, parts))
+        except Skip as reason:
+            skipped[name] = str(reason)
+    return proven, skipped
+
+
+def _timely(problem: Problem, name: str, parts: Sequence[Domain]) -> list[Reach]:
+    """The method on one part after the other, each with its share of the time, until it is up."""
+    found: list[Reach] = []
+    # The cheap ones never look at the clock, so that some bound is always there.
+    if name not in _COSTLY:
+        for number, part in enumerate(parts):
+            found.append(METHODS[name](problem, part))
+            problem.clock.report(f"{name}: part {number + 1} of {len(parts)}")
+        return found
+    clock = problem.clock.within(_COSTLY[name])
+    for number, part in enumerate(parts):
+        if clock.late():
+            if not found:
+                raise Skip(f"no time was left of the {problem.clock.seconds:g} seconds")
+            return [*found, *_nothing(problem, name, parts, number)]
+        # What an early part leaves over is shared by the later ones.
+        own = replace(problem, clock=clock.within(1 / (len(parts) - number)))
+        found.append(METHODS[name](own, part))
+        problem.clock.report(f"{name}: part {number + 1} of {len(parts)}")
+    return found
+
+
+def _nothing(problem: Problem, name: str, parts: Sequence[Domain], number: int) -> list[Reach]:
+    """For the parts that were not reached."""
+    text = f"{name}: time was up after {number} of {len(parts)} parts of the boxes"
+    return [
+        Reach(
+            per_output=part.lo.new_full((len(part), problem.outputs), torch.inf),
+            remarks=(text,),
+        )
+        for part in parts[number:]
+    ]
+
+
+_SPARED = (
+    "linear makes all its passes here and was the tighter one in every case measured, for a"
+    " fraction of the time. Name affine without linear to compute it"
+)
+
+_COSTLY = {"affine": 0.3, "linear": 1.0}
+"""The methods that watch the time, with the share of what is left that they may spend."""
+
+
+def _joined(parts: list[Reach]) -> Reach:
+    """One reach for all boxes; a NaN (from ∞·0) proves nothing and becomes ∞."""
+    per_output = (
+        torch.cat([part.per_output for part in parts])
+        .detach()
+        .nan_to_num(nan=torch.inf, posinf=torch.inf)
+    )
+    wholes = [part.whole for part in parts if part.whole is not None]
+    whole = torch.cat(wholes).nan_to_num(nan=torch.inf, posinf=torch.inf) if wholes else None
+    return Reach(
+        per_output=per_output,
+        whole=whole,
+        remarks=tuple({r: None for part in parts for r in part.remarks}),
+    )
+
+
+# The relaxed output of two networks on some boxes, within the effort and the time there is.
+
+
+def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
+    """The relaxed output of the network pair on these boxes, with the flow that bounds directions
+    of it.
+
+    Where backward passes for all neurons would cost more than the effort, affine forms serve the
+    others; where these do not fit, intervals. Where they cost a good part of the effort, each box
+    is probed first, and those that would gain little keep intervals.
+    """
+    cells = _last(problem)
+    if cells > problem.effort:
+        raise Skip(
+            f"{problem.outputs} outputs need {cells:.1e} cells of backward passes per box, effort"
+            f" is {problem.effort:.1e}"
+        )
+    if _price(problem) > problem.effort:
+        # A fifth of the time is kept for intervals, should the forms give up.
+        late = Pace(clock=problem.clock.within(0.8)).late("linear: affine forms")
+        forms = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
+        try:
+            return _relaxed_with(problem, domain, problem.effort - cells, forms)
+        except TooLarge:
+            pass
+    return _probed(problem, domain, problem.effort - cells)
+
+
+_CHEAP = 1 / 20
+"""Passes for all neurons that cost less than this share of the effort are not worth a probe."""
+
+_CHEAP_ON_WINDOWS = 1 / 4
+"""The same for networks of convolutions whose passes all run on windows.
+
+A ResNet-8 of a seventh of the effort takes 0.8 s a ball; a probe that says no there left the bound
+30 % above that of affine forms, which take 2.5 s.
+"""
+
+_WORTH = 2 / 3
+"""A box is worth the passes if they promise to lower its bound to less than this share of it."""
+
+
+def _probed(problem: Problem, domain: Domain, effort: float) -> tuple[Relaxation, Relaxed]:
+    if _unasked(problem) or _price(problem) > problem.effort:
+        return _relaxed_with(problem, domain, effort, None)
+    flow, y = _relaxed_with(problem, domain, 0.0, None)
+    with torch.enable_grad():
+        probe = Probe(unit=problem.unit)
+        guess = propagate(problem.graph, probe, [problem.fed(domain)], problem.pair)
+    # Ten outputs tell enough: those with the widest intervals.
+    wide = flow.bounds(y).largest.flatten(1).detach().expand(len(domain), -1)
+    index = wide.topk(min(10, wide.shape[1]), dim=1).indices
+    now, then = largest(flow, y, index), largest(probe, guess, index)
+    # Written so that a NaN, of bounds that overflow, counts as promising.
+    promising = ~(then.sum(dim=1) >= _WORTH * now.sum(dim=1))
+    if not bool(promising.any()):
+        return flow, y
+    return _relaxed_with(problem, domain, effort * promising, None)
+
+
+def contains_forms(problem: Problem, domain: Domain) -> bool:
+    """Whether `relaxed` will take its forward bounds from affine forms: computing these alone as
+    well would double the cost and could not be tighter.
+    """
+    needed = int((domain.widths != 0).flatten(1).sum(dim=1).max())
+    affordable = _last(problem) <= problem.effort < _price(problem)
+    return affordable and needed <= symbols(problem)
+
+
+_DEAR = 5e6
+"""Cells of affine forms below which they cost less than some 0.1 s a box and are always computed.
+
+For what they were worth above it see benchmarks/results/certificate_quality.md.
+"""
+
+
+def outdoes_forms(problem: Problem) -> bool:
+    """Whether `linear` makes all its passes unasked, and affine forms cost so much that they are
+    left out beside it.
+
+    Where boxes are probed first (max-pools of convolutions), forms may be 2 % the tighter.
+    """
+    most = min(symbols(problem), relaxable(problem))
+    forms = most * sum(_size(node.shape) for node in problem.graph.nodes)
+    return _unasked(problem) and _last(problem) <= problem.effort and forms > _DEAR
+
+
+def _last(problem: Problem) -> int:
+    """Cells of backward passes from the outputs alone."""
+    return 2 * problem.outputs * sum(_size(node.shape) for node in problem.graph.nodes)
+
+
+def _relaxed_with(
+    problem: Problem,
+    domain: Domain,
+    effort: float | Tensor,
+    inner: AffineForms | None,
+) -> tuple[Relaxation, Relaxed]:
+    layers = sum(isinstance(n, Activation | Pool) for n in problem.graph.nodes)
+    # The outputs need the rest of the time, and forms some to be carried to the end; without them
+    # all else is in vain.
+    share = 0.8 if inner is None else 0.4
+    flow = Relaxation(
+        effort=effort,
+        unit=problem.unit,
+        pace=Pace(clock=problem.clock.within(share)),
+        inner=inner,
+        layers=layers if _price(problem) > problem.effort else 1,
+        ahead=layers,
+    )
+    # The tape is autograd's, and the methods run under no_grad.
+    with torch.enable_grad():
+        y = propagate(problem.graph, flow, [problem.fed(domain)], problem.pair)
+    return flow, y
+
+
+def _unasked(problem: Problem) -> bool:
+    """Whether all passes cost so little that no probe is needed."""
+    layers = list(_layers(problem))
+    on_windows = all(windows for _, _, windows in layers) and any(
+        isinstance(node, Affine) and node.operation.sliding is not None
+        for node in problem.graph.nodes
+    )
+    share = _CHEAP_ON_WINDOWS if on_windows else _CHEAP
+    return _price(problem) <= share * problem.effort
+
+
+def _price(problem: Problem) -> float:
+    """Cells of backward passes from every neuron of every layer."""
+    # Six directions per neuron: both ends of z, of z' and of δ.
+    return sum(6.0 * neurons * cells for neurons, cells, _ in _layers(problem))
+
+
+def _layers(problem: Problem) -> Iterator[tuple[int, int, bool]]:
+    """Of each layer that is relaxed: neurons, cells of one pass, and whether it is on windows."""
+    before, nodes = 0, dict[str, Node]()
+    for node in problem.graph.nodes:
+        if isinstance(node, Activation | Pool):
+            behind = cone(nodes, node.inputs[0])
+            windows = behind is not None and behind.cells <= WIDE * before
+            # Through all before it, or through the windows it depends on.
+            cells = behind.cells if behind is not None and windows else before
+            yield _size(nodes[node.inputs[0]].shape), cells, windows
+        before += _size(node.shape)
+        nodes[node.name] = node
+
+
+def relaxable(problem: Problem) -> int:
+    """How many symbols there can be: one per input, two per neuron."""
+    nodes = problem.graph.nodes
+    relaxing = sum(_size(node.shape) for node in nodes if isinstance(node, Activation | Pool))
+    return sum(_size(node.shape) for node in problem.graph.inputs) + 2 * relaxing
+
+
+def symbols(problem: Problem) -> int:
+    """The most symbols of one affine form."""
+    if problem.symbols is not None:
+        return problem.symbols
+    # 2²³ numbers in float64 are 64 MB.
+    return max(1, 2**23 // problem.widest)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()

@@ -22,8 +22,8 @@ from secateurs.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.certificates.problem import Own, Problem
 from secateurs.certificates.statistical import StatisticalCertificate
 from secateurs.errors import ArgumentError, DomainError, SecateursError
+from secateurs.graph.capture import canonical
 from secateurs.graph.ir import unwrapped
-from secateurs.graph.structure import canonical
 from secateurs.safefile import replacing
 from secateurs.version import __version__
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from secateurs.channels.scaling import tensors_of, unchanged, whole
 from secateurs.graph import Affine, Example, Graph, affines, propagate
-from secateurs.graph.wrapper import own_name
+from secateurs.graph.ir import own_name
 from secateurs.paths.costs import Recorder
 from secateurs.paths.liveness import (
     Liveness,

@@ -30,8 +30,8 @@ from secateurs.graph import (
     Source,
     Structural,
 )
+from secateurs.graph.ir import Wrapper
 from secateurs.graph.propagate import step
-from secateurs.graph.wrapper import Wrapper
 
 # Which dimension of a named tensor becomes which dimension of the weight that the graph computes
 # from it.

@@ -16,7 +16,7 @@ from secateurs.channels.removal import resized, set_
 from secateurs.channels.verify import difference, failing_module, narrow_, resize_
 from secateurs.errors import UnsupportedOperation
 from secateurs.graph import Affine, Example, Graph, Opaque, State, affines, capture
-from secateurs.graph.wrapper import own_name, own_place
+from secateurs.graph.ir import own_name, own_place
 from secateurs.parameters import Params
 from secateurs.printing import Printed
 from secateurs.scores.scorer import private

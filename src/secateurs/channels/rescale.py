@@ -11,7 +11,7 @@ from torch import nn
 from secateurs.channels.scaling import Rescaling, coupling, scale_, unchanged, whole
 from secateurs.errors import ArgumentError
 from secateurs.graph import Example, Graph
-from secateurs.graph.wrapper import own_name
+from secateurs.graph.ir import own_name
 from secateurs.random import check_generator
 
 

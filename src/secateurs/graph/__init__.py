@@ -1,7 +1,7 @@
 """Models as graphs of six primitives: capture once, analyse many times."""
 
 from secateurs.graph.builder import Builder
-from secateurs.graph.capture import Joint, capture, joint
+from secateurs.graph.capture import Joint, capture, joint, same_structure
 from secateurs.graph.export import Example
 from secateurs.graph.ir import Graph, affines
 from secateurs.graph.operators import LOWERINGS, Gap, Value, lowers, lowers_opaquely
@@ -25,7 +25,6 @@ from secateurs.graph.primitives import (
 )
 from secateurs.graph.propagate import Evaluate, Flow, evaluate, propagate
 from secateurs.graph.quantized import dequantized
-from secateurs.graph.structure import same_structure
 
 __all__ = [
     "LOWERINGS",

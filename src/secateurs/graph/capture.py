@@ -1,4 +1,6 @@
-"""Reads a model into a graph: example, export, reader, and a check of the result."""
+"""Reads a model into a graph: example, export, reader, and a check of the result; and two models
+into one, where they do the same things in the same order.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,7 +13,19 @@ from secateurs.errors import StructureMismatch
 from secateurs.graph import lowering
 from secateurs.graph.export import Call, Example, call_of, check_parameters, export
 from secateurs.graph.ir import Graph, tensors_of, unwrapped
-from secateurs.graph.primitives import Affine, Named, Node, Pool, Source, State, Structural
+from secateurs.graph.primitives import (
+    Activation,
+    Add,
+    Affine,
+    Input,
+    Named,
+    Node,
+    Opaque,
+    Pool,
+    Source,
+    State,
+    Structural,
+)
 from secateurs.graph.quantized import refuse_quantized
 from secateurs.graph.reading import Reader
 from secateurs.graph.replay import (
@@ -25,7 +39,6 @@ from secateurs.graph.replay import (
     replay_key,
 )
 from secateurs.graph.spot_check import compare
-from secateurs.graph.structure import canonical, same_structure
 from secateurs.graph.untouched import keeping
 from secateurs.parameters import check_model
 
@@ -225,3 +238,74 @@ def _probed(
         case Structural(), Structural():
             return [(one.function(*xs), two.function(*xs))]
     return []
+
+
+# Whether two graphs do the same things in the same order, and why they usually do not.
+
+
+def canonical(graph: Graph) -> Graph:
+    """The same graph with its nodes numbered in order, whatever was left out while reading."""
+    names = {node.name: f"v{i}" for i, node in enumerate(graph.nodes)}
+    nodes = tuple(
+        replace(node, name=names[node.name], inputs=tuple(names[i] for i in node.inputs))
+        for node in graph.nodes
+    )
+    inputs = tuple(node for node in nodes if isinstance(node, Input))
+    return replace(graph, nodes=nodes, inputs=inputs, output=names[graph.output])
+
+
+def same_structure(a: Graph, b: Graph) -> None:
+    """Refuse two graphs whose nodes do not do the same things in the same order.
+
+    Weights, biases and constants are not compared: each network has its own.
+    """
+    one, two = canonical(a), canonical(b)
+    # Not strict: the first node that differs says more than two lengths.
+    for left, right in zip(one.nodes, two.nodes, strict=False):
+        if _does(left) != _does(right):
+            raise StructureMismatch(
+                f"the two models differ in structure, first at {left.place}: {_does(left)} against"
+                f" {_does(right)} ({right.place}). {_advice(one, two)}"
+            )
+    if len(one.nodes) != len(two.nodes) or one.output != two.output:
+        raise StructureMismatch(
+            f"the two models differ in structure: {len(one.nodes)} nodes against"
+            f" {len(two.nodes)}. {_advice(one, two)}"
+        )
+
+
+def _advice(a: Graph, b: Graph) -> str:
+    """What usually stands behind this difference."""
+    norms = [sum("batch_norm" in _does(node) for node in g.nodes) for g in (a, b)]
+    if norms[0] != norms[1]:
+        return (
+            f"One has {norms[0]} batch norms, the other {norms[1]}: fold them in both, or in"
+            " neither (torch.nn.utils.fusion.fuse_conv_bn_eval)."
+        )
+    if len(a.nodes) == len(b.nodes):
+        return (
+            "If one was compacted (channels removed), certify the pruned model before compaction:"
+            " compaction itself changes no output and checks that."
+        )
+    return "A bound needs two parameter vectors of one network."
+
+
+def _does(node: Node) -> str:
+    """What a node computes, as text; without its weights."""
+    head = f"{type(node).__name__} {node.inputs} -> {node.shape}"
+    match node:
+        case Affine():
+            weight = "without weight" if node.weight is None else ""
+            bias = "without bias" if node.bias is None else ""
+            return f"{head} {node.operation.label} {node.operation.bias_shape} {weight} {bias}"
+        case Activation():
+            # repr keeps every digit: two slopes that print alike must not count as one.
+            return f"{head} slope {node.slope!r}"
+        case Pool() | Structural():
+            return f"{head} {node.place.operation} {node.detail}"
+        case Add():
+            return f"{head} {node.signs}"
+        case Input():
+            return f"{head} {node.index}"
+        case Opaque():
+            return f"{head} {node.place.operation} {node.carried}"

@@ -13,12 +13,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from secateurs.errors import CaptureError, ParameterError, UnsupportedOperation, first_line
+from secateurs.graph.ir import kind_of
 from secateurs.graph.operators import runnable
 from secateurs.graph.plain import inlined, plain_program
 from secateurs.graph.primitives import Computed, Role, Source
-from secateurs.graph.quiet import quietly
-from secateurs.graph.untouched import keeping, untouched
-from secateurs.graph.wrapper import kind_of
+from secateurs.graph.untouched import keeping, quietly, untouched
 from secateurs.parameters import check_model, not_real
 
 # What a model is called with while it is read, and the checks of it and of the model's parameters.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import UnsupportedOperation
-from secateurs.graph.wrapper import kind_of
+from secateurs.graph.ir import kind_of
 
 _ROOMS = (
     "torch.ao.nn.quantized",

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph.builder import Builder
 from secateurs.graph.export import SAME, Exported, Renamed, StaticMany, computed, nodes_in, resolved
-from secateurs.graph.ir import Graph
+from secateurs.graph.ir import Graph, kind_of, own_place
 from secateurs.graph.opaque import read_opaquely
 from secateurs.graph.operators import (
     LOWERINGS,
@@ -32,7 +32,6 @@ from secateurs.graph.operators import (
     watches,
 )
 from secateurs.graph.primitives import Cast, Input, Named, Node, Place, Source
-from secateurs.graph.wrapper import kind_of, own_place
 from secateurs.parameters import aliases
 
 # What a traced program is given: inputs, parameters, buffers and constants, by their names.

@@ -27,8 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from secateurs.graph.export import Call, Exported, outputs_of
 from secateurs.graph.ir import Graph
 from secateurs.graph.operators import LOWERINGS, Rule
-from secateurs.graph.quiet import quietly
-from secateurs.graph.untouched import keeping, untouched
+from secateurs.graph.untouched import keeping, quietly, untouched
 from secateurs.stateless import call_with
 
 # What a traced program is, as a key, and which model was compared with which program.

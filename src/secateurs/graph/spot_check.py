@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from secateurs.errors import CaptureError, ParameterError, first_line
 from secateurs.graph.export import Call, outputs_of
-from secateurs.graph.ir import Graph
+from secateurs.graph.ir import Graph, kind_of
 from secateurs.graph.primitives import Activation, Affine
 from secateurs.graph.propagate import Evaluate, propagate
 from secateurs.graph.replay import Seen
 from secateurs.graph.untouched import keeping
-from secateurs.graph.wrapper import kind_of
 from secateurs.stateless import call_with
 
 # What the model itself answers to calls, in a dtype of our choice.

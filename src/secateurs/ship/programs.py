@@ -17,9 +17,8 @@ from torch.utils import _pytree as pytree
 from secateurs.errors import ShipError, first_line
 from secateurs.graph import Example
 from secateurs.graph.export import cache_advice
-from secateurs.graph.quiet import quietly
 from secateurs.graph.replay import fill_caches
-from secateurs.graph.untouched import keeping, untouched
+from secateurs.graph.untouched import keeping, quietly, untouched
 from secateurs.printing import Printed
 from secateurs.ship.fast.trace import arguments, random_call
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from certificates.pairs import deep
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.margins import reaches
+from secateurs.certificates.methods import reaches
 from secateurs.certificates.problem import read_problem
 
 

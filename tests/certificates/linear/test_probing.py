@@ -9,9 +9,8 @@ from torch import nn
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.forms import FIELDS, Bounds
 from secateurs.certificates.linear import _width
-from secateurs.certificates.margins import reaches
+from secateurs.certificates.methods import _price, reaches, relaxed
 from secateurs.certificates.problem import read_problem
-from secateurs.certificates.relaxing import _price, relaxed
 from tiny_networks import pruned, randomize
 
 

@@ -9,9 +9,7 @@ from torch import nn
 from certificates.pairs import problem_of
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.linear import sided
-from secateurs.certificates.margins import reaches
-from secateurs.certificates.methods import METHODS
-from secateurs.certificates.relaxing import _relaxed_with
+from secateurs.certificates.methods import METHODS, _relaxed_with, reaches
 from tiny_networks import randomize, tuned
 
 

@@ -31,10 +31,9 @@ from secateurs.graph.export import (
     rename_in_place,
 )
 from secateurs.graph.plain import plain_program
-from secateurs.graph.quiet import quietly
 from secateurs.graph.replay import fill_caches
 from secateurs.graph.spot_check import Run, answers_in_turn
-from secateurs.graph.untouched import keeping
+from secateurs.graph.untouched import keeping, quietly
 from secateurs.parameters import check_model, unworkable, without_values
 from secateurs.random import generator
 

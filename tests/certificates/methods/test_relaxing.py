@@ -9,9 +9,9 @@ import torch
 
 import secateurs as sc
 from certificates.pairs import deep
-from secateurs.certificates import methods, relaxing
+from secateurs.certificates import methods
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.margins import reaches
+from secateurs.certificates.methods import reaches
 from secateurs.certificates.problem import Pace, read_problem
 from tiny_networks import KINDS, pruned, randomize
 
@@ -92,12 +92,12 @@ def test_dear_forms_are_left_out_where_linear_makes_all_its_passes(generator, mo
     problem, domain = read_problem(dense, sparse, x[:1]), ball_domain(x, 0.1)
     both = ["affine", "linear"]
     assert set(reaches(problem, domain, both)[0]) == set(both)
-    monkeypatch.setattr(relaxing, "_DEAR", 1.0)
+    monkeypatch.setattr(methods, "_DEAR", 1.0)
     proven, skipped = reaches(problem, domain, both)
     assert set(proven) == {"linear"} and "makes all its passes" in skipped["affine"]
     assert set(reaches(problem, domain, ["affine"])[0]) == {"affine"}
     # An effort that pays for the outputs alone, or not even for these.
-    for effort in (2 * relaxing._last(problem), 1.0):
+    for effort in (2 * methods._last(problem), 1.0):
         poor = replace(problem, effort=effort, symbols=10**6)
         proven, skipped = reaches(poor, domain, both)
         assert "affine" in proven or "contains it" in skipped["affine"]

@@ -2,8 +2,7 @@
 
 import torch
 
-from secateurs.certificates.bands import Band, band_mass
-from secateurs.certificates.planes import Plane
+from secateurs.certificates.planes import Band, Plane, band_mass
 from secateurs.certificates.two_stream import Streams
 
 

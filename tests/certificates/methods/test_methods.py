@@ -11,8 +11,7 @@ import torch
 import secateurs as sc
 from secateurs.certificates.certify import look
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.margins import reaches
-from secateurs.certificates.methods import METHODS
+from secateurs.certificates.methods import METHODS, reaches
 from secateurs.certificates.problem import OWN_UNIT, read_problem
 from secateurs.random import generator
 from tiny_networks import KINDS, fully_connected, pruned, randomize, rounded, tuned

@@ -10,7 +10,7 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import SecateursError
-from secateurs.graph.quiet import quietly
+from secateurs.graph.untouched import quietly
 from secateurs.ship.c_source import c_source
 
 
