@@ -19,7 +19,7 @@ from attack.programs import (
 from secateurs.certificates.certify import prove
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.methods import METHODS, reaches
-from secateurs.certificates.problem import OWN_UNIT, Problem, read_problem
+from secateurs.certificates.problem import OWN_UNIT, NetworkPair, read_problem
 from secateurs.certificates.search import Found
 from secateurs.errors import CaptureError, SecateursError
 
@@ -145,7 +145,7 @@ def attack_pair(
 
 def _whole(
     tally: Tally,
-    problem: Problem,
+    problem: NetworkPair,
     domain: Domain,
     own: list[nn.Module],
     x: Tensor,
@@ -179,7 +179,7 @@ def _whole(
         tally.counts[f"norm {norm}"] += len(domain)
 
 
-def _reference_error(problem: Problem, domain: Domain) -> Tensor:
+def _reference_error(problem: NetworkPair, domain: Domain) -> Tensor:
     """How far float64 evaluations of both models, which the points are measured by, may be off."""
     return replace(problem, dtype=torch.float64).rounding_errors(domain)
 

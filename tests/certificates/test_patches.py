@@ -12,7 +12,7 @@ from secateurs.certificates import linear
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.forms import FIELDS
 from secateurs.certificates.linear import Backward, Relaxation
-from secateurs.certificates.patches import Place, cone
+from secateurs.certificates.patches import Window, cone
 from secateurs.graph import propagate
 from tiny_networks import randomize, tuned
 
@@ -207,10 +207,10 @@ def test_the_windows_of_two_convolutions(generator):
     pair, _ = problem(NETS["stride"], generator)
     nodes, relu = last_relu(pair)
     places = cone(nodes, relu.inputs[0]).places
-    assert places[relu.inputs[0]] == Place(step=(1, 1), start=(0, 0), size=(1, 1))
+    assert places[relu.inputs[0]] == Window(step=(1, 1), start=(0, 0), size=(1, 1))
     # Kernels 2, then 3 with stride 2 and padding 1, then 3.
     entry = pair.graph.inputs[0].name
-    assert places[entry] == Place(step=(2, 2), start=(-1, -1), size=(7, 7))
+    assert places[entry] == Window(step=(2, 2), start=(-1, -1), size=(7, 7))
 
 
 class Turned(nn.Module):

@@ -15,7 +15,7 @@ from torch import nn
 import secateurs as sc
 from secateurs.certificates import recheck, record
 from secateurs.certificates.certificate import COVERED
-from secateurs.certificates.certify import Options, Settings
+from secateurs.certificates.certify import CertifyOptions, CertifySettings
 from secateurs.certificates.record import packed
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.random import generator as seeded
@@ -403,7 +403,9 @@ def test_one_bad_ball_does_not_hide_the_good_ones(networks, ball):
 def test_keywords_are_checked(networks, ball):
     with pytest.raises(ArgumentError, match="Did you mean 'restarts'"):
         sc.certify(*networks, **ball, restart=0)
-    assert set(Options.__annotations__) == {f.name for f in dataclasses.fields(Settings)}
+    assert set(CertifyOptions.__annotations__) == {
+        f.name for f in dataclasses.fields(CertifySettings)
+    }
     parameters = inspect.signature(sc.certify).parameters
     assert len(parameters) <= 12
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.certificates.forms import Pair
+from secateurs.certificates.forms import ParameterPair
 from secateurs.certificates.interval import Coarse, Interval
 from secateurs.certificates.training import certified_gap, certified_loss, changed, masked, rounded
 from secateurs.errors import ArgumentError
@@ -45,7 +45,7 @@ def test_coarse_intervals_hold_the_finer_ones(generator):
     x = torch.randn(4, 1, *shape, generator=generator, dtype=torch.float64)
     graph = sc.capture(model, x[0])
     state = graph.state(model)
-    pair = Pair(f=state, g=changed(graph, state, masked(0.5), generator))
+    pair = ParameterPair(f=state, g=changed(graph, state, masked(0.5), generator))
     r = torch.full_like(x, 0.2)
     with torch.no_grad():
         coarse = propagate(graph, Coarse(), [(x, r)], pair).largest

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 import secateurs
 from secateurs.certificates.affine import AffineForms
 from secateurs.certificates.domain import Domain, ball_domain
-from secateurs.certificates.forms import Pair
+from secateurs.certificates.forms import ParameterPair
 from secateurs.certificates.interval import Coarse, Interval
 from secateurs.certificates.linear import Probe, Relaxation
-from secateurs.certificates.problem import Problem, read_problem
+from secateurs.certificates.problem import NetworkPair, read_problem
 from secateurs.certificates.rounding import Rounding
 from secateurs.certificates.two_stream import PathStreams, TwoStream
 from secateurs.channels.labels import LabelFlow, Labelled
@@ -65,7 +65,7 @@ class Setting:
         self.dense: nn.Module = randomize(make().double(), generator)
         self.sparse: nn.Module = pruned(self.dense, generator)
         self.x = torch.randn(3, *shape, generator=generator, dtype=torch.float64)
-        self.problem: Problem = read_problem(self.dense, self.sparse, self.x[:1])
+        self.problem: NetworkPair = read_problem(self.dense, self.sparse, self.x[:1])
         self.graph: Graph = self.problem.graph
         self.state = self.problem.pair.f
 
@@ -132,13 +132,13 @@ def own(setting: Setting) -> Any:
     return setting.state
 
 
-def pair(setting: Setting) -> Pair:
+def pair(setting: Setting) -> ParameterPair:
     return setting.problem.pair
 
 
-def twice(setting: Setting) -> Pair:
+def twice(setting: Setting) -> ParameterPair:
     """Rounding looks at one network, given as both of a pair."""
-    return Pair(f=setting.problem.own[0].state, g=setting.problem.own[0].state)
+    return ParameterPair(f=setting.problem.own[0].state, g=setting.problem.own[0].state)
 
 
 def both(setting: Setting) -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from secateurs.certificates.forms import (
     Bounds,
     Form,
-    Pair,
+    ParameterPair,
     constant,
     gamma,
     gap,
@@ -30,7 +30,7 @@ from secateurs.certificates.forms import (
 )
 from secateurs.certificates.interval import Interval, Intervals, activated, centred, from_bounds
 from secateurs.certificates.planes import Band, band_mass, chosen, narrowest, runner_up
-from secateurs.certificates.two_stream import Streams, TwoStream
+from secateurs.certificates.two_stream import StreamValues, TwoStream
 from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural
 
 
@@ -48,7 +48,7 @@ class Forms:
 
     z: Form
     d: Form
-    mass: Streams
+    mass: StreamValues
     box: Intervals
 
 
@@ -89,9 +89,9 @@ class AffineForms:
         mass = self._mass.input(node, torch.maximum(value[0].abs(), value[1].abs()))
         return Forms(z=z, d=d, mass=mass, box=self._interval.input(node, value))
 
-    def affine(self, node: Affine, x: Forms | None, params: Pair) -> Forms:
+    def affine(self, node: Affine, x: Forms | None, params: ParameterPair) -> Forms:
         """Exact: W on every symbol, biases on the centre."""
-        b, c = params.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
+        b, c = params.offsets(node)
         box = self._interval.affine(node, None if x is None else x.box, params)
         mass = self._mass.affine(node, None if x is None else x.mass, params)
         if x is None:
@@ -122,7 +122,7 @@ class AffineForms:
         return Forms(
             z=self._banded(x, z),
             d=self._banded(x, d),
-            mass=Streams(m=band_mass(z, x.mass), d=band_mass(d, x.mass)),
+            mass=StreamValues(m=band_mass(z, x.mass), d=band_mass(d, x.mass)),
             box=from_bounds(activated(bounds, node.slope, self.unit), self.unit),
         )
 
@@ -142,7 +142,7 @@ class AffineForms:
         # cancel.
         z, mass_z = self._pooled(node, b.l, (x.z, x.mass.m), (zero, more_f), (ends.l, ends.h))
         d, mass_d = self._pooled(node, b.l, (x.d, x.mass.d), (-more_g, more_f), (ends.dl, ends.dh))
-        return Forms(z=z, d=d, mass=Streams(m=mass_z, d=mass_d), box=box)
+        return Forms(z=z, d=d, mass=StreamValues(m=mass_z, d=mass_d), box=box)
 
     def structural(self, node: Structural, xs: Sequence[Forms]) -> Forms:
         """The same reordering of every symbol."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.margins import Region, certified
-from secateurs.certificates.problem import Problem
+from secateurs.certificates.problem import NetworkPair
 from secateurs.certificates.record import (
     FORMAT,
     Worth,
@@ -65,7 +65,7 @@ class Certificate:
     domain: str
     rounding: str
     statistical: StatisticalCertificate | None = None
-    problem: Problem | None = field(default=None, repr=False, compare=False)
+    problem: NetworkPair | None = field(default=None, repr=False, compare=False)
     region: Domain | None = field(default=None, repr=False, compare=False)
     per_box: Tensor = field(repr=False)
     options: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -205,9 +205,7 @@ class Certificate:
             if self.region is None
             else domain_record(self.region, inline=inline, file=file),
             "worst_input": packed(self.worst_input) if inline or file else None,
-            "statistical": None
-            if self.statistical is None
-            else json.loads(self.statistical.to_json()),
+            "statistical": None if self.statistical is None else self.statistical.fields(),
         }
         # NaN and Infinity are no JSON: `_plain` writes null, and whatever it missed
         # must raise.

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from secateurs.certificates.certificate import COVERED, Certificate
 from secateurs.certificates.domain import Domain, ball_domain, box_domain
-from secateurs.certificates.methods import METHODS, Reach, automatic, reaches
-from secateurs.certificates.problem import OWN_UNIT, Clock, Pace, Problem, read_problem
+from secateurs.certificates.methods import METHODS, MethodBounds, automatic, reaches
+from secateurs.certificates.problem import OWN_UNIT, NetworkPair, Pace, TimeLimit, read_problem
 from secateurs.certificates.record import states_of
 from secateurs.certificates.search import Found, search
 from secateurs.certificates.splitting import Parts, split
@@ -28,13 +28,13 @@ from secateurs.registry import refuse_unknown, unknown
 Rounding: TypeAlias = Literal["auto"] | bool
 
 
-def rounding_casts(problem: Problem) -> list[str]:
+def rounding_casts(problem: NetworkPair) -> list[str]:
     """The conversions on the way that round, of both networks."""
     return sorted({str(c) for own in problem.own for c in own.graph.casts if c.rounds})
 
 
 def assumptions_of(
-    problem: Problem, proven: dict[str, Reach], rounding: Rounding
+    problem: NetworkPair, proven: dict[str, MethodBounds], rounding: Rounding
 ) -> tuple[str, ...]:
     """What was checked, what is assumed of signs and arithmetic, and what the methods remark."""
     signs = problem.signs
@@ -85,7 +85,7 @@ def covered_by(rounding: Rounding) -> str:
 
 
 def prove(
-    problem: Problem,
+    problem: NetworkPair,
     domain: Domain,
     found: Found,
     *,
@@ -130,8 +130,8 @@ def prove(
 
 
 def _proven(
-    problem: Problem, domain: Domain, methods: Sequence[str]
-) -> tuple[dict[str, Reach], dict[str, str]]:
+    problem: NetworkPair, domain: Domain, methods: Sequence[str]
+) -> tuple[dict[str, MethodBounds], dict[str, str]]:
     """What the methods prove, and why the others cannot serve; nothing at all is an error."""
     proven, skipped = reaches(problem, domain, methods)
     if not proven:
@@ -140,7 +140,7 @@ def _proven(
     return proven, skipped
 
 
-def _rounding_error(problem: Problem, domain: Domain, rounding: Rounding) -> Tensor:
+def _rounding_error(problem: NetworkPair, domain: Domain, rounding: Rounding) -> Tensor:
     """What evaluation in the models' own precision adds, per box and output; else zeros."""
     if rounding is True:
         return problem.rounding_errors(domain)
@@ -148,7 +148,7 @@ def _rounding_error(problem: Problem, domain: Domain, rounding: Rounding) -> Ten
 
 
 def _options(
-    problem: Problem, methods: Sequence[str], norm: float, rounding: Rounding
+    problem: NetworkPair, methods: Sequence[str], norm: float, rounding: Rounding
 ) -> dict[str, Any]:
     """What was asked for, as `recheck` has to ask it again."""
     return {
@@ -163,7 +163,7 @@ def _options(
 
 
 def look(
-    problem: Problem,
+    problem: NetworkPair,
     domain: Domain,
     *,
     restarts: int,
@@ -224,7 +224,7 @@ def _norm(per_output: Tensor, norm: float) -> Tensor:
     return size
 
 
-def _normed(reach: Reach, error: Tensor, norm: float) -> Tensor:
+def _normed(reach: MethodBounds, error: Tensor, norm: float) -> Tensor:
     """The norm over the outputs, or the bound of all outputs together where that is smaller."""
     size = _norm(reach.per_output + error, norm)
     if reach.whole is None:
@@ -234,7 +234,7 @@ def _normed(reach: Reach, error: Tensor, norm: float) -> Tensor:
     )
 
 
-def _found_sizes(problem: Problem, found: Found, norm: float) -> Tensor:
+def _found_sizes(problem: NetworkPair, found: Found, norm: float) -> Tensor:
     """A norm other than ∞ is taken at one input, not over maxima found at several."""
     if norm == math.inf:
         return _norm(found.per_output, norm)
@@ -244,8 +244,8 @@ def _found_sizes(problem: Problem, found: Found, norm: float) -> Tensor:
 # How much work a certificate may take, and at which levels its statistical part speaks.
 
 
-class Options(TypedDict, total=False):
-    """The keywords of `certify` that have a good default; see `Settings`."""
+class CertifyOptions(TypedDict, total=False):
+    """The keywords of `certify` that have a good default; see `CertifySettings`."""
 
     alpha: float
     beta: float
@@ -261,8 +261,8 @@ class Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What `Options` holds, checked.
+class CertifySettings:
+    """What `CertifyOptions` holds, checked.
 
     Attributes:
         alpha, beta: Levels of the statistical certificate.
@@ -322,12 +322,14 @@ class Settings:
         return math.inf if self.seconds is None else float(self.seconds)
 
 
-def settings(options: Options, function: Callable[..., object] = Settings) -> Settings:
+def settings(
+    options: CertifyOptions, function: Callable[..., object] = CertifySettings
+) -> CertifySettings:
     """The keywords of a function as one checked value; a misspelt one is refused with a
     suggestion.
     """
-    refuse_unknown(function, options, [field.name for field in fields(Settings)])
-    return Settings(**options)
+    refuse_unknown(function, options, [field.name for field in fields(CertifySettings)])
+    return CertifySettings(**options)
 
 
 def _whole(value: object, least: int) -> bool:
@@ -359,7 +361,7 @@ def certify(
     methods: str | Sequence[str] = "auto",
     norm: float = math.inf,
     rounding: Rounding = "auto",
-    **options: Unpack[Options],
+    **options: Unpack[CertifyOptions],
 ) -> Certificate:
     """Bound ‖f(x) − g(x)‖ for every x of a domain, f the dense and g the changed network.
 
@@ -447,7 +449,7 @@ def certify(
         unit=0.0 if rounding is False else OWN_UNIT,
         effort=chosen.effort,
         symbols=chosen.symbols,
-        clock=Clock(seconds=chosen.limit, tell=chosen.progress),
+        clock=TimeLimit(seconds=chosen.limit, tell=chosen.progress),
     )
     # After the reading, which refuses weights that are here in pieces only.
     states = states_of(dense, sparse)
@@ -647,7 +649,7 @@ def _methods(methods: str | Sequence[str]) -> list[str]:
     return names
 
 
-def _check_casts(problem: Problem, rounding: Rounding) -> None:
+def _check_casts(problem: NetworkPair, rounding: Rounding) -> None:
     """An evaluation that changes precision on the way has no error bound here."""
     casts = rounding_casts(problem)
     if casts and rounding is True:

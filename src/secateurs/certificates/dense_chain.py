@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from secateurs.certificates.forms import gamma
-from secateurs.certificates.problem import Problem
+from secateurs.certificates.problem import NetworkPair
 from secateurs.graph.primitives import Activation, Affine, Input, Structural
 
 _WIDEST = 2**22
@@ -375,7 +375,7 @@ def _relu_planes(low: Tensor, high: Tensor, out: float) -> tuple[Tensor, Tensor,
     return s, c, t
 
 
-def chain_of(problem: Problem) -> DenseChain | None:
+def chain_of(problem: NetworkPair) -> DenseChain | None:
     """Both networks as chains of matrices; None where they are anything else, or too wide."""
     layers: list[DenseLayer] = []
     before: str | None = None
@@ -402,7 +402,7 @@ def chain_of(problem: Problem) -> DenseChain | None:
     return DenseChain(layers, unit=problem.unit)
 
 
-def _matrices(problem: Problem, node: Affine) -> DenseLayer | None:
+def _matrices(problem: NetworkPair, node: Affine) -> DenseLayer | None:
     """What the node multiplies flat inputs by, and adds to them, in both networks."""
     shape = problem.graph.by_name[node.inputs[0]].shape
     ins, outs = math.prod(shape), math.prod(node.shape)
@@ -426,7 +426,7 @@ def _matrices(problem: Problem, node: Affine) -> DenseLayer | None:
     )
 
 
-def _keeps_order(problem: Problem, node: Structural) -> bool:
+def _keeps_order(problem: NetworkPair, node: Structural) -> bool:
     """Whether it only gives the values another shape."""
     shape = problem.graph.by_name[node.inputs[0]].shape
     numbers = torch.arange(math.prod(shape), dtype=torch.float64)

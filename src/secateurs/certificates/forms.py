@@ -1,7 +1,8 @@
 """One affine form per value: a centre, multiples of shared symbols in [−1, 1], and a remainder."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -9,12 +10,14 @@ from torch import Tensor
 from secateurs.graph import Affine, Structural
 from secateurs.graph.primitives import Add, State
 
+V = TypeVar("V", bound=Any)
+
 # Two parameter vectors of one graph, and batches of boxes through node functions that know a batch
 # of one.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class ParameterPair:
     """The effective weights and biases of f and g at each affine node, in float64."""
 
     f: State
@@ -23,6 +26,10 @@ class Pair:
     def weights(self, node: Affine) -> tuple[Tensor | None, Tensor | None]:
         """W of f and W' of g; None where the node only adds."""
         return (None, None) if node.weight is None else (node.weight(self.f), node.weight(self.g))
+
+    def offsets(self, node: Affine) -> tuple[Tensor, Tensor]:
+        """The biases, or zeros where the node has none."""
+        return self.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
 
     def biases(self, node: Affine) -> tuple[Tensor, Tensor] | None:
         """b of f and b' of g in a shape that broadcasts over the node's value."""
@@ -40,6 +47,13 @@ def lift(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
     # Nodes know the shape of one sample; vmap adds the boxes without a copy of any
     # weight.
     return torch.func.vmap(function)(*(x.expand(boxes, *x.shape[1:]) for x in xs))
+
+
+def reorder(node: Structural, xs: Sequence[V]) -> V:
+    """The same reordering of every field of values that are made of tensors alone."""
+    names = [field.name for field in fields(xs[0])]
+    moved: V = type(xs[0])(**{k: lift(node.function, *(getattr(x, k) for x in xs)) for k in names})
+    return moved
 
 
 def linear(node: Affine, x: Tensor, weight: Tensor | None) -> Tensor:
@@ -234,17 +248,13 @@ class Bounds:
         )
         return Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh)
 
-    def flattened(self) -> "Bounds":
-        """One row per box."""
-        return Bounds(**{k: getattr(self, k).flatten(1) for k in FIELDS})
-
-    def reshaped(self, shape: torch.Size) -> "Bounds":
-        """In another shape."""
-        return Bounds(**{k: getattr(self, k).reshape(shape) for k in FIELDS})
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Bounds":
+        """The same function of each end: another shape, or some neurons only."""
+        return Bounds(**{k: function(getattr(self, k)) for k in FIELDS})
 
     def at(self, box: Tensor, neuron: Tensor) -> "Bounds":
         """Those of some neurons of some boxes; of flat bounds."""
-        return Bounds(**{k: getattr(self, k)[box, neuron] for k in FIELDS})
+        return self.each(lambda end: end[box, neuron])
 
     def replaced(self, box: Tensor, neuron: Tensor, new: "Bounds") -> "Bounds":
         """With those of some neurons of some boxes exchanged; of flat bounds."""

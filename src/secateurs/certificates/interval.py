@@ -13,12 +13,13 @@ from torch import Tensor
 
 from secateurs.certificates.forms import (
     Bounds,
-    Pair,
+    ParameterPair,
     gamma,
     gap,
     lift,
     linear,
     magnitude,
+    reorder,
     signed_sum,
     terms,
 )
@@ -83,9 +84,9 @@ class Interval:
         zero = torch.zeros_like(radius)
         return Intervals(cf=center, rf=radius, cg=center, rg=radius, cd=zero, rd=zero)
 
-    def affine(self, node: Affine, x: Intervals | None, params: Pair) -> Intervals:
+    def affine(self, node: Affine, x: Intervals | None, params: ParameterPair) -> Intervals:
         """W z − W' z' = W' (z − z') + (W − W') z, in centres, and with |·| in radii."""
-        b, c = params.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
+        b, c = params.offsets(node)
         if x is None:
             zero = torch.zeros(1, *node.shape, dtype=b.dtype, device=b.device)
             # The only rounding here is that of b − c itself.
@@ -137,11 +138,7 @@ class Interval:
 
     def structural(self, node: Structural, xs: Sequence[Intervals]) -> Intervals:
         """The same reordering of centres and radii."""
-        fields = {
-            k: lift(node.function, *(getattr(x, k) for x in xs))
-            for k in ("cf", "rf", "cg", "rg", "cd", "rd")
-        }
-        return Intervals(**fields)
+        return reorder(node, xs)
 
     def add(self, node: Add, xs: Sequence[Intervals]) -> Intervals:
         """Centres add with signs, radii without."""
@@ -233,8 +230,6 @@ def _scaled(factor: float, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 # follows from f and the difference, which saves two of eight passes and most of the tape; nothing
 # is rounded outwards. It is as sound as `Interval` in real arithmetic, and looser.
 
-_FIELDS = ("cf", "rf", "cd", "rd")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoarseIntervals:
@@ -259,7 +254,7 @@ class CoarseIntervals:
 
 
 class Coarse:
-    """The flow; fed with a pair (centre, radius), params is a `Pair`."""
+    """The flow; fed with a pair (centre, radius), params is a `ParameterPair`."""
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> CoarseIntervals:
         """The box; both networks see one input."""
@@ -267,7 +262,9 @@ class Coarse:
         zero = torch.zeros_like(center)
         return CoarseIntervals(cf=center, rf=radius, cd=zero, rd=zero)
 
-    def affine(self, node: Affine, x: CoarseIntervals | None, params: Pair) -> CoarseIntervals:
+    def affine(
+        self, node: Affine, x: CoarseIntervals | None, params: ParameterPair
+    ) -> CoarseIntervals:
         """W z − W' z' = W' (z − z') + (W − W') z, in centres, and with |·| in radii."""
         b, c = params.biases(node) or (torch.zeros(()),) * 2
         if x is None:
@@ -293,9 +290,7 @@ class Coarse:
 
     def structural(self, node: Structural, xs: Sequence[CoarseIntervals]) -> CoarseIntervals:
         """The same reordering of centres and radii."""
-        return CoarseIntervals(
-            **{k: lift(node.function, *(getattr(x, k) for x in xs)) for k in _FIELDS}
-        )
+        return reorder(node, xs)
 
     def add(self, node: Add, xs: Sequence[CoarseIntervals]) -> CoarseIntervals:
         """Centres add with signs, radii without."""

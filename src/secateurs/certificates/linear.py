@@ -11,7 +11,7 @@ from secateurs.certificates.affine import AffineForms
 from secateurs.certificates.forms import (
     FIELDS,
     Bounds,
-    Pair,
+    ParameterPair,
     gamma,
     gap,
     lift,
@@ -35,8 +35,8 @@ from secateurs.certificates.planes import (
     relu_above,
     relu_below,
 )
-from secateurs.certificates.problem import Clock, Pace
-from secateurs.certificates.two_stream import Streams, TwoStream
+from secateurs.certificates.problem import Pace, TimeLimit
+from secateurs.certificates.two_stream import StreamValues, TwoStream
 from secateurs.graph.primitives import Activation, Add, Affine, Input, Pool, Structural
 
 _CELLS = 2**24  # entries of one backward pass: 128 MB in float64
@@ -65,10 +65,15 @@ class Relaxed:
     z: Tensor
     g: Tensor
     d: Tensor
-    mass: Streams
+    mass: StreamValues
     mass_g: Tensor
     inner: Any
     depth: int
+
+    @property
+    def of_g(self) -> StreamValues:
+        """The masses of g alone, against itself."""
+        return StreamValues(m=self.mass_g, d=torch.zeros_like(self.mass_g))
 
 
 class Backward:
@@ -94,7 +99,7 @@ class Backward:
         ahead: int = 1,
     ) -> None:
         self.effort, self.unit = effort, unit
-        self.pace = Pace(clock=Clock()) if pace is None else pace
+        self.pace = Pace(clock=TimeLimit()) if pace is None else pace
         self.inner: Any = Interval(unit=unit) if inner is None else inner
         self.loose = 0
         self.record = Record()
@@ -167,7 +172,7 @@ class Backward:
         Every box has an effort of its own, so that its bound does not depend on its company.
         """
         bounds = self.bounds(x)
-        flat = bounds.flattened()
+        flat = bounds.each(lambda end: end.flatten(1))
         open_ = ~flat.settled
         self._layers -= 1
         self._ahead -= 1
@@ -187,7 +192,7 @@ class Backward:
             flat, wanted = self._by_windows(x, flat, wanted, behind)
         self.pace = self.pace.under(clock)
         self.loose += int(bool((open_ & ~wanted).any()))
-        return flat.reshaped(bounds.l.shape)
+        return flat.each(lambda end: end.reshape(bounds.l.shape))
 
     def _cone(self, name: str) -> Cone | None:
         """The windows behind a map, unless they are much larger than the maps themselves."""
@@ -260,12 +265,7 @@ class Backward:
 
     def _around(self, x: Relaxed, index: Tensor) -> Bounds:
         """Both ends of z, z' and δ for these neurons, (boxes, neurons)."""
-        rows, boxes = index.shape[1], x.z.shape[0]
-        unit = x.z.new_zeros(rows, boxes, x.z[0].numel())
-        unit.scatter_(2, index.T.unsqueeze(2), 1.0)
-        unit = unit.reshape(rows, *x.z.shape)
-        # An upper bound of −v is minus a lower bound of v: one batch gives both ends.
-        both = torch.cat([unit, -unit])
+        both = both_directions(x.z, index)
         # Three calls, for the tapes of z and of z' are a third of the one of δ.
         h, l = self.above(x, both, None).chunk(2)
         gh, gl = self.above(x, None, None, both).chunk(2)
@@ -290,9 +290,20 @@ class Backward:
         return x
 
 
+def both_directions(value: Tensor, index: Tensor) -> Tensor:
+    """Plus and minus each of these entries of each box, a row each; index is (boxes, entries).
+
+    An upper bound of −v is minus a lower bound of v: one batch of directions gives both ends.
+    """
+    boxes, rows = index.shape
+    unit = value.new_zeros(rows, boxes, value[0].numel()).scatter_(2, index.T.unsqueeze(2), 1.0)
+    unit = unit.reshape(rows, *value.shape)
+    return torch.cat([unit, -unit])
+
+
 def _insert(flat: Bounds, index: Tensor, found: Bounds, where: Tensor) -> Bounds:
     """The bounds with those of some neurons replaced, in some boxes, by what follows from both."""
-    old = Bounds(**{k: getattr(flat, k).gather(1, index) for k in FIELDS})
+    old = flat.each(lambda end: end.gather(1, index))
     # A backward pass may be looser than the forward bound, so both are kept.
     met = old.meet(found)
     new = {k: torch.where(where, getattr(met, k), getattr(old, k)) for k in FIELDS}
@@ -370,15 +381,14 @@ class Relaxation(Backward):
             )
         )
 
-    def affine(self, node: Affine, x: Relaxed | None, params: Pair) -> Relaxed:
+    def affine(self, node: Affine, x: Relaxed | None, params: ParameterPair) -> Relaxed:
         """z = W y + b, z' = W' y' + b', δ = W' δy + (W − W') y + b − b'."""
-        b, c = params.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
+        b, c = params.offsets(node)
         inner = self.inner.affine(node, None if x is None else x.inner, params)
         mass = self._mass.affine(node, None if x is None else x.mass, params)
         # The masses of g alone: g against itself.
-        swapped = Pair(f=params.g, g=params.g)
-        of_g = None if x is None else Streams(m=x.mass_g, d=torch.zeros_like(x.mass_g))
-        mass_g = self._mass_g.affine(node, of_g, swapped).m
+        swapped = ParameterPair(f=params.g, g=params.g)
+        mass_g = self._mass_g.affine(node, None if x is None else x.of_g, swapped).m
         one = self.constant(len(node.shape))
         if x is None:
             self.record.add(node)
@@ -431,14 +441,13 @@ class Relaxation(Backward):
             )
         self.record.add(node, Bent(z=planes_z, g=planes_g, d=planes_d))
         self._steps += 8
-        of_g = Streams(m=x.mass_g, d=torch.zeros_like(x.mass_g))
         return self.count(
             Relaxed(
                 z=self._between(planes_z, x.z, x.d),
                 g=self._between(planes_g, x.g, x.d),
                 d=self._between(planes_d, x.z, x.d),
-                mass=Streams(m=_plane_mass(planes_z, x.mass), d=_plane_mass(planes_d, x.mass)),
-                mass_g=_plane_mass(planes_g, of_g),
+                mass=StreamValues(m=_plane_mass(planes_z, x.mass), d=_plane_mass(planes_d, x.mass)),
+                mass_g=_plane_mass(planes_g, x.of_g),
                 inner=self.inner.activation(node, x.inner, b),
                 depth=2,
             )
@@ -481,7 +490,7 @@ class Relaxation(Backward):
                 z=z,
                 g=g,
                 d=d,
-                mass=Streams(m=mass.m + size_z, d=mass.d + size_d),
+                mass=StreamValues(m=mass.m + size_z, d=mass.d + size_d),
                 mass_g=mass_g + size_g,
                 inner=inner,
                 depth=2,
@@ -509,14 +518,13 @@ class Relaxation(Backward):
         self.record.add(node)
         self._steps += len(xs)
         z, g, d = (signed_sum(node, [getattr(x, k) for x in xs]) for k in _TAPES)
-        of_g = [Streams(m=x.mass_g, d=torch.zeros_like(x.mass_g)) for x in xs]
         return self.count(
             Relaxed(
                 z=z,
                 g=g,
                 d=d,
                 mass=self._mass.add(node, [x.mass for x in xs]),
-                mass_g=self._mass_g.add(node, of_g).m,
+                mass_g=self._mass_g.add(node, [x.of_g for x in xs]).m,
                 inner=self.inner.add(node, [x.inner for x in xs]),
                 depth=2,
             )
@@ -527,12 +535,12 @@ class Relaxation(Backward):
         return sided(high, low)
 
 
-def _joint_size(plane: Above, mass: Streams) -> Tensor:
+def _joint_size(plane: Above, mass: StreamValues) -> Tensor:
     """The absolute values behind a plane above a difference, beyond those of δ."""
     return plane.size + torch.where(plane.joint, 2 * mass.m + mass.d, 0.0)
 
 
-def _plane_mass(planes: Sequence[Plane], mass: Streams) -> Tensor:
+def _plane_mass(planes: Sequence[Plane], mass: StreamValues) -> Tensor:
     """The absolute values behind either plane."""
     sums = [plane.p.abs() * mass.m + plane.q.abs() * mass.d + plane.c.abs() for plane in planes]
     return torch.maximum(*sums)
@@ -567,13 +575,13 @@ class Probe(Relaxation):
     def improved(self, x: Relaxed, name: str) -> Bounds:
         """The forward bounds, narrowed as much as those of the neurons that lose most."""
         bounds = self.bounds(x)
-        flat = bounds.flattened()
+        flat = bounds.each(lambda end: end.flatten(1))
         open_ = ~flat.settled
         # Up to the first open layer the forward bounds are exact.
         if x.depth < 2 or not bool(open_.any()):
             return bounds
         index = costliest(flat, open_, _TRIED)
-        old = Bounds(**{k: getattr(flat, k).gather(1, index) for k in FIELDS})
+        old = flat.each(lambda end: end.gather(1, index))
         new = old.meet(self._around(x, index))
         ends: dict[str, Tensor] = {}
         for low, high in _PAIRS:
@@ -583,16 +591,13 @@ class Probe(Relaxation):
             a, b = getattr(flat, low), getattr(flat, high)
             middle, half = (a + b) / 2, share * (b - a) / 2
             ends[low], ends[high] = middle - half, middle + half
-        return Bounds(**ends).reshaped(bounds.l.shape)
+        return Bounds(**ends).each(lambda end: end.reshape(bounds.l.shape))
 
 
 def largest(flow: Backward, y: Relaxed, index: Tensor) -> Tensor:
     """The largest |f − g| of these outputs by a pass, or by the forward flow; (boxes, outputs)."""
-    boxes, rows = index.shape
-    unit = y.d.new_zeros(rows, boxes, y.d[0].numel())
-    unit = unit.scatter(2, index.T.unsqueeze(2), 1.0).reshape(rows, *y.d.shape)
-    high, low = flow.above(y, None, torch.cat([unit, -unit])).detach().chunk(2)
-    forward = flow.bounds(y).largest.flatten(1).detach().expand(boxes, -1)
+    high, low = flow.above(y, None, both_directions(y.d, index)).detach().chunk(2)
+    forward = flow.bounds(y).largest.flatten(1).detach().expand(len(index), -1)
     # Both are sound, and the forward bound may be the tighter one.
     return torch.minimum(torch.maximum(high, low).T, forward.gather(1, index))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from secateurs.certificates.domain import Domain, ball_domain
 from secateurs.certificates.methods import Skip, reaches, relaxed
-from secateurs.certificates.problem import Problem
+from secateurs.certificates.problem import NetworkPair
 from secateurs.certificates.statistical import inputs_of
 from secateurs.errors import ArgumentError, DomainError
 
@@ -20,7 +20,7 @@ class Region:
     proved them.
     """
 
-    problem: Problem
+    problem: NetworkPair
     domain: Domain
     per_box: Tensor
     methods: tuple[str, ...]
@@ -48,8 +48,8 @@ def certified(
     if domain is None:
         # An input may lie in any of the boxes, so each output takes its largest bound
         # of all.
-        reach = region.per_box.amax(dim=0)
-        safe = _clear(logits, chosen, reach[chosen].unsqueeze(1) + reach)
+        reach = region.per_box.amax(dim=0).expand(len(x), -1)
+        safe = keeps_class(logits, chosen, joint_change(reach, chosen))
     else:
         safe = torch.cat(
             _by_ball(
@@ -73,8 +73,7 @@ def _by_ball(
     whole_ball: bool,
     rounding: bool,
 ) -> list[Tensor]:
-    # Some balls at a time: 2²¹ cells of the widest value are 16 MB in float64.
-    problem, size = region.problem, max(1, min(64, 2**21 // region.problem.widest))
+    problem, size = region.problem, region.problem.boxes_at_a_time
     safe = []
     pieces = logits.split(size), chosen.split(size)  # type: ignore[no-untyped-call]
     for part, f, c in zip(domain.split(size), *pieces, strict=True):
@@ -82,14 +81,13 @@ def _by_ball(
             proven, _ = reaches(problem, part, region.methods)
             error = problem.rounding_errors(part) if rounding else torch.zeros_like(f)
             reach = torch.stack([r.per_output for r in proven.values()]).amin(dim=0)
-        change = reach.gather(1, c.unsqueeze(1)) + reach
-        sum_of_errors = error.gather(1, c.unsqueeze(1)) + error
+        change, sum_of_errors = joint_change(reach, c), joint_change(error, c)
         pairs = _pairs(problem, part, c, region.methods)
         if pairs is not None:
             # Bounding f_c − f_j as one direction keeps what both logits share; never
             # looser.
             change = torch.minimum(change, pairs[0])
-        clear = _clear(f, c, change + sum_of_errors)
+        clear = keeps_class(f, c, change + sum_of_errors)
         if whole_ball:
             clear = _stays(f, c, pairs, sum_of_errors)
         safe.append(clear)
@@ -97,7 +95,7 @@ def _by_ball(
 
 
 def _pairs(
-    problem: Problem, domain: Domain, chosen: Tensor, methods: Sequence[str]
+    problem: NetworkPair, domain: Domain, chosen: Tensor, methods: Sequence[str]
 ) -> tuple[Tensor, Tensor] | None:
     """Over each ball: upper bounds of the change of f_c − f_j, and of g_j − g_c, for every class
     j.
@@ -116,7 +114,12 @@ def _pairs(
     return flow.above(y, None, toward).T.detach(), flow.above(y, -toward, toward).T.detach()
 
 
-def _clear(logits: Tensor, chosen: Tensor, change: Tensor) -> Tensor:
+def joint_change(per_output: Tensor, chosen: Tensor) -> Tensor:
+    """What the chosen logit and each other one can move together."""
+    return per_output.gather(1, chosen.unsqueeze(1)) + per_output
+
+
+def keeps_class(logits: Tensor, chosen: Tensor, change: Tensor) -> Tensor:
     """The margin to every other class exceeds the change."""
     # Strictly larger: at a tie argmax could answer either class.
     margin = logits.gather(1, chosen.unsqueeze(1)) - logits

@@ -11,9 +11,9 @@ from torch import Tensor
 from secateurs.certificates.affine import AffineForms, TooLarge
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.interval import Interval
-from secateurs.certificates.linear import WIDE, Probe, Relaxation, Relaxed, largest
+from secateurs.certificates.linear import WIDE, Probe, Relaxation, Relaxed, both_directions, largest
 from secateurs.certificates.patches import cone
-from secateurs.certificates.problem import Pace, Problem
+from secateurs.certificates.problem import NetworkPair, Pace
 from secateurs.certificates.two_stream import TwoStream
 from secateurs.graph import Activation, Affine, Node, Pool, propagate
 from secateurs.registry import Registry
@@ -24,7 +24,7 @@ class Skip(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class MethodBounds:
     """Upper bounds of |f − g|: per box and output, and (where known) of the ℓ¹ norm over the
     outputs per box.
     """
@@ -34,9 +34,10 @@ class Reach:
     remarks: tuple[str, ...] = ()
 
 
-Method = Callable[[Problem, Domain], Reach]
+Method = Callable[[NetworkPair, Domain], MethodBounds]
 METHODS: Registry[Method] = Registry("certificate method")
-"""name → method(problem, domain) -> Reach. A user may register more; each must be sound alone."""
+"""name → method(problem, domain) -> MethodBounds. A user may register more; each must be sound
+alone."""
 
 NAMED_ONLY = ("path-metric", "path-metric-per-output", "input-weighted")
 """Computed only when named: two-stream, which costs the same, is never above them (max-pools as
@@ -49,7 +50,7 @@ def automatic() -> list[str]:
 
 
 @METHODS.register("path-metric")
-def path_metric_bound(problem: Problem, domain: Domain) -> Reach:
+def path_metric_bound(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Theorem 3.1: ‖f(x) − g(x)‖_q ≤ max(‖x‖_∞, 1)·‖Φ(θ) − Φ(θ')‖₁ for every q ≥ 1; needs θθ' ≥
     0.
     """
@@ -58,11 +59,11 @@ def path_metric_bound(problem: Problem, domain: Domain) -> Reach:
     total = problem.path_distance(fed=ones, biases=True).sum()
     # A bias is an input of size 1, hence max(‖x‖_∞, 1).
     whole = domain.magnitude.flatten(1).amax(dim=1).clamp(min=1) * total
-    return Reach(per_output=whole.unsqueeze(1).expand(-1, problem.outputs), whole=whole)
+    return MethodBounds(per_output=whole.unsqueeze(1).expand(-1, problem.outputs), whole=whole)
 
 
 @METHODS.register("path-metric-per-output")
-def path_metric_per_output(problem: Problem, domain: Domain) -> Reach:
+def path_metric_per_output(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Theorem C.1, per output: ≤ ‖x‖_∞·‖Φ^I(θ) − Φ^I(θ')‖₁ + ‖Φ^H(θ) − Φ^H(θ')‖₁; needs θθ' ≥ 0."""
     _same_signs(problem)
     ones = torch.ones_like(problem.fed(domain)[0][:1])
@@ -70,28 +71,30 @@ def path_metric_per_output(problem: Problem, domain: Domain) -> Reach:
     # Fed with zeros, only the paths that begin at biases are left.
     hidden = problem.path_distance(fed=torch.zeros_like(ones), biases=True)
     reach = domain.magnitude.flatten(1).amax(dim=1, keepdim=True)
-    return Reach(per_output=reach * inner + hidden)
+    return MethodBounds(per_output=reach * inner + hidden)
 
 
 @METHODS.register("input-weighted")
-def input_weighted(problem: Problem, domain: Domain) -> Reach:
+def input_weighted(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Theorem C.1 with every path from input u weighted by the largest |x_u| of the box; needs θθ'
     ≥ 0.
     """
     _same_signs(problem)
-    return Reach(per_output=problem.path_distance(fed=domain.magnitude.unsqueeze(1), biases=True))
+    return MethodBounds(
+        per_output=problem.path_distance(fed=domain.magnitude.unsqueeze(1), biases=True)
+    )
 
 
 @METHODS.register("two-stream")
-def two_stream(problem: Problem, domain: Domain) -> Reach:
+def two_stream(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Absolute values and their differences side by side; no sign assumption."""
     flow = TwoStream(unit=problem.unit)
     streams = propagate(problem.graph, flow, [domain.magnitude.unsqueeze(1)], problem.pair)
-    return Reach(per_output=streams.d.flatten(1).expand(len(domain), -1))
+    return MethodBounds(per_output=streams.d.flatten(1).expand(len(domain), -1))
 
 
 @METHODS.register("interval")
-def interval(problem: Problem, domain: Domain) -> Reach:
+def interval(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Intervals of f, g and f − g with the ReLU case split; no sign assumption."""
     boxes = propagate(
         problem.graph,
@@ -99,20 +102,20 @@ def interval(problem: Problem, domain: Domain) -> Reach:
         [problem.fed(domain)],
         problem.pair,
     )
-    return Reach(per_output=boxes.bounds.largest.flatten(1).expand(len(domain), -1))
+    return MethodBounds(per_output=boxes.bounds.largest.flatten(1).expand(len(domain), -1))
 
 
 @METHODS.register("affine")
-def affine(problem: Problem, domain: Domain) -> Reach:
+def affine(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Joint affine forms of f and f − g; no sign assumption; an input needs a symbol per pixel."""
     # No form has more symbols than inputs and neurons can make, so small networks take
     # more boxes at a time.
     most = min(symbols(problem), relaxable(problem))
     parts = domain.split(max(1, 2**24 // (most * problem.widest)))
-    return Reach(per_output=torch.cat([_by_forms(problem, part) for part in parts]))
+    return MethodBounds(per_output=torch.cat([_by_forms(problem, part) for part in parts]))
 
 
-def _by_forms(problem: Problem, domain: Domain) -> Tensor:
+def _by_forms(problem: NetworkPair, domain: Domain) -> Tensor:
     late = Pace(clock=problem.clock).late("affine: one layer further")
     flow = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
     try:
@@ -123,7 +126,7 @@ def _by_forms(problem: Problem, domain: Domain) -> Tensor:
 
 
 @METHODS.register("linear")
-def linear(problem: Problem, domain: Domain) -> Reach:
+def linear(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Linear relaxation of f − g, backward from every output; no sign assumption."""
     flow, y = relaxed(problem, domain)
     # Outputs that time does not reach keep their forward bounds.
@@ -149,7 +152,7 @@ def linear(problem: Problem, domain: Domain) -> Reach:
     if done < problem.outputs:
         text = f"linear: time was up after {done} of {problem.outputs} outputs"
         remarks = (*remarks, text)
-    return Reach(
+    return MethodBounds(
         # Both are sound; the forward bound is the tighter one where effort ran out.
         per_output=torch.minimum(found, flow.bounds(y).largest.flatten(1)),
         remarks=remarks,
@@ -158,22 +161,18 @@ def linear(problem: Problem, domain: Domain) -> Reach:
 
 def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tensor]:
     """Upper and lower bounds of f − g for these outputs, (boxes, outputs)."""
-    unit = y.d.new_zeros(len(index), *y.d.flatten(1).shape)
-    unit[torch.arange(len(index), device=index.device), :, index] = 1
-    unit = unit.reshape(len(index), *y.d.shape)
-    # −(upper bound of −v) is a lower bound of v: one batch of directions gives both
-    # ends.
-    high, low = flow.above(y, None, torch.cat([unit, -unit])).chunk(2)
+    toward = both_directions(y.d, index.expand(len(y.d), -1))
+    high, low = flow.above(y, None, toward).chunk(2)
     return high.T.detach(), -low.T.detach()
 
 
-def _chunks(problem: Problem, cells: int) -> tuple[Tensor, ...]:
+def _chunks(problem: NetworkPair, cells: int) -> tuple[Tensor, ...]:
     # Two directions an output; 2²⁴ cells of all maps are 128 MB in float64, and take seconds.
     rows = max(1, 2**24 // (2 * cells))
     return torch.split(torch.arange(problem.outputs), rows)
 
 
-def _same_signs(problem: Problem) -> None:
+def _same_signs(problem: NetworkPair) -> None:
     signs = problem.signs
     if not signs.same:
         raise Skip(
@@ -185,14 +184,14 @@ def _same_signs(problem: Problem) -> None:
 
 
 def reaches(
-    problem: Problem, domain: Domain, names: Sequence[str]
-) -> tuple[dict[str, Reach], dict[str, str]]:
+    problem: NetworkPair, domain: Domain, names: Sequence[str]
+) -> tuple[dict[str, MethodBounds], dict[str, str]]:
     """What each method proves on these boxes, and why the others cannot serve.
 
     When the time is up, the methods that have begun keep what they proved so far; the cheap ones
     always finish, so that there is a bound.
     """
-    proven: dict[str, Reach] = {}
+    proven: dict[str, MethodBounds] = {}
     skipped: dict[str, str] = {}
     if {"affine", "linear"} <= set(names) and contains_forms(problem, domain):
         skipped["affine"] = "linear contains it here: its forward bounds are these forms"
@@ -204,9 +203,7 @@ def reaches(
         if spared and name == "affine" and "linear" in proven:
             skipped[name] = _SPARED
             continue
-        # Some boxes at a time, so that a method holds 2²¹ cells of the widest value at
-        # most.
-        parts = domain.split(max(1, min(64, 2**21 // problem.widest)))
+        parts = domain.split(problem.boxes_at_a_time)
         try:
             with torch.no_grad():
                 proven[name] = _joined(_timely(problem, name, parts))
@@ -215,9 +212,9 @@ def reaches(
     return proven, skipped
 
 
-def _timely(problem: Problem, name: str, parts: Sequence[Domain]) -> list[Reach]:
+def _timely(problem: NetworkPair, name: str, parts: Sequence[Domain]) -> list[MethodBounds]:
     """The method on one part after the other, each with its share of the time, until it is up."""
-    found: list[Reach] = []
+    found: list[MethodBounds] = []
     # The cheap ones never look at the clock, so that some bound is always there.
     if name not in _COSTLY:
         for number, part in enumerate(parts):
@@ -237,11 +234,13 @@ def _timely(problem: Problem, name: str, parts: Sequence[Domain]) -> list[Reach]
     return found
 
 
-def _nothing(problem: Problem, name: str, parts: Sequence[Domain], number: int) -> list[Reach]:
+def _nothing(
+    problem: NetworkPair, name: str, parts: Sequence[Domain], number: int
+) -> list[MethodBounds]:
     """For the parts that were not reached."""
     text = f"{name}: time was up after {number} of {len(parts)} parts of the boxes"
     return [
-        Reach(
+        MethodBounds(
             per_output=part.lo.new_full((len(part), problem.outputs), torch.inf),
             remarks=(text,),
         )
@@ -258,7 +257,7 @@ _COSTLY = {"affine": 0.3, "linear": 1.0}
 """The methods that watch the time, with the share of what is left that they may spend."""
 
 
-def _joined(parts: list[Reach]) -> Reach:
+def _joined(parts: list[MethodBounds]) -> MethodBounds:
     """One reach for all boxes; a NaN (from ∞·0) proves nothing and becomes ∞."""
     per_output = (
         torch.cat([part.per_output for part in parts])
@@ -267,7 +266,7 @@ def _joined(parts: list[Reach]) -> Reach:
     )
     wholes = [part.whole for part in parts if part.whole is not None]
     whole = torch.cat(wholes).nan_to_num(nan=torch.inf, posinf=torch.inf) if wholes else None
-    return Reach(
+    return MethodBounds(
         per_output=per_output,
         whole=whole,
         remarks=tuple({r: None for part in parts for r in part.remarks}),
@@ -277,7 +276,7 @@ def _joined(parts: list[Reach]) -> Reach:
 # The relaxed output of two networks on some boxes, within the effort and the time there is.
 
 
-def relaxed(problem: Problem, domain: Domain) -> tuple[Relaxation, Relaxed]:
+def relaxed(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
     """The relaxed output of the network pair on these boxes, with the flow that bounds directions
     of it.
 
@@ -316,7 +315,7 @@ _WORTH = 2 / 3
 """A box is worth the passes if they promise to lower its bound to less than this share of it."""
 
 
-def _probed(problem: Problem, domain: Domain, effort: float) -> tuple[Relaxation, Relaxed]:
+def _probed(problem: NetworkPair, domain: Domain, effort: float) -> tuple[Relaxation, Relaxed]:
     if _unasked(problem) or _price(problem) > problem.effort:
         return _relaxed_with(problem, domain, effort, None)
     flow, y = _relaxed_with(problem, domain, 0.0, None)
@@ -334,7 +333,7 @@ def _probed(problem: Problem, domain: Domain, effort: float) -> tuple[Relaxation
     return _relaxed_with(problem, domain, effort * promising, None)
 
 
-def contains_forms(problem: Problem, domain: Domain) -> bool:
+def contains_forms(problem: NetworkPair, domain: Domain) -> bool:
     """Whether `relaxed` will take its forward bounds from affine forms: computing these alone as
     well would double the cost and could not be tighter.
     """
@@ -350,7 +349,7 @@ For what they were worth above it see benchmarks/results/certificate_quality.md.
 """
 
 
-def outdoes_forms(problem: Problem) -> bool:
+def outdoes_forms(problem: NetworkPair) -> bool:
     """Whether `linear` makes all its passes unasked, and affine forms cost so much that they are
     left out beside it.
 
@@ -361,13 +360,13 @@ def outdoes_forms(problem: Problem) -> bool:
     return _unasked(problem) and _last(problem) <= problem.effort and forms > _DEAR
 
 
-def _last(problem: Problem) -> int:
+def _last(problem: NetworkPair) -> int:
     """Cells of backward passes from the outputs alone."""
     return 2 * problem.outputs * sum(_size(node.shape) for node in problem.graph.nodes)
 
 
 def _relaxed_with(
-    problem: Problem,
+    problem: NetworkPair,
     domain: Domain,
     effort: float | Tensor,
     inner: AffineForms | None,
@@ -390,7 +389,7 @@ def _relaxed_with(
     return flow, y
 
 
-def _unasked(problem: Problem) -> bool:
+def _unasked(problem: NetworkPair) -> bool:
     """Whether all passes cost so little that no probe is needed."""
     layers = list(_layers(problem))
     on_windows = all(windows for _, _, windows in layers) and any(
@@ -401,13 +400,13 @@ def _unasked(problem: Problem) -> bool:
     return _price(problem) <= share * problem.effort
 
 
-def _price(problem: Problem) -> float:
+def _price(problem: NetworkPair) -> float:
     """Cells of backward passes from every neuron of every layer."""
     # Six directions per neuron: both ends of z, of z' and of δ.
     return sum(6.0 * neurons * cells for neurons, cells, _ in _layers(problem))
 
 
-def _layers(problem: Problem) -> Iterator[tuple[int, int, bool]]:
+def _layers(problem: NetworkPair) -> Iterator[tuple[int, int, bool]]:
     """Of each layer that is relaxed: neurons, cells of one pass, and whether it is on windows."""
     before, nodes = 0, dict[str, Node]()
     for node in problem.graph.nodes:
@@ -421,14 +420,14 @@ def _layers(problem: Problem) -> Iterator[tuple[int, int, bool]]:
         nodes[node.name] = node
 
 
-def relaxable(problem: Problem) -> int:
+def relaxable(problem: NetworkPair) -> int:
     """How many symbols there can be: one per input, two per neuron."""
     nodes = problem.graph.nodes
     relaxing = sum(_size(node.shape) for node in nodes if isinstance(node, Activation | Pool))
     return sum(_size(node.shape) for node in problem.graph.inputs) + 2 * relaxing
 
 
-def symbols(problem: Problem) -> int:
+def symbols(problem: NetworkPair) -> int:
     """The most symbols of one affine form."""
     if problem.symbols is not None:
         return problem.symbols

@@ -31,16 +31,16 @@ Map: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Window:
     """A window along both sides of a map: it begins at step · position + start."""
 
     step: tuple[int, int]
     start: tuple[int, int]
     size: tuple[int, int]
 
-    def through(self, window: Sliding) -> "Place":
+    def through(self, window: Sliding) -> "Window":
         """The window before a convolution or an average."""
-        return Place(
+        return Window(
             step=_each(lambda i: self.step[i] * window.stride[i]),
             start=_each(lambda i: self.start[i] * window.stride[i] - window.padding[i]),
             size=_each(
@@ -52,21 +52,21 @@ class Place:
             ),
         )
 
-    def joined(self, other: "Place") -> "Place | None":
+    def joined(self, other: "Window") -> "Window | None":
         """The smallest window that holds both; None where they move apart."""
         if self.step != other.step:
             return None
         start = _each(lambda i: min(self.start[i], other.start[i]))
         ends = [max(p.start[i] + p.size[i] for p in (self, other)) for i in range(2)]
-        return Place(step=self.step, start=start, size=_each(lambda i: ends[i] - start[i]))
+        return Window(step=self.step, start=start, size=_each(lambda i: ends[i] - start[i]))
 
-    def cut(self, sides: tuple[int, int]) -> "Place":
+    def cut(self, sides: tuple[int, int]) -> "Window":
         """Without what lies beyond the map, where the window is the same for every position."""
         if self.step != (0, 0):
             return self
         start = _each(lambda i: max(0, self.start[i]))
         ends = [min(sides[i], self.start[i] + self.size[i]) for i in range(2)]
-        return Place(
+        return Window(
             # At least one entry, though all may be padding.
             step=self.step,
             start=start,
@@ -74,7 +74,7 @@ class Place:
         )
 
 
-_POINT = Place(step=(1, 1), start=(0, 0), size=(1, 1))
+_POINT = Window(step=(1, 1), start=(0, 0), size=(1, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Cone:
     """
 
     root: str
-    places: Mapping[str, Place]
+    places: Mapping[str, Window]
     cells: int
     widest: int
 
@@ -116,7 +116,7 @@ def cone(nodes: dict[str, Node], root: str) -> Cone | None:
     return Cone(root=root, places=places, cells=cells, widest=widest)
 
 
-def behind(nodes: Mapping[str, Node], node: Node, place: Place) -> Place | None:
+def behind(nodes: Mapping[str, Node], node: Node, place: Window) -> Window | None:
     """The window that a window of this node reads of what comes before; None where it is none."""
     here, before = map_of(node.shape), map_of(nodes[node.inputs[0]].shape)
     if here is None or before is None:
@@ -134,7 +134,7 @@ def behind(nodes: Mapping[str, Node], node: Node, place: Place) -> Place | None:
         if isinstance(node, Affine) and full(node) and sides == (1, 1):
             return place
         if _same_order(node, nodes[node.inputs[0]].shape):
-            return Place(step=(0, 0), start=(0, 0), size=sides)
+            return Window(step=(0, 0), start=(0, 0), size=sides)
     return None
 
 
@@ -208,7 +208,7 @@ def rows_of(box: Tensor, neuron: Tensor, shape: Map) -> Rows:
     )
 
 
-def windows(maps: Sequence[Tensor], shape: Map, place: Place, rows: Rows) -> list[Tensor]:
+def windows(maps: Sequence[Tensor], shape: Map, place: Window, rows: Rows) -> list[Tensor]:
     """The window of each row in each map (boxes, ...), zero outside of the map; (channels, height,
     width, 1, rows).
     """
@@ -237,14 +237,14 @@ def _boxed(value: Tensor, boxes: int) -> Tensor:
     return value[:boxes].expand(boxes, *value.shape[1:])
 
 
-def _margins(place: Place, i: int, length: int, rows: Rows) -> tuple[int, int]:
+def _margins(place: Window, i: int, length: int, rows: Rows) -> tuple[int, int]:
     """How far the windows of any row stand out before and behind the map."""
     first = int(rows.at[i].min()) * place.step[i] + place.start[i]
     last = int(rows.at[i].max()) * place.step[i] + place.start[i] + place.size[i]
     return max(0, -first), max(0, last - length)
 
 
-def inside(place: Place, shape: Map, rows: Rows) -> Tensor | None:
+def inside(place: Window, shape: Map, rows: Rows) -> Tensor | None:
     """1 within the map and 0 outside of it, (1, height, width, 1, rows); None where all is
     within.
     """
@@ -259,7 +259,7 @@ def inside(place: Place, shape: Map, rows: Rows) -> Tensor | None:
 
 
 def spread_back(
-    value: Tensor, window: Sliding, kernel: Tensor | None, here: Place, into: Place
+    value: Tensor, window: Sliding, kernel: Tensor | None, here: Window, into: Window
 ) -> Tensor:
     """The transposed convolution of windows, which begins where `here` does, as part of windows
     `into`; without a kernel the transposed sum.
@@ -304,7 +304,7 @@ def _reached(first: int, stride: int, count: int, length: int) -> tuple[slice, s
     return slice(low, high), slice(begin, begin + (high - low) * stride, stride)
 
 
-def embedded(value: Tensor, here: Place, into: Place) -> Tensor:
+def embedded(value: Tensor, here: Window, into: Window) -> Tensor:
     """The same windows as part of larger ones, zero around them."""
     if here == into:
         return value
@@ -427,7 +427,7 @@ class _Step:
     name: str
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Window:
         return self.cone.places[self.name]
 
     def windows(self, maps: Sequence[Tensor]) -> list[Tensor]:
@@ -561,7 +561,7 @@ class _Step:
         into, shape = self.cone.places[parent], self.record.map(parent)
         if shape == self.record.map(self.name):
             return {parent: self._kept(x, parent)}
-        whole = Place(step=(0, 0), start=(0, 0), size=shape[1:])
+        whole = Window(step=(0, 0), start=(0, 0), size=shape[1:])
         z, d, g = (embedded(t.reshape(*shape, *t.shape[3:]), whole, into) for t in (x.z, x.d, x.g))
         return {parent: Slopes(z=z, d=d, g=g)}
 

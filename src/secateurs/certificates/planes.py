@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from secateurs.certificates.forms import Bounds, lift
-from secateurs.certificates.two_stream import Streams
+from secateurs.certificates.two_stream import StreamValues
 from secateurs.graph.primitives import Pool
 
 # A plane over a pre-activation and its difference, and the planes around one ReLU.
@@ -31,6 +31,14 @@ class Plane:
     def at(self, z: Tensor, d: Tensor) -> Tensor:
         """Its value."""
         return self.p * z + self.q * d + self.c
+
+    def replaced(self, other: "Plane", where: Tensor) -> "Plane":
+        """The other plane for some neurons."""
+        return Plane(
+            p=torch.where(where, other.p, self.p),
+            q=torch.where(where, other.q, self.q),
+            c=torch.where(where, other.c, self.c),
+        )
 
     def leaky(self, slope: float, *, difference: bool) -> "Plane":
         """The plane for slope·z + (1 − slope)·relu(z), or for the difference of two of these; needs
@@ -213,10 +221,7 @@ def _mid(low: Tensor, high: Tensor) -> Tensor:
 
 def _lower(one: Plane, two: Plane, z: Tensor, d: Tensor) -> Plane:
     """Per neuron the plane that is lower at (z, δ); a tie keeps the first."""
-    better = two.at(z, d) < one.at(z, d)
-    return Plane(
-        **{k: torch.where(better, getattr(two, k), getattr(one, k)) for k in ("p", "q", "c")}
-    )
+    return one.replaced(two, two.at(z, d) < one.at(z, d))
 
 
 def _exchange(plane: Plane) -> Plane:
@@ -477,20 +482,14 @@ def _corners(b: Bounds, difference: bool) -> list[tuple[Tensor, Tensor]]:
 
 def _narrower(one: Band, two: Band) -> Band:
     better = two.half < one.half
-    plane = Plane(
-        **{
-            k: torch.where(better, getattr(two.plane, k), getattr(one.plane, k))
-            for k in ("p", "q", "c")
-        }
-    )
     return Band(
-        plane=plane,
+        plane=one.plane.replaced(two.plane, better),
         half=torch.where(better, two.half, one.half),
         difference=one.difference,
     )
 
 
-def band_mass(band: Band, mass: Streams) -> Tensor:
+def band_mass(band: Band, mass: StreamValues) -> Tensor:
     """The absolute values behind the plane and the width of a band."""
     return (
         band.plane.p.abs() * mass.m + band.plane.q.abs() * mass.d + band.plane.c.abs() + band.half

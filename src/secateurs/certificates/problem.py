@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.certificates.domain import Domain
-from secateurs.certificates.forms import Pair
+from secateurs.certificates.forms import ParameterPair
 from secateurs.certificates.rounding import Rounding
 from secateurs.certificates.two_stream import PathStreams
 from secateurs.errors import DomainError
@@ -23,7 +23,7 @@ from secateurs.graph import Graph, State, affines, capture, evaluate, joint, pro
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class TimeLimit:
     """How long the proof may take, and whom to tell how far it is."""
 
     seconds: float = math.inf
@@ -39,9 +39,9 @@ class Clock:
         """The seconds that are left, negative once the time is up."""
         return self.seconds - (time.monotonic() - self.start)
 
-    def within(self, share: float) -> "Clock":
+    def within(self, share: float) -> "TimeLimit":
         """A clock that starts now and stops when this share of the time left is used up."""
-        return Clock(seconds=max(0.0, self.left()) * share, tell=self.tell)
+        return TimeLimit(seconds=max(0.0, self.left()) * share, tell=self.tell)
 
     def report(self, text: str) -> None:
         """Say what was done."""
@@ -55,7 +55,7 @@ class Pace:
     told, one a second at most.
     """
 
-    clock: Clock
+    clock: TimeLimit
     _work: float = 1.0
     _began: float = 0.0
     # Seconds of a unit of work, unknown before the first step.
@@ -73,7 +73,7 @@ class Pace:
         self._price = (time.monotonic() - self._began) / self._work
         self.say(text)
 
-    def under(self, clock: Clock) -> "Pace":
+    def under(self, clock: TimeLimit) -> "Pace":
         """What is known of the pace, under another clock."""
         return Pace(clock=clock, _price=self._price, _told=self._told)
 
@@ -108,7 +108,7 @@ class Signs:
     first: str
 
 
-def compare_signs(graph: Graph, pair: Pair) -> Signs:
+def compare_signs(graph: Graph, pair: ParameterPair) -> Signs:
     """Look at every effective weight and bias of the graph (batch norm folded to a slope and an
     offset).
     """
@@ -149,7 +149,7 @@ class Own:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class NetworkPair:
     """f and g over one graph; each is evaluated through the graph it was read into.
 
     Attributes:
@@ -161,7 +161,7 @@ class Problem:
     """
 
     graph: Graph
-    pair: Pair
+    pair: ParameterPair
     dtype: torch.dtype
     # Differences are evaluated through each network's own graph: a wrong match in the
     # joint one could not hide them.
@@ -169,7 +169,7 @@ class Problem:
     unit: float = OWN_UNIT
     effort: float = 1e9
     symbols: int | None = None
-    clock: Clock = field(default_factory=Clock)
+    clock: TimeLimit = field(default_factory=TimeLimit)
     output: str | int | None = None
 
     @property
@@ -186,6 +186,11 @@ class Problem:
     def widest(self) -> int:
         """The largest number of values of one node."""
         return max(math.prod(node.shape) for node in self.graph.nodes)
+
+    @property
+    def boxes_at_a_time(self) -> int:
+        """So many that a method holds 2²¹ cells of the widest value at most: 16 MB in float64."""
+        return max(1, min(64, 2**21 // self.widest))
 
     def dense(self, x: Tensor) -> Tensor:
         """f(x), flat per input, in float64."""
@@ -222,7 +227,7 @@ class Problem:
     def _own_errors(self, own: Own, domain: Domain) -> Tensor:
         """Of one network, along the graph it was read into."""
         flow = Rounding(self.dtype)
-        pair = Pair(f=own.state, g=own.state)
+        pair = ParameterPair(f=own.state, g=own.state)
         # NaN comes from ∞ · 0 past an overflow: nothing is known there.
         errors = propagate(own.graph, flow, [self.fed(domain)], pair).e
         return errors.flatten(1).nan_to_num(nan=math.inf, posinf=math.inf)
@@ -235,7 +240,7 @@ def read_problem(
     *,
     output: str | int | None = None,
     **options: Any,
-) -> Problem:
+) -> NetworkPair:
     """Capture both models, match their graphs, and read both parameter vectors in float64."""
     graphs = (
         capture(dense, example, output=output),
@@ -253,9 +258,9 @@ def read_problem(
             _own(graphs[1].state(sparse), sparse),
         )
         both = joint(*graphs, states)
-    return Problem(
+    return NetworkPair(
         graph=both.graph,
-        pair=Pair(f=both.first, g=both.second),
+        pair=ParameterPair(f=both.first, g=both.second),
         dtype=_coarsest(dense, sparse),
         own=(
             Own(graph=graphs[0], state=states[0]),

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from secateurs.certificates.certificate import Certificate, ratio
-from secateurs.certificates.certify import Settings, checked_options, divide, look, prove
+from secateurs.certificates.certify import CertifySettings, checked_options, divide, look, prove
 from secateurs.certificates.domain import Domain
-from secateurs.certificates.problem import OWN_UNIT, Clock, Problem, read_problem
+from secateurs.certificates.problem import OWN_UNIT, NetworkPair, TimeLimit, read_problem
 from secateurs.certificates.record import (
     WHO,
     Stated,
@@ -39,7 +39,7 @@ _SLACK = 1e-9
 """Another machine may sum in another order: so much of a value is no disagreement."""
 
 
-def other_networks(stated: Stated, problem: Problem, states: Mapping[str, str]) -> list[str]:
+def other_networks(stated: Stated, problem: NetworkPair, states: Mapping[str, str]) -> list[str]:
     """In what the networks at hand are not those of the record."""
     now = networks_of(problem)
     found = []
@@ -381,7 +381,7 @@ def recheck(
         unit=0.0 if stated.rounding is False else OWN_UNIT,
         effort=stated.effort,
         symbols=stated.symbols,
-        clock=Clock(tell=progress),
+        clock=TimeLimit(tell=progress),
     )
     bound = math.nan
     weaker: tuple[str, ...] = ()
@@ -454,7 +454,7 @@ def _open(stated: Stated, *, file: bool) -> tuple[str, ...]:
     if stated.versions != versions():
         told = ", ".join(f"{name} {text}" for name, text in stated.versions.items())
         found.append(f"what it was proved with: {told}")
-    usual = Settings()
+    usual = CertifySettings()
     asked = {
         name: value
         for name in ("effort", "symbols", "seconds", "output", "target")

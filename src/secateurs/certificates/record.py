@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.certificates.domain import Domain, ball_domain, box_domain
-from secateurs.certificates.problem import Own, Problem
+from secateurs.certificates.margins import joint_change, keeps_class
+from secateurs.certificates.problem import NetworkPair, Own
 from secateurs.certificates.statistical import StatisticalCertificate
 from secateurs.errors import ArgumentError, DomainError, SecateursError
 from secateurs.graph.capture import canonical
@@ -122,7 +123,7 @@ def _content_hash(value: Tensor) -> str:
     return hashlib.sha256(whole.view(numpy.uint8).data).hexdigest()
 
 
-def networks_of(problem: Problem) -> dict[str, Any]:
+def networks_of(problem: NetworkPair) -> dict[str, Any]:
     """What identifies both networks."""
     dense, sparse = problem.own
     return {
@@ -305,7 +306,7 @@ def worth(
     bound: float,
     lower: float,
     per_box: Tensor,
-    problem: Problem | None,
+    problem: NetworkPair | None,
     region: Domain | None,
 ) -> Worth:
     """Compare the bounds of all boxes with what the dense network answers at their middles."""
@@ -321,24 +322,14 @@ def worth(
         return told
     if len(problem.output_shape) != 1 or problem.outputs < 2:
         return replace(told, output_range=span)
-    two = outputs.topk(2, dim=1).values
+    two, chosen = outputs.topk(2, dim=1).values, outputs.argmax(dim=1)
     return replace(
         told,
         output_range=span,
         smallest_margin=float((two[:, 0] - two[:, 1]).min()),
-        kept=int(_keeps(outputs, per_box).sum()),
+        kept=int(keeps_class(outputs, chosen, joint_change(per_box, chosen)).sum()),
         boxes=len(outputs),
     )
-
-
-def _keeps(outputs: Tensor, per_box: Tensor) -> Tensor:
-    """The margin to every other class exceeds what both logits can move together."""
-    chosen = outputs.argmax(dim=1, keepdim=True)
-    change = per_box.gather(1, chosen) + per_box
-    # Strictly: at a tie argmax could answer either class. Against itself a class counts
-    # as safe.
-    clear = outputs.gather(1, chosen) - outputs > change
-    return clear.scatter(1, chosen, True).all(dim=1)
 
 
 # What a kept certificate states, read from its text with every field checked for its type.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.certificates.forms import Pair, gamma, lift, linear, magnitude, terms
+from secateurs.certificates.forms import ParameterPair, gamma, lift, linear, magnitude, terms
 from secateurs.certificates.interval import Interval, Intervals
 from secateurs.errors import ArgumentError
 from secateurs.graph import (
@@ -65,7 +65,7 @@ class Rounding:
         box = self._interval.input(node, value)
         return Errors(e=self._fits(torch.zeros_like(value[0]), _magnitude(box)), box=box)
 
-    def affine(self, node: Affine, x: Errors | None, params: Pair) -> Errors:
+    def affine(self, node: Affine, x: Errors | None, params: ParameterPair) -> Errors:
         """|W|e + γ(|W|(m + e) + Σ|terms of b|)."""
         box = self._interval.affine(node, None if x is None else x.box, params)
         mass = _bias_mass(node, params.f)

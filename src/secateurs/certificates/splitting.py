@@ -22,8 +22,8 @@ from torch import Tensor
 
 from secateurs.certificates.dense_chain import DenseChain, Known, chain_of, join_known
 from secateurs.certificates.domain import Domain
-from secateurs.certificates.margins import reaches
-from secateurs.certificates.problem import Clock, Pace, Problem
+from secateurs.certificates.methods import reaches
+from secateurs.certificates.problem import NetworkPair, Pace, TimeLimit
 from secateurs.errors import ArgumentError
 
 _ENTRIES = 2**21
@@ -148,7 +148,7 @@ class _ByChain:
 class _ByMethods:
     """Any two networks, by the methods of `certify`."""
 
-    def __init__(self, problem: Problem, methods: Sequence[str], shape: torch.Size) -> None:
+    def __init__(self, problem: NetworkPair, methods: Sequence[str], shape: torch.Size) -> None:
         self.problem, self.methods, self.shape = problem, tuple(methods), shape
         self.batch = max(1, min(64, _ENTRIES // problem.widest))
 
@@ -156,7 +156,7 @@ class _ByMethods:
         ends = [end.reshape(-1, *self.shape) for end in (lo, hi, (lo + hi) / 2)]
         domain = Domain(lo=ends[0], hi=ends[1], center=ends[2], radius=None, description="")
         # The whole has the clock; a method that starts may finish.
-        quiet = replace(self.problem, clock=Clock())
+        quiet = replace(self.problem, clock=TimeLimit())
         proven, _ = reaches(quiet, domain, self.methods)
         rows = [reach.per_output for reach in proven.values()]
         per_output = (
@@ -258,7 +258,7 @@ def _joined(parts: Sequence[_Waiting]) -> _Waiting:
 
 
 def split(
-    problem: Problem,
+    problem: NetworkPair,
     domain: Domain,
     per_box: Tensor,
     *,
@@ -286,7 +286,7 @@ class _Splitting:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: NetworkPair,
         domain: Domain,
         target: Tensor,
         norm: float,

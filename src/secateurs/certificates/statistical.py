@@ -302,13 +302,17 @@ class StatisticalCertificate:
         """The share of these inputs on which the predicted class changed."""
         return self.changed / self.samples
 
-    def to_json(self) -> str:
-        """All fields as JSON; an infinite level is written as null."""
+    def fields(self) -> dict[str, Any]:
+        """All fields as JSON has them; an infinite level is null."""
         fields = {
             k: None if isinstance(v, float) and math.isinf(v) else v
             for k, v in asdict(self).items()
         }
-        return json.dumps(fields | {"norm": str(self.norm)}, indent=2, allow_nan=False)
+        return fields | {"norm": str(self.norm)}
+
+    def to_json(self) -> str:
+        """All fields as JSON."""
+        return json.dumps(self.fields(), indent=2, allow_nan=False)
 
     def __str__(self) -> str:
         level = (

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from secateurs.certificates.forms import Pair
+from secateurs.certificates.forms import ParameterPair
 from secateurs.certificates.interval import Coarse
 from secateurs.errors import ArgumentError
 from secateurs.graph import Graph, State, propagate
@@ -57,7 +57,7 @@ def certified_gap(
         )
     # In the model's own precision and with gradients: this is trained, not proved.
     state = graph.state(model, dtype=None)
-    pair = Pair(f=state, g=changed(graph, state, change, generator))
+    pair = ParameterPair(f=state, g=changed(graph, state, change, generator))
     center = x.unsqueeze(1)
     fed = center, torch.full_like(center, radius)
     bound: Tensor = propagate(graph, Coarse(), [fed], pair).largest.flatten(1)

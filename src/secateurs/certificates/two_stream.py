@@ -8,12 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.certificates.forms import Pair, gamma, gap, lift, linear, magnitude, terms
+from secateurs.certificates.forms import (
+    ParameterPair,
+    gamma,
+    gap,
+    lift,
+    linear,
+    magnitude,
+    reorder,
+    terms,
+)
 from secateurs.graph.primitives import Activation, Add, Affine, Input, Pool, Structural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
+class StreamValues:
     """m bounds the value in f, d the difference between f and g; both (boxes, *shape)."""
 
     m: Tensor
@@ -32,15 +41,15 @@ class TwoStream:
     def __init__(self, *, biases: bool = True, unit: float = 0.0) -> None:
         self.biases, self.unit = biases, unit
 
-    def input(self, node: Input, value: Tensor) -> Streams:
+    def input(self, node: Input, value: Tensor) -> StreamValues:
         """u ≥ |x|, and no difference."""
-        return Streams(m=value, d=torch.zeros_like(value))
+        return StreamValues(m=value, d=torch.zeros_like(value))
 
-    def affine(self, node: Affine, x: Streams | None, params: Pair) -> Streams:
+    def affine(self, node: Affine, x: StreamValues | None, params: ParameterPair) -> StreamValues:
         """Triangle inequality on W v − W' v' = W'(v − v') + (W − W')v."""
         b, change = self._biases(node, params)
         if x is None:
-            return Streams(m=b.expand(1, *node.shape), d=change.expand(1, *node.shape))
+            return StreamValues(m=b.expand(1, *node.shape), d=change.expand(1, *node.shape))
         w, v = params.weights(node)
         d = linear(node, x.d, magnitude(v)) + change
         if w is not None:
@@ -50,34 +59,31 @@ class TwoStream:
             # so nothing cancels.
             1 + gamma(2 * terms(node, x.m, w) + 8, self.unit) if self.unit else 1.0
         )
-        return Streams(m=(linear(node, x.m, magnitude(w)) + b) * swell, d=d * swell)
+        return StreamValues(m=(linear(node, x.m, magnitude(w)) + b) * swell, d=d * swell)
 
-    def activation(self, node: Activation, x: Streams) -> Streams:
+    def activation(self, node: Activation, x: StreamValues) -> StreamValues:
         """ReLU is 1-Lipschitz and fixes 0; a leaky one with |slope| > 1 stretches."""
         # A slope below 1 shrinks one side only.
         stretch = max(1.0, abs(node.slope))
-        return Streams(m=x.m * stretch, d=x.d * stretch)
+        return StreamValues(m=x.m * stretch, d=x.d * stretch)
 
-    def pool(self, node: Pool, x: Streams) -> Streams:
+    def pool(self, node: Pool, x: StreamValues) -> StreamValues:
         """Neither the k-th largest of a window nor its change exceeds the largest in it."""
-        return Streams(m=lift(node.maximum, x.m), d=lift(node.maximum, x.d))
+        return StreamValues(m=lift(node.maximum, x.m), d=lift(node.maximum, x.d))
 
-    def structural(self, node: Structural, xs: Sequence[Streams]) -> Streams:
+    def structural(self, node: Structural, xs: Sequence[StreamValues]) -> StreamValues:
         """The same reordering."""
-        return Streams(
-            m=lift(node.function, *(x.m for x in xs)),
-            d=lift(node.function, *(x.d for x in xs)),
-        )
+        return reorder(node, xs)
 
-    def add(self, node: Add, xs: Sequence[Streams]) -> Streams:
+    def add(self, node: Add, xs: Sequence[StreamValues]) -> StreamValues:
         """Absolute values add, whatever the signs."""
         swell = 1 + gamma(len(xs), self.unit)
-        return Streams(
+        return StreamValues(
             m=sum((x.m for x in xs[1:]), xs[0].m) * swell,
             d=sum((x.d for x in xs[1:]), xs[0].d) * swell,
         )
 
-    def _biases(self, node: Affine, params: Pair) -> tuple[Tensor, Tensor]:
+    def _biases(self, node: Affine, params: ParameterPair) -> tuple[Tensor, Tensor]:
         both = params.biases(node) if self.biases else None
         if both is None:
             zero = torch.zeros((), dtype=torch.float64)
@@ -92,7 +98,7 @@ class PathStreams(TwoStream):
     inside the pass).
     """
 
-    def pool(self, node: Pool, x: Streams) -> Streams:
+    def pool(self, node: Pool, x: StreamValues) -> StreamValues:
         """Pools become sums in G̃."""
         swell = 1 + gamma(int(lift(node.total, torch.ones_like(x.m[:1])).amax()), self.unit)
-        return Streams(m=lift(node.total, x.m) * swell, d=lift(node.total, x.d) * swell)
+        return StreamValues(m=lift(node.total, x.m) * swell, d=lift(node.total, x.d) * swell)

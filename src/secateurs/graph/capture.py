@@ -27,7 +27,7 @@ from secateurs.graph.primitives import (
     Structural,
 )
 from secateurs.graph.quantized import refuse_quantized
-from secateurs.graph.reading import Reader
+from secateurs.graph.reading import ProgramReader
 from secateurs.graph.replay import (
     COMPARED,
     REMEMBERED,
@@ -117,7 +117,7 @@ def _traced(
     exported = export(model, call)
     # The key comes first: reading resolves what is changed in place in the program itself.
     key = f"{opaque} {program_key(exported, model, call, output)}"
-    graph = Reader(model, exported, output, opaque=opaque).graph()
+    graph = ProgramReader(model, exported, output, opaque=opaque).graph()
     # Constants of the code are the user's own tensors up to here.
     return own(graph), key
 

@@ -214,14 +214,14 @@ def _advice(model: nn.Module) -> str:
 
 
 @dataclass(slots=True)
-class Exported:
+class ExportedModel:
     """An exported program, and the dotted paths of the model's outputs."""
 
     program: Any
     leaves: list[str]
 
 
-def export(model: nn.Module, call: Call) -> Exported:
+def export(model: nn.Module, call: Call) -> ExportedModel:
     """The program of one call; the model and all it holds stay as they are."""
     leaves: list[str] = []
     try:
@@ -237,7 +237,7 @@ def export(model: nn.Module, call: Call) -> Exported:
     except Exception as error:
         explain(model, call, error)
         raise refusal(model, error) from error
-    return Exported(program, leaves)
+    return ExportedModel(program, leaves)
 
 
 @contextmanager
@@ -503,44 +503,35 @@ def _root(memory: dict[str, str], node: fx.Node) -> str:
 # Operators on parameters, buffers and constants only: kept as sources, computed when asked for.
 
 SAME = {
-    *(
-        aten.detach.default,
-        aten.detach_.default,
-        aten.alias.default,
-        aten.clone.default,
-        aten.contiguous.default,
-    ),
-    *(aten.lift_fresh_copy.default, aten.lift_fresh.default),
+    aten.detach.default,
+    aten.detach_.default,
+    aten.alias.default,
+    aten.clone.default,
+    aten.contiguous.default,
+    aten.lift_fresh_copy.default,
+    aten.lift_fresh.default,
 }
 FACTOR_KEEPING = {
-    *(
-        aten.view.default,
-        aten.reshape.default,
-        aten.permute.default,
-        aten.transpose.int,
-        aten.t.default,
-    ),
-    *(
-        aten.unsqueeze.default,
-        aten.squeeze.dim,
-        aten.clone.default,
-        aten.contiguous.default,
-        aten.detach.default,
-    ),
-    *(
-        aten.neg.default,
-        aten.mul.Tensor,
-        aten.alias.default,
-        aten.flatten.using_ints,
-        aten.slice.Tensor,
-    ),
-    *(
-        aten.select.int,
-        aten.cat.default,
-        aten.stack.default,
-        aten.flip.default,
-        aten.lift_fresh_copy.default,
-    ),
+    aten.view.default,
+    aten.reshape.default,
+    aten.permute.default,
+    aten.transpose.int,
+    aten.t.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.clone.default,
+    aten.contiguous.default,
+    aten.detach.default,
+    aten.neg.default,
+    aten.mul.Tensor,
+    aten.alias.default,
+    aten.flatten.using_ints,
+    aten.slice.Tensor,
+    aten.select.int,
+    aten.cat.default,
+    aten.stack.default,
+    aten.flip.default,
+    aten.lift_fresh_copy.default,
 }
 
 

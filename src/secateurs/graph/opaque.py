@@ -164,8 +164,6 @@ def prelu(build: Builder, x: Value, weight: Source) -> Value:
     below = build.activation(build.scale(x, -1.0), slope=0.0)
     slopes = weight
     if len(weight.shape) == 1 and len(x.shape) > 2:
-        from secateurs.graph.primitives import Axes, Bilinear
-
         spread = (1, -1, *[1] * (len(x.shape) - 2))
         each = Bilinear(
             label="prelu",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
 
 from secateurs.errors import UnsupportedOperation, first_line
 
@@ -190,8 +191,11 @@ class _Settling:
         expected = node.meta.get("val")
         if isinstance(expected, torch.SymInt) and isinstance(result, int):
             self._learn(expected, result)
-        pairs = zip(_tensors(expected), _tensors(result), strict=False)
-        for before, after in pairs:
+        both = (
+            [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+            for value in (expected, result)
+        )
+        for before, after in zip(*both, strict=False):
             for size, known in zip(before.shape, after.shape, strict=False):
                 self._learn(size, known)
 
@@ -297,9 +301,3 @@ def _deciding(node: fx.Node) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.node.map_arg(node.args[position], lambda n: found.append(n))
     return found
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, list | tuple):
-        return [one for item in value for one in _tensors(item)]
-    return [value] if isinstance(value, Tensor) else []

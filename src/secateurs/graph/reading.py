@@ -1,5 +1,5 @@
-"""`Reader`: an exported program walked node by node, each operator handed to its lowering rule;
-with what the program is given and what it returns."""
+"""`ProgramReader`: an exported program walked node by node, each operator handed to its lowering
+rule; with what the program is given and what it returns."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,15 @@ from torch.utils import _pytree as pytree
 
 from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph.builder import Builder
-from secateurs.graph.export import SAME, Exported, Renamed, StaticMany, computed, nodes_in, resolved
+from secateurs.graph.export import (
+    SAME,
+    ExportedModel,
+    Renamed,
+    StaticMany,
+    computed,
+    nodes_in,
+    resolved,
+)
 from secateurs.graph.ir import Graph, kind_of, own_place
 from secateurs.graph.opaque import read_opaquely
 from secateurs.graph.operators import (
@@ -198,7 +206,7 @@ def cast_at(node: fx.Node, read: Iterable[fx.Node], env: Mapping[str, Any]) -> C
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-class Reader:
+class ProgramReader:
     """Interprets the exported operators: lowers what depends on the input, keeps the rest as
     sources.
     """
@@ -206,7 +214,7 @@ class Reader:
     def __init__(
         self,
         model: nn.Module,
-        exported: Exported,
+        exported: ExportedModel,
         output: str | int | None,
         *,
         opaque: bool = False,

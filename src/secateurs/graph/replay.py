@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from secateurs.graph.export import Call, Exported, outputs_of
+from secateurs.graph.export import Call, ExportedModel, outputs_of
 from secateurs.graph.ir import Graph
 from secateurs.graph.operators import LOWERINGS, Rule
 from secateurs.graph.untouched import keeping, quietly, untouched
@@ -134,7 +134,9 @@ def fill_caches(model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, T
         model(*args, **kwargs)
 
 
-def program_key(exported: Exported, model: nn.Module, call: Call, output: str | int | None) -> str:
+def program_key(
+    exported: ExportedModel, model: nn.Module, call: Call, output: str | int | None
+) -> str:
     """SHA-256 of all that reading depends on, but the floating-point weights.
 
     That is: every operator with its literals, the names of what it reads, constants, integer

@@ -71,7 +71,7 @@ def answers(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SpotRun:
     """One of several calls: what is fed, and whether gradients are recorded meanwhile, or not even
     prepared for.
     """
@@ -82,7 +82,7 @@ class Run:
 
 
 def answers_in_turn(
-    model: nn.Module, runs: Sequence[Run], dtype: torch.dtype | None
+    model: nn.Module, runs: Sequence[SpotRun], dtype: torch.dtype | None
 ) -> list[dict[str, Tensor] | Exception]:
     """All outputs of calls that follow each other, each finding what the one before has left; what
     a call raises stands in its place.
@@ -95,7 +95,7 @@ def answers_in_turn(
 
 
 def _in_turn(
-    model: nn.Module, runs: Sequence[Run], dtype: torch.dtype | None
+    model: nn.Module, runs: Sequence[SpotRun], dtype: torch.dtype | None
 ) -> Iterator[dict[str, Tensor] | Exception]:
     state = _state(model, dtype, {})
     own = dict(model.named_parameters())
@@ -240,11 +240,11 @@ def _called_otherwise(model: nn.Module, call: Call, graph: Graph) -> str:
         [torch.cat(pair) for pair in zip(one.tensors, two.tensors, strict=True)]
     )
     runs = [
-        Run(call=together, gradients=True),
+        SpotRun(call=together, gradients=True),
         # Without gradients alone the model has answered already.
-        Run(call=together, gradients=False, inference=True),
-        Run(call=one, gradients=True),
-        *([Run(call=two, gradients=False)] if small else []),
+        SpotRun(call=together, gradients=False, inference=True),
+        SpotRun(call=one, gradients=True),
+        *([SpotRun(call=two, gradients=False)] if small else []),
     ]
     try:
         wanted = [_graphs_answer(model, each, graph, dtype) for each in (one, two)]

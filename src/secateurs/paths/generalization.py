@@ -13,7 +13,7 @@ from secateurs.graph import Affine, Graph, Pool, capture, propagate
 from secateurs.paths.covering import theorem_g2_factor
 from secateurs.paths.enumeration import Depth
 from secateurs.paths.mass import alone_reasons
-from secateurs.paths.normalized import Layer, layers_of
+from secateurs.paths.normalized import MatrixLayer, layers_of
 from secateurs.paths.norms import log2_path_norm
 from secateurs.paths.partition import Partition, partition
 from secateurs.printing import Printed
@@ -32,7 +32,7 @@ class Facts:
     largest_pool: int
     pool_kinds: int
     biases: bool
-    layers: tuple[Layer, ...] | None
+    layers: tuple[MatrixLayer, ...] | None
     partition: Partition
     log2_norm: float
     samples: int
@@ -139,7 +139,7 @@ def log2_pools(f: Facts) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class BoundRule:
     """A row: when it applies ('' or the reason why not) and log₂ of its factor beside L·B/√n."""
 
     name: str
@@ -153,7 +153,7 @@ class Rule:
 # The two rows with known constants come first; the others hold up to a constant that
 # print does not state.
 RULES = (
-    Rule(
+    BoundRule(
         name="theorem 5.1",
         reference="Gonon et al. 2024 (this theory)",
         formula="544·LB/√n·max(D, d_out)·√#params·‖Φ‖₁",
@@ -161,7 +161,7 @@ RULES = (
         log2_factor=lambda f: math.log2(printed_factor(f)) + f.log2_norm,
         constant=True,
     ),
-    Rule(
+    BoundRule(
         name="theorem G.2, kinds of neurons",
         reference="Gonon et al. 2024, Theorem G.2 for the partition found in the graph [ours]",
         formula="LB/√n·24√2·(2√(P ln 2) + 2√(H ln 2) + 24M·J·√(P − H))·‖Φ‖₁",
@@ -169,42 +169,42 @@ RULES = (
         log2_factor=lambda f: math.log2(theorem_g2_factor(f.partition)) + f.log2_norm,
         constant=True,
     ),
-    Rule(
+    BoundRule(
         name="linear regression",
         reference="Kakade et al. 2008, eq. (5)",
         formula="LB/√n·‖Φ‖₁·√ln d_in",
         obstacle=lambda f: first_of(not_plain(f, depth=1), too_few_inputs(f)),
         log2_factor=lambda f: half_log2(math.log(f.inputs)) + f.log2_norm,
     ),
-    Rule(
+    BoundRule(
         name="two layers",
         reference="E et al. 2022, Theorem 6",
         formula="LB/√n·‖Φ‖₁·√ln d_in",
         obstacle=lambda f: first_of(not_plain(f, depth=2), too_few_inputs(f)),
         log2_factor=lambda f: half_log2(math.log(f.inputs)) + f.log2_norm,
     ),
-    Rule(
+    BoundRule(
         name="DAG without bias",
         reference="Neyshabur et al. 2015, Corollary 7",
         formula="LB/√n·‖Φ‖₁·2^D·√ln d_in",
         obstacle=not_without_bias,
         log2_factor=lambda f: f.depth + half_log2(math.log(f.inputs)) + f.log2_norm,
     ),
-    Rule(
+    BoundRule(
         name="layered, product of norms",
         reference="Golowich et al. 2018, Theorem 3.2",
         formula="LB/√n·Π‖M_d‖_{1,∞}·√(D + ln d_in)",
         obstacle=not_plain,
         log2_factor=lambda f: half_log2(f.depth + math.log(f.inputs)) + log2_product(f),
     ),
-    Rule(
+    BoundRule(
         name="layered, path norm",
         reference="Barron and Klusowski 2019, Corollary 2",
         formula="LB/√n·‖Φ‖₁·√(D + ln d_in)",
         obstacle=not_plain,
         log2_factor=lambda f: half_log2(f.depth + math.log(f.inputs)) + f.log2_norm,
     ),
-    Rule(
+    BoundRule(
         name="DAG with biases and pools",
         reference="Gonon et al. 2024a",
         formula="LB/√n·‖Φ‖₁·√(D·ln(PK) + ln(d_in·d_out))",
@@ -387,7 +387,7 @@ def generalization_bounds(
     )
 
 
-def _row(rule: Rule, facts: Facts, loss_range: float) -> GeneralizationBound:
+def _row(rule: BoundRule, facts: Facts, loss_range: float) -> GeneralizationBound:
     obstacle = rule.obstacle(facts)
     log2 = None if obstacle else facts.log2_rate + rule.log2_factor(facts)
     # Python raises OverflowError from 2.0**1024 on; the logarithm keeps the size.

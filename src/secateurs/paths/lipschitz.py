@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from secateurs.certificates.forms import Pair
-from secateurs.certificates.problem import Problem, read_problem
+from secateurs.certificates.forms import ParameterPair
+from secateurs.certificates.problem import NetworkPair, read_problem
 from secateurs.errors import ArgumentError
 from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural, propagate
 from secateurs.paths.generalization import LipschitzBound, LipschitzBounds
-from secateurs.paths.normalized import Layer, TheoremE1, layers_of, theorem_e1
+from secateurs.paths.normalized import MatrixLayer, TheoremE1, layers_of, theorem_e1
 
 # Lemma E.1 as a flow: how far path-liftings lie apart, from norms of incoming weights.
 
@@ -43,10 +43,10 @@ class LemmaE1:
         """Φ^{→u} = 1 at an input."""
         return Lifted(gap=torch.zeros_like(value), norm=torch.ones_like(value))
 
-    def affine(self, node: Affine, x: Lifted | None, params: Pair) -> Lifted:
+    def affine(self, node: Affine, x: Lifted | None, params: ParameterPair) -> Lifted:
         """The step of the induction."""
         q = self.q
-        b, c = params.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
+        b, c = params.offsets(node)
         if x is None:
             return Lifted(gap=(b - c).abs().expand(node.shape), norm=c.abs().expand(node.shape))
         w, v = params.weights(node)
@@ -136,11 +136,11 @@ def lipschitz_bounds(
     return LipschitzBounds(rows=rows, input_size=size)
 
 
-def _lemma(problem: Problem, q: float) -> LipschitzBound:
+def _lemma(problem: NetworkPair, q: float) -> LipschitzBound:
     """The lemma in both directions; the smaller holds."""
     fed = torch.zeros(problem.graph.inputs[0].shape, dtype=torch.float64)
     # The lemma is not symmetric in θ and θ', but what it bounds is.
-    pairs = (problem.pair, Pair(f=problem.pair.g, g=problem.pair.f))
+    pairs = (problem.pair, ParameterPair(f=problem.pair.g, g=problem.pair.f))
     gaps = [propagate(problem.graph, LemmaE1(q), [fed], pair).gap for pair in pairs]
     value = min(float(torch.linalg.vector_norm(gap.flatten(), ord=q)) for gap in gaps)
     remark = "" if q == 1 else "corrected for q > 1"
@@ -153,7 +153,7 @@ def _lemma(problem: Problem, q: float) -> LipschitzBound:
     )
 
 
-def _normalised(problem: Problem, q: float) -> LipschitzBound:
+def _normalised(problem: NetworkPair, q: float) -> LipschitzBound:
     """Equation (22) for q = 1, both networks normalised."""
     name, of = "theorem E.1", "‖Φ(θ) − Φ(θ')‖_1"
     if q != 1:
@@ -166,7 +166,7 @@ def _normalised(problem: Problem, q: float) -> LipschitzBound:
     )
 
 
-def _theorem(problem: Problem, size: float) -> LipschitzBound:
+def _theorem(problem: NetworkPair, size: float) -> LipschitzBound:
     name, of = "theorem 3.1", "‖R_θ(x) − R_θ'(x)‖_1"
     signs = problem.signs
     if not signs.same:
@@ -189,7 +189,7 @@ def _theorem(problem: Problem, size: float) -> LipschitzBound:
 
 
 def _corollary(
-    one: list[Layer] | None, two: list[Layer] | None, size: float
+    one: list[MatrixLayer] | None, two: list[MatrixLayer] | None, size: float
 ) -> tuple[LipschitzBound, ...]:
     """max(‖x‖_∞, 1)·2LW²R^{L−1}‖θ − θ'‖_∞; older: (W‖x‖_∞ + 1)WL²R^{L−1}‖θ − θ'‖_∞."""
     names, of = (

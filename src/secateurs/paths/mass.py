@@ -190,7 +190,7 @@ def growth(node: Activation, q: float = 1) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TapeStep:
     """One node on the tape: leaves, result, and the exponents that the mantissas leave out."""
 
     result: Tensor | None
@@ -214,7 +214,7 @@ class Mass:
 # Gradients through one node of the tape, and the mass of its weights and biases.
 
 
-def pull_through(step: Step, out: Scaled) -> list[tuple[str, Scaled]]:
+def pull_through(step: TapeStep, out: Scaled) -> list[tuple[str, Scaled]]:
     """The gradients for the inputs of a node without parameters."""
     # Nothing was computed, or nothing comes in: a relu hands on what it is given.
     if step.result is None:
@@ -225,7 +225,7 @@ def pull_through(step: Step, out: Scaled) -> list[tuple[str, Scaled]]:
     ]
 
 
-def pull_affine(node: Affine, step: Step, out: Scaled) -> tuple[Mass, list[tuple[str, Scaled]]]:
+def pull_affine(node: Affine, step: TapeStep, out: Scaled) -> tuple[Mass, list[tuple[str, Scaled]]]:
     """Mass of weights and biases, and the gradient for the input."""
     bias_gradient = mass_bias = None
     if step.bias is not None:
@@ -272,7 +272,7 @@ class Tape:
     """What `MassFlow` recorded."""
 
     graph: Graph
-    steps: dict[str, Step] = field(default_factory=dict)
+    steps: dict[str, TapeStep] = field(default_factory=dict)
     flow_in: dict[str, Scaled] = field(default_factory=dict)
     marks_only: bool = False
 
@@ -341,7 +341,7 @@ class MassFlow:
         bias = None if raw is None else power(raw.detach(), self.q)
         parts = [] if bias is None else [spread_bias(node, bias)]
         if x is None:
-            step = Step(result=None, leaves=(), shifts=(), names=(), bias=bias)
+            step = TapeStep(result=None, leaves=(), shifts=(), names=(), bias=bias)
             return self._record(node.name, parts[0] if parts else _zeros(node), step)
         linear, step = self._linear(node, x, params, bias)
         total = _with_bias(linear, parts[0], step) if parts else linear
@@ -352,7 +352,7 @@ class MassFlow:
         factor = growth(node, self.q)
         if factor == 1:
             # For relu nothing is computed here, and nothing looked at on the way back.
-            step = Step(result=None, leaves=(), shifts=(), names=(x.name,))
+            step = TapeStep(result=None, leaves=(), shifts=(), names=(x.name,))
             return self._record(node.name, x.scaled, step)
         return self._local(node.name, lambda t: t * factor, [x])
 
@@ -374,7 +374,7 @@ class MassFlow:
 
     def _linear(
         self, node: Affine, x: "Flowing", params: State, bias: Scaled | None
-    ) -> tuple[Scaled, Step]:
+    ) -> tuple[Scaled, TapeStep]:
         raw = node.weight_in(params)
         # Detached: the tape is local to this node, and the exponents between the nodes
         # are handled by hand. Nobody asks for a gradient of the input.
@@ -389,7 +389,7 @@ class MassFlow:
         with torch.enable_grad():
             result = leaf.expand(node.shape) if factor is None else node.linear(leaf, factor)
         exponent = 0 if weight is None else weight.exponent
-        step = Step(
+        step = TapeStep(
             result=result,
             leaves=(leaf,) if factor is None else (leaf, factor),
             shifts=(exponent,),
@@ -407,7 +407,7 @@ class MassFlow:
         leaves = tuple(value.detach().requires_grad_() for value in values)
         with torch.enable_grad():
             result = function(*leaves)
-        step = Step(
+        step = TapeStep(
             result=result,
             leaves=leaves,
             shifts=(0,) * len(xs),
@@ -415,7 +415,7 @@ class MassFlow:
         )
         return self._record(name, rescaled(result.detach(), exponent), step)
 
-    def _record(self, name: str, scaled: Scaled, step: Step | None) -> "Flowing":
+    def _record(self, name: str, scaled: Scaled, step: TapeStep | None) -> "Flowing":
         if step is not None:
             self.tape.steps[name] = step
         if self.tape.marks_only:
@@ -440,7 +440,7 @@ def _has_parameters(node: Affine) -> bool:
     )
 
 
-def _with_bias(linear: Scaled, bias: Scaled, step: Step) -> Scaled:
+def _with_bias(linear: Scaled, bias: Scaled, step: TapeStep) -> Scaled:
     """linear + bias, in the memory of the linear part where that is its own.
 
     What the backward pass needs of a linear map are its factors, never its result. A copy of every
@@ -490,7 +490,7 @@ def constant_inputs(graph: Graph, state: State, fill: float = 1.0) -> Sequence[T
 # How the coordinates of one path lifting lie to those of another: equal, below, above or mixed.
 
 
-class Order(Enum):
+class PathOrder(Enum):
     """How the second network's path coordinates lie to the first's."""
 
     EQUAL = 0
@@ -499,16 +499,16 @@ class Order(Enum):
     MIXED = 3
 
 
-def compare(a: Tensor, b: Tensor) -> Order:
+def compare(a: Tensor, b: Tensor) -> PathOrder:
     """Where the entries of b lie to those of a."""
     if bool((a == b).all()):
-        return Order.EQUAL
+        return PathOrder.EQUAL
     # Signs before sizes: a weight of the other sign is no smaller version of the first.
     if not same_sign(a, b):
-        return Order.MIXED
+        return PathOrder.MIXED
     if bool((b.abs() <= a.abs()).all()):
-        return Order.BELOW
-    return Order.ABOVE if bool((b.abs() >= a.abs()).all()) else Order.MIXED
+        return PathOrder.BELOW
+    return PathOrder.ABOVE if bool((b.abs() >= a.abs()).all()) else PathOrder.MIXED
 
 
 def same_sign(a: Tensor, b: Tensor) -> bool:
@@ -516,9 +516,9 @@ def same_sign(a: Tensor, b: Tensor) -> bool:
     return bool((a.sign() * b.sign() >= 0).all())
 
 
-def join(a: Order, b: Order) -> Order:
+def join(a: PathOrder, b: PathOrder) -> PathOrder:
     """What two orders on parts of the paths leave for all of them."""
-    if a is b or b is Order.EQUAL:
+    if a is b or b is PathOrder.EQUAL:
         return a
     # EQUAL is neutral; two different orders leave nothing that can be said.
-    return b if a is Order.EQUAL else Order.MIXED
+    return b if a is PathOrder.EQUAL else PathOrder.MIXED

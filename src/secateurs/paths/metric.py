@@ -24,7 +24,7 @@ from secateurs.graph import (
 )
 from secateurs.paths.mass import (
     ZERO,
-    Order,
+    PathOrder,
     Scaled,
     added,
     aligned,
@@ -54,13 +54,13 @@ from secateurs.paths.norms import total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class PathDifference:
     """Norms of both networks up to a value, the distance (bound), and what is known of it."""
 
     first: Scaled
     second: Scaled
     distance: Scaled
-    order: Order
+    order: PathOrder
     exact: bool
 
 
@@ -70,19 +70,21 @@ class DifferenceFlow:
     def __init__(self, *, biases: bool = True) -> None:
         self.biases = biases
 
-    def input(self, node: Input, value: Tensor) -> Pair:
+    def input(self, node: Input, value: Tensor) -> PathDifference:
         """Both networks read the same input."""
         # One tensor for both: no flow writes into what it received.
         norm = rescaled(value.abs())
-        return Pair(
+        return PathDifference(
             first=norm,
             second=norm,
             distance=_zero(value),
-            order=Order.EQUAL,
+            order=PathOrder.EQUAL,
             exact=True,
         )
 
-    def affine(self, node: Affine, x: Pair | None, params: tuple[State, State]) -> Pair:
+    def affine(
+        self, node: Affine, x: PathDifference | None, params: tuple[State, State]
+    ) -> PathDifference:
         """Weights first, then the bias."""
         pair = None if x is None else self._weight(node, x, params)
         if node.bias is None or not self.biases:
@@ -90,18 +92,18 @@ class DifferenceFlow:
         bias = self._bias(node, params)
         return bias if pair is None else _sum([pair, bias])
 
-    def activation(self, node: Activation, x: Pair) -> Pair:
+    def activation(self, node: Activation, x: PathDifference) -> PathDifference:
         """Nothing for relu; a leaky relu grows by at most max(1, |slope|)."""
         return _map(lambda t: t * growth(node), x)
 
-    def pool(self, node: Pool, x: Pair) -> Pair:
+    def pool(self, node: Pool, x: PathDifference) -> PathDifference:
         """Sums over the windows."""
         return _map(node.total, x)
 
-    def structural(self, node: Structural, xs: Sequence[Pair]) -> Pair:
+    def structural(self, node: Structural, xs: Sequence[PathDifference]) -> PathDifference:
         """The same reordering of each."""
         order, exact = _joint(xs)
-        return Pair(
+        return PathDifference(
             first=_reordered(node, [x.first for x in xs]),
             second=_reordered(node, [x.second for x in xs]),
             distance=_reordered(node, [x.distance for x in xs]),
@@ -109,11 +111,13 @@ class DifferenceFlow:
             exact=exact,
         )
 
-    def add(self, node: Add, xs: Sequence[Pair]) -> Pair:
+    def add(self, node: Add, xs: Sequence[PathDifference]) -> PathDifference:
         """Sums, whatever the signs."""
         return _sum(xs)
 
-    def _weight(self, node: Affine, x: Pair, params: tuple[State, State]) -> Pair:
+    def _weight(
+        self, node: Affine, x: PathDifference, params: tuple[State, State]
+    ) -> PathDifference:
         if node.weight is None:
             return _map(lambda t: t.expand(node.shape), x)
         a, b = node.weight(params[0]), node.weight(params[1])
@@ -121,28 +125,29 @@ class DifferenceFlow:
         common = torch.where(a * b.sign() > 0, torch.minimum(a.abs(), b.abs()), 0.0)
         order = compare(a, b)
         # Two prunings in sequence are a pruning; a pruning behind a growth is neither.
-        compatible = order is x.order and order is not Order.MIXED
+        compatible = order is x.order and order is not PathOrder.MIXED
         parts = [_through(node, x.distance, common)]
         # The two passes are only paid where the layer changed.
-        if order is not Order.EQUAL:
+        if order is not PathOrder.EQUAL:
             parts += [
                 _through(node, x.first, a.abs() - common),
                 _through(node, x.second, b.abs() - common),
             ]
-        return Pair(
+        return PathDifference(
             first=_through(node, x.first, a.abs()),
             second=_through(node, x.second, b.abs()),
             distance=added(*parts),
             order=join(x.order, order),
-            exact=x.exact and (order is Order.EQUAL or x.order is Order.EQUAL or compatible),
+            exact=x.exact
+            and (order is PathOrder.EQUAL or x.order is PathOrder.EQUAL or compatible),
         )
 
-    def _bias(self, node: Affine, params: tuple[State, State]) -> Pair:
+    def _bias(self, node: Affine, params: tuple[State, State]) -> PathDifference:
         a, b = node.bias_in(params[0]), node.bias_in(params[1])
         if a is None or b is None:
             return _nothing(node)
         parts = [spread_bias(node, rescaled(t.abs())) for t in (a, b, a - b)]
-        return Pair(
+        return PathDifference(
             first=parts[0],
             second=parts[1],
             distance=parts[2],
@@ -156,16 +161,18 @@ def _through(node: Affine, x: Scaled, weight: Tensor) -> Scaled:
     return rescaled(node.linear(x.value, scaled.value), x.exponent + scaled.exponent)
 
 
-def _map(function: Callable[[Tensor], Tensor], x: Pair) -> Pair:
+def _map(function: Callable[[Tensor], Tensor], x: PathDifference) -> PathDifference:
     first, second, distance = (
         rescaled(function(part.value), part.exponent) for part in (x.first, x.second, x.distance)
     )
-    return Pair(first=first, second=second, distance=distance, order=x.order, exact=x.exact)
+    return PathDifference(
+        first=first, second=second, distance=distance, order=x.order, exact=x.exact
+    )
 
 
-def _sum(xs: Sequence[Pair]) -> Pair:
+def _sum(xs: Sequence[PathDifference]) -> PathDifference:
     order, exact = _joint(xs)
-    return Pair(
+    return PathDifference(
         first=added(*[x.first for x in xs]),
         second=added(*[x.second for x in xs]),
         distance=added(*[x.distance for x in xs]),
@@ -179,8 +186,8 @@ def _reordered(node: Structural, parts: Sequence[Scaled]) -> Scaled:
     return Scaled(node.function(*values), exponent)
 
 
-def _joint(xs: Sequence[Pair]) -> tuple[Order, bool]:
-    order = Order.EQUAL
+def _joint(xs: Sequence[PathDifference]) -> tuple[PathOrder, bool]:
+    order = PathOrder.EQUAL
     for x in xs:
         order = join(order, x.order)
     return order, all(x.exact for x in xs)
@@ -190,9 +197,9 @@ def _zero(like: Tensor) -> Scaled:
     return Scaled(torch.zeros_like(like), ZERO)
 
 
-def _nothing(node: Affine) -> Pair:
+def _nothing(node: Affine) -> PathDifference:
     zero = Scaled(torch.zeros(node.shape, dtype=torch.float64), ZERO)
-    return Pair(first=zero, second=zero, distance=zero, order=Order.EQUAL, exact=True)
+    return PathDifference(first=zero, second=zero, distance=zero, order=PathOrder.EQUAL, exact=True)
 
 
 class PathMetric(float):
@@ -305,7 +312,7 @@ def _metric(graph: Graph, states: tuple[State, State], part: str) -> PathMetric:
     return result
 
 
-def _gap(pair: Pair) -> float:
+def _gap(pair: PathDifference) -> float:
     """A lower bound: the difference of the norms; it may lose all its digits, but not its
     validity.
     """

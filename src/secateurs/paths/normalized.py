@@ -8,26 +8,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.certificates.forms import Pair
+from secateurs.certificates.forms import ParameterPair
 from secateurs.graph import Activation, Add, Affine, Graph, Input, Pool, State, Structural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class MatrixLayer:
     """A full matrix and its bias (None where there is none)."""
 
     weight: Tensor
     bias: Tensor | None
 
 
-def layers_of(graph: Graph, state: State) -> list[Layer] | None:
+def layers_of(graph: Graph, state: State) -> list[MatrixLayer] | None:
     """The layers of R(x) = M_L ReLU(M_{L−1} … ReLU(M_1 x)) with optional biases; None for any other
     graph.
 
     Flattening before the first layer is allowed. Two affine maps without a ReLU between are not a
     layered network.
     """
-    layers: list[Layer] = []
+    layers: list[MatrixLayer] = []
     ready = True  # the next node may be an affine map
     for node in graph.nodes:
         # A value with two readers is a skip connection, or an output taken on the way.
@@ -51,11 +51,11 @@ def layers_of(graph: Graph, state: State) -> list[Layer] | None:
     return layers if layers and not ready else None
 
 
-def normalized(layers: list[Layer]) -> list[Layer]:
+def normalized(layers: list[MatrixLayer]) -> list[MatrixLayer]:
     """Algorithm 1 for the ℓ¹ norm: hidden neurons get incoming weights and bias of ℓ¹ norm 1 (or
     0), R and Φ stay.
     """
-    result: list[Layer] = []
+    result: list[MatrixLayer] = []
     carried: Tensor | None = None
     for index, layer in enumerate(layers):
         # λ of the layer before multiplies the columns: what the division there took,
@@ -65,11 +65,11 @@ def normalized(layers: list[Layer]) -> list[Layer]:
         if index == len(layers) - 1:
             # Algorithm 1 normalises hidden neurons only; the output layer carries the
             # size.
-            return [*result, Layer(weight=weight, bias=bias)]
+            return [*result, MatrixLayer(weight=weight, bias=bias)]
         carried = weight.abs().sum(dim=1) + bias.abs()
         # A neuron that nothing enters (λ = 0) gets zeros, where 0 · (1/0) would be NaN.
         inverse = torch.where(carried > 0, 1 / carried, torch.zeros_like(carried))
-        result.append(Layer(weight=weight * inverse.unsqueeze(1), bias=bias * inverse))
+        result.append(MatrixLayer(weight=weight * inverse.unsqueeze(1), bias=bias * inverse))
     return result
 
 
@@ -86,10 +86,10 @@ def _full(node: Affine) -> bool:
     )
 
 
-def _layer(node: Affine, state: State) -> Layer:
+def _layer(node: Affine, state: State) -> MatrixLayer:
     if node.weight is None:
-        return Layer(weight=torch.zeros(0), bias=None)
-    return Layer(
+        return MatrixLayer(weight=torch.zeros(0), bias=None)
+    return MatrixLayer(
         weight=node.weight(state),
         bias=None if node.bias is None else node.bias(state),
     )
@@ -179,9 +179,9 @@ class TheoremE1:
         zero, one = torch.zeros_like(value), torch.ones_like(value)
         return Normalized(f=one, g=one, raw=zero, own=zero, before=zero)
 
-    def affine(self, node: Affine, x: Normalized | None, params: Pair) -> Normalized:
+    def affine(self, node: Affine, x: Normalized | None, params: ParameterPair) -> Normalized:
         """Edge by edge where that is possible."""
-        b, c = params.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
+        b, c = params.offsets(node)
         b, c = b.expand(node.shape), c.expand(node.shape)
         if x is None:
             zero = torch.zeros(node.shape, dtype=torch.float64)

@@ -57,7 +57,7 @@ DRAWS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neurons:
+class NeuronKinds:
     """The neurons of one value: a number of their kind per draw (0: no neuron), and of themselves.
 
     depth: the longest path that ends here, in edges.
@@ -93,12 +93,12 @@ class LayerOfKinds:
     uneven: bool
 
 
-def kinds_of(x: Neurons) -> int:
+def kinds_of(x: NeuronKinds) -> int:
     """How many kinds are among these neurons."""
     return int((distinct(x.colours[0]) != 0).sum())
 
 
-def of_one_kind(total: object, x: Neurons, edges: Tensor) -> Tensor:
+def of_one_kind(total: object, x: NeuronKinds, edges: Tensor) -> Tensor:
     """Whether all antecedents of a neuron are of one kind: no variance among small numbers."""
     single = torch.ones_like(edges, dtype=torch.bool)
     count = edges.clamp_min(1)
@@ -200,7 +200,7 @@ class Numbering:
         value = node.weight(self.state).cpu()
         return torch.ones_like(value) if self.free(node.weight) else (value != 0).double()
 
-    def fixed_kinds(self, node: Affine, x: Neurons, edges: Tensor) -> Tensor:
+    def fixed_kinds(self, node: Affine, x: NeuronKinds, edges: Tensor) -> Tensor:
         """Antecedents of one kind with fixed weights share one coordinate."""
         weight = self.edges(node)
         single = of_one_kind(lambda t: node.linear(t, weight).expand(node.shape), x, edges)
@@ -260,16 +260,16 @@ class KindsFlow:
         self.drawn = Numbering(graph, state, generator)
         self.count = 0
 
-    def input(self, node: Input, value: object) -> Neurons:
+    def input(self, node: Input, value: object) -> NeuronKinds:
         """All inputs are of one kind: they have no antecedents to tell them apart."""
         colour = torch.ones(node.shape, dtype=torch.float64)
-        return Neurons(
+        return NeuronKinds(
             colours=tuple(colour * self.drawn.random(1) for _ in range(DRAWS)),
             numbers=self._numbers(node.shape),
             depth=0,
         )
 
-    def affine(self, node: Affine, x: Neurons | None, params: object) -> Neurons:
+    def affine(self, node: Affine, x: NeuronKinds | None, params: object) -> NeuronKinds:
         """Sums over antecedents, told apart by the bias as well."""
         # The bias is a key like the sums: neurons with different biases are of
         # different kinds.
@@ -290,7 +290,7 @@ class KindsFlow:
             edges=edges,
         )
 
-    def activation(self, node: Activation, x: Neurons) -> Neurons:
+    def activation(self, node: Activation, x: NeuronKinds) -> NeuronKinds:
         """The activation of the neuron itself, or a neuron of its own where others read the sum."""
         # A sum that only this activation reads makes one ReLU neuron with it, as in
         # definition A.2.
@@ -299,7 +299,7 @@ class KindsFlow:
             return x
         return self._added(node, list(x.colours), x.present, before=kinds_of(x), depth=x.depth + 1)
 
-    def pool(self, node: Pool, x: Neurons) -> Neurons:
+    def pool(self, node: Pool, x: NeuronKinds) -> NeuronKinds:
         """A window's kinds, with fixed weights 1."""
         edges = node.total(x.present)
         ones = [node.total(colour) for colour in x.colours]
@@ -308,7 +308,7 @@ class KindsFlow:
         inward = torch.where(of_one_kind(node.total, x, edges), 1.0, edges)
         return self._added(node, ones, inward, before=kinds_of(x), depth=x.depth + 1, edges=edges)
 
-    def structural(self, node: Structural, xs: Sequence[Neurons]) -> Neurons:
+    def structural(self, node: Structural, xs: Sequence[NeuronKinds]) -> NeuronKinds:
         """The same neurons elsewhere; a neuron that comes twice needs an identity neuron each."""
         numbers = node.function(*(x.numbers for x in xs))
         colours = tuple(node.function(*(x.colours[k] for x in xs)) for k in range(DRAWS))
@@ -316,11 +316,11 @@ class KindsFlow:
         # 0 is padding, which may come as often as it likes.
         real = numbers[numbers > 0]
         if len(distinct(real)) == real.numel():
-            return Neurons(colours=colours, numbers=numbers, depth=depth)
+            return NeuronKinds(colours=colours, numbers=numbers, depth=depth)
         fresh = torch.where(numbers > 0, self._numbers(numbers.shape), 0.0)
-        return Neurons(colours=colours, numbers=fresh, depth=depth + 1)
+        return NeuronKinds(colours=colours, numbers=fresh, depth=depth + 1)
 
-    def add(self, node: Add, xs: Sequence[Neurons]) -> Neurons:
+    def add(self, node: Add, xs: Sequence[NeuronKinds]) -> NeuronKinds:
         """One identity neuron per position, an edge of weight ±1 from each branch."""
         # A factor per branch: kinds (1, 2) from the two branches are not kinds (2, 1).
         factors = [self.drawn.random(1) for _ in xs]
@@ -347,7 +347,7 @@ class KindsFlow:
         before: int,
         depth: int,
         edges: Tensor | None = None,
-    ) -> Neurons:
+    ) -> NeuronKinds:
         """New neurons: equal keys are one kind. Where nothing enters there is no neuron."""
         there = coordinates.expand(node.shape).double() > 0
         joined = torch.where(there, joined_keys(keys, node.shape, self.drawn.generator), 0)
@@ -368,7 +368,7 @@ class KindsFlow:
                 uneven=uneven,
             )
         )
-        return Neurons(
+        return NeuronKinds(
             colours=tuple((self.drawn.random(len(values)) * real)[index] for _ in range(DRAWS)),
             numbers=torch.where(there, self._numbers(node.shape), 0.0),
             depth=depth,
@@ -452,5 +452,5 @@ def _output_layer(graph: Graph, layers: list[LayerOfKinds]) -> LayerOfKinds | No
     return next((layer for layer in layers if layer.node is node), None)
 
 
-def _outputs(final: Neurons) -> int:
+def _outputs(final: NeuronKinds) -> int:
     return final.numbers.numel()

@@ -1,14 +1,14 @@
 """Work is begun only where it would end in time, and what ends is told now and then."""
 
 from secateurs.certificates import problem as module
-from secateurs.certificates.problem import Clock, Pace
+from secateurs.certificates.problem import Pace, TimeLimit
 
 
 def paced(monkeypatch, seconds, told):
     """A pace under a clock that the test moves."""
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    return now, Pace(clock=Clock(seconds=seconds, start=100.0, tell=told.append))
+    return now, Pace(clock=TimeLimit(seconds=seconds, start=100.0, tell=told.append))
 
 
 def test_the_first_step_begins_and_a_later_one_only_if_it_ends(monkeypatch):
@@ -20,7 +20,7 @@ def test_the_first_step_begins_and_a_later_one_only_if_it_ends(monkeypatch):
     assert pace.allows(1500)
     assert not pace.allows(1501)
     assert Pace(clock=pace.clock).allows(10**9)
-    longer = pace.under(Clock(seconds=12.0, start=100.0))
+    longer = pace.under(TimeLimit(seconds=12.0, start=100.0))
     assert longer.allows(2000) and not longer.allows(2001)
     now[0] += 6.5
     assert not pace.allows(1)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from secateurs.errors import UnsupportedOperation
 from secateurs.graph import Example
 from secateurs.graph.export import Call, outputs_of
-from secateurs.graph.spot_check import Run, answers_in_turn
+from secateurs.graph.spot_check import SpotRun, answers_in_turn
 from secateurs.printing import Printed
 from secateurs.ship.fast import plan
 from secateurs.ship.fast import read as rules
@@ -151,7 +151,7 @@ def _check_batches(model: nn.Module, fast: FastModule, example: Example) -> None
     args, kwargs = arguments(example)
     for batch in (1, 3):
         call = Call(*random_call(args, kwargs, batch))
-        wanted = answers_in_turn(model, [Run(call=call, gradients=False)], None)[0]
+        wanted = answers_in_turn(model, [SpotRun(call=call, gradients=False)], None)[0]
         if isinstance(wanted, Exception):
             continue  # the model takes no such batch: nothing can differ
         apart = _apart(model, fast, call, list(wanted.values()))
@@ -183,7 +183,7 @@ def _apart(model: nn.Module, fast: FastModule, call: Call, wanted: list[Tensor])
     if apart <= _SHARE or apart == float("inf"):
         return apart
     # Outputs may cancel to far less than what they are made of: the model is as far off then.
-    exact = answers_in_turn(model, [Run(call=call, gradients=False)], torch.float64)[0]
+    exact = answers_in_turn(model, [SpotRun(call=call, gradients=False)], torch.float64)[0]
     if isinstance(exact, Exception):
         return apart
     truth = list(exact.values())

@@ -32,7 +32,7 @@ from secateurs.graph.export import (
 )
 from secateurs.graph.plain import plain_program
 from secateurs.graph.replay import fill_caches
-from secateurs.graph.spot_check import Run, answers_in_turn
+from secateurs.graph.spot_check import SpotRun, answers_in_turn
 from secateurs.graph.untouched import keeping, quietly
 from secateurs.parameters import check_model, unworkable, without_values
 from secateurs.random import generator
@@ -192,8 +192,8 @@ def refuse_other(
     """
     call = Call(*random_call(args, kwargs, BATCH))
     runs = [
-        *(Run(call=call, gradients=gradients) for gradients in (False, True)),
-        Run(call=call, gradients=False, inference=True),
+        *(SpotRun(call=call, gradients=gradients) for gradients in (False, True)),
+        SpotRun(call=call, gradients=False, inference=True),
     ]
     with torch.no_grad():
         given = program.module()(*call.args, **call.kwargs)
@@ -216,7 +216,7 @@ def refuse_mixing(model: nn.Module, example: Example) -> None:
     """Refuse a model that answers a sample in a batch otherwise than alone."""
     call = Call(*random_call(*arguments(example), BATCH))
     alone = [call.replaced([t[i : i + 1] for t in call.tensors]) for i in range(BATCH)]
-    runs = [Run(call=each, gradients=False) for each in (call, *alone)]
+    runs = [SpotRun(call=each, gradients=False) for each in (call, *alone)]
     many, *ones = answers_in_turn(model, runs, None)
     # A model that takes no batch mixes none.
     if isinstance(many, Exception):
