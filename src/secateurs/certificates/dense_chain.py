@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from secateurs.certificates.forms import gamma
+from secateurs.certificates.patches import keeps_order
 from secateurs.certificates.problem import NetworkPair
-from secateurs.graph.primitives import Activation, Affine, Input, Structural
+from secateurs.graph.primitives import Activation, Affine, Input
 
 _WIDEST = 2**22
 """Entries of the largest matrix that a convolution is written out as: 32 MB in float64."""
@@ -394,7 +395,7 @@ def chain_of(problem: NetworkPair) -> DenseChain | None:
             if node.slope or not layers or layers[-1].relu:
                 return None
             layers[-1] = replace(layers[-1], relu=True)
-        elif not (isinstance(node, Structural) and _keeps_order(problem, node)):
+        elif not keeps_order(node, problem.graph.by_name[node.inputs[0]].shape):
             return None
         before = node.name
     if before != problem.graph.output or not layers or layers[-1].relu:
@@ -413,9 +414,7 @@ def _matrices(problem: NetworkPair, node: Affine) -> DenseLayer | None:
     weights = [
         node.linear(units, weight).reshape(ins, outs).T for weight in problem.pair.weights(node)
     ]
-    biases = [torch.zeros(outs, dtype=torch.float64)] * 2
-    if (both := problem.pair.biases(node)) is not None:
-        biases = [bias.expand(node.shape).reshape(-1) for bias in both]
+    biases = [bias.expand(node.shape).reshape(-1) for bias in problem.pair.offsets(node)]
     return DenseLayer(
         weight=weights[0],
         bias=biases[0],
@@ -424,10 +423,3 @@ def _matrices(problem: NetworkPair, node: Affine) -> DenseLayer | None:
         bias_change=biases[1] - biases[0],
         relu=False,
     )
-
-
-def _keeps_order(problem: NetworkPair, node: Structural) -> bool:
-    """Whether it only gives the values another shape."""
-    shape = problem.graph.by_name[node.inputs[0]].shape
-    numbers = torch.arange(math.prod(shape), dtype=torch.float64)
-    return torch.equal(node.function(numbers.reshape(shape)).reshape(-1), numbers)

@@ -127,13 +127,13 @@ def behind(nodes: Mapping[str, Node], node: Node, place: Window) -> Window | Non
     if here == before and (
         isinstance(node, Activation | Add)
         or (isinstance(node, Affine) and entrywise(node))
-        or _same_order(node, nodes[node.inputs[0]].shape)
+        or keeps_order(node, nodes[node.inputs[0]].shape)
     ):
         return place
     if here[1:] == (1, 1):
         if isinstance(node, Affine) and full(node) and sides == (1, 1):
             return place
-        if _same_order(node, nodes[node.inputs[0]].shape):
+        if keeps_order(node, nodes[node.inputs[0]].shape):
             return Window(step=(0, 0), start=(0, 0), size=sides)
     return None
 
@@ -164,7 +164,7 @@ def _known(node: Node) -> bool:
     return isinstance(node, Input) or (bool(node.inputs) and not isinstance(node, Pool))
 
 
-def _same_order(node: Node, shape: Sequence[int]) -> bool:
+def keeps_order(node: Node, shape: Sequence[int]) -> bool:
     """Whether a reordering leaves the entries in their order, and only their shape changes."""
     if not isinstance(node, Structural) or len(node.inputs) != 1:
         return False

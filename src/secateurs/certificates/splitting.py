@@ -90,7 +90,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class SplitProof:
     """What splitting proved.
 
     Attributes:
@@ -150,7 +150,7 @@ class _ByMethods:
 
     def __init__(self, problem: NetworkPair, methods: Sequence[str], shape: torch.Size) -> None:
         self.problem, self.methods, self.shape = problem, tuple(methods), shape
-        self.batch = max(1, min(64, _ENTRIES // problem.widest))
+        self.batch = problem.boxes_at_a_time
 
     def bound(self, lo: Tensor, hi: Tensor, known: Known | None) -> _Bounded:
         ends = [end.reshape(-1, *self.shape) for end in (lo, hi, (lo + hi) / 2)]
@@ -266,7 +266,7 @@ def split(
     norm: float,
     methods: Sequence[str],
     plan: Sequence[Parts] | None = None,
-) -> Split:
+) -> SplitProof:
     """Cut boxes until the norm of the bound is at most the target on every part.
 
     Args:
@@ -339,9 +339,9 @@ class _Splitting:
         for chunk in self.chunks:
             self._close(chunk)
 
-    def outcome(self) -> Split:
+    def outcome(self) -> SplitProof:
         """What was proven."""
-        return Split(
+        return SplitProof(
             per_output=self.closed,
             balls=self.balls,
             parts=tuple(tree.parts() for tree in self.trees),
