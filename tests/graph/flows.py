@@ -37,6 +37,7 @@ from secateurs.paths.mass import MassFlow, NormFlow
 from secateurs.paths.metric import DifferenceFlow
 from secateurs.paths.normalized import TheoremE1
 from secateurs.paths.partition import KindsFlow
+from secateurs.paths.reach import Arrival, Reachability, SpanFlow
 from tiny_networks import KINDS, pruned, randomize
 
 METHODS = ("input", "affine", "activation", "pool", "structural", "add")
@@ -208,7 +209,9 @@ CASES: dict[type, Case] = {
     ),
     Depth: Case(make=lambda s: Depth()),
     KindsFlow: Case(make=lambda s: KindsFlow(s.graph, s.state)),
-    LabelFlow: Case(make=lambda s: LabelFlow(Labelled(s.graph), lambda node: False)),
+    LabelFlow: Case(make=lambda s: LabelFlow(Labelled(s.graph), s.dense)),
     ScaleFlow: Case(make=lambda s: ScaleFlow(Coupling(s.graph))),
+    Arrival: Case(make=lambda s: Arrival(s.graph, Reachability()), params=own),
+    SpanFlow: Case(make=lambda s: SpanFlow(s.graph, Reachability()), params=own),
     EdgeFlow: Case(make=lambda s: EdgeFlow(s.graph, coupling(s.graph)), params=own),
 }

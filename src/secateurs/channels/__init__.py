@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from secateurs.lazy import open_on_first_use
 
 if TYPE_CHECKING:
-    from secateurs.channels.account import Compaction, Kept, Narrowed
-    from secateurs.channels.compact import compact
+    from secateurs.channels.compact import Compaction, Kept, Narrowed, compact
     from secateurs.channels.dead import remove_dead_
     from secateurs.channels.macs import LayerMacs, Macs, macs
     from secateurs.channels.normalize import Normalization, normalize_

@@ -11,17 +11,18 @@ from secateurs.graph.ir import own_name
 from secateurs.paths.costs import Recorder
 from secateurs.paths.liveness import (
     Liveness,
+    channels_in,
     is_layer,
     liveness,
-    per_channel,
-    reachability,
     sole_reader,
+    zero_pattern,
 )
 from secateurs.paths.mass import constant_inputs
+from secateurs.paths.reach import rows
 
 
-def move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
-    """Constant input channels of one layer go into its bias."""
+def move_constants_(model: nn.Module, graph: Graph, node: Affine, arrive: Tensor) -> None:
+    """Constant input channels of one layer, those where no input arrives, go into its bias."""
     axes, weight = node.operation.axes, node.weight
     if (
         axes is None
@@ -37,10 +38,9 @@ def move_constants_(model: nn.Module, graph: Graph, node: Affine) -> None:
     recorder = Recorder()
     # What no input reaches is the same for every input: zeros are as good as any.
     propagate(graph, recorder, constant_inputs(graph, state, 0.0), state)
-    arrive = reachability(graph, state)[node.inputs[0]][0]
-    # All positions of the channel: at one position alone it would not be constant.
-    constant = ~arrive.movedim(axes.x, 0).flatten(1).any(1)
     source = recorder.values[node.inputs[0]]
+    # All positions of the channel: at one position alone it would not be constant.
+    constant = ~rows(arrive, axes.x, source.shape[axes.x]).any(1)
     tensors = tensors_of(model)
     for channel in constant.nonzero().flatten().tolist():
         emitted = torch.zeros_like(source)
@@ -74,14 +74,16 @@ def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
     model, graph = whole(model, example, "remove_dead_")
     before = liveness(model, graph)
     with unchanged(model, example, graph, "remove_dead_"):
+        # What is moved reads channels where no input arrives: where others arrive stays.
+        arrive = zero_pattern(graph, graph.state(model)).arrive
         for node in affines(graph):
             # Constants first: moving one may leave its channel unread, and so dead.
             if is_layer(graph, node) and node.inputs:
-                move_constants_(model, graph, node)
-        reach = reachability(graph, {n: v.detach() for n, v in graph.state(model).items()})
+                move_constants_(model, graph, node, arrive[node.inputs[0]])
+        used = zero_pattern(graph, graph.state(model)).used
         for node in affines(graph):
             if is_layer(graph, node):
-                _clear_unused_(model, graph, node, ~per_channel(node, reach[node.name][1]))
+                _clear_unused_(model, graph, node, ~channels_in(node, used[node.name]))
     layers = [replace(each, name=own_name(each.name, model)) for each in before.layers]
     return replace(before, layers=tuple(layers))
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from secateurs.channels.labels import Labelled, Use, own_name, rows
-from secateurs.channels.reach import Reach, same
+from secateurs.channels.labels import Labelled, LayerUse, own_name
 from secateurs.graph import Affine, Graph, Named, State
+from secateurs.paths.reach import Reachability, rows
 
 # What is added to which tensors when constant channels go, and the tensors after it.
 
@@ -78,7 +78,7 @@ class Target:
     new: bool = False
 
 
-def target_of(model: nn.Module, graph: Graph, uses: list[Use]) -> Target | None:
+def target_of(model: nn.Module, graph: Graph, uses: list[LayerUse]) -> Target | None:
     """The layer's bias, else the running mean of its batch norm, else a new bias."""
     nodes = {use.node.name for use in uses}
     targets = {_target_of_one(model, graph, use.node, nodes) for use in uses}
@@ -147,14 +147,14 @@ class Reading:
     """What one layer reads of removed channels: which columns, their constants, and which it
     needs."""
 
-    use: Use
+    use: LayerUse
     labels: Tensor
     values: Tensor
     gone: Tensor
     needed: Tensor
 
 
-def folds(model: nn.Module, found: Labelled, known: Reach, gone: Tensor) -> Folds:
+def folds(model: nn.Module, found: Labelled, known: Reachability, gone: Tensor) -> Folds:
     """Where every constant of the labels in `gone` (a truth value per label) goes."""
     result = Folds()
     by_weight: dict[tuple[str, ...], list[Reading]] = {}
@@ -171,10 +171,13 @@ def folds(model: nn.Module, found: Labelled, known: Reach, gone: Tensor) -> Fold
     return result
 
 
-def _reading(use: Use, found: Labelled, known: Reach, gone: Tensor) -> Reading:
+def _reading(use: LayerUse, found: Labelled, known: Reachability, gone: Tensor) -> Reading:
     axes, count = use.axes, use.into.numel()
     labels = found.groups.roots(use.into)
-    values = same(rows(known.constant[use.x], axes.x, count))
+    constants = rows(known.constant[use.x], axes.x, count)
+    # NaN equals nothing, so a channel with an unknown value is unknown itself.
+    same = (constants == constants[:, :1]).all(1)
+    values = torch.where(same, constants[:, 0], torch.nan)
     arrive = rows(known.arrive[use.x], axes.x, count).any(1)
     used = rows(known.used[use.node.name], axes.y, use.out.numel()).any(1)
     reads = ((known.weights[use.node.name][0] != 0).any(2) & used.unsqueeze(1)).any(0)
@@ -186,7 +189,7 @@ def _reading(use: Use, found: Labelled, known: Reach, gone: Tensor) -> Reading:
 def _fold(
     model: nn.Module,
     found: Labelled,
-    known: Reach,
+    known: Reachability,
     readings: list[Reading],
     result: Folds,
 ) -> None:
@@ -247,7 +250,7 @@ def _fold_columns(readings: list[Reading], result: Folds) -> None:
 def _fold_bias(
     model: nn.Module,
     found: Labelled,
-    known: Reach,
+    known: Reachability,
     readings: list[Reading],
     result: Folds,
 ) -> None:
@@ -270,11 +273,11 @@ def _fold_bias(
     result.added[target.name] = result.added.get(target.name, 0) + target.sign * shifts[0]
 
 
-def _shift(reading: Reading, known: Reach) -> Tensor:
+def _shift(reading: Reading, known: Reachability) -> Tensor:
     weight = known.weights[reading.use.node.name][0].sum(2)
     values = torch.where(reading.needed, reading.values, 0.0)
     return weight @ values
 
 
-def _where(use: Use) -> str:
+def _where(use: LayerUse) -> str:
     return own_name(use.weight.direct or use.node.place.module or use.node.name)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from torch import Tensor
+from torch import Tensor, nn
 
 from secateurs.errors import ShipError
 from secateurs.graph import (
@@ -32,6 +32,7 @@ from secateurs.graph import (
 )
 from secateurs.graph.ir import Wrapper
 from secateurs.graph.propagate import step
+from secateurs.paths.reach import along, full, in_full, laid, reduced, rows, together
 
 # Which dimension of a named tensor becomes which dimension of the weight that the graph computes
 # from it.
@@ -118,129 +119,10 @@ def _broadcast(shape: Sequence[int], wanted: Sequence[int]) -> tuple[int | None,
     )
 
 
-# Marks of an input of an opaque function, laid along the dimensions of its result.
-
-
-def laid(
-    marks: Tensor,
-    carried: Sequence[int | None],
-    ndim: int,
-    merged: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """One mark for each index that is carried, in the result's dimensions (size 1 elsewhere).
-
-    merged: from rows of all marks that are mixed to one mark a row.
-    """
-    kept = [i for i, dim in enumerate(carried) if dim is not None]
-    mixed = [i for i, dim in enumerate(carried) if dim is None]
-    sizes = [marks.shape[i] for i in kept]
-    moved = marks.permute(kept + mixed)
-    count = 1
-    for size in sizes:
-        count *= size
-    # Marks of size 1 stand for a whole dimension: nothing has to be spread out.
-    one = merged(moved.reshape(count, -1))
-    shape = [1] * ndim
-    # Carried dimensions may stand in another order than in the result.
-    order = sorted(range(len(kept)), key=lambda i: carried[kept[i]] or 0)
-    for i in kept:
-        shape[carried[i] or 0] = marks.shape[i]
-    return one.reshape(sizes).permute(order).reshape(shape)
-
-
-def spread(marks: Tensor, carried: Sequence[int | None]) -> Tensor:
-    """The way back: marks of the result for one input, whether any index that reads it has one."""
-    ndim, kept = marks.ndim, [dim for dim in carried if dim is not None]
-    for dim in range(ndim):
-        if dim not in kept and marks.shape[dim] > 1:
-            marks = marks.any(dim, keepdim=True)
-    lost = [dim for dim in range(ndim) if dim not in kept]
-    sizes = [1 if dim is None else marks.shape[dim] for dim in carried]
-    order = [dim for dim in carried if dim is not None]
-    return marks.permute(order + lost).reshape(sizes)
-
-
-def varies(node: Opaque, i: int, others: Sequence[Tensor]) -> bool:
-    """Whether other inputs have several labels along a dimension that this input does not have."""
-    mine = {dim for dim in node.carried[i] if dim is not None}
-    return any(
-        other.shape[dim] > 1 and bool((other != other.narrow(dim, 0, 1)).any())
-        for other in others
-        for dim in range(len(node.shape))
-        if dim not in mine
-    )
-
-
-# Small tensors that stand for large ones: what does not change along a dimension is held with size
-# 1 there.
-#
-# A mark (a label, a truth value, a constant) of every neuron of a ResNet-50 would be 25 million
-# numbers; nearly all of them depend on the channel alone. Every function here takes and returns
-# tensors that broadcast to the value's shape.
-
-
-def reduced(marks: Tensor) -> Tensor:
-    """The same marks with size 1 along every dimension in which nothing changes; NaN counts as
-    equal to NaN."""
-    for dim in range(marks.ndim):
-        if marks.shape[dim] > 1:
-            first = marks.narrow(dim, 0, 1)
-            same = (marks == first) | (marks.isnan() & first.isnan())
-            marks = first if bool(same.all()) else marks
-    return marks
-
-
-def full(marks: Tensor, shape: Sequence[int]) -> Tensor:
-    """The marks in float64 and in the value's own shape, which the functions of a graph take."""
-    # Labels stay exact in float64, up to 2^53, and expand copies nothing.
-    return marks.double().expand(tuple(shape))
-
-
-def along(vector: Tensor, dim: int, ndim: int) -> Tensor:
-    """A vector laid along one dimension."""
-    shape = [1] * ndim
-    shape[dim] = -1
-    return vector.reshape(shape)
-
-
-def rows(marks: Tensor, dim: int, size: int) -> Tensor:
-    """The marks as `(size, everything else)`: one row per index along `dim`."""
-    moved = marks.movedim(dim, 0).flatten(1) if marks.ndim > 1 else marks.unsqueeze(1)
-    return moved.expand(size, -1)
-
-
-def together(*tensors: Tensor) -> list[Tensor]:
-    """Several tensors in their common shape."""
-    return list(torch.broadcast_tensors(*tensors))  # type: ignore[no-untyped-call]
-
-
 def distinct(labels: Tensor) -> Tensor:
     """Each label once, in order."""
     found: Tensor = labels.unique()  # type: ignore[no-untyped-call]
     return found
-
-
-def pulled_back(
-    function: Callable[[Tensor], Tensor], shape: Sequence[int], marks: Tensor
-) -> Tensor:
-    """Which inputs of a linear function with weights ≥ 0 reach a marked output."""
-    with torch.enable_grad():
-        # The gradient of a linear function is its transpose, wherever it is taken.
-        x = torch.zeros(tuple(shape), dtype=torch.float64, requires_grad=True)
-        y = function(x)
-        (back,) = torch.autograd.grad(
-            y, x, full(marks, y.shape), allow_unused=True, materialize_grads=True
-        )
-    # With weights ≥ 0 no two paths cancel: a zero says that there is none.
-    return reduced(back != 0)
-
-
-def blocks(weight: Tensor, axes: Axes) -> Tensor:
-    """A weight as `(groups, outputs of a group, inputs of a group, taps)`."""
-    parts = weight.reshape(axes.groups, weight.shape[0] // axes.groups, weight.shape[1], -1)
-    # (out, in / groups, ...), as linear layers and convolutions have it, or (in, out / groups,
-    # ...): transposed convolutions and x W.
-    return parts if axes.weight_in > axes.weight_out else parts.transpose(1, 2)
 
 
 # Labels that must go together; label 0 always stays.
@@ -398,7 +280,7 @@ def _row(leaf: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class LayerUse:
     """A weight between two lots of channels, with the labels of both."""
 
     node: Affine
@@ -426,7 +308,7 @@ class Labelled:
     graph: Graph
     groups: Groups = field(default_factory=Groups)
     values: dict[str, Tensor] = field(default_factory=dict)
-    uses: list[Use] = field(default_factory=list)
+    uses: list[LayerUse] = field(default_factory=list)
     dims: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     loose: set[tuple[str, int]] = field(default_factory=set)
     frozen: dict[str, str] = field(default_factory=dict)
@@ -457,11 +339,10 @@ def label(flow: "LabelFlow") -> None:
 # follow pin them.
 
 
-def labelled(graph: Graph, *, regrouped: Callable[[Affine], bool]) -> Labelled:
-    """Label every channel of a graph; `regrouped` says whether a layer's number of groups can be
-    changed."""
+def labelled(graph: Graph, model: nn.Module) -> Labelled:
+    """Label every channel of the graph of a model."""
     found = Labelled(graph)
-    flow = LabelFlow(found, regrouped)
+    flow = LabelFlow(found, model)
     label(flow)
     for node, source, y in flow.later:
         flow.tie_elementwise(node, source, reduced(found.groups.roots(y)))
@@ -477,11 +358,22 @@ def labelled(graph: Graph, *, regrouped: Callable[[Affine], bool]) -> Labelled:
     return found
 
 
+def varies(node: Opaque, i: int, others: Sequence[Tensor]) -> bool:
+    """Whether other inputs have several labels along a dimension that this input does not have."""
+    mine = {dim for dim in node.carried[i] if dim is not None}
+    return any(
+        other.shape[dim] > 1 and bool((other != other.narrow(dim, 0, 1)).any())
+        for other in others
+        for dim in range(len(node.shape))
+        if dim not in mine
+    )
+
+
 class LabelFlow:
     """Gives labels to values, and the labels of values to the tensors that work on them."""
 
-    def __init__(self, found: Labelled, regrouped: Callable[[Affine], bool]) -> None:
-        self.found, self.groups, self.regrouped = found, found.groups, regrouped
+    def __init__(self, found: Labelled, model: nn.Module) -> None:
+        self.found, self.groups, self.model = found, found.groups, model
         self.later: list[tuple[Affine, Source, Tensor]] = []
 
     def input(self, node: Input, value: None) -> Tensor:
@@ -517,9 +409,8 @@ class LabelFlow:
 
     def structural(self, node: Structural, xs: Sequence[Tensor]) -> Tensor:
         """Labels move as values do; the zeros of a padding get labels of their own."""
-        shapes = [self.found.graph.by_name[name].shape for name in node.inputs]
         # Shifted by two: every label is above 0, and a padding's zero comes out below NOTHING.
-        lifted = [full(x, shape) + 2 for x, shape in zip(xs, shapes, strict=True)]
+        lifted = [x + 2 for x in in_full(self.found.graph, node, xs)]
         return self._filled(node.function(*lifted).long() - 2)
 
     def add(self, node: Add, xs: Sequence[Tensor]) -> Tensor:
@@ -573,7 +464,7 @@ class LabelFlow:
         """Whether a weight without known axes is more than a window of constants."""
         return self.mixes(weight)
 
-    def tie_weight(self, use: Use) -> None:
+    def tie_weight(self, use: LayerUse) -> None:
         """Give the labels of a layer's channels to its weight."""
         axes, where = use.axes, described(use.node)
         labels = {axes.weight_in: use.into, axes.weight_out: use.out}
@@ -581,7 +472,7 @@ class LabelFlow:
             # A group goes whole or not at all; where the number of groups is fixed, none goes.
             parts = [part.reshape(axes.groups, -1) for part in (use.into, use.out)]
             members = torch.cat(parts, dim=1)
-            if self.regrouped(use.node):
+            if self._can_lose_groups(use):
                 self.groups.shared(members)
             else:
                 self.groups.pin(members, f"{where} has a fixed number of groups")
@@ -666,7 +557,7 @@ class LabelFlow:
         if axes is not None and self.mixes(weight):
             into = self.vector(x, axes.x, self._shape(node)[axes.x])
             out = self.groups.new(node.shape[axes.y])
-            use = Use(node=node, weight=weight, axes=axes, into=into, out=out)
+            use = LayerUse(node=node, weight=weight, axes=axes, into=into, out=out)
             self.found.uses.append(use)
             self.tie_weight(use)
             return along(out, axes.y, len(node.shape))
@@ -676,6 +567,14 @@ class LabelFlow:
         # The weight holds constants only: an average pool or an interpolation.
         ones = torch.ones(weight.shape, dtype=torch.float64)
         return self.windows(node, lambda t: node.linear(t, ones), x)
+
+    def _can_lose_groups(self, use: LayerUse) -> bool:
+        """Whether a layer is one of PyTorch's, whose number of groups is an attribute that can be
+        set."""
+        owner = self.model.get_submodule(use.node.place.module)
+        # A subclass may compute its groups as it runs: then
+        # setting the attribute changes nothing.
+        return isinstance(owner, nn.modules.conv._ConvNd) and owner.groups == use.axes.groups
 
     def _elementwise(self, node: Affine, source: Source, y: Tensor) -> None:
         """Tie a weight or bias to the channels; what is no parameter waits until the end.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from secateurs.channels.labels import Use, along
+from secateurs.channels.labels import LayerUse
 from secateurs.channels.scaling import Coupling, coupling, scale_, silence_, unchanged, whole
 from secateurs.graph import (
     Activation,
@@ -21,6 +21,7 @@ from secateurs.graph import (
     Structural,
     propagate,
 )
+from secateurs.paths.reach import along
 
 # What enters each neuron when every antecedent counts 1, carried through a graph.
 
@@ -123,7 +124,7 @@ def _edges(total: Tensor, fixed: float) -> Edges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neurons:
+class TiedNeurons:
     """The tied channels that an activation is the first to receive.
 
     Attributes:
@@ -138,7 +139,7 @@ class Neurons:
     fixed: Tensor
 
 
-def first_neurons(graph: Graph, found: Coupling, state: State, tied: Tensor) -> list[Neurons]:
+def first_neurons(graph: Graph, found: Coupling, state: State, tied: Tensor) -> list[TiedNeurons]:
     """For each group marked in `tied` the first activation that receives it, in order."""
     flow = EdgeFlow(graph, found)
     propagate(graph, flow, [None] * len(graph.inputs), state)
@@ -155,7 +156,7 @@ def first_neurons(graph: Graph, found: Coupling, state: State, tied: Tensor) -> 
                 _largest(part.expand(labels.shape), roots, len(tied))[new]
                 for part in (edges.total, edges.fixed)
             )
-            result.append(Neurons(position=position, roots=new, norms=norms, fixed=fixed))
+            result.append(TiedNeurons(position=position, roots=new, norms=norms, fixed=fixed))
     return result
 
 
@@ -168,7 +169,7 @@ def _largest(values: Tensor, roots: Tensor, count: int) -> Tensor:
 # ‖(θ^{→v}, b_v)‖₁ of each channel, with all that is added or multiplied before the next weight.
 
 
-def incoming_norms(state: State, found: Coupling, use: Use) -> Tensor:
+def incoming_norms(state: State, found: Coupling, use: LayerUse) -> Tensor:
     """‖(θ^{→v}, b_v)‖₁ per output channel, with the batch norms that follow before the next
     weight.
     """
@@ -185,7 +186,7 @@ def incoming_norms(state: State, found: Coupling, use: Use) -> Tensor:
 
 
 def _added_biases(
-    state: State, found: Coupling, use: Use, channels: dict[int, int], norms: Tensor
+    state: State, found: Coupling, use: LayerUse, channels: dict[int, int], norms: Tensor
 ) -> Tensor:
     """|b| of biases that stand on their own, added behind the layer: relu(l(x) + b)."""
     counted = {name for node in (use.node, *(n for n, _ in found.diagonal)) for name in _read(node)}
@@ -292,7 +293,7 @@ def normalize_(model: nn.Module, example: Example | Graph) -> Normalization:
 
 
 def _normalize_one_(
-    model: nn.Module, graph: Graph, found: Coupling, use: Use, free: Tensor
+    model: nn.Module, graph: Graph, found: Coupling, use: LayerUse, free: Tensor
 ) -> None:
     roots = found.root_of(use.out)
     norms = incoming_norms(graph.state(model), found, use)
@@ -324,7 +325,7 @@ def _normalize_tied_(
     return neurons.roots[able]
 
 
-def layers_before(graph: Graph, found: Coupling, position: int) -> list[Use]:
+def layers_before(graph: Graph, found: Coupling, position: int) -> list[LayerUse]:
     """The layers before a node."""
     names = {node.name for node in graph.nodes[:position]}
     return [use for use in found.uses if use.node.name in names]

@@ -7,17 +7,19 @@ cut out together.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.channels.labels import AllOutputs, labelled, own_name
-from secateurs.channels.macs import LayerMacs, Macs, macs, refusing
-from secateurs.channels.positions import even_, layers_of, removable
-from secateurs.graph import Affine, Example, capture
+from secateurs.channels.labels import AllOutputs, Labelled, distinct, labelled, own_name
+from secateurs.channels.macs import Macs, macs
+from secateurs.channels.removal import even_, layers_of, narrowed_state, removable, resized
+from secateurs.channels.verify import difference, failing_module, shrink_
+from secateurs.graph import Example, capture
 from secateurs.graph.replay import COMPARED
 from secateurs.parameters import Params
+from secateurs.scores.scorer import private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ def channels(model: nn.Module, example: Example) -> Channels:
     seen = AllOutputs(model)
     COMPARED.share(seen, model)
     graph = capture(seen, example, opaque=True)
-    found = labelled(graph, regrouped=lambda node: regrouped(seen, node))
+    found = labelled(graph, seen)
     even_(found)
     labels = removable(found)
     # A reshape by an attribute or a shape may follow: a narrowed copy shows whether it does.
@@ -119,27 +121,74 @@ def channels(model: nn.Module, example: Example) -> Channels:
         # Running means follow their channel as well, but buffers take no mask.
         if name in graph.parameters
     }
-    work = macs(seen, graph)
     return Channels(
         labels=labels,
         layers=layers_of(found, position),
         rows={key: index for key, index in rows.items() if bool((index >= 0).any())},
         shapes={own_name(name): tuple(shape) for name, shape in graph.parameters.items()},
-        work=Macs(layers=tuple(_renamed(work))),
+        work=macs(seen, graph).named(own_name),
     )
 
 
-def regrouped(model: nn.Module, node: Affine) -> bool:
-    """Whether a layer is one of PyTorch's, whose number of groups is an attribute that can be
-    set."""
-    owner = model.get_submodule(node.place.module)
-    axes = node.operation.axes
-    if axes is None or not isinstance(owner, nn.modules.conv._ConvNd):
-        return False
-    # A subclass may compute its groups as it runs: then
-    # setting the attribute changes nothing.
-    return owner.groups == axes.groups
+# Which classes of modules do not follow when channels go: seen on a copy that has lost some.
+
+# Sums of other lengths in the model's own precision differ by far less, other channels by far more.
+_ROUNDING = 1e-2
 
 
-def _renamed(work: Macs) -> list[LayerMacs]:
-    return [replace(layer, name=own_name(layer.name)) for layer in work.layers]
+def refusing(model: AllOutputs, found: Labelled, example: Example) -> frozenset[str] | None:
+    """Classes whose code fails on a copy without half of its channels; None where more does."""
+    failed: frozenset[str] = frozenset()
+    contested: frozenset[str] = frozenset()
+    while True:
+        gone = _half(found, removable(found, failed))
+        small = _narrowed(model, found, gone, contested)
+        failing = failing_module(small.inner, example)
+        if failing is None:
+            # A reshape can go through and put channels in other places.
+            same = difference(_masked(model, found, gone).inner, small.inner, example)
+            return failed if same <= _ROUNDING else None
+        kind = type(small.inner.get_submodule(failing)).__name__
+        if kind in failed:
+            # It failed for what another module hands it: nothing is taken to follow.
+            return None
+        if kind in contested:
+            failed |= {kind}
+        contested |= {kind}
+
+
+def _half(found: Labelled, labels: Tensor) -> Tensor:
+    """Marks of every second channel of each layer that may go; a layer keeps one at least."""
+    free = torch.zeros(len(found.groups), dtype=torch.bool)
+    free[labels] = True
+    gone = torch.zeros_like(free)
+    written = [distinct(found.groups.roots(use.out)) for use in found.uses]
+    for mine in written:
+        some = mine[free[mine]]
+        gone[some[: len(some) // 2]] = True
+    for mine in written:
+        if bool(gone[mine].all()):
+            gone[mine[:1]] = False
+    return gone
+
+
+def _masked(model: AllOutputs, found: Labelled, gone: Tensor) -> AllOutputs:
+    """The model with zeros in the place of what goes."""
+    copy = AllOutputs(private(model.inner))
+    own = dict(copy.named_parameters(remove_duplicate=False))
+    for (name, dim), labels in found.dims.items():
+        if name in own:
+            own[name].movedim(dim, 0)[gone[found.groups.roots(labels)]] = 0
+    return copy
+
+
+def _narrowed(
+    model: AllOutputs, found: Labelled, gone: Tensor, contested: frozenset[str]
+) -> AllOutputs:
+    # Only shapes matter here: whatever the weights are, they lose half of their channels.
+    state = found.graph.state(model, dtype=None)
+    small = narrowed_state(found, gone, state)
+    changed = {n: t for n, t in small.items() if t.shape != state[n].shape}
+    copy = AllOutputs(private(model.inner))
+    shrink_(copy, found, changed, resized(copy, found, gone, contested))
+    return copy

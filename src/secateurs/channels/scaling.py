@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateurs.channels.labels import NOTHING, LabelFlow, Labelled, Use, label
+from secateurs.channels.labels import NOTHING, LabelFlow, Labelled, LayerUse, label
 from secateurs.errors import CaptureError, TheoryError, UnsupportedOperation
 from secateurs.graph import Affine, Example, Graph, Pool, Source, affines, capture, evaluate
 from secateurs.graph.export import Call, call_of, check_parameters, outputs_of
@@ -52,7 +52,8 @@ class ScaleFlow(LabelFlow):
     """
 
     def __init__(self, found: Coupling) -> None:
-        super().__init__(found, lambda node: False)
+        # The model is asked only whether its groups can go, and a scale leaves them alone.
+        super().__init__(found, nn.Module())
         self.coupling = found
 
     def pool(self, node: Pool, x: Tensor) -> Tensor:
@@ -81,7 +82,7 @@ class ScaleFlow(LabelFlow):
     def learnt(self, weight: Source) -> bool:
         return not set(weight.names).isdisjoint(self.found.graph.parameters)
 
-    def tie_weight(self, use: Use) -> None:
+    def tie_weight(self, use: LayerUse) -> None:
         """Entries are multiplied by out / into: neither ties the other."""
 
     def windows(self, node: Affine | Pool, total: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -100,7 +101,7 @@ def coupling(graph: Graph) -> Coupling:
     found.groups.pin(found.values[graph.output], "is an output of the model")
     _pin_foreign(found)
     # A tied tensor is multiplied once, so all its uses must ask for the same scales.
-    first: dict[str, Use] = {}
+    first: dict[str, LayerUse] = {}
     for use in found.uses:
         other = first.setdefault(str(use.weight.direct), use)
         found.groups.unite(use.into, other.into)
@@ -129,7 +130,7 @@ def _pin_foreign(found: Coupling) -> None:
             found.groups.pin(labels, f"{name} is read in a way that is not followed")
 
 
-def entry_scales(use: Use, into: Tensor, out: Tensor, shape: Sequence[int]) -> Tensor:
+def entry_scales(use: LayerUse, into: Tensor, out: Tensor, shape: Sequence[int]) -> Tensor:
     """The factor out[o] / into[i] of every weight entry, in a shape that broadcasts over the
     weight.
     """

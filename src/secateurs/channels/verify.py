@@ -1,6 +1,6 @@
 """Are two models the same function? Tried on inputs, in float64, on every call of `compact`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.channels.labels import Labelled, leaves
+from secateurs.channels.removal import Resized
 from secateurs.graph import Example
 from secateurs.graph.untouched import keeping
 
@@ -135,7 +136,6 @@ def failing_module(model: nn.Module, example: Example) -> str | None:
     """The name of the innermost module whose forward pass raises; None where it runs."""
     open_: list[str] = []
     names = {module: name for name, module in model.named_modules()}
-    like = next(model.parameters(), torch.zeros((), dtype=torch.float64))
 
     def begin(module: nn.Module, *_: Any) -> None:
         open_.append(names[module])
@@ -152,13 +152,27 @@ def failing_module(model: nn.Module, example: Example) -> str | None:
             ):
                 stack.callback(handle.remove)
         try:
-            run(model, next(samples(example, like)))
+            run(model, next(samples(example, _like(model))))
         except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
             return open_[-1] if open_ else ""
     return None
 
 
 # Slices the tensors of a copy of the model and sets the sizes its modules keep as attributes.
+
+
+def shrink_(
+    model: nn.Module,
+    found: Labelled,
+    tensors: Mapping[str, Tensor],
+    changes: Sequence[Resized],
+    fresh: Iterable[str] = (),
+) -> None:
+    """Cut a copy of a labelled model down: its tensors, its layers' sizes, its own attributes."""
+    narrow_(model, tensors, set(fresh))
+    resize_(model, found)
+    for change in changes:
+        setattr(model.get_submodule(change.module), change.attribute, change.after)
 
 
 def narrow_(model: nn.Module, tensors: Mapping[str, Tensor], fresh: set[str]) -> None:
@@ -224,16 +238,12 @@ def resize_(model: nn.Module, found: Labelled) -> None:
 
 def describe_(module: nn.Module) -> None:
     """Make the attributes say what the tensors are."""
-    if isinstance(module, nn.modules.conv._ConvTransposeNd):
-        module.in_channels, module.out_channels = (
-            module.weight.shape[0],
-            module.weight.shape[1] * module.groups,
-        )
-    elif isinstance(module, nn.modules.conv._ConvNd):
-        module.out_channels, module.in_channels = (
-            module.weight.shape[0],
-            module.weight.shape[1] * module.groups,
-        )
+    if isinstance(module, nn.modules.conv._ConvNd):
+        sizes = module.weight.shape[0], module.weight.shape[1] * module.groups
+        if isinstance(module, nn.modules.conv._ConvTransposeNd):
+            module.in_channels, module.out_channels = sizes
+        else:
+            module.out_channels, module.in_channels = sizes
     elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
     elif (

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from secateurs.graph import Affine, Example, Graph, Source, State, affines, propagate
 from secateurs.parameters import Params
 from secateurs.paths.costs import path_mass
-from secateurs.paths.mass import ZERO, Mass, MassFlow, NormFlow, Scaled, constant_inputs, graph_of
+from secateurs.paths.mass import ZERO, Mass, NormFlow, Scaled, constant_inputs, graph_of
+from secateurs.paths.reach import Reachability, reach, rows
 
 # Which channels of each layer are alive: the result of `liveness`.
 
@@ -84,23 +85,6 @@ class Liveness:
 # Which channels paths from the inputs reach, and from which paths to the output leave.
 
 
-def reachability(graph: Graph, state: State) -> dict[str, tuple[Tensor, Tensor]]:
-    """For every node, where paths from the inputs arrive, and from where paths to the output
-    leave.
-    """
-    flow = MassFlow(graph, 0, keep_flow=True, biases=False)
-    end = propagate(graph, flow, constant_inputs(graph, state), state)
-    arrive = {name: scaled.value > 0 for name, scaled in flow.tape.flow_in.items()}
-    # Nodes that the backward pass never meets lead nowhere.
-    leave = {node.name: torch.zeros(node.shape, dtype=torch.bool) for node in graph.nodes}
-
-    def note(name: str, out: Scaled) -> None:
-        leave[name] = out.value > 0
-
-    flow.tape.pull(end.scaled, visit=note)
-    return {name: (arrive[name], leave[name]) for name in leave}
-
-
 def is_layer(graph: Graph, node: Affine) -> bool:
     """Whether a node is a layer with a weight of its own that mixes channels."""
     axes = node.operation.axes
@@ -112,10 +96,18 @@ def is_layer(graph: Graph, node: Affine) -> bool:
     )
 
 
-def per_channel(node: Affine, where: Tensor) -> Tensor:
+def channels_in(node: Affine, where: Tensor) -> Tensor:
     """For each channel that the node writes: does this hold anywhere in it?"""
     dim = node.operation.axes.y if node.operation.axes is not None else 0
-    return where.movedim(dim, 0).flatten(1).any(1)
+    return rows(where, dim, node.shape[dim]).any(1)
+
+
+def zero_pattern(graph: Graph, state: State) -> Reachability:
+    """Where paths of non-zero weights lead, whatever biases make constant on the way."""
+    # Marks lie on the CPU, wherever the weights do.
+    return reach(
+        graph, {name: value.detach().cpu() for name, value in state.items()}, constants=False
+    )
 
 
 def sole_reader(graph: Graph, source: Source) -> bool:
@@ -148,11 +140,11 @@ def liveness(
     state = {name: value.detach() for name, value in graph.state(model).items()}
     # Masked here rather than in the model: the user's model is not touched.
     state |= {name: state[name] * mask for name, mask in (masks or {}).items() if name in state}
-    reach = reachability(graph, state)
+    found = zero_pattern(graph, state)
     total, masses = path_mass(graph, state)
     whole = _sum(total)
     layers = [
-        _layer(graph, node, reach, _share(masses.get(node.name), whole))
+        _layer(graph, node, found, _share(masses.get(node.name), whole))
         for node in affines(graph)
         if is_layer(graph, node)
     ]
@@ -161,11 +153,9 @@ def liveness(
     return Liveness(layers=tuple(layers), collapsed=not bool(from_inputs.value.any()))
 
 
-def _layer(
-    graph: Graph, node: Affine, reach: dict[str, tuple[Tensor, Tensor]], mass: float
-) -> LayerLiveness:
-    arrive, leave = reach[node.name]
-    reached, used = per_channel(node, arrive), per_channel(node, leave)
+def _layer(graph: Graph, node: Affine, found: Reachability, mass: float) -> LayerLiveness:
+    reached = channels_in(node, found.arrive[node.name])
+    used = channels_in(node, found.used[node.name])
     return LayerLiveness(
         name=str(node.weight.direct) if node.weight is not None else node.name,
         channels=reached.numel(),

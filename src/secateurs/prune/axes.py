@@ -19,7 +19,7 @@ from secateurs.scores.task import call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class AxisOrder:
     """A weight seen as (outputs, inputs, *rest): `view` splits it, `outs` and `ins` are positions
     in the view.
     """
@@ -58,7 +58,7 @@ class Order:
 class Orders:
     """The orders of the weights that are not kept as (outputs, inputs, *rest)."""
 
-    orders: Mapping[str, Order]
+    orders: Mapping[str, AxisOrder]
     shapes: Mapping[str, tuple[int, ...]]
 
     def lay(self, tensors: Params) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ _AS_IT_IS = True
 """The weight is kept as (outputs, inputs, *rest)."""
 
 
-def by_type(owner: nn.Module, shape: tuple[int, ...]) -> Order | bool | None:
+def by_type(owner: nn.Module, shape: tuple[int, ...]) -> AxisOrder | bool | None:
     # Vectors have no inputs.
     if len(shape) < 2:
         return _AS_IT_IS
@@ -100,14 +100,14 @@ def by_type(owner: nn.Module, shape: tuple[int, ...]) -> Order | bool | None:
     if isinstance(owner, nn.Embedding | nn.EmbeddingBag) or _is_conv1d(owner):
         # A row of an embedding belongs to one input (a token), its columns are the
         # outputs.
-        return Order(view=shape, outs=(1,), ins=(0,))
+        return AxisOrder(view=shape, outs=(1,), ins=(0,))
     return None
 
 
-def _transposed(groups: int, shape: tuple[int, ...]) -> Order:
+def _transposed(groups: int, shape: tuple[int, ...]) -> AxisOrder:
     """(inputs, outputs per group, *kernel); the outputs of all groups are the outputs."""
     view = (groups, shape[0] // groups, *shape[1:])
-    return Order(view=view, outs=(0, 2), ins=(1,))
+    return AxisOrder(view=view, outs=(0, 2), ins=(1,))
 
 
 def _is_conv1d(owner: nn.Module) -> bool:
@@ -117,7 +117,7 @@ def _is_conv1d(owner: nn.Module) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WeightPlace:
     """Where an operator takes its weight, and its output and input dimension there."""
 
     argument: int
@@ -126,10 +126,10 @@ class Place:
     into: int
 
 
-_LINEAR = Place(1, ("weight",), 0, 1)
-_PRODUCT = Place(1, ("other", "mat2"), -1, -2)
-_SUM = Place(2, ("mat2", "batch2"), -1, -2)
-OPERATORS: dict[Callable[..., Any], Place] = {
+_LINEAR = WeightPlace(1, ("weight",), 0, 1)
+_PRODUCT = WeightPlace(1, ("other", "mat2"), -1, -2)
+_SUM = WeightPlace(2, ("mat2", "batch2"), -1, -2)
+OPERATORS: dict[Callable[..., Any], WeightPlace] = {
     **dict.fromkeys((F.linear, F.conv1d, F.conv2d, F.conv3d), _LINEAR),
     **dict.fromkeys((torch.matmul, torch.mm, torch.bmm, Tensor.matmul, Tensor.mm), _PRODUCT),
     **dict.fromkeys((Tensor.bmm, Tensor.__matmul__), _PRODUCT),
@@ -160,7 +160,7 @@ class _Uses(TorchFunctionMode):
             self._note(place, args, kwargs)
         return func(*args, **kwargs)
 
-    def _note(self, place: "Place", args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _note(self, place: "WeightPlace", args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         # An operator sees a view of the parameter (a transpose, one expert): the
         # storage names it.
         weight = args[place.argument] if len(args) > place.argument else None
@@ -188,7 +188,7 @@ def _dimension(parameter: Tensor, view: Tensor, dim: int) -> int | None:
     return fits[0] if len(fits) == 1 else None
 
 
-def by_use(model: nn.Module, weights: Params, example: Any) -> dict[str, Order | None]:
+def by_use(model: nn.Module, weights: Params, example: Any) -> dict[str, AxisOrder | None]:
     """The orders that operators show; None where it is (outputs, inputs, *rest) already."""
     was = {module: module.training for module in model.modules()}
     # Dropout and batch statistics must neither draw nor move for a mere look.
@@ -203,7 +203,7 @@ def by_use(model: nn.Module, weights: Params, example: Any) -> dict[str, Order |
     finally:
         for module, mode in was.items():
             module.training = mode
-    orders: dict[str, Order | None] = {}
+    orders: dict[str, AxisOrder | None] = {}
     for name, found in uses.found.items():
         (one, *others) = found
         # Two uses that disagree, or a view that cannot be traced, leave the order
@@ -216,7 +216,9 @@ def by_use(model: nn.Module, weights: Params, example: Any) -> dict[str, Order |
         # own.
         batch = tuple(d for d in range(len(shape)) if d not in one)
         orders[name] = (
-            None if (out, into) == (0, 1) else Order(view=shape, outs=(*batch, out), ins=(into,))
+            None
+            if (out, into) == (0, 1)
+            else AxisOrder(view=shape, outs=(*batch, out), ins=(into,))
         )
     return orders
 
@@ -249,11 +251,11 @@ def orders_of(
     # The type of the module tells most; only what is left is watched while the example
     # runs.
     owners = {name: owner for name, _, owner in owned(model)}
-    orders: dict[str, Order] = {}
+    orders: dict[str, AxisOrder] = {}
     unknown: list[str] = []
     for name, parameter in parameters.items():
         order = by_type(owners[name], tuple(parameter.shape))
-        if isinstance(order, Order):
+        if isinstance(order, AxisOrder):
             orders[name] = order
         elif order is None:
             unknown.append(name)
