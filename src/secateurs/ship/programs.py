@@ -34,7 +34,7 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class TracedProgram:
     """A program, what it was traced with, and which sizes it takes."""
 
     program: Any
@@ -45,7 +45,7 @@ class Traced:
     """What the inputs are called, in the order of a call."""
 
 
-def traced(model: nn.Module, example: Example) -> Traced:
+def traced(model: nn.Module, example: Example) -> TracedProgram:
     """The model as an exported program: with any batch size and any length of token sequences,
     else with any batch size, or else with the sizes of the example.
     """
@@ -106,7 +106,7 @@ def _traced(
     given: tuple[tuple[Tensor, ...], dict[str, Tensor]],
     batch: Any,
     free: Free,
-) -> Traced:
+) -> TracedProgram:
     args, kwargs = given
     shapes = None
     if batch is not None:
@@ -115,7 +115,7 @@ def _traced(
     with quietly(), torch.no_grad(), keeping(model):
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     names = tuple(program.graph_signature.user_inputs)
-    return Traced(program=program, args=args, kwargs=kwargs, free=free, names=names)
+    return TracedProgram(program=program, args=args, kwargs=kwargs, free=free, names=names)
 
 
 def _shapes(

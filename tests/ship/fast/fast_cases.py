@@ -115,7 +115,7 @@ def expected(op: Conv, x: Tensor, added: Tensor | None) -> Tensor:
     return y.clamp(max=op.shape.cap)
 
 
-def kernels() -> compiled.Library:
+def kernels() -> compiled.KernelLibrary:
     """The compiled kernels, or a skipped test."""
     made = compiled.library()
     if made is None:

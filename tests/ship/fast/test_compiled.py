@@ -36,13 +36,13 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module", params=BUILDS)
-def build(request, tmp_path_factory) -> compiled.Library:
+def build(request, tmp_path_factory) -> compiled.KernelLibrary:
     """The kernels with the flags of this build."""
     library = tmp_path_factory.mktemp("build") / "kernels.so"
     flags = ("-O3", "-std=c++17", "-shared", "-fPIC", *BUILDS[request.param])
     command = [str(GXX), *flags, str(compiled.SOURCE), "-o", str(library)]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
-    made = compiled.Library(ctypes.CDLL(str(library)))
+    made = compiled.KernelLibrary(ctypes.CDLL(str(library)))
     assert made.lanes[torch.float32] == LANES[request.param]
     return made
 
@@ -118,9 +118,9 @@ def test_a_read_outside_is_seen(tmp_path):
     code = (
         "import ctypes, sys; sys.path[:0] = ['src', 'tests'];"
         "import torch; from secateurs.ship.fast import compiled;"
-        "memory = compiled.Memory(); place = compiled.Place(at=0, channels=1, height=1,"
+        "memory = compiled.KeptArrays(); place = compiled.ArenaPlace(at=0, channels=1, height=1,"
         " width=4096, stride=4096);"
-        "op = memory.op(compiled.Scale(source=place, to=place));"
+        "op = memory.op(compiled.ScaleKernel(source=place, to=place));"
         "compiled.library().time(op, torch.float32, 64, 1, 1)"
     )
     done = run(tmp_path, "-c", code)

@@ -77,7 +77,7 @@ class Seen:
         self.timed = []
 
     def time(self, op, dtype, numbers, group, rounds):
-        body = ctypes.cast(op.body, ctypes.POINTER(compiled.Conv)).contents
+        body = ctypes.cast(op.body, ctypes.POINTER(compiled.ConvKernel)).contents
         self.timed.append((op.name, body.listed))
         return 1.0
 
@@ -88,7 +88,7 @@ def test_a_layer_alone_is_timed_with_all_of_its_outputs(generator):
     seen = Seen()
     planes = {"x": (6, 1, 1), "y": (4, 1, 1)}
     choose.Timed(library=seen, dtype=torch.float32, planes=planes)(op, 1)
-    assert seen.timed == 2 * [(compiled.KINDS[compiled.Conv], 4)]
+    assert seen.timed == 2 * [(compiled.KINDS[compiled.ConvKernel], 4)]
 
 
 def test_depthwise_layers_read_their_input_in_place(generator):

@@ -18,7 +18,7 @@ from secateurs.printing import Printed
 from secateurs.ship.fast import plan
 from secateurs.ship.fast import read as rules
 from secateurs.ship.fast.choose import Timed, untimed
-from secateurs.ship.fast.compiled import Library, Program
+from secateurs.ship.fast.compiled import KernelLibrary, Program
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.module import Compiled, FastModule, InTorch, Runner, in_torch
 from secateurs.ship.fast.operations import Conv, Outside, Part, Segment, Steps, parts, work
@@ -105,7 +105,7 @@ __all__ = ["Progress", "built", "rules"]
 def built(
     model: nn.Module,
     example: Example,
-    kernels: Library,
+    kernels: KernelLibrary,
     dtype: torch.dtype,
     *,
     timed: bool,
@@ -235,7 +235,7 @@ def _choices(
 def _runner(
     part: Part,
     groups: tuple[int, ...],
-    kernels: Library,
+    kernels: KernelLibrary,
     dtype: torch.dtype,
     choose: Chooser,
 ) -> Runner:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from secateurs.ship.fast import convolve, plan
-from secateurs.ship.fast.compiled import Library
+from secateurs.ship.fast.compiled import KernelLibrary
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.operations import Conv, Planes, Segment
 
@@ -19,7 +19,7 @@ ROUNDS = 5
 class Timed:
     """Picks the fastest way; layers of one shape and nearly one density share the answer."""
 
-    library: Library
+    library: KernelLibrary
     dtype: torch.dtype
     planes: dict[str, Planes]
     known: dict[object, Choice] = field(default_factory=dict)
@@ -96,7 +96,9 @@ class Timed:
         return self.library.time(made.ops[-2], self.dtype, made.numbers, group, ROUNDS)
 
 
-def untimed(library: Library, dtype: torch.dtype, planes: dict[str, Planes]) -> "plan.Chooser":
+def untimed(
+    library: KernelLibrary, dtype: torch.dtype, planes: dict[str, Planes]
+) -> "plan.Chooser":
     """The likely best way, without timing: for tests, and where building must be quick."""
     timed = Timed(library=library, dtype=dtype, planes=planes)
 

@@ -26,36 +26,36 @@ def _addresses(names: str) -> list[tuple[str, Any]]:
     return [(name, c_void_p) for name in names.split()]
 
 
-class Place(Structure):
+class ArenaPlace(Structure):
     """Where a value stands in the arena."""
 
     _fields_ = _whole("at channels height width stride")
 
 
-class Shape(Structure):
+class KernelShape(Structure):
     """An activation."""
 
     _fields_ = [("slope", c_double), ("cap", c_double), ("on", c_int64)]
 
 
-class Load(Structure):
+class LoadKernel(Structure):
     """A tensor of the caller becomes planes."""
 
-    _fields_ = [("to", Place), *_whole("input count"), *_addresses("channels")]
+    _fields_ = [("to", ArenaPlace), *_whole("input count"), *_addresses("channels")]
 
 
-class Store(Structure):
+class StoreKernel(Structure):
     """Planes become a tensor of the caller."""
 
-    _fields_ = [("source", Place), *_whole("output")]
+    _fields_ = [("source", ArenaPlace), *_whole("output")]
 
 
-class Conv(Structure):
+class ConvKernel(Structure):
     """A convolution; kernels.cpp says what each field means."""
 
     _fields_ = [
-        *[(name, Place) for name in ("source", "to", "add")],
-        ("shape", Shape),
+        *[(name, ArenaPlace) for name in ("source", "to", "add")],
+        ("shape", KernelShape),
         *_whole("direct copies rows width step_y step_x deepest plane scratch"),
         *_addresses("y0 x0 begin stop needed edges"),
         *_whole("spans length out_height out_width tile block blocks parts sums"),
@@ -65,23 +65,23 @@ class Conv(Structure):
     ]
 
 
-class Winograd(Structure):
+class WinogradKernel(Structure):
     """A dense 3×3 convolution by Winograd's tiles."""
 
     _fields_ = [
-        *[(name, Place) for name in ("source", "to", "add")],
-        ("shape", Shape),
+        *[(name, ArenaPlace) for name in ("source", "to", "add")],
+        ("shape", KernelShape),
         *_whole("above left tall wide rows stride tile block blocks inputs sums result"),
         *_addresses("weights bias"),
     ]
 
 
-class Near(Structure):
+class NearKernel(Structure):
     """A convolution that reads few input channels for each output."""
 
     _fields_ = [
-        *[(name, Place) for name in ("source", "to", "add")],
-        ("shape", Shape),
+        *[(name, ArenaPlace) for name in ("source", "to", "add")],
+        ("shape", KernelShape),
         *_whole("step_y step_x inner end columns"),
         *_addresses("shifts"),
         *_whole("inputs outputs tile block"),
@@ -89,66 +89,66 @@ class Near(Structure):
     ]
 
 
-class Matrix(Structure):
+class MatrixKernel(Structure):
     """A dense convolution of one pixel."""
 
     _fields_ = [
-        *[(name, Place) for name in ("source", "to", "add")],
-        ("shape", Shape),
+        *[(name, ArenaPlace) for name in ("source", "to", "add")],
+        ("shape", KernelShape),
         *_whole("tile block blocks deep together panel"),
         *_addresses("weights bias"),
     ]
 
 
-class Scale(Structure):
+class ScaleKernel(Structure):
     """One factor and one shift per channel."""
 
     _fields_ = [
-        ("source", Place),
-        ("to", Place),
-        ("shape", Shape),
+        ("source", ArenaPlace),
+        ("to", ArenaPlace),
+        ("shape", KernelShape),
         *_addresses("scale shift"),
     ]
 
 
-class Add(Structure):
+class AddKernel(Structure):
     """A sum of two values."""
 
     _fields_ = [
-        ("a", Place),
-        ("b", Place),
-        ("to", Place),
-        ("shape", Shape),
+        ("a", ArenaPlace),
+        ("b", ArenaPlace),
+        ("to", ArenaPlace),
+        ("shape", KernelShape),
         ("sign", c_double),
     ]
 
 
-class Pool(Structure):
+class PoolKernel(Structure):
     """A maximum or mean over windows."""
 
     _fields_ = [
-        ("source", Place),
-        ("to", Place),
+        ("source", ArenaPlace),
+        ("to", ArenaPlace),
         *_whole("maximum"),
         *_addresses("rows columns factor"),
     ]
 
 
-class Gather(Structure):
+class GatherKernel(Structure):
     """Numbers, or whole planes, from elsewhere."""
 
     _fields_ = [
-        ("source", Place),
-        ("to", Place),
+        ("source", ArenaPlace),
+        ("to", ArenaPlace),
         *_addresses("index"),
         *_whole("planes"),
     ]
 
 
-class Cat(Structure):
+class CatKernel(Structure):
     """A value becomes some channels of another."""
 
-    _fields_ = [("source", Place), ("to", Place), *_whole("channel")]
+    _fields_ = [("source", ArenaPlace), ("to", ArenaPlace), *_whole("channel")]
 
 
 class Op(Structure):
@@ -160,12 +160,24 @@ class Op(Structure):
 KINDS = {
     kind: number
     for number, kind in enumerate(
-        (Load, Store, Conv, Scale, Add, Pool, Gather, Cat, Winograd, Near, Matrix)
+        (
+            LoadKernel,
+            StoreKernel,
+            ConvKernel,
+            ScaleKernel,
+            AddKernel,
+            PoolKernel,
+            GatherKernel,
+            CatKernel,
+            WinogradKernel,
+            NearKernel,
+            MatrixKernel,
+        )
     )
 }
 
 
-class Memory:
+class KeptArrays:
     """Arrays whose addresses the structures hold."""
 
     def __init__(self) -> None:
@@ -193,7 +205,7 @@ NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 _log = logging.getLogger("secateurs.ship")
 
 
-class Library:
+class KernelLibrary:
     """The kernels, called through ctypes."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -262,7 +274,7 @@ class Program:
     call it at once.
     """
 
-    def __init__(self, library: Library, dtype: torch.dtype) -> None:
+    def __init__(self, library: KernelLibrary, dtype: torch.dtype) -> None:
         name = NAMES[dtype]
         self._new = getattr(library.library, f"fast_new_{name}")
         self._free = getattr(library.library, f"fast_free_{name}")
@@ -274,7 +286,7 @@ class Program:
         self._sizes: list[int] = []
         self.handle: int = self._new()
 
-    def plan(self, ops: list[Op], memory: Memory, group: int, numbers: int) -> None:
+    def plan(self, ops: list[Op], memory: KeptArrays, group: int, numbers: int) -> None:
         """Add the operations for groups of this size; the largest group comes first, a group of one
         last.
         """
@@ -307,13 +319,13 @@ class Program:
 
 
 @cache
-def library() -> Library | None:
+def library() -> KernelLibrary | None:
     """The compiled kernels, built at the first call on a machine; None where that cannot be (a log
     line says why).
     """
     return native.kernel(
         SOURCE,
-        Library,
+        KernelLibrary,
         switch="SECATEURS_NATIVE",
         what="compiled fast path",
         fallback="networks run in torch",

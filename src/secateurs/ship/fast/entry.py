@@ -68,7 +68,7 @@ class _Method(Structure):
 _METHODS: list[_Method] = []  # Python reads them as long as their types live
 
 
-class Library:
+class EntryLibrary:
     """The compiled entry and the two tables it works with."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -135,14 +135,14 @@ def enter_through_(kind: type) -> None:
 
 
 @cache
-def library() -> Library | None:
+def library() -> EntryLibrary | None:
     """The entry, compiled at the first call on a machine; None before torch 2.10 and where that
     cannot be."""
     if not hasattr(Tensor, _TABLE):
         return None
     return native.kernel(
         SOURCE,
-        Library,
+        EntryLibrary,
         switch="SECATEURS_NATIVE",
         what="compiled entry",
         fallback="small networks are called through ctypes",
@@ -169,7 +169,7 @@ def _exchange() -> int:
     return int(found)
 
 
-def _builtin(compiled: Library, body: _Entry, kept: list[Any]) -> Any:
+def _builtin(compiled: EntryLibrary, body: _Entry, kept: list[Any]) -> Any:
     """A function object around the C function."""
     # Python takes any object as the module of a function, and holds it: all that C points to.
     held = ctypes.py_object

@@ -211,7 +211,7 @@ def work(op: Step, planes: dict[str, Planes]) -> int:
 # What the rules handle: values on planes, results of torch, and the steps that come out.
 
 
-class Gap(Exception):
+class NotCovered(Exception):
     """Raised by a rule: this use of the operator is not covered, and why."""
 
 
@@ -227,7 +227,7 @@ class Native:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StaysInTorch:
     """A result of torch: of an operator that stays there, or an input."""
 
     node: fx.Node
@@ -259,7 +259,7 @@ def planes_of(dims: Sequence[int]) -> Planes:
             return (channels, 1, width)
         case (channels, height, width):
             return (channels, height, width)
-    raise Gap(f"a value of {len(dims) + 1} dimensions")
+    raise NotCovered(f"a value of {len(dims) + 1} dimensions")
 
 
 def numbers(tensor: Tensor) -> Numbers:

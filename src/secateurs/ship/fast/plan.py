@@ -1,8 +1,9 @@
 """A segment as structures for the kernels, for groups of one size: how each operation runs."""
 
 from collections.abc import Callable, Iterator
+from ctypes import Structure
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -19,13 +20,15 @@ from secateurs.ship.fast.operations import (
     Pool,
     Scale,
     Segment,
-    Shape,
     inputs,
 )
 
 # Where the values of a segment stand in the arena of a thread, and the room beside them.
 
 SLACK = 64  # numbers before and after the planes that a vector may read though nobody uses them
+
+
+K = TypeVar("K", bound=Structure)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,8 +38,8 @@ class Arena:
     segment: Segment
     dtype: torch.dtype
     group: int
-    memory: compiled.Memory
-    places: dict[str, compiled.Place] = field(default_factory=dict)
+    memory: compiled.KeptArrays
+    places: dict[str, compiled.ArenaPlace] = field(default_factory=dict)
     scratch: int = 0
     scratch_size: int = 0
     margin: int = 0
@@ -66,6 +69,27 @@ class Arena:
     def whole(self, array: Any) -> int | None:
         """The address of these integers."""
         return self.memory.address(array, np.int64)
+
+    def structure(self, kind: type[K], op: Operation, **more: Any) -> K:
+        """What a kernel reads: of each of its fields what is given here, or else what the operation
+        says under the same name."""
+        values: dict[str, Any] = {}
+        for name, field_type, *_ in kind._fields_:
+            value = more[name] if name in more else getattr(op, name, None)
+            if value is None:
+                continue  # no address, and no place
+            if field_type is compiled.ArenaPlace:
+                value = self.places[value]
+            elif field_type is compiled.KernelShape:
+                # An infinite cap becomes the largest number.
+                value = compiled.KernelShape(
+                    slope=value.slope, cap=min(value.cap, 1.7e308), on=value.on
+                )
+            elif isinstance(value, np.ndarray):
+                floats = value.dtype.kind == "f"
+                value = self.address(value) if floats else self.memory.address(value, value.dtype)
+            values[name] = value
+        return kind(**values)
 
     def reserve(self, *numbers: int) -> list[int]:
         """Where so many numbers begin, one stretch after another, for one operation at a time."""
@@ -98,7 +122,7 @@ class Arena:
                 start = _take(free, need)
                 taken[name] = (start, need)
                 top = max(top, start + need)
-                self.places[name] = compiled.Place(
+                self.places[name] = compiled.ArenaPlace(
                     at=start,
                     channels=channels,
                     height=height,
@@ -182,35 +206,29 @@ def _put(free: list[tuple[int, int]], start: int, size: int) -> None:
 
 # Convolutions as the kernels read them: geometry, lists and weights behind addresses.
 
-Body: TypeAlias = compiled.Conv | compiled.Winograd | compiled.Near | compiled.Matrix
-
-
-def shape_of(shape: Shape) -> compiled.Shape:
-    """An activation; an infinite cap becomes the largest number."""
-    return compiled.Shape(slope=shape.slope, cap=min(shape.cap, 1.7e308), on=int(shape.on))
+Body: TypeAlias = (
+    compiled.ConvKernel | compiled.WinogradKernel | compiled.NearKernel | compiled.MatrixKernel
+)
 
 
 def conv_body(arena: Arena, op: Conv, choice: Choice) -> Body:
     """A convolution run in this way."""
-    body = MAKERS.get(choice.layout, _listed)(arena, op, choice)
-    if op.added is not None:
-        body.add = arena.places[op.added]
-    return body
+    return MAKERS.get(choice.layout, _listed)(arena, op, choice)
 
 
-def _listed(arena: Arena, op: Conv, choice: Choice) -> compiled.Conv:
+def _listed(arena: Arena, op: Conv, choice: Choice) -> compiled.ConvKernel:
     """One entry for each non-zero, or one row of numbers for each channel."""
     image, out = arena.segment.planes[op.source], arena.segment.planes[op.to]
     direct = choice.layout == "direct"
     made = None if direct else convolve.copies(op, choice.layout, image, out)
     spans = convolve.spans(choice.layout, made, out, arena.group)
     read = arena.read(op.to)
-    body = compiled.Conv(
-        source=arena.places[op.source], to=arena.places[op.to], shape=shape_of(op.shape),
+    body = arena.structure(
+        compiled.ConvKernel, op, add=op.added,
         direct=int(direct), width=out[2], rows=out[1], spans=spans.count,
         length=spans.length, out_height=out[1], out_width=out[2], tile=choice.tile,
         block=choice.block, parts=choice.parts, scratch=arena.scratch,
-        blocks=-(-len(op.weight) // choice.block), bias=arena.address(op.bias),
+        blocks=-(-len(op.weight) // choice.block),
         turns=arena.whole(convolve.turns(op, choice)), listed=len(read),
         read=arena.memory.address(read, np.int32),
     )  # fmt: skip
@@ -221,32 +239,31 @@ def _listed(arena: Arena, op: Conv, choice: Choice) -> compiled.Conv:
     return body
 
 
-def _winograd(arena: Arena, op: Conv, choice: Choice) -> compiled.Winograd:
+def _winograd(arena: Arena, op: Conv, choice: Choice) -> compiled.WinogradKernel:
     """A dense 3×3 convolution by Winograd's tiles."""
     need = convolve.winograd_sizes(op, choice, arena.segment.planes[op.to], arena.size)
     at = arena.reserve(need.inputs, need.sums, need.result)
-    return compiled.Winograd(
-        source=arena.places[op.source], to=arena.places[op.to], shape=shape_of(op.shape),
+    return arena.structure(
+        compiled.WinogradKernel, op, add=op.added,
         above=op.padding[0], left=op.padding[1], tall=need.tall, wide=need.wide,
         rows=choice.parts, stride=need.stride, tile=choice.tile, block=choice.block,
         blocks=-(-len(op.weight) // choice.block), inputs=at[0], sums=at[1],
-        result=at[2], bias=arena.address(op.bias),
+        result=at[2],
         weights=arena.address(convolve.winograd_weights(op, choice.block)),
     )  # fmt: skip
 
 
-def _near(arena: Arena, op: Conv, choice: Choice) -> compiled.Near:
+def _near(arena: Arena, op: Conv, choice: Choice) -> compiled.NearKernel:
     """The input is read where it stands: one tap for each non-zero."""
     image, out = arena.segment.planes[op.source], arena.segment.planes[op.to]
-    body = compiled.Near(
-        source=arena.places[op.source],
-        to=arena.places[op.to],
-        shape=shape_of(op.shape),
+    body = arena.structure(
+        compiled.NearKernel,
+        op,
+        add=op.added,
         inputs=op.weight.shape[1],
         outputs=len(op.weight) // op.groups,
         tile=choice.tile,
         block=choice.block,
-        bias=arena.address(op.bias),
     )
     numpy = compiled.NUMPY[arena.dtype]
     taps, starts = convolve.near_taps(op, choice, body.source.stride, image[2], numpy)
@@ -259,13 +276,13 @@ def _near(arena: Arena, op: Conv, choice: Choice) -> compiled.Near:
     return body
 
 
-def _matrix(arena: Arena, op: Conv, choice: Choice) -> compiled.Matrix:
+def _matrix(arena: Arena, op: Conv, choice: Choice) -> compiled.MatrixKernel:
     """All weights, as the rows of a matrix product."""
     deep = convolve.matrix_deep(op, choice, arena.size)
-    return compiled.Matrix(
-        source=arena.places[op.source],
-        to=arena.places[op.to],
-        shape=shape_of(op.shape),
+    return arena.structure(
+        compiled.MatrixKernel,
+        op,
+        add=op.added,
         tile=choice.tile,
         block=choice.block,
         blocks=-(-len(op.weight) // choice.block),
@@ -273,7 +290,6 @@ def _matrix(arena: Arena, op: Conv, choice: Choice) -> compiled.Matrix:
         together=convolve.matrix_together(choice, deep, arena.size),
         panel=arena.reserve(choice.tile * arena.lanes * deep)[0],
         weights=arena.address(convolve.matrix_weights(op, choice.block, deep)),
-        bias=arena.address(op.bias),
     )
 
 
@@ -288,7 +304,7 @@ def _copies(
     arena: Arena,
     op: Conv,
     made: convolve.Copies,
-    body: compiled.Conv,
+    body: compiled.ConvKernel,
     choice: Choice,
 ) -> None:
     images = 1 if body.spans > 1 else arena.group
@@ -311,7 +327,7 @@ def _entries(
     op: Conv,
     choice: Choice,
     made: convolve.Copies | None,
-    body: compiled.Conv,
+    body: compiled.ConvKernel,
 ) -> None:
     if choice.tile < 0:
         dense = _dense_rows(op, made)
@@ -326,7 +342,7 @@ def _entries(
     body.starts = arena.whole(starts)
 
 
-def _reserve(arena: Arena, op: Conv, choice: Choice, body: compiled.Conv) -> None:
+def _reserve(arena: Arena, op: Conv, choice: Choice, body: compiled.ConvKernel) -> None:
     """Room for the copies of a turn, and after them for the sums between turns."""
     most = int(np.diff(convolve.turns(op, choice)).max())
     copied = most * body.copies * body.plane + SLACK
@@ -352,21 +368,21 @@ Chooser: TypeAlias = Callable[[Conv, int], Choice]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SegmentPlan:
     """Structures of one segment for groups of one size."""
 
     group: int
     ops: list[compiled.Op]
-    memory: compiled.Memory
+    memory: compiled.KeptArrays
     numbers: int  # of the arena
 
 
-def build(segment: Segment, dtype: torch.dtype, group: int, choose: Chooser) -> Plan:
+def build(segment: Segment, dtype: torch.dtype, group: int, choose: Chooser) -> SegmentPlan:
     """The plan of a segment."""
-    memory = compiled.Memory()
+    memory = compiled.KeptArrays()
     arena = Arena(segment=segment, dtype=dtype, group=group, memory=memory)
     ops = [memory.op(body) for body in _bodies(arena, choose)]
-    return Plan(group=group, ops=ops, memory=memory, numbers=arena.numbers)
+    return SegmentPlan(group=group, ops=ops, memory=memory, numbers=arena.numbers)
 
 
 def _bodies(arena: Arena, choose: Chooser) -> Iterator[Any]:
@@ -377,13 +393,13 @@ def _bodies(arena: Arena, choose: Chooser) -> Iterator[Any]:
     for op in segment.operations:
         yield from _written(arena, op, choose)
     for position, (_, value) in enumerate(segment.leaves):
-        yield compiled.Store(source=arena.places[value], output=position)
+        yield compiled.StoreKernel(source=arena.places[value], output=position)
 
 
-def _load(arena: Arena, position: int, value: str) -> compiled.Load:
+def _load(arena: Arena, position: int, value: str) -> compiled.LoadKernel:
     """Only channels that somebody reads; those of a first linear layer are often few."""
     channels = arena.read(value)
-    return compiled.Load(
+    return compiled.LoadKernel(
         to=arena.places[value],
         input=position,
         count=len(channels),
@@ -398,52 +414,24 @@ def _written(arena: Arena, op: Operation, choose: Chooser) -> Iterator[Any]:
         case Conv():
             yield conv_body(arena, op, choose(op, arena.group))
         case Scale():
-            yield _scale(arena, op, to)
+            yield arena.structure(compiled.ScaleKernel, op)
         case Add():
-            a, b, shape = arena.places[op.a], arena.places[op.b], shape_of(op.shape)
-            yield compiled.Add(a=a, b=b, to=to, shape=shape, sign=op.sign)
+            yield arena.structure(compiled.AddKernel, op)
         case Pool():
-            yield _pool(arena, op, to)
+            yield arena.structure(compiled.PoolKernel, op)
         case Gather():
-            yield _gather(arena, op, to)
+            planes = arena.segment.planes
+            whole = _whole_planes(op.index, planes[op.source], planes[op.to])
+            index = op.index if whole is None else whole
+            yield arena.structure(
+                compiled.GatherKernel, op, index=index, planes=int(whole is not None)
+            )
         case Cat():
             channel = 0
             for name in op.sources:
                 source = arena.places[name]
-                yield compiled.Cat(source=source, to=to, channel=channel)
+                yield compiled.CatKernel(source=source, to=to, channel=channel)
                 channel += source.channels
-
-
-def _scale(arena: Arena, op: Scale, to: compiled.Place) -> compiled.Scale:
-    return compiled.Scale(
-        source=arena.places[op.source],
-        to=to,
-        shape=shape_of(op.shape),
-        scale=arena.address(op.scale),
-        shift=arena.address(op.shift),
-    )
-
-
-def _pool(arena: Arena, op: Pool, to: compiled.Place) -> compiled.Pool:
-    return compiled.Pool(
-        source=arena.places[op.source],
-        to=to,
-        maximum=int(op.maximum),
-        rows=arena.memory.address(op.rows, np.int32),
-        columns=arena.memory.address(op.columns, np.int32),
-        factor=arena.address(op.factor),
-    )
-
-
-def _gather(arena: Arena, op: Gather, to: compiled.Place) -> compiled.Gather:
-    planes = arena.segment.planes
-    whole = _whole_planes(op.index, planes[op.source], planes[op.to])
-    return compiled.Gather(
-        source=arena.places[op.source],
-        to=to,
-        index=arena.whole(op.index if whole is None else whole),
-        planes=int(whole is not None),
-    )
 
 
 def _whole_planes(index: Any, source: Planes, to: Planes) -> Any:

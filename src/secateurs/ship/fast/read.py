@@ -18,11 +18,10 @@ from secateurs.ship.fast.operations import (
     Cat,
     Conv,
     Enter,
-    Gap,
     Gather,
-    Held,
     Leave,
     Native,
+    NotCovered,
     Numbers,
     Outside,
     Planes,
@@ -30,6 +29,7 @@ from secateurs.ship.fast.operations import (
     Reference,
     Scale,
     Shape,
+    StaysInTorch,
     Step,
     Steps,
     inputs,
@@ -165,7 +165,7 @@ def runs(*operators: Any) -> Callable[[F], F]:
 
 def read(traced: Traced, dtype: torch.dtype) -> Steps:
     """The steps of a traced model; values of other dtypes than `dtype` stay in torch."""
-    reader = Reader(traced=traced, dtype=dtype)
+    reader = OperatorReader(traced=traced, dtype=dtype)
     for node in traced.nodes:
         reader.visit(node)
     outputs = tuple(
@@ -185,7 +185,7 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
 
 
 @dataclass(slots=True, kw_only=True)
-class Reader:
+class OperatorReader:
     """Visits operators in order. Rules write through its methods."""
 
     traced: Traced
@@ -199,7 +199,7 @@ class Reader:
 
     def __post_init__(self) -> None:
         self.env = dict(self.traced.constants) | {
-            node.name: Held(node) for node in self.traced.inputs
+            node.name: StaysInTorch(node) for node in self.traced.inputs
         }
 
     def visit(self, node: fx.Node) -> None:
@@ -210,7 +210,9 @@ class Reader:
         packed = self.traced.arguments[node.name]
         args, kwargs = plain(fx.node.map_aggregate(packed, self._known))
         values = [
-            leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Native | Held)
+            leaf
+            for leaf in pytree.tree_leaves((args, kwargs))
+            if isinstance(leaf, Native | StaysInTorch)
         ]
         # Nothing here depends on the input, so it is
         # computed once, now, and not in every call.
@@ -218,15 +220,15 @@ class Reader:
             target: Any = node.target
             with torch.no_grad():
                 self.env[node.name] = (
-                    target(*args, **kwargs) if self._constant(packed) else Held(node)
+                    target(*args, **kwargs) if self._constant(packed) else StaysInTorch(node)
                 )
-            if isinstance(self.env[node.name], Held):
+            if isinstance(self.env[node.name], StaysInTorch):
                 self._outside(node, packed, "its size follows the batch")
             return
         try:
             self.env[node.name] = self._by_rule(node, args, kwargs)
         # A gap is no error: this one operator runs in torch, and the report says why.
-        except Gap as gap:
+        except NotCovered as gap:
             self._outside(node, packed, str(gap))
 
     def _known(self, leaf: Any) -> Any:
@@ -241,23 +243,23 @@ class Reader:
 
     def _by_rule(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.target is torch.ops.aten.sym_size.int:
-            raise Gap("a size")
+            raise NotCovered("a size")
         if getattr(node.target, "__name__", "") == "getitem" and isinstance(args[0], list | tuple):
             return args[0][args[1]]
         self._check(node)
         if node.target not in RULES:
-            raise Gap("no kernel")
+            raise NotCovered("no kernel")
         # In a shape a size stands for the batch; elsewhere it is a number, new in each call.
         if node.target in COUNTING and any(map(_follows, node.all_input_nodes)):
-            raise Gap("a number that follows the batch")
+            raise NotCovered("a number that follows the batch")
         return RULES[node.target](self, *args, **kwargs)
 
     def _check(self, node: fx.Node) -> None:
         for value in pytree.tree_leaves(node.meta.get("val")):
             if not isinstance(value, Tensor):
-                raise Gap("not a tensor")
+                raise NotCovered("not a tensor")
             if value.dtype != self.dtype:
-                raise Gap(f"{value.dtype} in a network of {self.dtype}")
+                raise NotCovered(f"{value.dtype} in a network of {self.dtype}")
 
     def _outside(self, node: fx.Node, packed: Any, why: str) -> None:
         """Keep an operator in torch; its native arguments become tensors first."""
@@ -272,7 +274,7 @@ class Reader:
                 place=self.place,
             )
         )
-        self.env[node.name] = Held(node)
+        self.env[node.name] = StaysInTorch(node)
 
     def _torch_name(self, leaf: Any) -> Any:
         if not isinstance(leaf, fx.Node):
@@ -283,7 +285,7 @@ class Reader:
         return self._reference(value)
 
     def _reference(self, value: Any) -> Any:
-        return Reference(self.leave(value)) if isinstance(value, Native | Held) else value
+        return Reference(self.leave(value)) if isinstance(value, Native | StaysInTorch) else value
 
     # -- for the rules
     # --------------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ class Reader:
         if seen.index is None:
             return seen
         if not 1 <= len(seen.dims) <= 3:
-            raise Gap(f"a value of {len(seen.dims) + 1} dimensions")
+            raise NotCovered(f"a value of {len(seen.dims) + 1} dimensions")
         index = seen.index.reshape(-1).numpy()
         return self.emit(Gather, seen.dims, source=seen.name, index=index)
 
@@ -302,19 +304,19 @@ class Reader:
         """The value on planes, perhaps as a rearrangement of another."""
         if isinstance(value, Native):
             return value
-        if not isinstance(value, Held):
-            raise Gap("a constant where a value is needed")
+        if not isinstance(value, StaysInTorch):
+            raise NotCovered("a constant where a value is needed")
         return self._enter(value)
 
-    def _enter(self, value: Held) -> Native:
+    def _enter(self, value: StaysInTorch) -> Native:
         name = value.node.name
         # A tensor is laid on planes once, however many operators read it.
         if name not in self._entered:
             shape = tuple(plain(value.node.meta["val"].shape))
             if value.node.meta["val"].dtype != self.dtype:
-                raise Gap(f"{value.node.meta['val'].dtype} in a network of {self.dtype}")
+                raise NotCovered(f"{value.node.meta['val'].dtype} in a network of {self.dtype}")
             if not 2 <= len(shape) <= 4 or shape[0] != BATCH or 0 in shape:
-                raise Gap(f"an input of shape {shape}")
+                raise NotCovered(f"an input of shape {shape}")
             self.planes[f"{name}:planes"] = planes_of(shape[1:])
             size = math.prod(shape[1:])
             self.steps.append(Enter(source=name, to=f"{name}:planes", size=size))
@@ -325,7 +327,7 @@ class Reader:
         """The name of the value as a tensor of torch."""
         if isinstance(value, Tensor):
             return value
-        if isinstance(value, Held):
+        if isinstance(value, StaysInTorch):
             return value.node.name
         if value.index is not None and not 1 <= len(value.dims) <= 3:
             # Flat; Leave gives the dimensions.
@@ -361,20 +363,20 @@ def _functional(target: Any) -> Any:
 # Rules of activations, and of what does nothing in evaluation mode.
 
 
-def shaped(to: Reader, x: Any, shape: Shape) -> Native:
+def shaped(to: OperatorReader, x: Any, shape: Shape) -> Native:
     """An activation as an operation of its own; it is joined to what comes before it later."""
     value = to.native(x)
     return to.emit(Scale, value.dims, source=value.name, shape=shape)
 
 
 @runs(aten.relu.default, aten.relu_.default)
-def relu(to: Reader, x: Any) -> Native:
+def relu(to: OperatorReader, x: Any) -> Native:
     """max(x, 0)."""
     return shaped(to, x, Shape(slope=0.0))
 
 
 @runs(aten.leaky_relu.default, aten.leaky_relu_.default)
-def leaky_relu(to: Reader, x: Any, slope: float = 0.01) -> Native:
+def leaky_relu(to: OperatorReader, x: Any, slope: float = 0.01) -> Native:
     """x where positive, slope · x elsewhere."""
     return shaped(to, x, Shape(slope=float(slope)))
 
@@ -385,22 +387,22 @@ def leaky_relu(to: Reader, x: Any, slope: float = 0.01) -> Native:
     aten.clamp.default,
     aten.clamp_.default,
 )
-def clamp(to: Reader, x: Any, low: Any = None, high: Any = None) -> Native:
+def clamp(to: OperatorReader, x: Any, low: Any = None, high: Any = None) -> Native:
     """Limits from 0 upward: ReLU, ReLU6."""
     # The kernels know slopes below zero and a cap above, and no other limits.
     if low != 0 or isinstance(high, Tensor) or (high is not None and high <= 0):
-        raise Gap(f"limits {low} and {high}")
+        raise NotCovered(f"limits {low} and {high}")
     return shaped(to, x, Shape(slope=0.0, cap=math.inf if high is None else float(high)))
 
 
 @runs(aten.relu6.default, aten.relu6_.default)
-def relu6(to: Reader, x: Any) -> Native:
+def relu6(to: OperatorReader, x: Any) -> Native:
     """min(max(x, 0), 6)."""
     return clamp(to, x, 0, 6.0)
 
 
 @runs(aten.clamp_min.default, aten.clamp_min_.default)
-def clamp_min(to: Reader, x: Any, low: Any) -> Native:
+def clamp_min(to: OperatorReader, x: Any, low: Any) -> Native:
     """max(x, 0)."""
     return clamp(to, x, low)
 
@@ -411,10 +413,10 @@ def clamp_min(to: Reader, x: Any, low: Any) -> Native:
     aten.feature_dropout.default,
     aten.alpha_dropout.default,
 )
-def dropout(to: Reader, x: Any, p: float, train: bool) -> Native:
+def dropout(to: OperatorReader, x: Any, p: float, train: bool) -> Native:
     """Nothing in evaluation mode."""
     if train and p > 0:
-        raise Gap("dropout in training mode")
+        raise NotCovered("dropout in training mode")
     return to.view(x)
 
 
@@ -423,7 +425,7 @@ def dropout(to: Reader, x: Any, p: float, train: bool) -> Native:
     aten.detach_.default, aten._to_copy.default, aten.to.dtype, aten.to.dtype_layout,
     aten.to.device, aten.positive.default,
 )  # fmt: skip
-def copy(to: Reader, x: Any, *_: Any, **__: Any) -> Native:
+def copy(to: OperatorReader, x: Any, *_: Any, **__: Any) -> Native:
     """The value itself: what changes the dtype never comes here."""
     return to.view(x)
 
@@ -438,7 +440,7 @@ def pair(value: Any, flat: bool) -> tuple[int, int]:
     return (1, sizes[0]) if flat else (sizes[0], sizes[1])
 
 
-def scaled(to: Reader, x: Any, scale: Any, shift: Any) -> Native:
+def scaled(to: OperatorReader, x: Any, scale: Any, shift: Any) -> Native:
     """scale · x + shift, one of each per channel."""
     value = to.native(x)
     return to.emit(Scale, value.dims, source=value.name, scale=scale, shift=shift)
@@ -448,7 +450,7 @@ def scaled(to: Reader, x: Any, scale: Any, shift: Any) -> Native:
 
 
 @runs(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar)
-def add(to: Reader, a: Any, b: Any, alpha: float = 1) -> Native:
+def add(to: OperatorReader, a: Any, b: Any, alpha: float = 1) -> Native:
     """a + α b."""
     if _is_value(a) and _is_value(b):
         return _sum(to, a, b, float(alpha))
@@ -461,38 +463,38 @@ def add(to: Reader, a: Any, b: Any, alpha: float = 1) -> Native:
 
 
 @runs(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar)
-def sub(to: Reader, a: Any, b: Any, alpha: float = 1) -> Native:
+def sub(to: OperatorReader, a: Any, b: Any, alpha: float = 1) -> Native:
     """a − α b."""
     return add(to, a, b, alpha=-alpha)
 
 
 @runs(aten.mul.Tensor, aten.mul_.Tensor, aten.mul.Scalar)
-def mul(to: Reader, a: Any, b: Any) -> Native:
+def mul(to: OperatorReader, a: Any, b: Any) -> Native:
     """A product with a constant per channel."""
     if _is_value(a) and _is_value(b):
-        raise Gap("a product of two values")
+        raise NotCovered("a product of two values")
     value, other = (a, b) if _is_value(a) else (b, a)
     return scaled(to, value, _per_channel(to, value, other), None)
 
 
 @runs(aten.div.Tensor, aten.div_.Tensor, aten.div.Scalar)
-def div(to: Reader, a: Any, b: Any) -> Native:
+def div(to: OperatorReader, a: Any, b: Any) -> Native:
     """A quotient by a constant per channel."""
     if _is_value(b):
-        raise Gap("division by a value")
+        raise NotCovered("division by a value")
     return scaled(to, a, 1.0 / _per_channel(to, a, b), None)
 
 
 @runs(aten.neg.default)
-def neg(to: Reader, a: Any) -> Native:
+def neg(to: OperatorReader, a: Any) -> Native:
     """−a."""
     return mul(to, a, -1.0)
 
 
-def _sum(to: Reader, a: Any, b: Any, alpha: float) -> Native:
+def _sum(to: OperatorReader, a: Any, b: Any, alpha: float) -> Native:
     left, right = to.native(a), to.native(b)
     if left.dims != right.dims:
-        raise Gap(f"a sum of {left.dims} and {right.dims}")
+        raise NotCovered(f"a sum of {left.dims} and {right.dims}")
     return to.emit(Add, left.dims, a=left.name, b=right.name, sign=alpha)
 
 
@@ -500,19 +502,19 @@ def _is_value(x: Any) -> bool:
     return not isinstance(x, int | float | Tensor)
 
 
-def _per_channel(to: Reader, value: Any, constant: Any) -> NDArray[np.float64]:
+def _per_channel(to: OperatorReader, value: Any, constant: Any) -> NDArray[np.float64]:
     """A constant as one number per channel."""
     dims = to.view(value).dims
     full = torch.as_tensor(constant, dtype=torch.float64)
     if full.ndim > len(dims) + 1 or not dims:
-        raise Gap("a constant with more dimensions than the value")
+        raise NotCovered("a constant with more dimensions than the value")
     wide = torch.broadcast_shapes(full.shape, (1, *dims))  # type: ignore[no-untyped-call]
     spread = full.expand(wide)
     if tuple(spread.shape) != (1, *dims):
-        raise Gap("a constant that repeats the value")
+        raise NotCovered("a constant that repeats the value")
     rows = spread.reshape(dims[0], -1)
     if not bool((rows == rows[:, :1]).all()):
-        raise Gap("a constant per position")
+        raise NotCovered("a constant per position")
     return numbers(rows[:, 0])
 
 
@@ -521,7 +523,7 @@ def _per_channel(to: Reader, value: Any, constant: Any) -> NDArray[np.float64]:
 
 @runs(aten.conv2d.default, aten.conv2d.padding, aten.conv1d.default, aten.conv1d.padding)
 def conv(
-    to: Reader,
+    to: OperatorReader,
     x: Any,
     weight: Any,
     bias: Any = None,
@@ -532,10 +534,10 @@ def conv(
 ) -> Native:
     """Convolutions of every stride, padding, dilation and group."""
     if not isinstance(weight, Tensor) or isinstance(bias, Native):
-        raise Gap("a kernel that depends on the input")
+        raise NotCovered("a kernel that depends on the input")
     value, flat = to.native(x), weight.ndim == 3
     if len(value.dims) != weight.ndim - 1:
-        raise Gap("no batch dimension")
+        raise NotCovered("no batch dimension")
     kernel = tuple(weight.shape[2:])
     steps, spread = pair(stride, flat), pair(dilation, flat)
     before, after = _padding(padding, kernel, spread, flat)
@@ -584,13 +586,13 @@ def _padding(
 
 
 @runs(aten.linear.default)
-def linear(to: Reader, x: Any, weight: Any, bias: Any = None) -> Native:
+def linear(to: OperatorReader, x: Any, weight: Any, bias: Any = None) -> Native:
     """A linear layer on features."""
     if not isinstance(weight, Tensor) or weight.ndim != 2 or isinstance(bias, Native):
-        raise Gap("a weight that depends on the input")
+        raise NotCovered("a weight that depends on the input")
     value = to.native(x)
     if len(value.dims) != 1:
-        raise Gap("a linear layer on more than one feature dimension")
+        raise NotCovered("a linear layer on more than one feature dimension")
     full = numbers(weight).reshape(*weight.shape, 1, 1)
     shift = np.zeros(len(weight)) if bias is None else numbers(bias)
     return to.emit(Conv, (len(weight),), source=value.name, weight=full, bias=shift)
@@ -598,25 +600,25 @@ def linear(to: Reader, x: Any, weight: Any, bias: Any = None) -> Native:
 
 @runs(aten.addmm.default)
 def addmm(
-    to: Reader, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
+    to: OperatorReader, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
 ) -> Native:
     """β b + α x W."""
     if not isinstance(weight, Tensor) or not isinstance(bias, Tensor) or bias.ndim > 1:
-        raise Gap("a product of two values")
+        raise NotCovered("a product of two values")
     return linear(to, x, alpha * weight.t(), (beta * bias).expand(weight.shape[1]))
 
 
 @runs(aten.mm.default, aten.matmul.default)
-def matmul(to: Reader, x: Any, weight: Any) -> Native:
+def matmul(to: OperatorReader, x: Any, weight: Any) -> Native:
     """x W."""
     if not isinstance(weight, Tensor):
-        raise Gap("a product of two values")
+        raise NotCovered("a product of two values")
     return linear(to, x, weight.t() if weight.ndim == 2 else weight)
 
 
 @runs(aten.batch_norm.default)
 def batch_norm(
-    to: Reader,
+    to: OperatorReader,
     x: Any,
     weight: Any,
     bias: Any,
@@ -629,7 +631,7 @@ def batch_norm(
 ) -> Native:
     """In evaluation mode one factor and one shift per channel."""
     if training or not isinstance(mean, Tensor) or not isinstance(var, Tensor):
-        raise Gap("batch statistics")
+        raise NotCovered("batch statistics")
     # In float64: it is multiplied into the weights, and only the product is rounded.
     factor = 1.0 / np.sqrt(numbers(var) + eps)
     factor = factor if weight is None else factor * numbers(weight)
@@ -641,12 +643,12 @@ def batch_norm(
 
 
 @runs(aten.cat.default)
-def cat(to: Reader, xs: Any, dim: int = 0) -> Native:
+def cat(to: OperatorReader, xs: Any, dim: int = 0) -> Native:
     """Values after one another along the channels."""
     values = [to.native(x) for x in xs]
     dims = values[0].dims
     if dim % (len(dims) + 1) != 1 or any(v.dims[1:] != dims[1:] for v in values):
-        raise Gap(f"a cat along dimension {dim}")
+        raise NotCovered(f"a cat along dimension {dim}")
     total = sum(v.dims[0] for v in values)
     return to.emit(Cat, (total, *dims[1:]), sources=tuple(v.name for v in values))
 
@@ -660,7 +662,7 @@ def moves(*operators: Any) -> None:
 
 
 def _moving(operator: Any) -> Callable[..., Any]:
-    def rule(to: Reader, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def rule(to: OperatorReader, x: Any, *args: Any, **kwargs: Any) -> Any:
         value = to.view(x)
         n = math.prod(value.dims)
         places = torch.arange(n).reshape(value.dims) if value.index is None else value.index
@@ -668,7 +670,7 @@ def _moving(operator: Any) -> Callable[..., Any]:
             # torch's own operator moves the positions, so a rule cannot differ from it.
             moved = operator(_positions(places, operator), *args, **kwargs)
         except (RuntimeError, IndexError, NotImplementedError) as error:
-            raise Gap(str(error).splitlines()[0]) from error
+            raise NotCovered(str(error).splitlines()[0]) from error
         if isinstance(moved, Tensor):
             return _moved(value, moved)
         return [_moved(value, one) for one in moved]
@@ -689,12 +691,12 @@ def _positions(places: Tensor, operator: Any) -> Tensor:
 def _moved(value: Native, both: Tensor) -> Native:
     both = both.long()
     if both.ndim < 2 or both.shape[0] != BATCH:
-        raise Gap("it mixes the samples of a batch")
+        raise NotCovered("it mixes the samples of a batch")
     index = both[0] - 1
     # The second sample must take its numbers from the same places as the first.
     same = torch.where(both[0] > 0, both[0] + _SECOND, 0)
     if not bool((both[1] == same).all()) or bool((both[0] > _SECOND).any()) or index.numel() == 0:
-        raise Gap("it mixes the samples of a batch")
+        raise NotCovered("it mixes the samples of a batch")
     dims = tuple(index.shape)
     if (
         len(dims) <= 3
@@ -769,18 +771,20 @@ moves(
 
 
 @runs(aten.pad.default)
-def pad(to: Reader, x: Any, sizes: Any, mode: str = "constant", value: float | None = None) -> Any:
+def pad(
+    to: OperatorReader, x: Any, sizes: Any, mode: str = "constant", value: float | None = None
+) -> Any:
     """Zeros around, or cut away; other modes repeat what is there."""
     if mode == "constant" and value not in (None, 0, 0.0):
-        raise Gap(f"padding with {value}")
+        raise NotCovered(f"padding with {value}")
     return _moving(aten.pad.default)(to, x, sizes, mode, value)
 
 
 @runs(aten.constant_pad_nd.default)
-def constant_pad(to: Reader, x: Any, sizes: Any, value: float = 0) -> Any:
+def constant_pad(to: OperatorReader, x: Any, sizes: Any, value: float = 0) -> Any:
     """Zeros around, or cut away; positions can say nothing of any other number."""
     if value:
-        raise Gap(f"padding with {value}")
+        raise NotCovered(f"padding with {value}")
     return _moving(aten.constant_pad_nd.default)(to, x, sizes)
 
 
@@ -789,7 +793,7 @@ def constant_pad(to: Reader, x: Any, sizes: Any, value: float = 0) -> Any:
 
 @runs(aten.max_pool2d.default, aten.max_pool1d.default)
 def max_pool(
-    to: Reader,
+    to: OperatorReader,
     x: Any,
     kernel: Any,
     stride: Any = None,
@@ -807,7 +811,7 @@ def max_pool(
 
 @runs(aten.avg_pool2d.default, aten.avg_pool1d.default)
 def avg_pool(
-    to: Reader,
+    to: OperatorReader,
     x: Any,
     kernel: Any,
     stride: Any = None,
@@ -839,7 +843,7 @@ def avg_pool(
 
 
 @runs(aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool1d.default)
-def adaptive_avg_pool(to: Reader, x: Any, size: Any) -> Native:
+def adaptive_avg_pool(to: OperatorReader, x: Any, size: Any) -> Native:
     """The mean over windows that cover the plane."""
     value = to.native(x)
     flat = len(value.dims) == 2
@@ -851,12 +855,12 @@ def adaptive_avg_pool(to: Reader, x: Any, size: Any) -> Native:
 
 
 @runs(aten.mean.dim)
-def mean(to: Reader, x: Any, dims: Any, keep: bool = False, **_: Any) -> Native:
+def mean(to: OperatorReader, x: Any, dims: Any, keep: bool = False, **_: Any) -> Native:
     """The mean over all positions."""
     value = to.native(x)
     n = len(value.dims) + 1
     if n < 3 or sorted(d % n for d in dims) != list(range(2, n)):
-        raise Gap(f"a mean over dimensions {dims}")
+        raise NotCovered(f"a mean over dimensions {dims}")
     whole = adaptive_avg_pool(to, value, (1,) * (n - 2))
     return whole if keep else Native(whole.name, whole.dims[:1])
 
@@ -866,7 +870,7 @@ def _windows(
 ) -> list[tuple[list[int], int, int, int, int]]:
     """Per side (starts, size, dilation, length, padding)."""
     if len(value.dims) not in (2, 3):
-        raise Gap("a pool without a batch dimension")
+        raise NotCovered("a pool without a batch dimension")
     flat = len(value.dims) == 2
     sides = []
     for side, n in enumerate(planes_of(value.dims)[1:]):
@@ -900,7 +904,7 @@ def _cover(n: int, m: int) -> NDArray[np.int32]:
 
 
 def _pool(
-    to: Reader,
+    to: OperatorReader,
     value: Native,
     maximum: bool,
     rows: NDArray[np.int32],
@@ -909,7 +913,7 @@ def _pool(
     flat: bool,
 ) -> Native:
     if bool((rows[:, 0] >= rows[:, 1]).any() or (columns[:, 0] >= columns[:, 1]).any()):
-        raise Gap("an empty window")
+        raise NotCovered("an empty window")
     dims = (value.dims[0], len(columns)) if flat else (value.dims[0], len(rows), len(columns))
     return to.emit(
         Pool,
