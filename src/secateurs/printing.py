@@ -84,4 +84,5 @@ class Reported(Printed):
 
     def to_json(self) -> str:
         """The result as a JSON object."""
+        # JSON has no NaN: better an error than a file that strict readers refuse.
         return json.dumps(self.as_dict(), indent=2, allow_nan=False)

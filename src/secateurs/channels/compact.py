@@ -1,7 +1,6 @@
 """`compact`: a sparse model without its dead channels, as a module of the same class with smaller
 tensors."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,7 +30,7 @@ from secateurs.graph.untouched import keeping
 from secateurs.masks import apply_
 from secateurs.parameters import Params, refuse_wrapped
 from secateurs.paths.reach import Reachability, reach
-from secateurs.printing import Printed
+from secateurs.printing import Reported
 from secateurs.scores.scorer import private
 
 Progress = Callable[[str], None]
@@ -60,7 +59,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction(Printed):
+class Compaction(Reported):
     """A smaller model and the account of how it came about.
 
     Attributes:
@@ -107,11 +106,6 @@ class Compaction(Printed):
             "kept": {kept.why: kept.channels for kept in self.kept},
             "idle": list(self.idle),
         }
-
-    def to_json(self) -> str:
-        """The account as a JSON object."""
-        # JSON has no NaN: better an error than a file that strict readers refuse.
-        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
 
     def __rich__(self) -> Group:
         before, after = self.macs

@@ -1,6 +1,5 @@
 """How many multiplications a forward pass costs, and how many of them a mask leaves."""
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +14,7 @@ from secateurs.errors import UnsupportedOperation
 from secateurs.graph import Affine, Example, Graph, Opaque, State, affines, capture
 from secateurs.graph.ir import own_name, own_place
 from secateurs.parameters import Params
-from secateurs.printing import Printed
+from secateurs.printing import Reported
 
 # Multiplications as a value: layer by layer, and how many of them are left.
 
@@ -44,7 +43,7 @@ class LayerMacs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Macs(Printed):
+class Macs(Reported):
     """Multiply-accumulate operations of one sample, layer by layer in the order they run.
 
     A shared layer stands in the list once for every use. Batch norms, biases and pools are not
@@ -77,10 +76,6 @@ class Macs(Printed):
         """Plain values."""
         layers = [asdict(layer) for layer in self.layers]
         return {"dense": self.dense, "nonzero": self.nonzero, "layers": layers}
-
-    def to_json(self) -> str:
-        """The table as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
 
     def __rich__(self) -> Table:
         table = Table("weight", "shape", title="multiplications for one sample")
