@@ -18,7 +18,7 @@ from secateurs.study import (
     stages,
 )
 from secateurs.study import estimate as told
-from secateurs.study.estimate import Cost, Estimate, Trial, estimate, trial
+from secateurs.study.estimate import Cost, Estimate, TrialTimes, estimate, trial
 from secateurs.study.measure import Bench
 
 
@@ -57,7 +57,7 @@ def test_runs_wait_for_those_they_need_and_for_a_worker(monkeypatch):
 
 
 def test_a_run_is_steps_tests_cuts_and_what_it_does_once():
-    made = Trial(fixed=100.0, step=1.0, test=10.0, cut=1000.0, once=0.0)
+    made = TrialTimes(fixed=100.0, step=1.0, test=10.0, cut=1000.0, once=0.0)
     bench = Bench()
     runs = {run.method.kind: run for run in study(Prune(), Gradual(every="8it")).runs()}
     # 6 epochs of 4 steps; a test an epoch; a gradual run cuts every eight steps.
@@ -98,7 +98,7 @@ def test_runs_of_one_kind_are_tried_once(monkeypatch):
 
     def counted(run, bench):
         tried.append(run.method.kind)
-        return Trial(fixed=1.0, step=0.0, test=0.0, cut=0.0, once=0.5)
+        return TrialTimes(fixed=1.0, step=0.0, test=0.0, cut=0.0, once=0.5)
 
     monkeypatch.setattr(told, "trial", counted)
     asked = study(Prune(), Dwf(strength=[1e-4, 1e-3]), seeds=[0, 1, 2])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
-from secateurs.report.series import Axis, Dot, Line, axis_for, spans_decades
+from secateurs.report.series import Axis, ChartLine, Dot, axis_for, spans_decades
 
 # A figure as SVG: in the page it takes the page's colours, as a file it brings its own.
 #
@@ -218,7 +218,7 @@ def y_of(axis: Axis, value: float) -> float:
 
 
 def chart(
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     *,
     x: str,
     y: str,
@@ -269,7 +269,7 @@ def chart(
     )
 
 
-def _keys(lines: Sequence[Line]) -> tuple[Key, ...]:
+def _keys(lines: Sequence[ChartLine]) -> tuple[Key, ...]:
     # Reversed, so that of several lines of one name
     # the first is what the dictionary keeps.
     first = {line.name: line for line in reversed(lines)}
@@ -279,7 +279,7 @@ def _keys(lines: Sequence[Line]) -> tuple[Key, ...]:
     )
 
 
-def _inside(line: Line, across: Axis, up: Axis) -> Line:
+def _inside(line: ChartLine, across: Axis, up: Axis) -> ChartLine:
     fits = [
         dot
         for dot in line.dots
@@ -288,7 +288,7 @@ def _inside(line: Line, across: Axis, up: Axis) -> Line:
     return replace(line, dots=tuple(fits))
 
 
-def _line(line: Line, place: int, across: Axis, up: Axis, marks: bool) -> str:
+def _line(line: ChartLine, place: int, across: Axis, up: Axis, marks: bool) -> str:
     key = Key(name=line.name, colour=line.colour)
     spots = [(x_of(across, dot.x), y_of(up, dot.y)) for dot in line.dots]
     # A tenth of a unit is finer than any screen shows, and keeps the page small.

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from secateurs.errors import DataError
-from secateurs.report.series import Dot, Line, number
+from secateurs.report.series import ChartLine, Dot, number
 from secateurs.study.database import Row
 
 
@@ -157,7 +157,7 @@ def printed_lines(
     data: str,
     ours: Mapping[str, int],
     alike: Mapping[str, str],
-) -> tuple[list[Line], dict[str, list[Published]]]:
+) -> tuple[list[ChartLine], dict[str, list[Published]]]:
     """Dotted lines for this network and data, and the figures behind each.
 
     A method that we ran, too, takes our colour; the others wait to be switched on. `ours` has the
@@ -174,7 +174,7 @@ def printed_lines(
         name = f"{method} ({source})" if source else method
         named[name] = points
         lines.append(
-            Line(
+            ChartLine(
                 name=name,
                 dots=tuple(_dot(p) for p in sorted(points, key=_compression)),
                 # What only papers have takes the colours after

@@ -154,7 +154,7 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ChartLine:
     """Marks from left to right. Lines of one name share a colour and an entry of the legend.
 
     `printed` figures come from a paper and are dotted (`shipped`: one whose figures ship with the
@@ -183,7 +183,7 @@ def counted(row: Row) -> bool:
     return ended and row.accuracy is not None and bool(row.compression)
 
 
-def frontier(rows: Iterable[Row], colour: Mapping[str, int] | None = None) -> list[Line]:
+def frontier(rows: Iterable[Row], colour: Mapping[str, int] | None = None) -> list[ChartLine]:
     """Accuracy against compression, one line a method: medians over seeds, from least to most.
 
     Runs are put together that were asked the same: a compression, or a strength λ. Only finished
@@ -197,7 +197,7 @@ def frontier(rows: Iterable[Row], colour: Mapping[str, int] | None = None) -> li
         if counted(row):
             methods[row.label].setdefault(asked, []).append(row)
     return [
-        Line(
+        ChartLine(
             name=name,
             dots=tuple(
                 sorted(
@@ -230,7 +230,7 @@ def dynamics(
     rows: Iterable[Row],
     of: Callable[[Point], float | None],
     colour: Mapping[str, int] | None = None,
-) -> list[Line]:
+) -> list[ChartLine]:
     """One quantity over the epochs of each run; what was not measured leaves no mark."""
     lines = []
     for row in rows:
@@ -242,11 +242,11 @@ def dynamics(
         ]
         if dots:
             place = (colour or {}).get(row.label, 0)
-            lines.append(Line(name=row.label, dots=_thinned(dots), colour=place))
+            lines.append(ChartLine(name=row.label, dots=_thinned(dots), colour=place))
     return lines
 
 
-def histogram(row: Row, colour: int = 0) -> Line:
+def histogram(row: Row, colour: int = 0) -> ChartLine:
     """How large the remaining weights are: percent of them in each quarter of a decade of |w|."""
     counts = [sum(bins) for bins in zip(*_histograms(row), strict=True)]
     total = sum(counts)
@@ -259,7 +259,7 @@ def histogram(row: Row, colour: int = 0) -> Line:
         # mean of its ends.
         middle: float = 10 ** ((low + high) / 2)
         dots.append(_mark(middle, share, f"{title(row)}, {between}", unit=" %"))
-    return Line(name=row.label, dots=tuple(dots), colour=colour)
+    return ChartLine(name=row.label, dots=tuple(dots), colour=colour)
 
 
 def _histograms(row: Row) -> list[tuple[int, ...]]:
@@ -296,7 +296,7 @@ def title(row: Row) -> str:
     return f"{row.label} λ={row.strength:g}" if row.strength else row.label
 
 
-def within(line: Line, dense: float, points: float) -> float | None:
+def within(line: ChartLine, dense: float, points: float) -> float | None:
     """The largest compression of a line that loses at most so many points against `dense`."""
     good = [dot.x for dot in line.dots if dot.y >= dense - points]
     return max(good, default=None)

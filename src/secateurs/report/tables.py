@@ -15,7 +15,7 @@ from secateurs.errors import StoreError
 from secateurs.report.figures import Drawing, Field, chart, heat
 from secateurs.report.published import Published, names_in_print, printed_lines
 from secateurs.report.series import (
-    Line,
+    ChartLine,
     at,
     compressions,
     first_seeds,
@@ -131,7 +131,7 @@ def dense_accuracy(rows: Iterable[Row]) -> float | None:
 
 
 def largest(
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     dense: float,
     printed: Mapping[str, Sequence[Published]] | None = None,
 ) -> Table:
@@ -151,12 +151,12 @@ def largest(
     return Table(columns=("method", *heads), cells=tuple(cells))
 
 
-def _within(line: Line, dense: float) -> tuple[str, ...]:
+def _within(line: ChartLine, dense: float) -> tuple[str, ...]:
     found = (within(line, dense, points) for points in POINTS)
     return (line.name, *(times(value) for value in found))
 
 
-def frontier_table(lines: Sequence[Line]) -> Table:
+def frontier_table(lines: Sequence[ChartLine]) -> Table:
     """The numbers of the frontier: medians, least and most."""
     cells = [
         (line.name, number(d.x), f"{d.y:.2f}", f"{d.low:.2f}", f"{d.high:.2f}")
@@ -167,7 +167,7 @@ def frontier_table(lines: Sequence[Line]) -> Table:
     return Table(columns=heads, cells=tuple(cells))
 
 
-def marks(lines: Sequence[Line], x: str, y: str) -> Table:
+def marks(lines: Sequence[ChartLine], x: str, y: str) -> Table:
     """The numbers of a figure, exactly as they are drawn."""
     cells = [
         (line.name, f"{d.x:.8g}", f"{d.y:.8g}", f"{d.low:.8g}", f"{d.high:.8g}")
@@ -380,7 +380,7 @@ def _lost(rows: Sequence[Row]) -> str:
 
 
 def _figures(
-    lines: Sequence[Line], dense: float | None, numbers: Table, lost: str
+    lines: Sequence[ChartLine], dense: float | None, numbers: Table, lost: str
 ) -> Iterator[Panel]:
     figure = partial(
         chart,
@@ -403,7 +403,7 @@ def _figures(
 
 
 def _largest(
-    lines: Sequence[Line], dense: float, sources: Mapping[str, Sequence[Published]]
+    lines: Sequence[ChartLine], dense: float, sources: Mapping[str, Sequence[Published]]
 ) -> Panel:
     text = f"That loses at most so many points; the dense network has {dense:.2f} %."
     if sources:
@@ -416,7 +416,7 @@ def _largest(
     )
 
 
-def _deep(lines: Sequence[Line], dense: float) -> bool:
+def _deep(lines: Sequence[ChartLine], dense: float) -> bool:
     """Whether there are marks far below the dense network, and others near it."""
     heights = [dot.y for line in lines if not line.hidden for dot in line.dots]
     # Without a mark near the dense network the closer view would be empty.
@@ -424,7 +424,7 @@ def _deep(lines: Sequence[Line], dense: float) -> bool:
     return near and min(heights) < dense - 2 * CLOSE
 
 
-def _near(printed: Line, ours: Sequence[Line]) -> Line:
+def _near(printed: ChartLine, ours: Sequence[ChartLine]) -> ChartLine:
     """The part of a printed line that lies where ours do: papers go on to where nothing works."""
     # Figures that a user names were chosen for this page, so they are drawn whole.
     if not printed.shipped:

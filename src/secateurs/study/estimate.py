@@ -104,7 +104,7 @@ def estimate(
     for run in left:
         bench.data(run.data)
     once = perf_counter() - start
-    tried: dict[str, Trial] = {}
+    tried: dict[str, TrialTimes] = {}
     for run in left:
         kind = _kind(run)
         if kind not in tried:
@@ -128,7 +128,7 @@ def estimate(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class TrialTimes:
     """Seconds of the parts of a run: what it does once, a step, a test on all test images, a cut
     while it trains; `once` is what only the first of its kind in a worker takes.
     """
@@ -156,7 +156,7 @@ class Trial:
         return self.fixed + steps * self.step + tests * self.test + cuts * self.cut
 
 
-def trial(run: Run, bench: Bench) -> Trial:
+def trial(run: Run, bench: Bench) -> TrialTimes:
     """The stages of the run on a fresh network in place of those it needs, with a few steps of its
     training.
     """
@@ -177,7 +177,7 @@ def trial(run: Run, bench: Bench) -> Trial:
     chosen = 0.0
     if isinstance(run.method, Gradual):
         chosen = _timed(stages.chosen, work, run.method)
-    return Trial(
+    return TrialTimes(
         fixed=begun + finishing + measuring + proving,
         step=step,
         test=testing + _timed(measure.share_of_zeros, work.model),

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from secateurs.report.figures import HEIGHT, WIDTH, chart
-from secateurs.report.series import Dot, Line
+from secateurs.report.series import ChartLine, Dot
 
 NUMBER = r"-?\d+(?:\.\d+)?"
 
@@ -18,8 +18,8 @@ def dot(x, y, low=None, high=None, text=""):
 
 
 LINES = [
-    Line(name="a", dots=(dot(1, 90), dot(10, 80, 70, 85), dot(100, 12))),
-    Line(name="b", dots=(dot(2, 30), dot(50, 60)), colour=1),
+    ChartLine(name="a", dots=(dot(1, 90), dot(10, 80, 70, 85), dot(100, 12))),
+    ChartLine(name="b", dots=(dot(2, 30), dot(50, 60)), colour=1),
 ]
 
 
@@ -139,7 +139,7 @@ def test_what_lies_below_the_floor_has_a_line_but_no_mark():
 
 
 def test_what_lies_below_the_floor_does_not_stretch_the_axis_across():
-    dead = Line(name="dead", dots=(dot(20, 60), dot(9e4, 10)))
+    dead = ChartLine(name="dead", dots=(dot(20, 60), dot(9e4, 10)))
     svg = parsed(chart([*LINES, dead], x="x", y="y", floor=40.0))
     assert max(value for value, _ in ticks(svg, across=True)) <= 60
     # The line still leads out of the picture, where the dead network lies.
@@ -148,14 +148,14 @@ def test_what_lies_below_the_floor_does_not_stretch_the_axis_across():
 
 
 def test_a_cloud_has_marks_and_no_line():
-    cloud = Line(name="cloud", dots=(dot(1, 1), dot(2, 3)), joined=False)
+    cloud = ChartLine(name="cloud", dots=(dot(1, 1), dot(2, 3)), joined=False)
     svg = parsed(chart([cloud], x="x", y="y"))
     drawn = [line for line in svg.iter() if line.tag.endswith("polyline")]
     assert not drawn and len(marks(svg, 0)) == 2
 
 
 def test_a_hidden_line_does_not_stretch_the_axes():
-    far = Line(name="far", dots=(dot(5, 50), dot(9e5, 50)), hidden=True)
+    far = ChartLine(name="far", dots=(dot(5, 50), dot(9e5, 50)), hidden=True)
     svg = parsed(chart([*LINES, far], x="x", y="y"))
     alone = parsed(chart(LINES, x="x", y="y"))
     assert ticks(svg, across=True) == ticks(alone, across=True)
@@ -166,5 +166,5 @@ def test_a_hidden_line_does_not_stretch_the_axes():
 
 
 def test_a_file_with_a_hidden_line_is_well_formed():
-    hidden = Line(name="h", dots=(dot(5, 50), dot(6, 50)), hidden=True)
+    hidden = ChartLine(name="h", dots=(dot(5, 50), dot(6, 50)), hidden=True)
     ElementTree.fromstring(chart([*LINES, hidden], x="x", y="y").file())
