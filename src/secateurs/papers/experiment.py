@@ -186,7 +186,7 @@ def _measure(
         rows = _by_measurement(out).get(measurement.name, [])
         if not rows:
             with placed(device):
-                found = [_texts(line) for line in measurement.work()]
+                found = [as_texts(line) for line in measurement.work()]
             rows = [{"job": measurement.name, **line} for line in found]
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
@@ -277,7 +277,8 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
         write_csv(file, [*head, *([row.get(name, "") for name in rows[0]] for row in rows)])
 
 
-def _texts(row: Mapping[str, object]) -> dict[str, str]:
+def as_texts(row: Mapping[str, object]) -> dict[str, str]:
+    """Settings and figures as they stand in a file: floats with six digits."""
     return {
         name: f"{value:.6g}" if isinstance(value, float) else str(value)
         for name, value in row.items()

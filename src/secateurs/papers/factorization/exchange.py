@@ -13,7 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
+from secateurs.papers.experiment import (
+    EXPERIMENTS,
+    Beside,
+    Experiment,
+    Measurement,
+    Row,
+    Scale,
+    as_texts,
+)
 from secateurs.papers.factorization.plans import OURS, SMOKE, survivors
 from secateurs.papers.factorization.training import FactorizationSettings
 from secateurs.random import generator
@@ -533,8 +541,8 @@ class Exchanged:
 
     def flat(self) -> dict[str, str]:
         """One line of a CSV file, settings first."""
-        results = {name: value for name, value in asdict(self).items() if name != "beyond"}
-        return {name: _text(value) for name, value in {**asdict(self.beyond), **results}.items()}
+        results = asdict(self)
+        return as_texts({**results.pop("beyond"), **results})
 
 
 def grid() -> list[Beyond]:
@@ -554,7 +562,7 @@ def grid() -> list[Beyond]:
 
 def key(beyond: Beyond) -> dict[str, str]:
     """The settings as text: what identifies a row."""
-    return {name: _text(value) for name, value in asdict(beyond).items()}
+    return as_texts(asdict(beyond))
 
 
 def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchanged:
@@ -636,7 +644,3 @@ EXPERIMENTS.register("weight-factorization-beyond")(
         },
     )
 )
-
-
-def _text(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -3,9 +3,9 @@
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from secateurs.errors import ArgumentError
 from secateurs.masks import apply_, select
 from secateurs.optim import FactorizedSGD, RampHoldRelax, hold, prune_and_tune_
 from secateurs.optim.factorized.start import spreads
-from secateurs.papers.experiment import place
+from secateurs.papers.experiment import as_texts, place
 from secateurs.prune import Recipe, prune_
 from secateurs.random import generator
 from secateurs.train import Clock, Schedule, evaluate, fit_
@@ -99,16 +99,13 @@ class FactorizationRow:
 
     def flat(self) -> dict[str, str]:
         """All fields as text, settings first: one line of a CSV file."""
-        names = [entry.name for entry in fields(self) if entry.name != "settings"]
-        return {
-            **key(self.settings),
-            **{name: f"{getattr(self, name):.6g}" for name in names},
-        }
+        figures = asdict(self)
+        return as_texts({**figures.pop("settings"), **figures})
 
 
 def key(settings: FactorizationSettings) -> dict[str, str]:
     """The settings as text: what identifies a row of a table."""
-    return {name: _text(value) for name, value in asdict(settings).items()}
+    return as_texts(asdict(settings))
 
 
 def name_of(settings: FactorizationSettings) -> str:
@@ -123,10 +120,6 @@ def name_of(settings: FactorizationSettings) -> str:
     own = {name: value for name, value in key(settings).items() if name != "method"}
     differing = [f"{n}={v}" for n, v in own.items() if n in shown or v != usual[n]]
     return " ".join([settings.method, *differing])
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def loaded(settings: FactorizationSettings) -> Dataset:
