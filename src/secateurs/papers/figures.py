@@ -27,7 +27,7 @@ from secateurs.report import tables
 from secateurs.report.figures import chart
 from secateurs.report.page import document, section, write_text
 from secateurs.report.published import printed_rows, shipped
-from secateurs.report.series import Dot, Line, number
+from secateurs.report.series import Dot, ChartLine, number
 from secateurs.report.tables import Panel, Table
 
 # What all figures of the papers are made with: lines from rows, and a panel around a chart.
@@ -45,7 +45,7 @@ def panel(
     name: str,
     head: str,
     text: str,
-    lines: Iterable[Line],
+    lines: Iterable[ChartLine],
     *,
     x: str,
     y: str,
@@ -69,11 +69,11 @@ def line(
     colour: int = 0,
     printed: bool = False,
     joined: bool = True,
-) -> Line:
+) -> ChartLine:
     """Points from left to right; those that are no numbers (a run that diverged) are left out."""
     found = sorted(p for p in points if all(map(math.isfinite, p)))
     dots = (Dot(x=x, y=y, low=y, high=y, text=_told(name, x, y)) for x, y in found)
-    return Line(name=name, dots=tuple(dots), colour=colour, printed=printed, joined=joined)
+    return ChartLine(name=name, dots=tuple(dots), colour=colour, printed=printed, joined=joined)
 
 
 def over_seeds(
@@ -82,7 +82,7 @@ def over_seeds(
     *,
     colour: int = 0,
     joined: bool = True,
-) -> Line:
+) -> ChartLine:
     """One mark for each group of runs that differ by their seeds only: medians, least to most."""
     dots = []
     for group in groups:
@@ -95,10 +95,10 @@ def over_seeds(
                 text += f" (median of {len(points)} seeds)"
             dots.append(Dot(x=x, y=y, low=min(heights), high=max(heights), text=text))
     dots.sort(key=lambda dot: dot.x)
-    return Line(name=name, dots=tuple(dots), colour=colour, joined=joined)
+    return ChartLine(name=name, dots=tuple(dots), colour=colour, joined=joined)
 
 
-def positive(found: Line) -> Line:
+def positive(found: ChartLine) -> ChartLine:
     """The marks that have a place on a logarithm: what is nothing, or less, has none."""
     return replace(found, dots=tuple(dot for dot in found.dots if dot.y > 0))
 
@@ -211,7 +211,7 @@ def _frontier(name, head, rows, columns, words) -> Panel:  # type: ignore[no-unt
     )
 
 
-def _over(rows: Sequence[Row], x: str, y: str, name: str, colour: int) -> Line:
+def _over(rows: Sequence[Row], x: str, y: str, name: str, colour: int) -> ChartLine:
     return line(name, (point(r, x, y) for r in rows if _alive(r)), colour=colour)
 
 
@@ -418,7 +418,7 @@ def frontier(rows: Sequence[Row]) -> Iterator[Panel]:
         )
 
 
-def _panel(name: str, head: str, lines: Sequence[Line], **how: object) -> Panel:
+def _panel(name: str, head: str, lines: Sequence[ChartLine], **how: object) -> Panel:
     text = "Medians over seeds, whiskers from the least to the most. Dotted: print, table 2."
     return panel(
         name,
@@ -433,7 +433,7 @@ def _panel(name: str, head: str, lines: Sequence[Line], **how: object) -> Panel:
     )
 
 
-def _lines_by_method(rows: Sequence[Row]) -> dict[tuple[str, str], Line]:
+def _lines_by_method(rows: Sequence[Row]) -> dict[tuple[str, str], ChartLine]:
     """By method and recipe; a mark for each strength or compression that was asked for."""
     found = {}
     for (_, _, method, recipe), own in grouped(rows).items():
@@ -456,12 +456,14 @@ def _point(row: Row, columns: tuple[str, str]) -> tuple[float, float]:
     return (x if x == x else float(row["compression"])), y
 
 
-def _with_print(model: str, data: str, ours: Sequence[Line], names: Sequence[str]) -> list[Line]:
+def _with_print(
+    model: str, data: str, ours: Sequence[ChartLine], names: Sequence[str]
+) -> list[ChartLine]:
     """Our lines, and print's in the same colours where we have any of these methods."""
     return [*ours, *_print(model, data, names)] if ours else []
 
 
-def _print(model: str, data: str, names: Sequence[str], first: int = 0) -> list[Line]:
+def _print(model: str, data: str, names: Sequence[str], first: int = 0) -> list[ChartLine]:
     found = []
     for place, name in enumerate(names):
         points = [
@@ -473,9 +475,9 @@ def _print(model: str, data: str, names: Sequence[str], first: int = 0) -> list[
     return found
 
 
-def _renamed(found: Line, colour: int) -> Line:
+def _renamed(found: ChartLine, colour: int) -> ChartLine:
     """A colour of its own: here all lines are of one depth."""
-    return Line(name=found.name, dots=found.dots, colour=colour)
+    return ChartLine(name=found.name, dots=found.dots, colour=colour)
 
 
 # Figures 1 and 21 of the weight-factorization paper: cut afterwards; and what goes beyond it.
@@ -513,7 +515,7 @@ def posthoc(rows: Sequence[Row]) -> Iterator[Panel]:
     """Figure 21: each network cut further, and trained on."""
     text = "Each line begins at the network as factorization left it."
     for (rate,), own in groups_by(rows, "tune_rate").items():
-        lines: list[Line] = []
+        lines: list[ChartLine] = []
         for (strength,), one in groups_by(own, "strength").items():
             for column, words in (("accuracy", "cut"), ("tuned_accuracy", "tuned")):
                 points = [point(row, "compression", column) for row in one]
@@ -736,7 +738,7 @@ def _place(row: Row) -> tuple[str, str, str]:
     return row["method"], row["percent"], row["epoch"]
 
 
-def _trace(method: str, moved: str, rows: Sequence[Row]) -> Line:
+def _trace(method: str, moved: str, rows: Sequence[Row]) -> ChartLine:
     name = "dense" if method == "none" else method
     name += ", rescaled" if moved == "True" else ""
     # The rescaled lines come after the others in colour, so that both can be told apart.
@@ -819,7 +821,7 @@ def _histogram(name: str, head: str, words: str, row: Row) -> Panel:
     )
 
 
-def _density_lines(row: Row) -> list[Line]:
+def _density_lines(row: Row) -> list[ChartLine]:
     counts = [int(count) for count in row["counts"].split()]
     low, high = float(row["low"]), float(row["high"])
     wide = (high - low) / len(counts)
@@ -914,7 +916,7 @@ def pictures(rows: Sequence[Row]) -> Iterator[Panel]:
     )
 
 
-def _series(rows: Sequence[Row]) -> list[Line]:
+def _series(rows: Sequence[Row]) -> list[ChartLine]:
     groups = groups_by(rows, "series").items()
     return [
         line(name, (point(row, "x", "y") for row in own), colour=place)
@@ -922,7 +924,7 @@ def _series(rows: Sequence[Row]) -> list[Line]:
     ]
 
 
-def _with_spread(found: Line, spread: dict[str, float]) -> Line:
+def _with_spread(found: ChartLine, spread: dict[str, float]) -> ChartLine:
     if found.name != "random":
         return found
     wide = {float(x): half for x, half in spread.items()}
@@ -930,7 +932,7 @@ def _with_spread(found: Line, spread: dict[str, float]) -> Line:
         Dot(x=d.x, y=d.y, low=d.y - wide[d.x], high=d.y + wide[d.x], text=d.text)
         for d in found.dots
     ]
-    return Line(name=found.name, dots=tuple(dots), colour=found.colour)
+    return ChartLine(name=found.name, dots=tuple(dots), colour=found.colour)
 
 
 def figures_of(name: str, rows: Sequence[Row]) -> list[Panel]:
