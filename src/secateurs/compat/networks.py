@@ -32,7 +32,7 @@ class OnnxNetwork(nn.Module):
     """An ONNX graph as a module: its weights are parameters, its operators run in order."""
 
     def __init__(
-        self, steps: Sequence["_Step"], weights: Mapping[str, Tensor], ends: tuple[str, str]
+        self, steps: Sequence["_OnnxStep"], weights: Mapping[str, Tensor], ends: tuple[str, str]
     ):
         super().__init__()
         self.steps, (self.given, self.returned) = tuple(steps), ends
@@ -53,7 +53,7 @@ class OnnxNetwork(nn.Module):
         return found
 
 
-class _Step:
+class _OnnxStep:
     """One operator: what it reads, what it makes, and how."""
 
     def __init__(self, run: Operator, reads: Sequence[str], to: str) -> None:
@@ -91,7 +91,7 @@ def read_onnx(path: str | Path) -> OnnxNetwork:
         raise DataError(
             f"{path} uses {', '.join(strange)}; read are {', '.join(sorted(_OPERATORS))}."
         )
-    steps: list[_Step] = []
+    steps: list[_OnnxStep] = []
     for node in graph.node:
         fields = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "Constant":
@@ -105,19 +105,19 @@ def read_onnx(path: str | Path) -> OnnxNetwork:
         made = _OPERATORS[node.op_type](fields, [weights.get(name) for name in reads])
         if isinstance(made, str):
             raise DataError(f"{path}: {node.op_type} {node.name or node.output[0]!r} {made}.")
-        steps.append(_Step(made, reads, node.output[0]))
+        steps.append(_OnnxStep(made, reads, node.output[0]))
     if outputs[0] not in {step.to for step in steps}:
         raise DataError(f"{path}: nothing makes the output {outputs[0]!r}.")
     return OnnxNetwork(_with_biases(steps, weights), weights, (inputs[0], outputs[0])).eval()
 
 
-def _with_biases(steps: list[_Step], weights: Mapping[str, Tensor]) -> list[_Step]:
+def _with_biases(steps: list[_OnnxStep], weights: Mapping[str, Tensor]) -> list[_OnnxStep]:
     """A product and the sum that follows it as one layer, as linear layers are read."""
     readers: dict[str, int] = {}
     for step in steps:
         for name in step.reads:
             readers[name] = readers.get(name, 0) + 1
-    found: list[_Step] = []
+    found: list[_OnnxStep] = []
     for step in steps:
         last = found[-1] if found else None
         bias = next((n for n in step.reads if n in weights and weights[n].ndim == 1), None)
@@ -131,7 +131,7 @@ def _with_biases(steps: list[_Step], weights: Mapping[str, Tensor]) -> list[_Ste
             and last.reads[1] in weights
             and weights[last.reads[1]].ndim == 2
         ):
-            found[-1] = _Step(_linear, (*last.reads, bias), step.to)
+            found[-1] = _OnnxStep(_linear, (*last.reads, bias), step.to)
         else:
             found.append(step)
     return found

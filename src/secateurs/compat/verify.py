@@ -20,7 +20,7 @@ from secateurs.errors import ArgumentError, DataError, ShipError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class VerifyAnswer:
     """What was found.
 
     Attributes:
@@ -58,7 +58,7 @@ def verify(
     epsilon: float | None = None,
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Verdict:
+) -> VerifyAnswer:
     """Answer an instance: two networks (.onnx, .nnet) and a VNN-LIB file.
 
     Args:
@@ -87,12 +87,14 @@ def verify(
     )
     remarks: tuple[str, ...] = (question.remark,) if question.remark else ()
     if certificate.answer == "proven":
-        return Verdict(answer="unsat", question=question, certificate=certificate, remarks=remarks)
+        return VerifyAnswer(
+            answer="unsat", question=question, certificate=certificate, remarks=remarks
+        )
     if certificate.answer == "refuted":
         x = _within(certificate.worst_input, lo[0], hi[0])
         outputs = [_replayed(path, net, x) for path, net in zip(files, networks, strict=True)]
         if float((outputs[0].double() - outputs[1].double()).abs().max()) > allowed:
-            return Verdict(
+            return VerifyAnswer(
                 answer="sat",
                 question=question,
                 certificate=certificate,
@@ -102,7 +104,9 @@ def verify(
         remarks += (
             "an input beyond ε was found in float64, and not in the networks' own precision",
         )
-    return Verdict(answer="unknown", question=question, certificate=certificate, remarks=remarks)
+    return VerifyAnswer(
+        answer="unknown", question=question, certificate=certificate, remarks=remarks
+    )
 
 
 def _shape(path: Path, entries: int) -> tuple[int, ...]:

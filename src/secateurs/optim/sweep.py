@@ -36,7 +36,7 @@ Trained: TypeAlias = list[tuple[dict[str, Tensor], float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SweepSettings:
     """What all runs share; `rate` and `scale` (of λ) are functions of the step number."""
 
     rate: Callable[[int], float]
@@ -58,7 +58,7 @@ class Settings:
 
 
 def steps_of(
-    batches: Batches, settings: Settings
+    batches: Batches, settings: SweepSettings
 ) -> Iterator[tuple[float, float, tuple[Tensor, Tensor]]]:
     """Rate, multiplier of λ, and batch of every step; an error if there is no step at all."""
     step = -1
@@ -76,7 +76,9 @@ def all_weights(model: nn.Module, trained: dict[str, Tensor]) -> dict[str, Tenso
     }
 
 
-def own_run(model: nn.Module, seed: int, settings: Settings) -> tuple[nn.Module, FactorizedSGD]:
+def own_run(
+    model: nn.Module, seed: int, settings: SweepSettings
+) -> tuple[nn.Module, FactorizedSGD]:
     twin = copy.deepcopy(model)
     optimizer = FactorizedSGD(
         twin.named_parameters(),
@@ -94,7 +96,7 @@ def apart(
     batches: Batches,
     strengths: Sequence[float],
     seeds: Sequence[int],
-    settings: Settings,
+    settings: SweepSettings,
 ) -> Trained:
     """Every run with its own model and `FactorizedSGD`; all runs take a step before the next batch
     is asked for.
@@ -128,7 +130,7 @@ def together(
     batches: Batches,
     strengths: Sequence[float],
     seeds: Sequence[int],
-    settings: Settings,
+    settings: SweepSettings,
 ) -> Trained:
     """One batched model: factors (D, runs, *shape), gradients of all runs by `torch.func.vmap`."""
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -164,7 +166,7 @@ def _stacked(
     names: Sequence[str],
     seeds: Sequence[int],
     repeats: int,
-    settings: Settings,
+    settings: SweepSettings,
 ) -> dict[str, Tensor]:
     """Stacked factors (D, runs, *shape): each seed drawn as `FactorizedSGD` draws it, repeated for
     every λ.
@@ -263,7 +265,7 @@ def grid(
     others go on.
     """
     _check(model, strengths, seeds, lr, schedule, threshold)
-    settings = Settings(
+    settings = SweepSettings(
         rate=lr if callable(lr) else lambda step: lr,
         scale=schedule if schedule is not None else lambda step: 1.0,
         momentum=momentum,

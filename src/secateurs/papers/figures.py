@@ -27,7 +27,7 @@ from secateurs.report import tables
 from secateurs.report.figures import chart
 from secateurs.report.page import document, section, write_text
 from secateurs.report.published import printed_rows, shipped
-from secateurs.report.series import Dot, ChartLine, number
+from secateurs.report.series import ChartLine, Dot, number
 from secateurs.report.tables import Panel, Table
 
 # What all figures of the papers are made with: lines from rows, and a panel around a chart.

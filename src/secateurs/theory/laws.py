@@ -148,7 +148,7 @@ def distance_to(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class LayerCut:
     """What an inner layer loses: `removed` entries or filters (on average, where it is random).
 
     `change`: failure= ↦ a bound on ‖W* − W‖ that fails with that chance; `events` are charged to
@@ -163,7 +163,7 @@ class Cut:
 def explicit_guarantee(
     theorem: str,
     layers: Sequence[RandomLayer],
-    cuts: Sequence[Cut],
+    cuts: Sequence[LayerCut],
     *,
     norm: Callable[..., float],
     charged: int,

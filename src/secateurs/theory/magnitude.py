@@ -31,7 +31,7 @@ from secateurs.theory.guarantee import (
     setting_of,
     stated_guarantee,
 )
-from secateurs.theory.laws import Cut, MagnitudeLaw, explicit_guarantee, magnitude_law
+from secateurs.theory.laws import LayerCut, MagnitudeLaw, explicit_guarantee, magnitude_law
 from secateurs.theory.random_matrices import (
     LATALA_CONSTANT,
     Law,
@@ -346,7 +346,7 @@ def theorem_1_explicit(
         "Theorem 1, explicit constants",
         layers,
         [
-            Cut(removed=count, change=partial(change, layer, count, level), events=events)
+            LayerCut(removed=count, change=partial(change, layer, count, level), events=events)
             for layer, count, level in zip(layers[1:-1], removed, known, strict=True)
         ],
         norm=entries.norm,
@@ -462,7 +462,7 @@ def theorem_1_global(
         "E.3, global, explicit constants",
         layers,
         [
-            Cut(removed=round(mean), change=partial(change, layer), events=2)
+            LayerCut(removed=round(mean), change=partial(change, layer), events=2)
             for layer, mean in zip(inner, expected_counts(inner, total, entries), strict=True)
         ],
         norm=entries.norm,

@@ -32,7 +32,7 @@ from secateurs.theory.guarantee import (
     setting_of,
     stated_guarantee,
 )
-from secateurs.theory.laws import Cut, explicit_guarantee
+from secateurs.theory.laws import LayerCut, explicit_guarantee
 from secateurs.theory.magnitude import linear_network, threshold_quantile
 from secateurs.theory.random_matrices import (
     LATALA_CONSTANT,
@@ -121,7 +121,7 @@ def drawn_guarantee(
     positions. `entries` and `setting` are named among the assumptions.
     """
     cuts = [
-        Cut(
+        LayerCut(
             removed=count,
             change=partial(masked_norm_bound, layer, draws=count, law=law, replacement=replacement),
             # η_k always; N_k of the whole but for k = l−1, of what is kept but for k = 2.
@@ -173,7 +173,7 @@ def filter_guarantee(
         "Theorem 3 for the smallest filters (C.2), explicit constants",
         layers,
         [
-            Cut(
+            LayerCut(
                 removed=count,
                 change=partial(_filter_change, layer, count, law, cap),
                 # Only layers that lose something have events beyond their norm.

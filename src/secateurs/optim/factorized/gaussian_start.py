@@ -32,7 +32,7 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
+class StartMoments:
     """Standard deviation (in units of σ) and kurtosis of the product."""
 
     deviation: float
@@ -66,7 +66,7 @@ def cut_tail(depth: int, terms: int) -> Tail:
     )
 
 
-def moments(terms: int, *, corrected: bool = True, depth: int = 2) -> Moments:
+def moments(terms: int, *, corrected: bool = True, depth: int = 2) -> StartMoments:
     """Exact moments of the product, from E w^s = Π over the terms of their Laplace transforms at s.
 
     The depth enters only through the tail, and cancels.
@@ -79,7 +79,7 @@ def moments(terms: int, *, corrected: bool = True, depth: int = 2) -> Moments:
     (1.0, 3.0)
     """
     second, fourth = (_moment(s, terms, corrected, depth) for s in (2, 4))
-    return Moments(deviation=math.sqrt(second), kurtosis=fourth / second**2)
+    return StartMoments(deviation=math.sqrt(second), kurtosis=fourth / second**2)
 
 
 def _moment(s: int, terms: int, corrected: bool, depth: int) -> float:
