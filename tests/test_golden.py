@@ -25,16 +25,17 @@ def test_equal_answers_and_one_that_changed(golden, tmp_path, capsys):
     assert capsys.readouterr().out == "0 differences\n"
 
     held = json.loads(file.read_text())
-    held["refusals"]["select 9"] = "!KeyError"
-    held["refusals"]["select 99"] = "!ValueError"
+    asked = next(key for key, answer in held["refusals"].items() if "UnknownName" in answer)
+    held["refusals"][asked] = "!KeyError"
+    held["refusals"]["zzz"] = "!ValueError"
     file.write_text(json.dumps(held))
     assert golden.main(["compare", str(file), "--only", "refusals"]) == 1
     told = capsys.readouterr().out.splitlines()
     assert told == [
-        "refusals: select 9",
+        f"refusals: {asked}",
         "    was !KeyError",
         "    now !UnknownNameError",
-        "refusals: select 99",
+        "refusals: zzz",
         "    was !ValueError",
         "    now (not there)",
         "2 differences",

@@ -383,7 +383,7 @@ MISTAKES = {
     ),
     "a mask file that is away": (
         lambda: sc.masks.load_masks("absent.masks"),
-        r"absent\.masks: cannot be read",
+        r"absent\.masks cannot be read",
     ),
     "a folder that is away": (
         lambda: sc.masks.save_masks({"a": torch.ones(2).bool()}, "absent/folder/masks"),

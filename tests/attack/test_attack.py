@@ -47,11 +47,11 @@ def test_five_hundred_twins():
 def test_the_attack_sees_a_bound_that_is_too_small(monkeypatch):
     """A harness that cannot fail proves nothing: a method that gives 0.9 of its bound is caught."""
     from attack import cases
-    from secateurs.certificates.methods import Reach
+    from secateurs.certificates.methods import MethodBounds
 
     def nearly(problem, domain, names):
         seen = problem.difference(domain.center).abs()
-        return {"linear": Reach(per_output=0.9 * seen)}, {}
+        return {"linear": MethodBounds(per_output=0.9 * seen)}, {}
 
     monkeypatch.setattr(cases, "reaches", nearly)
     assert attack_seed(0).violations

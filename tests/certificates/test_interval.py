@@ -49,7 +49,7 @@ def test_two_constants_differ_by_their_difference_and_its_rounding():
     """A bias that no value enters: the difference is one subtraction, which rounds."""
     b, c = torch.tensor([3.0, -1.0]), torch.tensor([1.0, 2.0])
     node = SimpleNamespace(shape=(2,))
-    params = SimpleNamespace(biases=lambda node: (b, c))
+    params = SimpleNamespace(offsets=lambda node: (b, c))
     found = Interval(unit=2.0**-10).affine(node, None, params)
     assert found.cf.tolist() == [[3.0, -1.0]] and found.cg.tolist() == [[1.0, 2.0]]
     assert found.cd.tolist() == [[2.0, -3.0]]

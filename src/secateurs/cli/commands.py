@@ -78,7 +78,8 @@ COMMANDS = {
     "verify": Command(
         "verify",
         "verify",
-        "Answer a question about two networks, .onnx or .nnet, that a VNN-LIB file asks.",
+        "Print `unsat` (no input of the box takes both networks further apart), `sat` with such an "
+        "input, or `unknown`.",
     ),
     "scores": Command(
         "commands",

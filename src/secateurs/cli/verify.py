@@ -37,7 +37,7 @@ def verify(
         progress=tell if sys.stderr.isatty() else None,
     )
     for remark in found.remarks:
-        print(remark, file=sys.stderr)
+        tell(remark)
     if save is not None:
         found.certificate.save(save)
     say(str(found))

@@ -249,7 +249,7 @@ ERRORS = [
         "convention",
         lambda: scored("snip", awkward(), convention="papers"),
         ArgumentError,
-        "is 'papers'; it is",
+        "convention='papers'; it is",
     ),
     (
         "option",
