@@ -111,8 +111,10 @@ def test_a_file_of_something_else(tmp_path):
     path.write_bytes(b"\x00garbage" * 9)
     with pytest.raises(DataError, match="is no ONNX file"):
         read_network(path)
-    with pytest.raises(DataError, match=r"\.onxx"):
+    with pytest.raises(DataError, match=r"no format of networks '\.onxx'.*\.nnet\.$"):
         read_network(tmp_path / "net.onxx")
+    with pytest.raises(DataError, match="there is no such file"):
+        read_network(tmp_path / "absent.onnx")
 
 
 NNET = """// a comment

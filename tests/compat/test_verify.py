@@ -93,6 +93,8 @@ def test_a_file_that_does_not_say_how_far(files, tmp_path):
     with pytest.raises(ArgumentError, match="give epsilon"):
         verify(first, second, one)
     assert verify(first, second, one, epsilon=1.0).answer == "unsat"
+    with pytest.raises(ArgumentError, match="epsilon=-1.0"):
+        verify(first, second, one, epsilon=-1.0)
 
 
 def test_an_instance_of_another_size(files, tmp_path):

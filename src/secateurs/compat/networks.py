@@ -24,7 +24,9 @@ def read_network(path: str | Path) -> nn.Module:
     readers = {".onnx": read_onnx, ".nnet": read_nnet}
     if path.suffix not in readers:
         known = [*readers]
-        raise DataError(f"{path}: {unknown('format of networks', path.suffix, known)}.")
+        raise DataError(f"{path}: {unknown('format of networks', path.suffix, known)}")
+    if not path.is_file():
+        raise DataError(f"{path} cannot be read: there is no such file.")
     return readers[path.suffix](path)
 
 

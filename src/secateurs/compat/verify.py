@@ -70,6 +70,8 @@ def verify(
     allowed = question.epsilon if epsilon is None else epsilon
     if allowed is None:
         raise ArgumentError(f"{instance} does not say how far outputs may differ: give epsilon.")
+    if not 0 < allowed < float("inf"):
+        raise ArgumentError(f"epsilon={allowed!r}: the difference allowed is a positive number.")
     files = Path(first), Path(second)
     networks = [read_network(path) for path in files]
     shape = _shape(files[0], len(question.lo))
