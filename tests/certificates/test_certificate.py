@@ -1,5 +1,6 @@
 """What a certificate prints, and its JSON."""
 
+import copy
 import json
 import math
 
@@ -11,6 +12,26 @@ from secateurs.certificates.methods import automatic
 from tiny_networks import (
     pruned,
 )
+
+
+def test_hashes_of_weights_are_those_of_the_proof():
+    """They are computed when somebody asks, of the weights as they were."""
+    from secateurs.certificates.record import states_of
+
+    first = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1)).eval()
+    first.register_buffer("unread", torch.tensor([1, 2]))
+    for model in (first, copy.deepcopy(first).double(), copy.deepcopy(first).bfloat16()):
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            other[0].weight.mul_(0.5)
+        before = states_of(model, other)
+        cert = sc.certify(model, other, around=torch.zeros(1, 2), radius=0.1)
+        with torch.no_grad():
+            other[0].weight.zero_()
+            other.unread.add_(1)
+            model[1].running_mean.add_(1)
+        assert dict(cert.states) == before != states_of(model, other)
+        assert json.loads(cert.to_json())["states"] == before
 
 
 def test_json_and_tables(dense, generator, x):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -69,7 +70,7 @@ class Certificate:
     region: Domain | None = field(default=None, repr=False, compare=False)
     per_box: Tensor = field(repr=False)
     options: dict[str, Any] = field(default_factory=dict, repr=False)
-    states: dict[str, str] = field(default_factory=dict, repr=False)
+    states: Mapping[str, str] = field(default_factory=dict, repr=False)
     share: float | None = field(default=None, repr=False)
 
     @property
@@ -199,7 +200,7 @@ class Certificate:
             "assumptions": list(self.assumptions),
             "options": self.options,
             "versions": versions(),
-            "states": self.states,
+            "states": dict(self.states),
             "networks": None if self.problem is None else networks_of(self.problem),
             "boxes": None
             if self.region is None

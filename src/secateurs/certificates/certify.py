@@ -16,7 +16,7 @@ from secateurs.certificates.certificate import COVERED, Certificate
 from secateurs.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.certificates.methods import METHODS, MethodBounds, automatic, reaches
 from secateurs.certificates.problem import OWN_UNIT, NetworkPair, Pace, TimeLimit, read_problem
-from secateurs.certificates.record import states_of
+from secateurs.certificates.record import StateHashes, states_of
 from secateurs.certificates.search import Found, search
 from secateurs.certificates.splitting import Parts, split
 from secateurs.certificates.statistical import inputs_of, named_output, observe, statistical
@@ -452,7 +452,9 @@ def certify(
         clock=TimeLimit(seconds=chosen.limit, tell=chosen.progress),
     )
     # After the reading, which refuses weights that are here in pieces only.
-    states = states_of(dense, sparse)
+    networks = {"dense": dense, "sparse": sparse}
+    copies = {who: own.state for who, own in zip(networks, problem.own, strict=True)}
+    states = StateHashes(networks, copies)
     _check_casts(problem, rounding)
     problem.clock.report("both networks are read")
     # The search comes first: `prove` compares what it proves with what was found, and a

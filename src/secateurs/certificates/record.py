@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,13 +86,58 @@ def states_of(dense: nn.Module, sparse: nn.Module) -> dict[str, str]:
     return {"dense": state_hash(dense), "sparse": state_hash(sparse)}
 
 
+class StateHashes(Mapping[str, str]):
+    """What `states_of` says of two networks as they are now, computed when it is asked for: hashing
+    takes a tenth of the time of a cheap certificate, and most are never kept.
+
+    copies: of what the graphs read, in float64, which nobody changes; the rest is copied.
+    """
+
+    def __init__(
+        self, networks: Mapping[str, nn.Module], copies: Mapping[str, Mapping[str, Tensor]]
+    ) -> None:
+        self._hashes: dict[str, str] = {}
+        self._kept = {
+            who: {
+                name: (_copy(value, copies[who].get(name)), value.dtype)
+                for name, value in _counted(model)
+            }
+            for who, model in networks.items()
+        }
+
+    def __getitem__(self, who: str) -> str:
+        if who not in self._hashes:
+            # In the network's own precision: its copy holds the same values.
+            tensors = self._kept[who].items()
+            self._hashes[who] = _hash((name, value.to(dtype)) for name, (value, dtype) in tensors)
+        return self._hashes[who]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+def _copy(value: Tensor, known: Tensor | None) -> Tensor:
+    plain = value.dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    if known is not None and plain and known.dtype == torch.float64 and known.shape == value.shape:
+        return known
+    return value.detach().clone()
+
+
 def state_hash(model: nn.Module | Mapping[str, Tensor]) -> str:
     """SHA-256 of parameters and persistent buffers by name, tied ones once.
 
     Equal for a model, its state dict, and what is loaded from a file of it.
     """
+    return _hash(_counted(model))
+
+
+def _counted(model: nn.Module | Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Those that count, tied ones once."""
     state = unwrapped(model).state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
-    lines, known = list[str](), set[object]()
+    known = set[object]()
     for name, value in state.items():
         # Counted in training, and read by nobody in evaluation mode.
         if not isinstance(value, Tensor) or name.endswith("num_batches_tracked"):
@@ -100,7 +145,11 @@ def state_hash(model: nn.Module | Mapping[str, Tensor]) -> str:
         place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
         if not value.numel() or place not in known:
             known.add(place)
-            lines.append(f"{name} {tuple(value.shape)} {_content_hash(value)}")
+            yield name, value
+
+
+def _hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    lines = [f"{name} {tuple(value.shape)} {_content_hash(value)}" for name, value in tensors]
     # Sorted: files keep their tensors in an order of their own.
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
