@@ -89,6 +89,8 @@ class _Held:
         self._words: list[str] = []
         self._undo: list[Callable[[], object]] = []
         self._dicts: list[tuple[dict[Any, Any], list[Any], list[Any]]] = []
+        # Most tables of a module are of hooks, and empty: they need no more than a look.
+        self._empty: list[dict[Any, Any]] = []
         self._left = _MOST_BYTES
         # Parameters and buffers have other keepers.
         self._named = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
@@ -106,6 +108,8 @@ class _Held:
 
     def put_back(self) -> None:
         """Give everything its content again, by identity."""
+        for held in filter(None, self._empty):
+            _refill(held, [], [])
         for held, keys, values in self._dicts:
             same = len(held) == len(keys) and all(map(is_, held, keys))
             if not (same and all(map(is_, held.values(), values))):
@@ -207,7 +211,7 @@ class _Held:
             elif id(value) in self._named:
                 words.append("on" if value.requires_grad else "off")
             elif (type(value) is dict or type(value) is OrderedDict) and not value:
-                self._dicts.append((value, [], []))
+                self._empty.append(value)
             else:
                 self._stack.append(value)
 
