@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from secateurs.channels.folding import folded
 from secateurs.channels.labels import AllOutputs, Labelled, labelled, own_name
@@ -315,8 +316,10 @@ def _compaction(
         except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
             apart = float("inf")
         if apart <= tolerance:
-            # Asked once of a model and a cut: weights do not choose what gradients change.
-            cut = f"cut {held} {[(name, tuple(value.shape)) for name, value in small.items()]}"
+            # Asked once of a model, a cut and a size of input: weights do not choose what
+            # gradients change.
+            sizes = [(name, tuple(value.shape)) for name, value in small.items()]
+            cut = f"cut {held} {sizes} {[tuple(t.shape) for t in pytree.tree_leaves(example)]}"
             known = COMPARED.is_done(model, cut)
             done = account(
                 read,
