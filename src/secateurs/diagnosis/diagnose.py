@@ -20,7 +20,8 @@ from secateurs.graph.untouched import keeping
 from secateurs.parameters import Where, check_model, owned, prunable
 from secateurs.stateless import call_with
 from secateurs.theory import conv_operator_norm, spectral_norms
-from secateurs.theory.convolutions import multiplicity
+from secateurs.theory.convolutions import multiplicity, padding_of
+from secateurs.theory.laws import distance_to
 
 # The product bound on what a pruning changes: only for networks it is proven for, and never below
 # the truth.
@@ -508,19 +509,9 @@ def entries_of(scaled: "np.ndarray[Any, Any]") -> Entries:
         mean_ratio=abs(mean) / deviation if varied else 0.0,
         heavy=float(powers.mean()) / float((scaled**2).mean()) ** 2 if varied else 0.0,
         carried=float(powers.max() / powers.sum()) if varied else 0.0,
-        ks_normal=_distance(scaled, stats.norm(mean, deviation)) if varied else 1.0,
-        ks_uniform=_distance(scaled, stats.uniform(mean - half, 2 * half)) if varied else 1.0,
+        ks_normal=distance_to(scaled, stats.norm(mean, deviation).cdf) if varied else 1.0,
+        ks_uniform=distance_to(scaled, stats.uniform(mean - half, 2 * half).cdf) if varied else 1.0,
     )
-
-
-def _distance(values: "np.ndarray[Any, Any]", law: Any) -> float:
-    """sup|F_n − F|, without the p-value (whose exact form costs far more than the distance)."""
-    ordered = np.sort(values)
-    below = law.cdf(ordered)
-    steps = np.arange(len(ordered) + 1) / len(ordered)
-    # Both one-sided distances: F_n jumps at each entry, so the supremum lies just
-    # before or at a jump.
-    return float(max((steps[1:] - below).max(), (below - steps[:-1]).max()))
 
 
 # The norm of what one parameter does in a network: of a matrix, or of every convolution that uses
@@ -576,7 +567,7 @@ def _norm(use: Use, weight: Tensor) -> LayerNorm:
     found = conv_operator_norm(
         weight,
         use.size,
-        padding=_pads(conv),
+        padding=padding_of(conv),
         padding_mode=conv.padding_mode,
         stride=conv.stride,
         dilation=conv.dilation,
@@ -587,25 +578,12 @@ def _norm(use: Use, weight: Tensor) -> LayerNorm:
     return LayerNorm(kind=kind, lower=found.lower, upper=found.upper)
 
 
-def _pads(conv: _ConvNd) -> tuple[tuple[int, int], ...]:
-    """Rows before and after, for each axis; an even kernel has one more after with "same", as in
-    torch.
-    """
-    if conv.padding == "valid":
-        return ((0, 0),) * len(conv.kernel_size)
-    if conv.padding == "same":
-        reach = (d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True))
-        # torch puts the odd row behind.
-        return tuple((whole // 2, whole - whole // 2) for whole in reach)
-    return tuple((int(p), int(p)) for p in conv.padding)
-
-
 def _repeats(conv: _ConvNd) -> int:
     """‖padding‖² on the map where it is largest; maps longer than both borders and two repeat no
     more.
     """
     mode, worst = conv.padding_mode, 1
-    for pair in _pads(conv):
+    for pair in padding_of(conv):
         first = {"circular": max(1, *pair), "reflect": max(pair) + 1}.get(mode, 1)
         worst *= max(multiplicity(mode, n, pair) for n in range(first, first + sum(pair) + 3))
     return worst
