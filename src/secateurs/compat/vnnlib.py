@@ -19,8 +19,9 @@ from typing import TypeAlias
 from secateurs.errors import DataError
 
 _MOST_BYTES = 2**26
+_MOST_ENTRIES = 2**24
 _DEEPEST = 64
-_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*?)(?:_(\d+)|\[(\d+(?:\s*,\s*\d+)*)\])")
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*?)(?:_(\d{1,9})|\[(\d{1,9}(?:,\d{1,9})*)\])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class _Atom:
 @dataclass(slots=True)
 class _Reader:
     path: Path
-    shapes: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     lo: dict[int, float] = field(default_factory=dict)
@@ -101,7 +102,7 @@ class _Reader:
 
     def _found(self, ends: list[list[_Atom]], kinds: set[str]) -> Question:
         paired = len(self.inputs) == 2
-        count = self.shapes.get(self.inputs[0], 0) if self.inputs else 0
+        count = math.prod(self.shapes[self.inputs[0]]) if self.inputs else 0
         if not count:
             raise self._wrong(None, "no input is declared")
         open_ = [i for i in range(count) if i not in self.lo or i not in self.hi]
@@ -121,7 +122,7 @@ class _Reader:
             raise self._wrong(
                 None, f"the networks are not given the same input: nothing ties entry {apart[0]}"
             )
-        outputs = self.shapes[self.outputs[0]]
+        outputs = math.prod(self.shapes[self.outputs[0]])
         atoms = [atom for end in ends for atom in end]
         by = {atom.by for atom in atoms}
         both = {(i, sign) for i in range(outputs) for sign in (1, -1)}
@@ -137,8 +138,8 @@ class _Reader:
                 "as written, each output would have to be above and below at once, which no point"
                 " can; read as 'or', as it is meant"
             )
-        elif kinds != {"or"}:
-            raise self._wrong(None, "'and' and 'or' of the outputs are mixed")
+        elif kinds != {"or"} or len(ends) > 1:
+            raise self._wrong(None, "the conditions on the outputs are not one 'or' of all of them")
         names = (self.inputs[0], self.outputs[0], self.outputs[1])
         return Question(lo=lo, hi=hi, epsilon=by.pop(), names=names, remark=remark)
 
@@ -194,32 +195,32 @@ class _Reader:
                 name = words[0] if words and isinstance(words[0], _Word) else None
                 # Without their brackets and commas: [1, 5] may come as several words.
                 sizes = re.findall(
-                    r"\d+", " ".join(w.text for w in words[2:] if isinstance(w, _Word))
+                    r"\d{1,9}", " ".join(w.text for w in words[2:] if isinstance(w, _Word))
                 )
                 if name is None or not sizes:
                     raise self._wrong(kind.line, f"{kind.text} needs a name, a type and a shape")
-                self._declare(name, math.prod(map(int, sizes)), kind.text == "declare-input")
+                self._declare(name, tuple(map(int, sizes)), kind.text == "declare-input")
             elif kind.text not in ("isomorphic-to", "equal-to"):
                 raise self._wrong(kind.line, f"{kind.text!r} is not known in a network")
 
-    def _declare(self, name: _Word, size: int, is_input: bool) -> None:
+    def _declare(self, name: _Word, shape: tuple[int, ...], is_input: bool) -> None:
         if name.text in self.shapes:
             raise self._wrong(name.line, f"{name.text} is declared twice")
-        if not 1 <= size <= 2**24:
-            raise self._wrong(name.line, f"{name.text} has {size} entries")
-        self.shapes[name.text] = size
+        if not 1 <= math.prod(shape) <= _MOST_ENTRIES:
+            raise self._wrong(name.line, f"{name.text} has {math.prod(shape)} entries")
+        self.shapes[name.text] = shape
         (self.inputs if is_input else self.outputs).append(name.text)
 
     def _constant(self, rest: list[_Term], head: _Word) -> None:
         """`(declare-const X_3 Real)` of version 1: entries come one by one."""
         word = rest[0] if rest and isinstance(rest[0], _Word) else head
-        found = re.fullmatch(r"([XY])_(\d+)", word.text)
-        if found is None or int(found[2]) >= 2**24:
+        found = re.fullmatch(r"([XY])_(\d{1,9})", word.text)
+        if found is None or int(found[2]) >= _MOST_ENTRIES:
             raise self._wrong(word.line, f"{word.text!r} is neither X_i nor Y_i")
         name, index = found[1], int(found[2])
         if name not in self.shapes:
             (self.inputs if name == "X" else self.outputs).append(name)
-        self.shapes[name] = max(self.shapes.get(name, 0), index + 1)
+        self.shapes[name] = (max(*self.shapes.get(name, (0,)), index + 1),)
 
     # Conditions.
 
@@ -261,6 +262,13 @@ class _Reader:
                 if i != j or one == two or len(self.inputs) != 2:
                     raise self._wrong(sign.line, "inputs may be tied to the same entry alone")
                 self.shared.add(i)
+                continue
+            if sign.text in ("==", "="):
+                if not self._is_variable(left):
+                    left, right = right, left
+                (_, i), value = self._variable(left), self._number(right)
+                self.lo[i] = max(value, self.lo.get(i, -math.inf))
+                self.hi[i] = min(value, self.hi.get(i, math.inf))
                 continue
             if sign.text not in ("<=", ">=", "<", ">"):
                 raise self._wrong(sign.line, f"{sign.text!r} is not known for inputs")
@@ -317,16 +325,26 @@ class _Reader:
         found = _VARIABLE.fullmatch(word.text)
         if found is None or found[1] not in self.shapes:
             return None
-        # Leading indices are those of a batch of one, as networks of images write them.
-        return found[1], int((found[2] or found[3]).split(",")[-1])
+        shape = self.shapes[found[1]]
+        index = [int(number) for number in (found[2] or found[3]).split(",")]
+        # One number counts through the flat tensor.
+        if len(index) == 1:
+            return found[1], index[0]
+        if len(index) != len(shape) or any(i >= n for i, n in zip(index, shape, strict=True)):
+            return found[1], _MOST_ENTRIES
+        flat = 0
+        for number, size in zip(index, shape, strict=True):
+            flat = flat * size + number
+        return found[1], flat
 
     def _variable(self, term: _Term) -> tuple[str, int]:
         word = self._head(term)
         found = self._named(word)
         if found is None or isinstance(term, list):
             raise self._wrong(word.line, f"{word.text!r} is not an input or output declared above")
-        if found[1] >= self.shapes[found[0]]:
-            raise self._wrong(word.line, f"{word.text} lies beyond {self.shapes[found[0]]} entries")
+        shape = self.shapes[found[0]]
+        if found[1] >= math.prod(shape):
+            raise self._wrong(word.line, f"{word.text} is no entry of a tensor of shape {shape}")
         return found
 
     def _number(self, term: _Term) -> float:
