@@ -2,6 +2,7 @@ import copy
 import itertools
 import json
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.certificates.dense_chain import chain_of
+from secateurs.certificates.dense_chain import DenseChain, chain_of
 from secateurs.certificates.problem import read_problem
 from secateurs.certificates.recheck import recheck
 from secateurs.certificates.splitting import Parts
@@ -282,6 +283,64 @@ def test_zero_needs_a_time():
     f = mlp(2, 3, 1)
     with pytest.raises(ArgumentError, match="give seconds="):
         sc.certify(f, moved(f, 0.1), box=box(2), target=0)
+
+
+def test_data_alone_answers_no_question():
+    f = mlp(2, 3, 1)
+    with pytest.raises(ArgumentError, match="target=0.1 with data= alone"):
+        sc.certify(f, f, data=torch.zeros(3, 2), target=0.1)
+
+
+def test_what_is_proven_already_is_not_proven_again(monkeypatch):
+    from secateurs.certificates import splitting
+
+    f = mlp(2, 5, 2)
+    g = moved(f, 0.02)
+    plain = sc.certify(f, g, box=box(2))
+    monkeypatch.setattr(splitting, "_Splitting", None)
+    cert = sc.certify(f, g, box=box(2), target=2 * plain.bound)
+    assert cert.answer == "proven" and cert.bound == plain.bound and cert.share == 1
+    monkeypatch.undo()
+    assert recheck(cert.to_json(), f, g).holds
+
+
+def test_rounding_in_the_products_is_covered():
+    """In single precision, where it shows, with weights that nearly cancel: the same bounds without
+    the share of rounding lie below what the networks do."""
+    torch.manual_seed(0)
+    broken = 0
+    for seed in range(40):
+        f = mlp(3, 12, 12, 2, seed=seed)
+        with torch.no_grad():
+            for layer in (f[0], f[2]):
+                layer.weight[1::2] = layer.weight[::2] * (1 + 1e-6)
+                layer.weight.mul_(300)
+            f[4].weight[:, 1::2] = -f[4].weight[:, ::2]
+        g = moved(f, 1e-5, seed=seed)
+        exact = chain_of(problem_of(f, g, torch.zeros(1, 3)))
+        middle = torch.randn(1, 3)
+        lo, hi = middle - 1e-4, middle + 1e-4
+        share = torch.rand(200, 3, dtype=torch.float64)
+        gaps = problem_of(f, g, torch.zeros(1, 3)).difference(
+            lo.double() + share * (hi - lo).double()
+        )
+        for unit in (2.0**-24, 0.0):
+            layers = [
+                replace(
+                    one,
+                    weight=one.weight.float(),
+                    bias=one.bias.float(),
+                    other=one.other.float(),
+                    change=one.change.float(),
+                    bias_change=one.bias_change.float(),
+                )
+                for one in exact.layers
+            ]
+            bound = DenseChain(layers, unit=unit).bounds(lo, hi, None).per_output.double()
+            violated = bool((gaps.abs().amax(dim=0) > bound[0]).any())
+            assert not (violated and unit)
+            broken += violated
+    assert broken > 0
 
 
 def test_an_answer_needs_a_question():

@@ -434,7 +434,7 @@ def certify(
     )
     # Data alone: no structure is read, so any two modules will do.
     if data is not None and box is None and around is None and radius is None:
-        _check_unused(methods, rounding)
+        _check_unused(methods, rounding, chosen.target)
         return replace(
             _on_data(dense, sparse, data, norm, chosen.output),
             statistical=seen,
@@ -494,12 +494,20 @@ def divide(
     refuted = proven.lower_bound > target > 0
     hopeless = target > 0 and not bool((allowed > 0).all())
     if plan is None and (proven.bound <= target or refuted or hopeless):
-        plan = [Parts(cuts=(0,))] * len(domain)
+        asked = {"target": target, "parts": [Parts(cuts=(0,)).packed()] * len(domain)}
+        return replace(
+            proven,
+            bounds={**proven.bounds, "split": proven.bound},
+            options={**proven.options, **asked},
+            share=float((proven.balls <= target).double().mean()),
+        )
     found = split(
         problem,
         domain,
         proven.per_box,
         target=allowed,
+        # With 0 the best bound is wanted: any difference at all would be above it.
+        refuting=target if target > 0 else math.inf,
         norm=proven.norm,
         methods=methods,
         plan=plan,
@@ -608,13 +616,10 @@ def _domain(
     return ball_domain(inputs_of(data)[0] if around is None else around, radius, clip=clip)
 
 
-def _check_unused(methods: str | Sequence[str], rounding: Rounding) -> None:
+def _check_unused(methods: str | Sequence[str], rounding: Rounding, target: float | None) -> None:
     """With data alone nothing is bounded, so these would be ignored."""
-    given = [
-        f"{name}={value!r}"
-        for name, value in (("methods", methods), ("rounding", rounding))
-        if value != "auto"
-    ]
+    asked = (("methods", methods, "auto"), ("rounding", rounding, "auto"), ("target", target, None))
+    given = [f"{name}={value!r}" for name, value, usual in asked if value != usual]
     if given:
         raise ArgumentError(
             f"{', '.join(given)} with data= alone: that certificate is statistical and bounds no"

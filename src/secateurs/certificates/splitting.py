@@ -34,8 +34,9 @@ _MOST_OPEN = 20_000
 memory."""
 
 _LEAF = 0
-_LONGEST = 2**24
-"""A kept tree has at most so many nodes."""
+_LONGEST = 2**22
+"""A kept tree has at most so many nodes, and so has a proof: else a hostile text of a few kilobytes
+could ask for days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +264,7 @@ def split(
     per_box: Tensor,
     *,
     target: Tensor,
+    refuting: float,
     norm: float,
     methods: Sequence[str],
     plan: Sequence[Parts] | None = None,
@@ -271,11 +273,13 @@ def split(
 
     Args:
         per_box: bounds that are proven already, (boxes, outputs).
-        target: per box; 0 splits until the time is up.
+        target: per box.
+        refuting: a larger difference than this is a witness against the target, and ends the
+            search; infinite where the best bound by the end of the time is wanted.
         methods: what bounds the parts, where the networks are no chains of dense layers.
         plan: the parts of an earlier proof, made again without choosing; nothing else is cut.
     """
-    run = _Splitting(problem, domain, target, norm, methods, plan)
+    run = _Splitting(problem, domain, target, refuting, norm, methods, plan)
     with torch.no_grad():
         run.bound_all(per_box.expand(len(domain), -1))
     return run.outcome()
@@ -289,11 +293,13 @@ class _Splitting:
         problem: NetworkPair,
         domain: Domain,
         target: Tensor,
+        refuting: float,
         norm: float,
         methods: Sequence[str],
         plan: Sequence[Parts] | None,
     ) -> None:
         self.problem, self.target, self.norm = problem, target, norm
+        self.refuting = refuting
         chain = chain_of(problem)
         self.bounder: _Bounder = (
             _ByMethods(problem, methods, domain.lo.shape[1:]) if chain is None else _ByChain(chain)
@@ -302,15 +308,15 @@ class _Splitting:
         self.lo, self.hi = domain.lo.flatten(1), domain.hi.flatten(1)
         self.shape = domain.lo.shape[1:]
         self.trees = [_Tree() for _ in self.lo] if plan is None else [_Tree.of(one) for one in plan]
-        self.closed = torch.zeros(len(self.lo), problem.outputs, dtype=torch.float64)
-        self.balls = torch.zeros(len(self.lo), dtype=torch.float64)
+        self.closed = self.lo.new_zeros(len(self.lo), problem.outputs)
+        self.balls = self.lo.new_zeros(len(self.lo))
         self.proven, self.boxes = 0.0, 0
         self.witness: Tensor | None = None
         self.chunks: list[_Waiting] = []
 
     def bound_all(self, per_box: Tensor) -> None:
         """Until nothing waits, a witness is met, or the time is up."""
-        roots = torch.arange(len(self.lo))
+        roots = torch.arange(len(self.lo), device=self.lo.device)
         self._put(
             _Waiting(
                 lo=self.lo,
@@ -323,7 +329,7 @@ class _Splitting:
             )
         )
         pace = Pace(clock=self.problem.clock)
-        while self.chunks and self.witness is None and pace.allows(1):
+        while self.chunks and self.witness is None and self._has_room() and pace.allows(1):
             batch = self._next()
             found = self.bounder.bound(batch.lo, batch.hi, batch.known)
             self.boxes += len(batch)
@@ -338,6 +344,11 @@ class _Splitting:
         # What waits keeps what its whole has.
         for chunk in self.chunks:
             self._close(chunk)
+
+    def _has_room(self) -> bool:
+        """Whether every tree can still be kept after one more batch of cuts."""
+        room = _LONGEST - 2 * self.bounder.batch
+        return self.planned or max(len(tree.cuts) for tree in self.trees) <= room
 
     def outcome(self) -> SplitProof:
         """What was proven."""
@@ -376,9 +387,10 @@ class _Splitting:
         """Close what is proven, look at the rest for a witness, and cut it."""
         if self.planned:
             cuts = [self.trees[r].cuts[n] for r, n in _pairs(batch)]
-            whole = torch.tensor([cut == _LEAF for cut in cuts])
+            whole = torch.tensor([cut == _LEAF for cut in cuts], device=self.lo.device)
             self._close(batch[whole])
-            along = torch.tensor([cut - 1 for cut in cuts if cut != _LEAF], dtype=torch.long)
+            chosen = [cut - 1 for cut in cuts if cut != _LEAF]
+            along = torch.tensor(chosen, dtype=torch.long, device=self.lo.device)
             self._halve(batch[~whole], along)
             return
         whole = batch.size <= self.target[batch.root]
@@ -386,10 +398,9 @@ class _Splitting:
         rest = batch[~whole]
         if not len(rest):
             return
-        # A target of 0 only asks for the best bound: any difference would be above it.
-        if bool((self.target > 0).all()):
-            self._look((rest.lo + rest.hi) / 2, rest.root)
-            self._look(found.corner[~whole], rest.root)
+        if math.isfinite(self.refuting):
+            self._look((rest.lo + rest.hi) / 2)
+            self._look(found.corner[~whole])
         if self.witness is not None:
             # Nothing is left to prove: what is open stays as it is.
             self._close(rest)
@@ -408,7 +419,7 @@ class _Splitting:
 
     def _halve(self, whole: _Waiting, along: Tensor) -> None:
         """Both halves of each of these boxes wait from now on."""
-        rows = torch.arange(len(whole))
+        rows = torch.arange(len(whole), device=self.lo.device)
         middle = (whole.lo[rows, along] + whole.hi[rows, along]) / 2
         halves = [self.trees[root].halves[node] for root, node in _pairs(whole)]
         below, above = whole.hi.clone(), whole.lo.clone()
@@ -422,7 +433,7 @@ class _Splitting:
                     size=whole.size,
                     known=whole.known,
                     root=whole.root,
-                    node=torch.tensor([pair[number] for pair in halves], dtype=torch.long),
+                    node=whole.node.new_tensor([pair[number] for pair in halves]),
                 )
             )
 
@@ -437,12 +448,11 @@ class _Splitting:
         share = torch.where(wide > 0, (done.hi - done.lo) / wide, 1.0).prod(dim=1)
         self.proven += float(share[there].sum())
 
-    def _look(self, x: Tensor, root: Tensor) -> None:
-        """Keep the input with the largest difference, if that is above the target."""
+    def _look(self, x: Tensor) -> None:
+        """Keep the input with the largest difference, if that refutes the target."""
         gap = self._sizes(self.problem.difference(x.reshape(-1, *self.shape)))
-        above = gap - self.target[root]
-        if self.witness is None and bool((above > 0).any()):
-            self.witness = x[int(above.argmax())].reshape(self.shape).clone()
+        if self.witness is None and bool((gap > self.refuting).any()):
+            self.witness = x[int(gap.argmax())].reshape(self.shape).clone()
 
     def _sizes(self, per_output: Tensor) -> Tensor:
         size: Tensor = torch.linalg.vector_norm(per_output, ord=self.norm, dim=1)
