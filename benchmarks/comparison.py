@@ -1,16 +1,23 @@
 """What comparing every model with its own graph costs: first calls, twins, repeated calls.
 
     python benchmarks/comparison.py [--repeats 15]
+    python benchmarks/comparison.py --against CHECKOUT [--repeats 40]
 
 Milliseconds of processor time, one thread: the first call of a program in a process that has traced
 something before, the first call of a twin (another object, other weights, the same program; the
-median of three), and a call of the same model again (the best of the repeats). Run it against two
-versions of the package by PYTHONPATH to see what changed.
+median of three), and a call of the same model again (the best of the repeats).
+
+With `--against` two processes, one with the package of another checkout, take turns at repeated
+calls of a model that was seen: the median of the ratios of neighbours is free of what the machine
+does for minutes. The allocator keeps its memory in both, else pages that one has and the other has
+not make half of the time.
 """
 
 import argparse
 import copy
+import os
 import statistics
+import subprocess
 import sys
 import time
 from itertools import pairwise
@@ -66,8 +73,20 @@ def main():
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--models", nargs="*", default=[*MODELS])
     parser.add_argument("--functions", nargs="*", default=[*ASKED])
+    parser.add_argument("--against", type=Path)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.serve:
+        serve()
+    elif args.against:
+        compare(args)
+    else:
+        first_calls(args)
+
+
+def first_calls(args):
+    """A program's first call, a twin's, and a call again."""
     print("| model | function | first | a twin | again |\n| --- " * 1 + "| --- " * 4 + "|")
     for name in args.models:
         build, x = MODELS[name]
@@ -90,6 +109,63 @@ def main():
                 f"| {name} | {asked} | {first:.1f} | {twin:.1f} | {again:.2f} |",
                 flush=True,
             )
+
+
+def compare(args):
+    """Pairs of calls, in turns, by this package and by that of another checkout."""
+    sources = args.against / "src", Path(__file__).parents[1] / "src"
+    keep = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**34)}
+    sides = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", __file__, "--serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **keep, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"},
+        )
+        for source in sources
+    ]
+
+    def asked(side, *words):
+        side.stdin.write("|".join(words) + "\n")
+        side.stdin.flush()
+        return float(side.stdout.readline())
+
+    print("| model | function | before, ms | now, ms | ratio | its quartiles |")
+    print("| --- " * 6 + "|")
+    for name in args.models:
+        for function in args.functions:
+            if function == "c_source" and "ResNet" in name:
+                continue
+            for side in sides:
+                asked(side, "make", name, function)
+            pairs = []
+            for number in range(args.repeats):
+                order = sides if number % 2 else sides[::-1]
+                times = {id(side): asked(side, "call", name, function) for side in order}
+                pairs.append([times[id(side)] for side in sides])
+            before, now = (statistics.median(column) for column in zip(*pairs, strict=True))
+            low, middle, high = statistics.quantiles([b / a for a, b in pairs], n=4)
+            print(
+                f"| {name} | `{function}` | {before:.3g} | {now:.3g} | {middle:.2f} |"
+                f" {low:.2f} to {high:.2f} |",
+                flush=True,
+            )
+    for side in sides:
+        side.stdin.close()
+
+
+def serve():
+    """Build what a line asks for, or call it; print the milliseconds."""
+    calls = {}
+    for line in sys.stdin:
+        what, name, function = line.rstrip("\n").split("|")
+        if what == "make":
+            torch.manual_seed(0)
+            build, x = MODELS[name]
+            calls[name, function] = ASKED[function](build().eval(), x)
+            calls[name, function]()
+        print(taken(calls[name, function]), flush=True)
 
 
 def forget():

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from secateurs import data as sets
@@ -164,9 +163,7 @@ class Saver:
         }
 
     def _save(self, moment: Moment) -> None:
-        # All ranks hold the same state: one of them writes it.
-        if self.work.bench.ranks.rank == 0:
-            self.work.desk.put("checkpoint", checkpoint(self.work, self.trainer, moment).pack())
+        self.work.desk.put("checkpoint", checkpoint(self.work, self.trainer, moment).pack())
 
 
 def checkpoint(work: Work, trainer: Trainer, moment: Moment) -> State:
@@ -330,7 +327,6 @@ def loop_of(work: Work, trainer: Trainer) -> Loop:
     run, train = work.run, work.run.train
     until = getattr(run.method, "until", None)
     saver = Saver(work, trainer)
-    alone = work.bench.ranks.world == 1
     return Loop(
         model=work.model,
         data=work.data,
@@ -345,8 +341,6 @@ def loop_of(work: Work, trainer: Trainer) -> Loop:
         evaluate_every=train.evaluate_every,
         stop=None if until is None else Step.parse(until).iterations(per_epoch(work)),
         precision=train.precision,
-        ranks=work.bench.ranks,
-        forward=None if alone else DistributedDataParallel(work.model),
     )
 
 

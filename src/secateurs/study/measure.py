@@ -21,7 +21,7 @@ from secateurs.random import generator
 from secateurs.study import own
 from secateurs.study.database import HISTOGRAM_EDGES, Certified, LayerKept
 from secateurs.study.settings import Certify, Data, Net
-from secateurs.train import Ranks, evaluate
+from secateurs.train import evaluate
 from secateurs.train.evaluate import fastest_device
 from secateurs.version import __version__
 
@@ -179,13 +179,11 @@ class Bench:
         device: Where networks are trained; "" chooses the accelerator of this machine, or the CPU.
         save_every: Seconds between two checkpoints.
         metrics: Own measurements by name.
-        ranks: Our place in a distributed training.
     """
 
     device: str = ""
     save_every: float = 30.0
     metrics: Mapping[str, Callable[..., float]] = field(default_factory=dict)
-    ranks: Ranks = field(default_factory=Ranks)
     _sets: dict[str, tuple[Dataset, str]] = field(default_factory=dict)
 
     @property
@@ -213,7 +211,6 @@ class Bench:
             "machine": machine(),
             "device": str(self.place),
             "host": platform.node(),
-            "processes": self.ranks.world,
         }
 
 
