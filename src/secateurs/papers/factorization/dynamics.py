@@ -31,7 +31,7 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
     return [
         *by_depth,
         *by_strength,
-        replace(text, init="root"),
+        replace(text, init="root", match_variance=True),
         replace(text, anneal=0.0),
     ]
 

@@ -206,8 +206,9 @@ def _whole(
 ) -> Iterable[FactorizationSettings]:
     for seed in SEEDS:
         here = replace(base, seed=seed)
-        # Print prescribes the rate of the methods compared with, 0.1, but for the LeNets.
-        other = replace(here, rate=base.rate if base.model.startswith("lenet") else 0.1)
+        # Table 4's rates are those of factorized training. The methods compared with take 0.1, and
+        # 0.15 on the LeNets, K-MNIST too.
+        other = replace(here, rate=TEXT.rate if base.model.startswith("lenet") else 0.1)
         yield replace(other, method="dense")
         for depth, rate in zip((2, 3, 4), rates, strict=True):
             for x in PUBLISHED:
@@ -250,11 +251,16 @@ def starts(scale: Scale) -> list[FactorizationSettings]:
         for x in (1e-3, 3e-3)
     ]
     plan += [replace(base, match_variance=True, strength=x) for x in (1e-3, 3e-3)]
-    names = ("dwf", "dwf-as-printed", "varmatch", "vanilla", "root", "gaussian")
+    # Of weights of one and the same variance: torch's own start, which `root` takes roots of, has
+    # another.
+    begun = (
+        *({"init": x} for x in ("dwf", "dwf-as-printed", "varmatch", "vanilla", "gaussian")),
+        {"init": "root", "match_variance": True},
+    )
     return plan + [
-        replace(base, model=model, init=init, depth=depth, strength=2e-3)
+        replace(base, model=model, depth=depth, strength=2e-3, **start)
         for model in models
-        for init in names
+        for start in begun
         for depth in (3, 2)
     ]
 
