@@ -1,9 +1,13 @@
 """`print(result)` shows the table a user expects, names with brackets included."""
 
+import json
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
 import secateurs as sc
+from secateurs.printing import AsJson
 
 
 def test_reports_print_as_tables():
@@ -23,3 +27,27 @@ def test_reports_print_as_tables():
 def test_problems_keep_their_brackets():
     plan = sc.Recipe(score="magnitude", sparsity=0.5, where=["[bold]x"]).check(nn.Linear(2, 2))
     assert "'[bold]x'" in str(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound(AsJson):
+    value: float
+    parts: tuple[float, ...]
+
+
+def test_what_json_cannot_hold_is_null():
+    bound = Bound(float("inf"), (1.0, float("nan")))
+    assert bound.as_dict() == {"value": None, "parts": [1.0, None]}
+    assert json.loads(bound.to_json()) == bound.as_dict()
+
+
+def test_every_result_with_plain_values_is_json():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    nothing = {"a": torch.zeros(2)}
+    for result in (
+        sc.sparsity(nothing),
+        sc.liveness(model, torch.zeros(1, 4)),
+        sc.macs(model, torch.zeros(1, 4)),
+        sc.prune_(model, "magnitude", sparsity=0.5),
+    ):
+        assert json.loads(result.to_json()) == json.loads(json.dumps(result.as_dict()))

@@ -1,7 +1,9 @@
-"""Results print as what they say: `print(report)` gives the table that rich would show."""
+"""What results have in common: they print as tables, and are plain values and JSON, too."""
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from io import StringIO
 from typing import Any
 
@@ -73,16 +75,40 @@ class Printed:
         return captured.get().rstrip()
 
 
-class Reported(Printed):
-    """Mixin for results that are also plain values: `as_dict()`, and the same as JSON."""
+class AsJson:
+    """Mixin for results that are dataclasses: `as_dict()`, and the same as JSON.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Answer(AsJson):
+    ...     value: float
+    >>> Answer(math.inf).as_dict()
+    {'value': None}
+    """
 
     __slots__ = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        raise NotImplementedError
+        """Plain values; what is infinite or not a number is None, as in `to_json`."""
+        found: dict[str, Any] = plain(asdict(self))  # type: ignore[call-overload]
+        return found
 
     def to_json(self) -> str:
-        """The result as a JSON object."""
-        # JSON has no NaN: better an error than a file that strict readers refuse.
-        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+        """The result as a JSON object; what is infinite or not a number is null."""
+        return json.dumps(plain(self.as_dict()), indent=2, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it: lists for tuples, None for what is infinite or not a number."""
+    # JSON has neither, and readers that take them disagree on how they are written.
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Reported(AsJson, Printed):
+    """Mixin for results that print as a table and are plain values, too."""
+
+    __slots__ = ()

@@ -28,6 +28,7 @@ from secateurs.certificates.record import (
 )
 from secateurs.certificates.statistical import StatisticalCertificate
 from secateurs.errors import ArgumentError
+from secateurs.printing import plain
 
 COVERED = "float64 arithmetic of the certificate and both networks' own evaluation"
 """What `rounding=True` covers."""
@@ -184,9 +185,9 @@ class Certificate:
         fields = {
             "format": FORMAT,
             "verdict": told.text,
-            "bound": _plain(self.bound),
-            "lower_bound": _plain(self.lower_bound),
-            "tightness": _plain(self.tightness),
+            "bound": plain(self.bound),
+            "lower_bound": plain(self.lower_bound),
+            "tightness": plain(self.tightness),
             "output_range": told.output_range,
             "smallest_margin": told.smallest_margin,
             "certified": None if told.kept is None else {"kept": told.kept, "of": told.boxes},
@@ -194,8 +195,8 @@ class Certificate:
             "method": self.method,
             "domain": self.domain,
             "rounding": self.rounding,
-            "per_output": [_plain(v) for v in self.per_output.flatten().tolist()],
-            "bounds": {name: _plain(value) for name, value in self.bounds.items()},
+            "per_output": plain(self.per_output.flatten().tolist()),
+            "bounds": plain(self.bounds),
             "skipped": self.skipped,
             "assumptions": list(self.assumptions),
             "options": self.options,
@@ -206,9 +207,9 @@ class Certificate:
             if self.region is None
             else domain_record(self.region, inline=inline, file=file),
             "worst_input": packed(self.worst_input) if inline or file else None,
-            "statistical": None if self.statistical is None else self.statistical.fields(),
+            "statistical": None if self.statistical is None else self.statistical.as_dict(),
         }
-        # NaN and Infinity are no JSON: `_plain` writes null, and whatever it missed
+        # NaN and Infinity are no JSON: `plain` writes null, and whatever it missed
         # must raise.
         return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
 
@@ -241,7 +242,3 @@ def ratio(bound: float, found: float) -> float:
     if found > 0:
         return bound / found
     return 1.0 if bound == 0 else math.inf
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None

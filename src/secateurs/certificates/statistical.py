@@ -4,11 +4,10 @@ read.
 Three statements, each with the level at which it holds. None of them is a worst case.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
 from secateurs.graph.export import outputs_of
 from secateurs.graph.untouched import untouched
+from secateurs.printing import AsJson
 
 # Confidence limits and quantiles of a sample: each says with which probability it holds.
 
@@ -275,7 +275,7 @@ def _finite(deviations: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatisticalCertificate:
+class StatisticalCertificate(AsJson):
     """What n held-out inputs say about f and g: an upper confidence limit, a conformal level, the
     largest seen.
     """
@@ -302,17 +302,9 @@ class StatisticalCertificate:
         """The share of these inputs on which the predicted class changed."""
         return self.changed / self.samples
 
-    def fields(self) -> dict[str, Any]:
-        """All fields as JSON has them; an infinite level is null."""
-        fields = {
-            k: None if isinstance(v, float) and math.isinf(v) else v
-            for k, v in asdict(self).items()
-        }
-        return fields | {"norm": str(self.norm)}
-
-    def to_json(self) -> str:
-        """All fields as JSON."""
-        return json.dumps(self.fields(), indent=2, allow_nan=False)
+    def as_dict(self) -> dict[str, Any]:
+        """All fields as plain values; an infinite level is None."""
+        return {**AsJson.as_dict(self), "norm": str(self.norm)}
 
     def __str__(self) -> str:
         level = (

@@ -95,6 +95,6 @@ def _json(norm: "PathNorm", alive: "Liveness") -> str:
             "q": norm.q,
             "log2_norm": log2,
             "assumptions": list(norm.assumptions),
-            **alive.to_json(),
+            **alive.as_dict(),
         }
     )

@@ -14,6 +14,7 @@ from secateurs.parameters import Params
 from secateurs.paths.costs import path_mass
 from secateurs.paths.mass import ZERO, Mass, NormFlow, Scaled, constant_inputs, graph_of
 from secateurs.paths.reach import Reachability, reach, rows
+from secateurs.printing import AsJson
 
 # Which channels of each layer are alive: the result of `liveness`.
 
@@ -51,7 +52,7 @@ class LayerLiveness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Liveness:
+class Liveness(AsJson):
     """The layers of a network, and whether any path still leads from an input to the output.
 
     Attributes:
@@ -73,8 +74,8 @@ class Liveness:
         """Dead channels in all layers."""
         return sum(len(layer.dead) for layer in self.layers)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
         return {
             "collapsed": self.collapsed,
             "lost": list(self.lost),

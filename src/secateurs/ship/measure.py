@@ -3,7 +3,6 @@ all."""
 
 import ctypes
 import gc
-import json
 import math
 import os
 import platform
@@ -32,7 +31,7 @@ from secateurs.errors import ArgumentError, SecateursError, ShipError
 from secateurs.foreign import write_csv
 from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
-from secateurs.printing import Printed
+from secateurs.printing import Reported
 from secateurs.registry import unknown
 from secateurs.safefile import replacing
 from secateurs.ship.export import pt2_runner
@@ -285,7 +284,7 @@ def _text(x: float, y: float, text: str, weight: str = "normal") -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured(Printed):
+class Measured(Reported):
     """Every form, the first being what the others are compared with; on so many threads."""
 
     forms: tuple[FormFigures, ...]
@@ -317,10 +316,6 @@ class Measured(Printed):
         """Plain values."""
         rows = [{**asdict(form), "verdict": self.verdict(form)} for form in self.forms]
         return {"threads": self.threads, "machine": self.machine, "forms": rows}
-
-    def to_json(self) -> str:
-        """The table as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2)
 
     def to_csv(self) -> str:
         """One line for each form and batch size; times in milliseconds."""

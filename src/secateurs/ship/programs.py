@@ -1,10 +1,9 @@
 """A model traced by torch.export, with any batch size where the model allows it."""
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any, TypeAlias
 
@@ -19,7 +18,7 @@ from secateurs.graph import Example
 from secateurs.graph.export import cache_advice
 from secateurs.graph.replay import fill_caches
 from secateurs.graph.untouched import keeping, quietly, untouched
-from secateurs.printing import Printed
+from secateurs.printing import Reported
 from secateurs.ship.fast.trace import arguments, random_call
 
 
@@ -235,7 +234,7 @@ def _relative(ours: Tensor, theirs: Tensor) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported(Printed):
+class Exported(Reported):
     """An exported file.
 
     Attributes:
@@ -258,14 +257,6 @@ class Exported(Printed):
     seconds: float
     any_length: bool | None = None
     why_length: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
-    def to_json(self) -> str:
-        """The account as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2)
 
     def __rich__(self) -> Table:
         table = Table(title=self.path, show_header=False)

@@ -1,6 +1,5 @@
 """How much can be pruned? The theorems of Qian & Klabjan (2021), asked as a user asks them."""
 
-import json
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
+from secateurs.printing import AsJson
 from secateurs.theory.chain import Chain, misfit, read_chain
 from secateurs.theory.guarantee import (
     Guarantee,
@@ -66,7 +66,7 @@ class PlannedLayer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(AsJson):
     """What theory promises for these widths, in numbers; `str(plan)` says it in words, `to_json()`
     for machines.
 
@@ -111,10 +111,6 @@ class Plan:
 
     def __str__(self) -> str:
         return "\n".join(sentences(self))
-
-    def to_json(self) -> str:
-        """All of it; an infinite number is written as null."""
-        return json.dumps(_plain(asdict(self)), indent=2, allow_nan=False)
 
 
 def sentences(found: Plan) -> Iterator[str]:
@@ -199,14 +195,6 @@ def _print_says(found: Plan) -> Iterator[str]:
             f"For the same goal it asks for a width of {width}; its binding condition:"
             f" {needed.binding}."
         )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # The network as each way to prune sees it.

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from secateurs.certificates import Certificate, StatisticalCertificate, certify
 from secateurs.certificates.record import FORMAT, state_hash
 from secateurs.errors import ArgumentError, SecateursError, SparseFileError
-from secateurs.printing import Printed
+from secateurs.printing import AsJson, Reported, plain
 from secateurs.registry import unknown
 from secateurs.safefile import replacing
 from secateurs.ship.files.coding import NAMES
@@ -187,7 +187,7 @@ def _certified(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileSizes(Printed):
+class FileSizes(Reported):
     """The sizes of a sparse file.
 
     Attributes:
@@ -224,11 +224,7 @@ class FileSizes(Printed):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {**asdict(self), "compression": self.compression}
-
-    def to_json(self) -> str:
-        """The sizes as a JSON object."""
-        return json.dumps(self.as_dict(), indent=2)
+        return {**AsJson.as_dict(self), "compression": self.compression}
 
     def __rich__(self) -> Table:
         table = Table(
@@ -368,7 +364,7 @@ def _about(certificate: Any, notes: Mapping[str, str] | None) -> dict[str, Any]:
     """What is told beside the tensors, as plain values."""
     about: dict[str, Any] = {}
     if certificate is not None:
-        about["certificate"] = _finite(_record(certificate))
+        about["certificate"] = plain(_record(certificate))
     if notes:
         # Sorted, because equal notes have to give equal bytes.
         about["notes"] = {str(key): str(text) for key, text in sorted(notes.items())}
@@ -412,12 +408,3 @@ def _check_certificate(
         "the certificate is of other weights than these: of another network, or of this one before"
         " it was changed. Certify the model as it is now, or save it without."
     )
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: None stands for it, as in the certificates' own JSON."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
