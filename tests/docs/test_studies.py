@@ -21,6 +21,13 @@ def test_fifteen_lines_for_an_own_model(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "mine.study" / "study.db").exists()
 
 
+def test_the_key_on_the_page_is_one_of_its_study():
+    text = (DOCS / "studies.md").read_text()
+    named = text.partition("rerun digits.toml ")[2].split()[0]
+    study = parse(blocks(DOCS / "studies.md", "toml")[0])
+    assert sum(run.key.startswith(named) for run in study.runs()) == 1
+
+
 def test_ten_lines_for_two_methods():
     text = blocks(DOCS / "studies.md", "toml")[0]
     assert len(text.splitlines()) <= 10
