@@ -1,11 +1,12 @@
 """Certificates on tasks that others published.
 
-    python benchmarks/third_party.py acasxu PATH [--seeds 1 50] [--seconds 100] [--out rows.csv]
+    python benchmarks/third_party.py acasxu PATH [--seeds 1 50] [--seconds 100] [--threads 2]
+        [--out rows.csv]
 
 acasxu: PATH is a checkout of github.com/lukasmrohwer/acasxu-benchmark (isomorphic ACAS Xu, a
 category of VNN-COMP): for each seed the pair that its script makes, and whether both networks
 differ by at most 0.05 in every output on its box. As the script does, every initializer of the
-second network is moved by N(0, 0.001²). One thread.
+second network is moved by N(0, 0.001²).
 
 Rows are appended as they come, and seeds that are there are left out: a stopped run goes on.
 """
@@ -91,9 +92,10 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--seeds", type=int, nargs=2, default=(1, 50))
     parser.add_argument("--seconds", type=float, default=100)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("acasxu.csv"))
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     first, last = args.seeds
     acasxu(args.path, range(first, last + 1), args.seconds, args.out)
 

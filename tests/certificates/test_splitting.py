@@ -93,12 +93,17 @@ def test_a_chain_bounds_every_point(name, by):
     middle = torch.randn(7, n, dtype=torch.float64)
     radius = 10.0 ** torch.linspace(-3, 1, 7, dtype=torch.float64).unsqueeze(1)
     lo, hi = middle - radius, middle + radius
-    whole = chain.bounds(lo, hi, None)
+    whole = chain.bounds(lo, hi)
     half = lo.clone(), hi.clone()
     half[0][:, 0] = (lo[:, 0] + hi[:, 0]) / 2
     parts = chain.bounds(*half, whole.known)
     corners = torch.tensor([*itertools.product([0.0, 1.0], repeat=min(n, 9))]).double()
     share = torch.cat([torch.rand(300, n, dtype=torch.float64), corners])
+    torch_alone = chain.bounds_in_torch(lo, hi), chain.bounds_in_torch(*half, whole.known)
+    for found, oracle in ((whole, torch_alone[0]), (parts, torch_alone[1])):
+        for one in ("per_output", "known", "influence"):
+            pair = getattr(found, one), getattr(oracle, one)
+            assert torch.allclose(*pair, rtol=1e-8, atol=1e-10), one
     for ends, bounds in (((lo, hi), whole), (half, parts)):
         points = ends[0].unsqueeze(1) + share * (ends[1] - ends[0]).unsqueeze(1)
         gaps = problem.difference(points.reshape(-1, *shape)).abs().reshape(7, len(share), -1)
@@ -110,7 +115,7 @@ def test_a_chain_is_exact_where_nothing_bends():
     f = mlp(3, 2)
     g = moved(f, 0.1)
     problem = problem_of(f, g, torch.zeros(1, 3))
-    found = chain_of(problem).bounds(*(end.double() for end in box(3)), None)
+    found = chain_of(problem).bounds(*(end.double() for end in box(3)))
     change = (g[0].weight - f[0].weight).double().abs().sum(dim=1)
     exact = change + (g[0].bias - f[0].bias).double().abs()
     assert torch.allclose(found.per_output[0], exact, rtol=1e-6)
@@ -331,12 +336,13 @@ def test_rounding_in_the_products_is_covered():
                     weight=one.weight.float(),
                     bias=one.bias.float(),
                     other=one.other.float(),
+                    other_bias=one.other_bias.float(),
                     change=one.change.float(),
                     bias_change=one.bias_change.float(),
                 )
                 for one in exact.layers
             ]
-            bound = DenseChain(layers, unit=unit).bounds(lo, hi, None).per_output.double()
+            bound = DenseChain(layers, unit=unit).bounds(lo, hi).per_output.double()
             violated = bool((gaps.abs().amax(dim=0) > bound[0]).any())
             assert not (violated and unit)
             broken += violated

@@ -2,125 +2,85 @@
 
 Splitting asks for bounds on thousands of boxes, each half of one that was bounded before. Where
 both networks are chains, all of it is products of matrices: a backward pass from the neurons that
-are still open, for a whole batch of boxes, in the arithmetic of `linear` without a tape.
+are still open, in the arithmetic of `linear` without a tape.
 
-The pair (a, d) travels: a pre-activation of f, and its difference to g's. Behind the ReLU stand
-p = relu(a) and y = relu(a + d) − relu(a). Each lies between two planes:
+The pair (z, d) travels: a value of f, and its difference z − z' to g's. Behind the ReLU stand p =
+relu(z) and y = relu(z) − relu(z'). Each lies between two planes of `planes`: p between its chord
+and 0 or z, y between the best in the middle of the ranges of the planes that `linear` knows.
 
-* p between a chord, or p itself, and 0·a or 1·a;
-* y by the better of two at the middle of its box: min(d, 0) ≤ y ≤ max(d, 0) with chords in d, or a
-  plane above relu(a + d) less one below relu(a), and the reverse.
+`dense_chain.cpp` does the same for one box after the other, on all cores: of a small box it takes
+the neurons that are not off alone, which is a fortieth of the products. `bounds_in_torch` is its
+oracle, and serves where no compiler is.
 
-Rounding: every offset is taken at the ends of its interval and moved outwards, and what the
-products may lose is at most γ times the sums of absolute values behind them, which
-bound every pre-activation (`_Sizes`); each pass adds that to its result.
+Rounding: every offset is moved outwards, and what the products may lose is at most γ times the sums
+of absolute values behind them, which bound every value (`_masses`); each pass adds that to its
+result.
 """
 
+import ctypes
+import itertools
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from secateurs.certificates.forms import gamma
+from secateurs import native
+from secateurs.certificates.forms import FIELDS, Bounds, gamma
 from secateurs.certificates.patches import keeps_order
+from secateurs.certificates.planes import (
+    Plane,
+    difference_above,
+    difference_below,
+    relu_above,
+    relu_below,
+)
 from secateurs.certificates.problem import NetworkPair
 from secateurs.graph.primitives import Activation, Affine, Input
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+_log = logging.getLogger("secateurs.certificates")
 
 _WIDEST = 2**22
 """Entries of the largest matrix that a convolution is written out as: 32 MB in float64."""
 
+_COMPILED = 1024
+"""The widest layer of the compiled passes: each core keeps three matrices of a box."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseLayer:
-    """a = weight·p + bias of f; the weight `other` of g, and what g has more; then a ReLU or
+    """z = weight·p + bias of f; the weight and bias of g, and what f has more; then a ReLU or
     nothing.
     """
 
     weight: Tensor
     bias: Tensor
     other: Tensor
+    other_bias: Tensor
     change: Tensor
     bias_change: Tensor
     relu: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranges:
-    """Of one layer: a between `la` and `ua`, d between `ld` and `ud`, (boxes, neurons) each."""
-
-    la: Tensor
-    ua: Tensor
-    ld: Tensor
-    ud: Tensor
-
-    def __getitem__(self, index: Tensor | slice) -> "Ranges":
-        """Of these boxes."""
-        return Ranges(la=self.la[index], ua=self.ua[index], ld=self.ld[index], ud=self.ud[index])
-
-    def meet(self, other: "Ranges", index: Tensor) -> "Ranges":
-        """What follows from both, where the other speaks of the neurons at `index` alone."""
-
-        def narrowed(mine: Tensor, theirs: Tensor, pick: object) -> Tensor:
-            old = mine.gather(1, index)
-            new = torch.maximum(theirs, old) if pick == "low" else torch.minimum(theirs, old)
-            return mine.scatter(1, index, new)
-
-        return Ranges(
-            la=narrowed(self.la, other.la, "low"),
-            ua=narrowed(self.ua, other.ua, "high"),
-            ld=narrowed(self.ld, other.ld, "low"),
-            ud=narrowed(self.ud, other.ud, "high"),
-        )
-
-    @property
-    def settled(self) -> Tensor:
-        """The neurons that are linear in both networks: nothing about them can be improved."""
-        on = (self.la >= 0) & (self.la + self.ld >= 0)
-        off = (self.ua <= 0) & (self.ua + self.ud <= 0)
-        return on | off
-
-
-Known = tuple[Ranges, ...]
-"""What is known of the hidden layers of some boxes; the halves of a box inherit it."""
-
-
-def join_known(parts: Sequence[Known]) -> Known:
-    """Of the boxes of all parts, one after the other."""
-    return tuple(
-        Ranges(**{n: torch.cat([getattr(r, n) for r in rows]) for n in ("la", "ua", "ld", "ud")})
-        for rows in zip(*parts, strict=True)
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChainBounds:
-    """Of each box: |f − g| per output, what is known of its hidden layers, how much each input
-    matters to the open neurons, and the corner where the bound is reached.
+    """Of each box: |f − g| per output, what is known of its hidden neurons, how much each input
+    matters to the open ones, and the corner where the bound is reached.
+
+    known: The ends of z, z' and d in the order of `FIELDS`, (boxes, 6, neurons). Of a box that
+    holds this one they hold, too.
     """
 
     per_output: Tensor
-    known: Known
+    known: Tensor
     influence: Tensor
     corner: Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Planes:
-    """The planes of one layer's neurons, (boxes, neurons) each: p ≤ s·a + c, p ≥ t·a;
-    y ≤ ud·d + ua·a + uc, y ≥ ld·d + la·a + lc.
-    """
-
-    s: Tensor
-    c: Tensor
-    t: Tensor
-    ud: Tensor
-    ua: Tensor
-    uc: Tensor
-    ld: Tensor
-    la: Tensor
-    lc: Tensor
 
 
 class DenseChain:
@@ -128,49 +88,81 @@ class DenseChain:
 
     def __init__(self, layers: Sequence[DenseLayer], *, unit: float) -> None:
         self.layers = tuple(layers)
-        widest = max(max(layer.weight.shape) for layer in layers)
-        self._unit = unit
+        self.widest = max(max(layer.weight.shape) for layer in layers)
+        self.neurons = sum(len(layer.bias) for layer in layers[:-1])
+        self.unit = unit
         # Two products and some fifty further operations a layer.
-        self._gamma = gamma(len(layers) * (2 * widest + 64), unit) if unit else 0.0
-        # One product moves both directions: [Ca | Cd] · [[W, 0], [ΔW, W + ΔW]].
-        self._moves = [
-            torch.cat(
-                [
-                    torch.cat([one.weight, torch.zeros_like(one.weight)], 1),
-                    torch.cat([one.change, one.other], 1),
-                ]
-            )
-            for one in self.layers
-        ]
+        self.gamma = gamma(len(layers) * (2 * self.widest + 64), unit) if unit else 0.0
+        self._numbers: Tensor | None = None
 
-    def bounds(self, lo: Tensor, hi: Tensor, known: Known | None) -> ChainBounds:
+    def bounds(
+        self, lo: Tensor, hi: Tensor, known: Tensor | None = None, row: Tensor | None = None
+    ) -> ChainBounds:
         """Bounds on boxes lo ≤ x ≤ hi, (boxes, inputs).
 
-        known: of boxes that hold these; then only what is still open is bounded again.
+        known: of boxes that hold these: box b lies in that of `row[b]`, or in its own. Then only
+        what is still open is bounded again.
         """
-        box = _Box.of(lo, hi, self._unit)
-        planes: list[_Planes] = []
-        found: list[Ranges] = []
-        sizes = [(box.size, torch.zeros_like(box.size))]
+        if row is None:
+            row = torch.arange(len(lo), device=lo.device)
+        run = self._compiled()
+        if run is not None:
+            return run(self, lo, hi, known, row)
+        return self.bounds_in_torch(lo, hi, None if known is None else known[row])
+
+    @property
+    def numbers_of_a_box(self) -> int:
+        """So many are in memory for each box of a batch."""
+        if self._compiled() is not None:
+            return len(FIELDS) * self.neurons + 1
+        return 4 * self.widest**2
+
+    def _compiled(self) -> "CompiledBounds | None":
+        numbers = self.layers[0].weight
+        plain = numbers.dtype == torch.float64 and numbers.device.type == "cpu"
+        return compiled_bounds() if plain and self.widest <= _COMPILED else None
+
+    def numbers(self) -> Tensor:
+        """All weights and biases, as the compiled passes read them."""
+        if self._numbers is None:
+            names = ("weight", "other", "change", "bias", "other_bias", "bias_change")
+            flat = [getattr(one, name).flatten() for one in self.layers for name in names]
+            self._numbers = torch.cat(flat).contiguous()
+        return self._numbers
+
+    def bounds_in_torch(self, lo: Tensor, hi: Tensor, known: Tensor | None = None) -> ChainBounds:
+        """The same, all boxes at once by products of whole matrices; `known` has a row a box."""
+        box = _Box.of(lo, hi, self.unit)
+        if known is None:
+            known = lo.new_full((len(lo), len(FIELDS), self.neurons), math.inf)
+            known[:, ::2] = -math.inf
+        sizes = box.size, box.size, torch.zeros_like(box.size)
+        behind: list[_Behind] = []
+        found: list[Tensor] = []
         influence = torch.zeros_like(lo)
-        masses: list[tuple[Tensor, Tensor]] = []
         *hidden, last = self.layers
-        for k, layer in enumerate(hidden):
-            masses.append(_mass(layer, *sizes[-1]))
-            index = None if known is None else _open(known[k])
-            if known is not None and index is not None and not index.shape[1]:
-                found.append(known[k])
+        widths = [len(layer.bias) for layer in hidden]
+        for layer, part in zip(hidden, torch.split(known, widths, dim=2), strict=True):
+            masses = _masses(layer, *sizes)
+            if layer.relu:
+                ends = part
+                index = _open(ends)
+                if index.shape[1]:
+                    ends, slope = self._improved(box, behind, layer, masses, ends, index)
+                    influence += _influence(slope, ends, index) * box.radius * 2
             else:
-                ua, la, slope = self._value(box, planes, masses, k, index)
-                ud, ld, _ = self._difference(box, planes, masses, k, index)
-                new = Ranges(la=la, ua=ua, ld=ld, ud=ud)
-                found.append(new if index is None or known is None else known[k].meet(new, index))
-                if layer.relu:
-                    influence += _influence(slope, found[-1], index) * box.radius * 2
-            planes.append(_planes_of(found[-1], self._unit) if layer.relu else _straight(found[-1]))
-            sizes.append(_sizes(found[-1], layer.relu))
-        masses.append(_mass(last, *sizes[-1]))
-        up, low, slope = self._difference(box, planes, masses, len(hidden), None)
+                ends = torch.stack([side * mass for mass in masses for side in (-1, 1)], dim=1)
+            b = Bounds(**dict(zip(FIELDS, ends.unbind(dim=1), strict=True)))
+            sizes = b.sizes
+            if layer.relu:
+                # Whatever is off in both networks is zero, and nothing is lost behind it.
+                on = (b.h > 0) | (b.gh > 0)
+                masses = masses[0] * on, masses[1] * on, masses[2] * on
+                sizes = b.h.relu(), b.gh.relu(), sizes[2] * on
+            behind.append(_behind(layer, b, masses, self.unit))
+            found.append(ends)
+        masses = _masses(last, *sizes)
+        up, low, slope = self._difference(box, behind, last, masses[2], None)
         # Whatever is no number proves nothing.
         ends = torch.stack([up, -low]).nan_to_num(nan=math.inf, posinf=math.inf)
         # The slope of the end that is furthest out, and the corner it points to.
@@ -178,92 +170,151 @@ class DenseChain:
         steepest = slope[torch.arange(len(lo)), furthest]
         return ChainBounds(
             per_output=ends.amax(dim=0),
-            known=tuple(found),
+            known=torch.cat(found, dim=2) if found else known,
             influence=influence,
             corner=torch.where(steepest > 0, hi, lo),
         )
 
+    def _improved(
+        self,
+        box: "_Box",
+        behind: Sequence["_Behind"],
+        layer: DenseLayer,
+        masses: Sequence[Tensor],
+        ends: Tensor,
+        index: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """What is known of a layer after passes from the neurons of `index`, and the slopes of
+        f's.
+        """
+        h, l, slope = self._value(box, behind, layer, masses[0], index, of_g=False)
+        gh, gl, _ = self._value(box, behind, layer, masses[1], index, of_g=True)
+        dh, dl, _ = self._difference(box, behind, layer, masses[2], index)
+        each = index.unsqueeze(1).expand(-1, len(FIELDS), -1)
+        old = ends.gather(2, each)
+        new = [
+            (torch.maximum if low else torch.minimum)(old[:, e], end)
+            for e, (end, low) in enumerate(
+                ((l, True), (h, False), (gl, True), (gh, False), (dl, True), (dh, False))
+            )
+        ]
+        met = torch.stack(_consistent(new, self.unit), dim=1)
+        # What pads the list of a box is settled, and stays as it is: no box depends on another.
+        met = torch.where(_open_ends(old).unsqueeze(1), met, old)
+        return ends.scatter(2, each, met), slope
+
     def _value(
         self,
         box: "_Box",
-        planes: Sequence[_Planes],
-        masses: Sequence[tuple[Tensor, Tensor]],
-        k: int,
-        index: Tensor | None,
+        behind: Sequence["_Behind"],
+        layer: DenseLayer,
+        mass: Tensor,
+        index: Tensor,
+        *,
+        of_g: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Upper and lower bounds of a of layer k, for the neurons of `index` (None: all), and the
-        slopes behind them.
+        """Upper and lower bounds of z, or of z', for the neurons of `index`, by one pass down to
+        the input, and the slopes behind them.
         """
-        layer = self.layers[k]
-        weight, bias = (_rows(part, index, len(box)) for part in (layer.weight, layer.bias))
-        mass = masses[k][0] if index is None else masses[k][0].gather(1, index)
-        return self._bounded(box, planes, masses, k, weight, None, bias, mass)
+        map_, bias = (layer.other, layer.other_bias) if of_g else (layer.weight, layer.bias)
+        toward, constant = _both_signs(map_[index]), _both_signs(bias[index])
+        lost = mass = _twice(mass, index)
+        for one in reversed(behind):
+            planes, own = (one.g, one.layer.other) if of_g else (one.f, one.layer.weight)
+            own_bias = one.layer.other_bias if of_g else one.layer.bias
+            high, low = toward.clamp(min=0), toward.clamp(max=0)
+            lost = lost + _dot(high - low, 2 * one.masses[int(of_g)])
+            toward = high * planes[0].p.unsqueeze(1) + low * planes[1].p.unsqueeze(1)
+            constant = constant + _dot(high, planes[0].c) + toward @ own_bias
+            toward = toward @ own
+        return self._ends(box, toward, constant, lost, mass)
 
     def _difference(
         self,
         box: "_Box",
-        planes: Sequence[_Planes],
-        masses: Sequence[tuple[Tensor, Tensor]],
-        k: int,
+        behind: Sequence["_Behind"],
+        layer: DenseLayer,
+        mass: Tensor,
         index: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same of d."""
-        layer = self.layers[k]
-        change, other, bias = (
-            _rows(part, index, len(box)) for part in (layer.change, layer.other, layer.bias_change)
-        )
-        mass = masses[k][1] if index is None else masses[k][1].gather(1, index)
-        return self._bounded(box, planes, masses, k, change, other, bias, mass)
-
-    def _bounded(
-        self,
-        box: "_Box",
-        planes: Sequence[_Planes],
-        masses: Sequence[tuple[Tensor, Tensor]],
-        k: int,
-        weight: Tensor,
-        other: Tensor | None,
-        bias: Tensor,
-        mass: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Both ends of weight·p + other·y + bias behind layer k − 1, by one pass down to the input.
-
-        Without `other` nothing depends on g, which spares two thirds of the products.
-        """
-        # An upper bound of −v is minus a lower bound of v.
-        toward_p, constant = _both_signs(weight), _both_signs(bias)
-        toward_y = None if other is None else _both_signs(other)
-        lost = torch.cat([mass, mass], 1)
-        for j in range(k - 1, -1, -1):
-            p, own, (a_size, d_size) = planes[j], self.layers[j], masses[j]
+        """The same of d; None: of all neurons."""
+        if index is None:
+            index = torch.arange(len(layer.bias), device=mass.device).expand(len(box), -1)
+        toward_p, toward_y = _both_signs(layer.change[index]), _both_signs(layer.other[index])
+        constant = _both_signs(layer.bias_change[index])
+        lost = mass = _twice(mass, index)
+        for one in reversed(behind):
             high, low = toward_p.clamp(min=0), toward_p.clamp(max=0)
-            constant = constant + _dot(high, p.c)
-            lost = lost + _dot(high - low, 2 * a_size)
-            toward_a = high * p.s.unsqueeze(1) + low * p.t.unsqueeze(1)
-            if toward_y is None:
-                constant = constant + toward_a @ own.bias
-                toward_p = toward_a @ own.weight
-                continue
             above, below = toward_y.clamp(min=0), toward_y.clamp(max=0)
-            constant = constant + _dot(above, p.uc) + _dot(below, p.lc)
-            lost = lost + _dot(above - below, 2 * (a_size + d_size))
-            toward_a = toward_a + above * p.ua.unsqueeze(1) + below * p.la.unsqueeze(1)
-            toward_d = above * p.ud.unsqueeze(1) + below * p.ld.unsqueeze(1)
-            constant = constant + toward_a @ own.bias + toward_d @ own.bias_change
-            moved = torch.cat([toward_a, toward_d], -1) @ self._moves[j]
-            toward_p, toward_y = moved.chunk(2, dim=-1)
-        # Nor can a value exceed the sum of absolute values behind it: that also keeps the offsets
-        # of its planes below the sums from which `lost` is counted.
-        most = torch.cat([mass, mass], 1) * (1 + 4 * self._gamma)
-        ends = torch.minimum(self._concrete(box, toward_p, constant, lost), most)
-        top, bottom = ends.chunk(2, dim=1)
-        return top, -bottom, toward_p
+            size = above - below
+            lost = lost + _dot(high - low + size, 2 * one.masses[0]) + _dot(size, 2 * one.masses[2])
+            constant = constant + _dot(high, one.f[0].c)
+            constant = constant + _dot(above, one.d[0].c) + _dot(below, one.d[1].c)
+            toward_z = high * one.f[0].p.unsqueeze(1) + low * one.f[1].p.unsqueeze(1)
+            toward_z = toward_z + above * one.d[0].p.unsqueeze(1) + below * one.d[1].p.unsqueeze(1)
+            toward_d = above * one.d[0].q.unsqueeze(1) + below * one.d[1].q.unsqueeze(1)
+            own = one.layer
+            constant = constant + toward_z @ own.bias + toward_d @ own.bias_change
+            toward_p = toward_z @ own.weight + toward_d @ own.change
+            toward_y = toward_d @ own.other
+        # Both networks see one input: there y is zero.
+        return self._ends(box, toward_p, constant, lost, mass)
 
-    def _concrete(self, box: "_Box", slope: Tensor, constant: Tensor, lost: Tensor) -> Tensor:
-        """The largest value over the box, with all that rounding may have taken."""
+    def _ends(
+        self, box: "_Box", slope: Tensor, constant: Tensor, lost: Tensor, mass: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The largest values over the box, with all that rounding may have taken; of the second
+        half of the rows, which are the first with the other sign, minus that.
+        """
         reach = slope.abs()
         lost = lost + _dot(reach, 2 * box.size)
-        return _dot(slope, box.middle) + _dot(reach, box.radius) + constant + self._gamma * lost
+        value = _dot(slope, box.middle) + _dot(reach, box.radius) + constant + self.gamma * lost
+        # Nor can a value exceed the sum of absolute values behind it: that also keeps the offsets
+        # of its planes below the sums from which `lost` is counted.
+        most = mass * (1 + 4 * self.gamma)
+        top, bottom = torch.where(value < most, value, most).chunk(2, dim=1)
+        return top, -bottom, slope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Behind:
+    """A layer on some boxes: sums of absolute values behind z, z' and d, and planes above and below
+    relu(z), relu(z') and their difference, (boxes, neurons) each.
+    """
+
+    layer: DenseLayer
+    masses: tuple[Tensor, Tensor, Tensor]
+    f: tuple[Plane, Plane]
+    g: tuple[Plane, Plane]
+    d: tuple[Plane, Plane]
+
+
+def _behind(
+    layer: DenseLayer, b: Bounds, masses: tuple[Tensor, Tensor, Tensor], unit: float
+) -> _Behind:
+    if not layer.relu:
+        one, zero = torch.ones_like(b.l), torch.zeros_like(b.l)
+        same, change = Plane(p=one, q=zero, c=zero), Plane(p=zero, q=one, c=zero)
+        return _Behind(layer=layer, masses=masses, f=(same,) * 2, g=(same,) * 2, d=(change,) * 2)
+
+    def around(l: Tensor, h: Tensor) -> tuple[Plane, Plane]:
+        top = relu_above(l, h)
+        # The chord at both ends, whatever its slope was rounded to.
+        far = torch.where((l < 0) & (h > 0), 16 * unit * (h - l), 0.0)
+        return replace(top, c=top.c + far), relu_below(l, h)
+
+    up, low = difference_above(b), difference_below(b)
+    # Slopes err by a few units, and none is above one: offsets are moved outwards by what that can
+    # matter.
+    far = 16 * unit * (sum(b.sizes) + up.c.abs() + low.c.abs())
+    far = torch.where(b.settled, 0.0, far)
+    return _Behind(
+        layer=layer,
+        masses=masses,
+        f=around(b.l, b.h),
+        g=around(b.gl, b.gh),
+        d=(replace(up, c=up.c + far), replace(low, c=low.c - far)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,13 +335,14 @@ class _Box:
         return len(self.middle)
 
 
-def _rows(part: Tensor, index: Tensor | None, boxes: int) -> Tensor:
-    """The rows of these neurons for each box; all for all where the index is None."""
-    return part.expand(boxes, *part.shape) if index is None else part[index]
-
-
 def _both_signs(rows: Tensor) -> Tensor:
+    # An upper bound of −v is minus a lower bound of v.
     return torch.cat([rows, -rows], 1)
+
+
+def _twice(mass: Tensor, index: Tensor) -> Tensor:
+    own = mass.gather(1, index)
+    return torch.cat([own, own], 1)
 
 
 def _dot(rows: Tensor, vector: Tensor) -> Tensor:
@@ -298,92 +350,152 @@ def _dot(rows: Tensor, vector: Tensor) -> Tensor:
     return (rows @ vector.unsqueeze(-1)).squeeze(-1)
 
 
-def _mass(layer: DenseLayer, p: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of absolute values behind a and d, where |p| and |y| are at most these."""
-    of_a = p @ layer.weight.abs().T + layer.bias.abs()
-    of_d = p @ layer.change.abs().T + y @ layer.other.abs().T + layer.bias_change.abs()
-    return of_a, of_d
+def _masses(layer: DenseLayer, p: Tensor, g: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums of absolute values behind z, z' and d, where |p|, |p'| and |y| are at most these."""
+    return (
+        p @ layer.weight.abs().T + layer.bias.abs(),
+        g @ layer.other.abs().T + layer.other_bias.abs(),
+        p @ layer.change.abs().T + y @ layer.other.abs().T + layer.bias_change.abs(),
+    )
 
 
-def _sizes(ranges: Ranges, relu: bool) -> tuple[Tensor, Tensor]:
-    """The largest |p| and |y| of each neuron."""
-    high = ranges.ua.clamp(min=0) if relu else torch.maximum(ranges.ua.abs(), ranges.la.abs())
-    return high, torch.maximum(ranges.ld.abs(), ranges.ud.abs())
-
-
-def _open(ranges: Ranges) -> Tensor:
+def _open(ends: Tensor) -> Tensor:
     """Which neurons of each box are worth a pass, padded with settled ones to one number."""
-    open_ = ~ranges.settled
+    open_ = _open_ends(ends)
     most = int(open_.sum(dim=1).max())
     # Stable, so that a repeated proof takes the same ones.
     return open_.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
 
 
-def _influence(slope: Tensor, ranges: Ranges, index: Tensor | None) -> Tensor:
+def _open_ends(ends: Tensor) -> Tensor:
+    l, h, gl, gh = ends[:, :4].unbind(dim=1)
+    return ~(((l >= 0) | (h <= 0)) & ((gl >= 0) | (gh <= 0)))
+
+
+def _consistent(ends: Sequence[Tensor], unit: float) -> tuple[Tensor, ...]:
+    """d = z − z' used in all three directions, rounded outwards."""
+    l, h, gl, gh, dl, dh = ends
+
+    def least(a: Tensor, b: Tensor) -> Tensor:
+        return a + b - 4 * unit * (a.abs() + b.abs())
+
+    return (
+        torch.maximum(l, least(gl, dl)),
+        torch.minimum(h, -least(-gh, -dh)),
+        torch.maximum(gl, least(l, -dh)),
+        torch.minimum(gh, -least(-h, dl)),
+        torch.maximum(dl, least(l, -gh)),
+        torch.minimum(dh, -least(-h, gl)),
+    )
+
+
+def _influence(slope: Tensor, ends: Tensor, index: Tensor) -> Tensor:
     """How much each input moves the neurons that are open in f, by what their chords lose."""
-    la, ua = ranges.la, ranges.ua
-    width = (ua - la).clamp(min=torch.finfo(la.dtype).tiny)
-    loss = torch.minimum(ua, -la).clamp(min=0) / width
-    if index is not None:
-        loss = loss.gather(1, index)
+    l, h = (ends[:, e].gather(1, index) for e in (0, 1))
+    loss = torch.where((l < 0) & (h > 0), torch.minimum(h, -l) / (h - l), 0.0)
     up, low = slope.abs().chunk(2, dim=1)
     return _dot((up + low).transpose(1, 2), loss)
 
 
-def _straight(ranges: Ranges) -> _Planes:
-    """Planes of a layer without a ReLU: p = a, y = d."""
-    one, zero = torch.ones_like(ranges.la), torch.zeros_like(ranges.la)
-    return _Planes(s=one, c=zero, t=one, ud=one, ua=zero, uc=zero, ld=one, la=zero, lc=zero)
+CompiledBounds: TypeAlias = Callable[
+    [DenseChain, Tensor, Tensor, Tensor | None, Tensor], ChainBounds
+]
 
 
-def _planes_of(r: Ranges, unit: float) -> _Planes:
-    """Planes around relu(a) and relu(a + d) − relu(a) on these ranges."""
-    out, zero = 1 + 8 * unit, torch.zeros_like(r.la)
-    tiny = torch.finfo(r.la.dtype).tiny
-    s, c, t = _relu_planes(r.la, r.ua, out)
-    # b = a + d of g, rounded outwards.
-    lb = r.la + r.ld - 4 * unit * (r.la.abs() + r.ld.abs())
-    ub = r.ua + r.ud + 4 * unit * (r.ua.abs() + r.ud.abs())
-    sb, cb, tb = _relu_planes(lb, ub, out)
-    both, none = (r.la >= 0) & (lb >= 0), (r.ua <= 0) & (ub <= 0)
-    bent = ~(both | none)
-    # In d alone: y ≤ max(d, 0) by its chord, y ≥ min(d, 0) by its chord.
-    width = (r.ud - r.ld).clamp(min=tiny)
-    up = torch.where(r.ld >= 0, 1.0, torch.where(r.ud <= 0, 0.0, r.ud / width)).clamp(0, 1)
-    down = torch.where(r.ud <= 0, 1.0, torch.where(r.ld >= 0, 0.0, -r.ld / width)).clamp(0, 1)
-    up_c = torch.maximum(-up * r.ld, (1 - up) * r.ud).clamp(min=0) * out
-    down_c = torch.minimum((1 - down) * r.ld, -down * r.ud).clamp(max=0) * out
-    # In both: a plane above relu(b) less one below relu(a), and the reverse.
-    a, d = (r.la + r.ua) / 2, (r.ld + r.ud) / 2
-    high = bent & (sb * (a + d) + cb - t * a < up * d + up_c)
-    low = bent & (tb * (a + d) - s * a - c > down * d + down_c)
-
-    def chosen(other: Tensor, where: Tensor, plain: Tensor, linear: float) -> Tensor:
-        found = torch.where(where, other, plain)
-        return torch.where(both, linear, torch.where(none, 0.0, found))
-
-    return _Planes(
-        s=s,
-        c=c,
-        t=t,
-        ud=chosen(sb, high, up, 1.0),
-        ua=chosen(sb - t, high, zero, 0.0),
-        uc=chosen(cb, high, up_c, 0.0),
-        ld=chosen(tb, low, down, 1.0),
-        la=chosen(tb - s, low, zero, 0.0),
-        lc=chosen(-c, low, down_c, 0.0),
+@cache
+def compiled_bounds() -> CompiledBounds | None:
+    """The compiled passes, built at the first call on a machine; None where that cannot be (a log
+    line says why).
+    """
+    return native.kernel(
+        SOURCE,
+        _made,
+        switch="SECATEURS_NATIVE",
+        what="compiled bounds of dense chains",
+        fallback="boxes are split by the pure-torch path",
+        log=_log,
     )
 
 
-def _relu_planes(low: Tensor, high: Tensor, out: float) -> tuple[Tensor, Tensor, Tensor]:
-    """relu(v) ≤ s·v + c and relu(v) ≥ t·v for low ≤ v ≤ high."""
-    width = (high - low).clamp(min=torch.finfo(low.dtype).tiny)
-    s = torch.where(low >= 0, 1.0, torch.where(high <= 0, 0.0, high / width)).clamp(0, 1)
-    # At both ends, whatever the slope was rounded to: relu is convex.
-    bent = (low < 0) & (high > 0)
-    c = torch.where(bent, torch.maximum(-s * low, (1 - s) * high), 0.0).clamp(min=0) * out
-    t = torch.where(bent, (high > -low).to(low.dtype), s)
-    return s, c, t
+def _made(library: ctypes.CDLL) -> CompiledBounds:
+    """Tried once, so that a wrong binary is refused rather than believed."""
+    call = library.secateurs_dense_chain
+    call.restype = None
+
+    def run(
+        chain: DenseChain, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor
+    ) -> ChainBounds:
+        shapes = [layer.weight.shape for layer in chain.layers]
+        sizes = torch.tensor([shapes[0][1], *(shape[0] for shape in shapes)])
+        relu = torch.tensor([layer.relu for layer in chain.layers])
+        boxes = len(lo)
+        found = ChainBounds(
+            per_output=lo.new_empty(boxes, shapes[-1][0]),
+            known=lo.new_empty(boxes, len(FIELDS), chain.neurons),
+            influence=torch.empty_like(lo, memory_format=torch.contiguous_format),
+            corner=torch.empty_like(lo, memory_format=torch.contiguous_format),
+        )
+        # Kept here until the call has ended: only their addresses go into it.
+        numbers, lo, hi, row = chain.numbers(), lo.contiguous(), hi.contiguous(), row.contiguous()
+        known = None if known is None else known.contiguous()
+
+        def at(tensor: Tensor | None) -> ctypes.c_void_p:
+            return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+        call(
+            at(sizes),
+            at(relu),
+            ctypes.c_int64(len(shapes)),
+            at(numbers),
+            ctypes.c_double(chain.unit),
+            ctypes.c_double(chain.gamma),
+            at(lo),
+            at(hi),
+            at(known),
+            at(row),
+            ctypes.c_int64(boxes),
+            *map(at, (found.known, found.per_output, found.influence, found.corner)),
+            ctypes.c_int64(torch.get_num_threads()),
+        )
+        return found
+
+    _try_out(run)
+    return run
+
+
+def _try_out(run: CompiledBounds) -> None:
+    """Compare with the oracle on a small chain whose widths are no multiples of a register."""
+    sizes = (3, 7, 6, 2)
+    layers = []
+    for number, (ins, outs) in enumerate(itertools.pairwise(sizes)):
+        cells = torch.arange(outs * ins, dtype=torch.float64).reshape(outs, ins)
+        weight, change = (1.7 * cells + number).sin(), 0.01 * (2.3 * cells).cos()
+        bias = 0.1 * weight[:, 0]
+        layers.append(
+            DenseLayer(
+                weight=weight,
+                bias=bias,
+                other=weight - change,
+                other_bias=bias - change[:, 0],
+                change=weight - (weight - change),
+                bias_change=bias - (bias - change[:, 0]),
+                relu=number < len(sizes) - 2,
+            )
+        )
+    chain = DenseChain(layers, unit=2.0**-53)
+    lo = torch.tensor([[-1.0, -0.5, 0.1]] * 5, dtype=torch.float64)
+    hi = lo + torch.logspace(-3, 0.5, 5, dtype=torch.float64).unsqueeze(1)
+    row = torch.arange(5)
+    expected = chain.bounds_in_torch(lo, hi, None)
+    known = expected.known
+    middle = (lo + hi) / 2
+    for found, right in (
+        (run(chain, lo, hi, None, row), expected),
+        (run(chain, lo, middle, known, row), chain.bounds_in_torch(lo, middle, known)),
+    ):
+        pairs = [(getattr(found, n), getattr(right, n)) for n in ChainBounds.__slots__]
+        if not all(torch.allclose(one, two, rtol=1e-9, atol=1e-12) for one, two in pairs):
+            raise RuntimeError("the compiled bounds disagree with the reference")
 
 
 def chain_of(problem: NetworkPair) -> DenseChain | None:
@@ -430,7 +542,8 @@ def _matrices(problem: NetworkPair, node: Affine) -> DenseLayer | None:
         weight=weights[0],
         bias=biases[0],
         other=weights[1],
-        change=weights[1] - weights[0],
-        bias_change=biases[1] - biases[0],
+        other_bias=biases[1],
+        change=weights[0] - weights[1],
+        bias_change=biases[0] - biases[1],
         relu=False,
     )

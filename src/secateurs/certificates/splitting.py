@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secateurs.certificates.dense_chain import DenseChain, Known, chain_of, join_known
+from secateurs.certificates.dense_chain import DenseChain, chain_of
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.methods import reaches
 from secateurs.certificates.problem import NetworkPair, Pace, TimeLimit
@@ -28,6 +28,14 @@ from secateurs.errors import ArgumentError
 
 _ENTRIES = 2**21
 """Numbers of one batch of boxes: 16 MB in float64, which two caches hold."""
+
+_TOGETHER = 1024
+"""Boxes of a batch at most. More would only be bounded in a worse order."""
+
+_LOOKED = 32
+"""Boxes of a batch that are looked at for a witness, those with the largest bounds: evaluating
+both networks on all of them takes longer than bounding them.
+"""
 
 _MOST_OPEN = 20_000
 """Where more boxes wait than so many, the nearest to their target come first: what waits stays in
@@ -117,7 +125,7 @@ class _Bounded:
 
     per_output: Tensor
     promise: Tensor
-    known: Known | None
+    known: Tensor | None
     corner: Tensor
 
 
@@ -126,7 +134,7 @@ class _Bounder(Protocol):
 
     batch: int
 
-    def bound(self, lo: Tensor, hi: Tensor, known: Known | None) -> _Bounded: ...
+    def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded: ...
 
 
 class _ByChain:
@@ -134,11 +142,10 @@ class _ByChain:
 
     def __init__(self, chain: DenseChain) -> None:
         self.chain = chain
-        widest = max(max(layer.weight.shape) for layer in chain.layers)
-        self.batch = max(1, min(256, _ENTRIES // (4 * widest * widest)))
+        self.batch = max(1, min(_TOGETHER, _ENTRIES // chain.numbers_of_a_box))
 
-    def bound(self, lo: Tensor, hi: Tensor, known: Known | None) -> _Bounded:
-        found = self.chain.bounds(lo, hi, known)
+    def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded:
+        found = self.chain.bounds(lo, hi, known, row)
         # Where nothing is open, the widest input is as good as any.
         promise = found.influence + 1e-12 * (hi - lo)
         return _Bounded(
@@ -153,7 +160,7 @@ class _ByMethods:
         self.problem, self.methods, self.shape = problem, tuple(methods), shape
         self.batch = problem.boxes_at_a_time
 
-    def bound(self, lo: Tensor, hi: Tensor, known: Known | None) -> _Bounded:
+    def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded:
         ends = [end.reshape(-1, *self.shape) for end in (lo, hi, (lo + hi) / 2)]
         domain = Domain(lo=ends[0], hi=ends[1], center=ends[2], radius=None, description="")
         # The whole has the clock; a method that starts may finish.
@@ -224,38 +231,45 @@ class _Tree:
 
 @dataclass(slots=True, kw_only=True)
 class _Waiting:
-    """Boxes that wait: their ends, what is proven and known of them, and their nodes in their
-    trees.
+    """Boxes that wait: their ends, what is proven of them, and their nodes in their trees.
+
+    known: What is known of boxes that hold these; `row` says which of them holds each.
     """
 
     lo: Tensor
     hi: Tensor
     per_output: Tensor
     size: Tensor
-    known: Known | None
     root: Tensor
     node: Tensor
+    row: Tensor
+    known: Tensor | None
 
     def __len__(self) -> int:
         return len(self.lo)
 
     def __getitem__(self, index: Tensor | slice) -> "_Waiting":
         """These boxes alone."""
-        ends = {name: getattr(self, name)[index] for name in _COLUMNS}
-        known = None if self.known is None else tuple(ranges[index] for ranges in self.known)
-        return _Waiting(**ends, known=known)
+        return _Waiting(**{n: getattr(self, n)[index] for n in _COLUMNS}, known=self.known)
 
 
-_COLUMNS = ("lo", "hi", "per_output", "size", "root", "node")
+_COLUMNS = ("lo", "hi", "per_output", "size", "root", "node", "row")
 
 
 def _joined(parts: Sequence[_Waiting]) -> _Waiting:
-    known = [part.known for part in parts if part.known is not None]
-    return _Waiting(
+    joined = _Waiting(
         **{name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS},
         # Roots know nothing: then all is bounded anew.
-        known=join_known(known) if len(known) == len(parts) else None,
+        known=None,
     )
+    known = [part.known for part in parts if part.known is not None]
+    if len(known) == len(parts):
+        before, rows = 0, []
+        for part, own in zip(parts, known, strict=True):
+            rows.append(part.row + before)
+            before += len(own)
+        joined.known, joined.row = torch.cat(known), torch.cat(rows)
+    return joined
 
 
 def split(
@@ -323,19 +337,20 @@ class _Splitting:
                 hi=self.hi,
                 per_output=per_box,
                 size=self._sizes(per_box),
-                known=None,
                 root=roots,
                 node=torch.zeros_like(roots),
+                row=roots,
+                known=None,
             )
         )
         pace = Pace(clock=self.problem.clock)
         while self.chunks and self.witness is None and self._has_room() and pace.allows(1):
             batch = self._next()
-            found = self.bounder.bound(batch.lo, batch.hi, batch.known)
+            found = self.bounder.bound(batch.lo, batch.hi, batch.known, batch.row)
             self.boxes += len(batch)
             batch.per_output = torch.minimum(batch.per_output, found.per_output)
             batch.size = torch.minimum(batch.size, self._sizes(batch.per_output))
-            batch.known = found.known
+            batch.known, batch.row = found.known, torch.arange(len(batch), device=batch.row.device)
             self._sort(batch, found)
             pace.done(
                 f"split: {self.boxes} boxes bounded, the target is proven on"
@@ -399,8 +414,9 @@ class _Splitting:
         if not len(rest):
             return
         if math.isfinite(self.refuting):
-            self._look((rest.lo + rest.hi) / 2)
-            self._look(found.corner[~whole])
+            worst = rest.size.topk(min(_LOOKED, len(rest))).indices
+            middles = (rest.lo[worst] + rest.hi[worst]) / 2
+            self._look(torch.cat([middles, found.corner[~whole][worst]]))
         if self.witness is not None:
             # Nothing is left to prove: what is open stays as it is.
             self._close(rest)
@@ -424,18 +440,19 @@ class _Splitting:
         halves = [self.trees[root].halves[node] for root, node in _pairs(whole)]
         below, above = whole.hi.clone(), whole.lo.clone()
         below[rows, along] = above[rows, along] = middle
-        for number, ends in enumerate(((whole.lo, below), (above, whole.hi))):
-            self._put(
-                _Waiting(
-                    lo=ends[0],
-                    hi=ends[1],
-                    per_output=whole.per_output,
-                    size=whole.size,
-                    known=whole.known,
-                    root=whole.root,
-                    node=whole.node.new_tensor([pair[number] for pair in halves]),
-                )
+        # Both halves inherit one row.
+        self._put(
+            _Waiting(
+                lo=torch.cat([whole.lo, above]),
+                hi=torch.cat([below, whole.hi]),
+                per_output=whole.per_output.repeat(2, 1),
+                size=whole.size.repeat(2),
+                root=whole.root.repeat(2),
+                node=whole.node.new_tensor([pair[side] for side in (0, 1) for pair in halves]),
+                row=rows.repeat(2),
+                known=None if whole.known is None else whole.known[whole.row],
             )
+        )
 
     def _close(self, done: _Waiting) -> None:
         """These boxes stay as they are."""
