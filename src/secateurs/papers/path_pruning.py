@@ -60,6 +60,7 @@ class PathSettings:
         drops: After which epochs the rate falls to a tenth.
         rewind: Epochs after which the dense network is remembered.
         factors: What a hidden channel may be multiplied by.
+        momentum: Ours: print names none.
     """
 
     data: str = "fashion-mnist"

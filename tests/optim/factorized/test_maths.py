@@ -106,6 +106,23 @@ def test_lemma_4_balanced_stays_balanced_and_zero_absorbs(depth, nesterov):
     assert weight[5:].all()
 
 
+def test_lemma_4_is_about_plain_sgd():
+    """Balanced factors that meet with unbalanced velocities stay balanced without momentum only."""
+
+    def drift(momentum):
+        weight = draw(1, 40)[0]
+        factors = balanced(weight, 2)
+        velocities = torch.zeros(2, 40, dtype=torch.float64)
+        velocities[0] = 0.1 * draw(2, 40)[1]
+        rule = StepRule(lr=0.05, decay=0.05, momentum=momentum)
+        for _ in range(16):
+            factors, velocities, weight = step(factors, velocities, weight - 1, rule)
+        return float(misalignment(factors))
+
+    assert drift(0.0) <= 1e-12
+    assert drift(0.9) > 1e-2
+
+
 def test_lemma_2_standard_factors_vanish():
     """The standard deviation of a product of D standard initialisations is σ^D."""
     sigma = 1 / math.sqrt(100)
