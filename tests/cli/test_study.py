@@ -65,7 +65,7 @@ def test_mistakes_are_told(file, tmp_path, capsys):
     assert run("run", tmp_path / "absent.toml") == 2
     assert "absent.toml cannot be read: No such file" in capsys.readouterr().err
     assert run("run", file, "--engine", "cloud") == 2
-    assert "there is no engine 'cloud'" in capsys.readouterr().err
+    assert "engine: 'cloud' is none of here, local, ray" in capsys.readouterr().err
     with example_store(tmp_path / "e.study", seeds=1) as store:
         key = store.rows()[0].key
     assert run("rerun", tmp_path / "e.study", "zz") == 2

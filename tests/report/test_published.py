@@ -104,16 +104,13 @@ def test_a_study_names_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ('published = "a.csv"', "is not a table of lists"),
-        ("published = { a = [] }", "'a': a curve is a list"),
-        (
-            "published = { a = [[10]] }",
-            r"'a': \[10\] is not \[compression, accuracy\]",
-        ),
-        ("published = { a = [[10, 101]] }", "at most 100"),
-        ("published = { a = [[0.1, 50]] }", "from 1 on"),
+        ('published = "a.csv"', ": 'a.csv' is not a table"),
+        ("published = { a = [] }", r"\.a: the list is empty"),
+        ("published = { a = [[10]] }", r"\.a\[1\]: \[10\] is not a list of 2"),
+        ("published = { a = [[10, 101]] }", r"\.a\[1\]\[2\]: 101 is not between 0 and 100"),
+        ("published = { a = [[0.1, 50]] }", r"\.a\[1\]\[1\]: 0.1 is not at least 1"),
     ],
 )
 def test_wrong_figures_of_a_study_are_refused_with_their_line(value, said):
-    with pytest.raises(StudyFileError, match=f"study.toml:2: published: .*{said}"):
+    with pytest.raises(StudyFileError, match=f"study.toml:2: published{said}"):
         parse(f'data = "digits"\n{value}\n')

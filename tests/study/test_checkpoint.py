@@ -1,5 +1,6 @@
 """A run left at any step and taken up again gives the same weights, bit for bit."""
 
+import dataclasses
 import json
 
 import pytest
@@ -105,7 +106,7 @@ def test_another_seed_is_another_network():
 
 
 def fields(value):
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    return {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
 
 
 def test_this_file_names_every_kind_that_saves_more_than_a_network():

@@ -81,7 +81,8 @@ def reproduce(
         out=out,
         outputs=(page, figures),
         redraw=redraw,
-        how=How(engine=engine, workers=workers, threads=threads, address=address),
+        # Any text may stand on a command line: `How` refuses what is no engine.
+        how=How(engine=engine, workers=workers, threads=threads, address=address),  # type: ignore[arg-type]
         store=store,
         device=device,
     )

@@ -128,7 +128,7 @@ class Selection(Amount):
     floor: float = 1
 
     def __post_init__(self) -> None:
-        for check in self.checks():
+        for check in self.checks().values():
             check()
 
     def keeping(self, density: float | None, *, scope: "ScopeLike | None" = None) -> Self:
@@ -137,15 +137,15 @@ class Selection(Amount):
         amount["density"] = density
         return replace(self, **amount, scope=self.scope if scope is None else scope)
 
-    def checks(self) -> tuple[Callable[[], object], ...]:
-        """Each raises one thing that is wrong, so that a recipe collects them all."""
-        return (
-            self._check_amount,
-            self._check_scope,
-            lambda: pattern_of(self.pattern),
-            lambda: SELECTIONS.check(self.how),
-            self._check_floor,
-        )
+    def checks(self) -> dict[str, Callable[[], object]]:
+        """What raises if a field is wrong, by the field, so that a recipe collects them all."""
+        return {
+            "amount": self._check_amount,
+            "scope": self._check_scope,
+            "pattern": lambda: pattern_of(self.pattern),
+            "how": lambda: SELECTIONS.check(self.how),
+            "floor": self._check_floor,
+        }
 
     def _check_amount(self) -> None:
         fraction, mapped = self.fraction, isinstance(self.scope, Mapping)
@@ -174,7 +174,7 @@ class Selection(Amount):
     def _check_floor(self) -> None:
         floor = self.floor
         number = isinstance(floor, Real) and not isinstance(floor, bool)
-        if not number or not floor >= 0 or (floor > 1 and floor != int(floor)):
+        if not number or not floor >= 0 or (floor > 1 and floor % 1 != 0):
             raise ArgumentError(
                 f"floor={floor!r} is neither a number of entries (0, 1, 2, ...) nor a density below"
                 " 1."

@@ -2,7 +2,7 @@
 against a model, and made ready for one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
@@ -112,7 +112,7 @@ class Recipe(Selection):
 
     def __post_init__(self) -> None:
         # All of them run, so that one attempt tells everything that is wrong.
-        problems = problems_of(self._check_score, *self.checks(), self._check_rounds)
+        problems = problems_of(*self.checks().values())
         refuse("this recipe cannot be read", problems)
 
     @classmethod
@@ -201,10 +201,22 @@ class Recipe(Selection):
         ]
         return {entry.name: _plain(getattr(self, entry.name)) for entry in changed}
 
+    def checks(self) -> dict[str, Callable[[], object]]:
+        """What raises if a field is wrong, by the field."""
+        return {
+            "score": self._check_score,
+            "convention": lambda: check_convention(self.convention),
+            "options": self._check_options,
+            **Selection.checks(self),
+            "rounds": self._check_rounds,
+            "schedule": self._check_schedule,
+        }
+
     def _check_score(self) -> None:
         if not callable(self.score):
             SCORES.check(self.score)
-        check_convention(self.convention)
+
+    def _check_options(self) -> None:
         if not isinstance(self.options, Mapping):
             raise ArgumentError(
                 f"options={self.options!r} is not a mapping of option names to values."
@@ -213,9 +225,11 @@ class Recipe(Selection):
     def _check_rounds(self) -> None:
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
             raise ArgumentError(f"rounds={self.rounds!r} is not a whole number from 1 on.")
+
+    def _check_schedule(self) -> None:
         if self.schedule is not None:
             SCHEDULES.check(self.schedule)
-        if self.schedule == "one-shot" and self.rounds > 1:
+        if self.schedule == "one-shot" and self.rounds != 1:
             raise ArgumentError(
                 f"schedule='one-shot' cuts everything in the first of {self.rounds} rounds: "
                 "leave rounds= out, or choose another schedule."

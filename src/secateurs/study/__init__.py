@@ -12,8 +12,18 @@ if TYPE_CHECKING:
     from secateurs.study.config import How, Run, Study, Watcher
     from secateurs.study.database import HISTOGRAM_EDGES, Certified, LayerKept, Point, Row
     from secateurs.study.driver import Sweep
-    from secateurs.study.methods import L1, Dwf, Gradual, Imp, PathPenalty, Prune
-    from secateurs.study.settings import METHODS, Certify, Data, Dense, Method, Net, Training
+    from secateurs.study.methods import (
+        L1,
+        METHODS,
+        Dense,
+        Dwf,
+        Gradual,
+        Imp,
+        Method,
+        PathPenalty,
+        Prune,
+    )
+    from secateurs.study.settings import Certify, Data, Net, Training
     from secateurs.study.store import Store
     from secateurs.study.sweep import Stopped, run
 

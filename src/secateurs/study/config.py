@@ -7,49 +7,33 @@ Python only.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Any, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, get_args
 
 from secateurs.study.database import Row
+from secateurs.study.fields import (
+    CheckedSettings,
+    Count,
+    NotNegative,
+    Positive,
+    Problem,
+    Text,
+    distinct,
+    not_empty,
+    one_or_more,
+    problems_at,
+    within,
+)
 from secateurs.study.key import full_settings, key_of
-from secateurs.study.methods import L1, MOST_ROUNDS, Dwf, Gradual, Imp, PathPenalty, Prune
+from secateurs.study.methods import MOST_ROUNDS, Dense, Gradual, Imp, Method
 from secateurs.study.settings import (
-    METHODS,
     Certify,
     Data,
-    Dense,
-    Method,
     Net,
-    Problem,
+    PrintedCurve,
     Training,
-    choice,
-    each,
-    flag,
     later,
-    misfits,
-    nets,
-    number,
-    option,
-    printed_curves,
-    refuse,
-    sources,
-    steps,
-    text,
-    whole,
+    some_step,
 )
-
-__all__ = [
-    "L1",
-    "METHODS",
-    "Dense",
-    "Dwf",
-    "Gradual",
-    "Imp",
-    "Method",
-    "PathPenalty",
-    "Prune",
-]
-
 
 # A training as a value, and the chain of trainings that a method asks for.
 
@@ -179,20 +163,20 @@ def _add(run: Run, seen: dict[str, Run]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class Study(CheckedSettings):
     """What is compared: every method at every compression and seed, on every network and data set.
 
     Attributes:
         model, data: Names, `Net`s and `Data`s, your own functions, or lists of these.
         methods: Values of `secateurs.study` such as `Prune`, `Imp`, `Gradual`, `Dwf`, `L1`,
-        `PathPenalty`.
+            `PathPenalty`.
         compressions: total/kept, asked of every method that takes one.
         seeds: Each gives another start, order of examples and draws.
         train: How networks are trained, unless a method says otherwise.
         tune: How a network is trained after a cut of a trained one; None: as `train`.
         certify: Also prove how far each sparse network may depart from its dense one.
         metrics: Your own `{name: metric(model, dataset) -> number}`, measured at the end of every
-        run.
+            run.
         published: Figures in print for the page, `{name: [[compression, accuracy %], ...]}`.
         save: Keep every network's weights. Without them a page shows no overlaps of masks, `rerun`
             knows only networks that need no other, and what a later method needs is trained again.
@@ -203,32 +187,28 @@ class Study:
     ['dense', 'magnitude', 'magnitude']
     """
 
-    name: str = option("study", text)
-    model: Any = option("lenet-300-100")
-    data: Any = option("digits")
-    # A lambda, because the check stands below this class.
-    methods: tuple[Method, ...] = option((), lambda value: _methods(value))
-    compressions: tuple[float, ...] = option((10.0,), each(number(1.0)))
-    seeds: tuple[int, ...] = option((0,), each(whole(0)))
-    train: Training = option(Training())
-    tune: Training | None = option(None)
-    certify: Certify | None = option(None)
-    metrics: Mapping[str, Callable[..., float]] = option(make=dict)
-    published: Mapping[str, Any] = option(check=printed_curves, make=dict)
-    save: bool = option(True, flag)
+    called: ClassVar[str] = "the study"
 
-    def __post_init__(self) -> None:
-        # Lists are natural to write; a frozen value
-        # holds tuples, which compare and hash.
-        for name in ("methods", "compressions", "seeds"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
-        # All that is wrong is collected first, so that one try tells it all.
-        refuse("the study", [*misfits(self), *self._classes()])
-        object.__setattr__(self, "model", tuple(nets(self.model)))
-        object.__setattr__(self, "data", tuple(sources(self.data)))
-        problems = self._titles(), self._rounds(), self._untrained(), self._late()
-        refuse("the study", list(chain.from_iterable(problems)))
+    name: Text = "study"
+    model: Annotated[Any, one_or_more(Net), not_empty] = "lenet-300-100"
+    data: Annotated[Any, one_or_more(Data), not_empty] = "digits"
+    methods: Annotated[tuple[Method, ...], one_or_more(Method)] = ()
+    compressions: Annotated[tuple[Annotated[float, within(1)], ...], distinct] = (10.0,)
+    seeds: Annotated[tuple[Annotated[int, within(0)], ...], distinct] = (0,)
+    train: Training = field(default_factory=Training)
+    tune: Training | None = None
+    certify: Certify | None = None
+    metrics: Mapping[str, Callable[..., float]] = field(default_factory=dict)
+    published: Mapping[str, PrintedCurve] = field(default_factory=dict)
+    save: bool = True
+
+    def conflicts(self) -> Iterator[Problem]:
+        """What does not go together, of settings that fit by themselves."""
+        yield from self._titles()
+        yield from self._rounds()
+        yield from self._late()
+        # `tune` may have no step, which only cuts; `train` may not.
+        yield from problems_at(("train", "length"), lambda: some_step(self.train.length))
 
     def runs(self) -> list[Run]:
         """Every run, those first that others need; equal runs once."""
@@ -246,100 +226,56 @@ class Study:
                     yield chains.run(Dense(), data=data, model=model, seed=seed)
                     for method in self.methods:
                         for single in method.single():
-                            for compression in (
-                                self.compressions if single.by_compression else (None,)
-                            ):
-                                yield from chains.of(
-                                    single,
-                                    compression,
-                                    data=data,
-                                    model=model,
-                                    seed=seed,
-                                )
+                            asked = self.compressions if single.by_compression else (None,)
+                            for compression in asked:
+                                at = {"data": data, "model": model, "seed": seed}
+                                yield from chains.of(single, compression, **at)
 
-    def _classes(self) -> list[Problem]:
-        found = []
-        for name, cls in (
-            ("train", Training),
-            ("tune", Training),
-            ("certify", Certify),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, cls) and not (value is None and name != "train"):
-                found.append(Problem((name,), f"{value!r} is no {cls.__name__}"))
-        odd = [key for key, value in dict(self.metrics).items() if not callable(value)]
-        return found + [
-            Problem(("metrics", key), "a metric is a function (model, dataset) -> number")
-            for key in odd
-        ]
-
-    def _rounds(self) -> list[Problem]:
-        """Each round of iterative pruning is a run: a tiny share would give millions of them."""
-        most = max(self.compressions)
-        return [
-            Problem(
-                ("methods", i, "per_round"),
-                f"{method.per_round!r} takes about {method.rounds_to(most):.0f} rounds to reach "
-                f"{most:g}×; at most {MOST_ROUNDS} are allowed: cut a larger share",
-            )
-            for i, method in enumerate(self.methods)
-            if isinstance(method, Imp) and method.rounds_to(most) > MOST_ROUNDS
-        ]
-
-    def _untrained(self) -> list[Problem]:
-        """`tune` may have no step, which only cuts; `train` may not."""
-        wrong = steps(self.train.length)
-        return [Problem(("train", "length"), wrong)] if wrong else []
-
-    def _late(self) -> list[Problem]:
-        """Cuts after the last step would never happen, and leave the network dense."""
-        found = []
-        for i, method in enumerate(self.methods):
-            if isinstance(method, Gradual):
-                trainings = [x for x in (self.train, self.tune) if x is not None]
-                lengths = [x.but({**method.usual, **method.train}).length for x in trainings]
-                found += [
-                    Problem(
-                        ("methods", i, name),
-                        f"{value!r} is past the end of the training ({lengths[0]}): no cut would"
-                        " come",
-                    )
-                    # The last cut may come with the last step, the first may not.
-                    for name, value, last in (
-                        ("begin", method.begin, True),
-                        ("end", method.end, False),
-                    )
-                    if all(later(value, x, or_equal=last) for x in lengths)
-                ]
-        return found
-
-    def _titles(self) -> list[Problem]:
+    def _titles(self) -> Iterator[Problem]:
         """Two methods with one title could not be told apart in a table."""
         titles = [method.title for method in self.methods]
-        twice = [i for i, title in enumerate(titles) if title in titles[:i]]
-        return [
-            Problem(
-                ("methods", i),
-                f"two methods are called {titles[i]!r}: give this one a label",
-            )
-            for i in twice
-        ]
+        for i, title in enumerate(titles):
+            if title in titles[:i]:
+                text = f"two methods are called {title!r}: give this one a label"
+                yield Problem(("methods", i), text)
 
+    def _rounds(self) -> Iterator[Problem]:
+        """Each round of iterative pruning is a run: a tiny share would give millions of them."""
+        most = max(self.compressions)
+        for i, method in enumerate(self.methods):
+            if isinstance(method, Imp) and method.rounds_to(most) > MOST_ROUNDS:
+                yield Problem(
+                    ("methods", i, "per_round"),
+                    f"{method.per_round!r} takes about {method.rounds_to(most):.0f} rounds to reach"
+                    f" {most:g}×; at most {MOST_ROUNDS} are allowed: cut a larger share",
+                )
 
-def _methods(value: Any) -> str:
-    if not isinstance(value, tuple):
-        return f"{value!r} is not a list of methods"
-    odd = [method for method in value if not isinstance(method, Method)]
-    return f"{odd[0]!r} is no method; write Prune(score=...), Dwf(...)" if odd else ""
+    def _late(self) -> Iterator[Problem]:
+        """Cuts after the last step would never happen, and leave the network dense."""
+        trainings = [each for each in (self.train, self.tune) if each is not None]
+        for i, method in enumerate(self.methods):
+            if not isinstance(method, Gradual):
+                continue
+            own = {**method.usual, **method.train}
+            lengths = [each.but(own).length for each in trainings]
+            points = {"begin": method.begin, "end": method.end}
+            for name, point in points.items():
+                # The last cut may come with the last step, the first may not.
+                first = name == "begin"
+                if point and all(later(point, each, or_equal=first) for each in lengths):
+                    ends = f"the end of the training ({lengths[0]})"
+                    text = f"{point!r} is past {ends}: no cut would come"
+                    yield Problem(("methods", i, name), text)
 
 
 # How a study is run, and who watches: nothing of it decides a result.
 
-ENGINES = ("here", "local", "ray")
+Engine: TypeAlias = Literal["here", "local", "ray"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class How(CheckedSettings):
     """How a study is run: nothing of it decides a result.
 
     Attributes:
@@ -354,19 +290,17 @@ class How:
         address: Of a Ray cluster.
     """
 
-    engine: str = option("local", choice("engine", *ENGINES))
-    workers: int = option(1, whole(0))
-    threads: int = option(1, whole(1))
-    device: str = option("")
-    save_every: float = option(30.0, number())
-    lease: float = option(60.0, number(0.0, above=True))
-    # Some deaths are chance; a run that kills worker
-    # after worker must not go on for ever.
-    deaths: int = option(3, whole(1))
-    address: str = option("")
+    called: ClassVar[str] = "how a study is run"
 
-    def __post_init__(self) -> None:
-        refuse("how to run a study", misfits(self))
+    engine: Engine = "local"
+    workers: Annotated[int, within(0)] = 1
+    threads: Count = 1
+    device: str = ""
+    save_every: NotNegative = 30.0
+    lease: Positive = 60.0
+    # Some deaths are chance; a run that kills worker after worker must not go on for ever.
+    deaths: Count = 3
+    address: str = ""
 
 
 class Watcher(Protocol):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from secateurs.errors import StoreError
-from secateurs.study.keeping.fields import read_fields
+from secateurs.study.fields import read_fields
 from secateurs.study.key import canonical
 
 # File systems on which a store cannot be: SQLite's locks are not safe over a network.
@@ -418,8 +418,7 @@ def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
         # SQLite has no truth values: `hidden` comes back as 0 or 1.
         columns = {**summary, "hidden": summary["hidden"] != 0}
         nested = {} if details is None else json.loads(details)
-        nested = read_fields(Row, nested, "details")
-        return Row(**nested | read_fields(Row, columns, "columns"))
+        return Row(**read_fields(Row, nested) | read_fields(Row, columns))
     except (ValueError, RecursionError) as error:
         raise StoreError(
             f"the run {summary.get('key')!r} of this store is damaged: {error}. Restore study.db"

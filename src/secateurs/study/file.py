@@ -2,140 +2,15 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from secateurs.errors import ArgumentError
-from secateurs.registry import unknown
 from secateurs.study.config import Study
-from secateurs.study.settings import (
-    METHODS,
-    Certify,
-    Data,
-    Lines,
-    Method,
-    Misfit,
-    Net,
-    Problem,
-    Training,
-    known_fields,
-    overrides,
-)
-
-# Tables of a file as values: methods, networks, data, trainings, each with its problems.
-
-
-def _methods(value: Any, key: str, problems: list[Problem]) -> tuple[Method, ...]:
-    if not isinstance(value, list):
-        problems.append(Problem((key,), "methods are tables: write [[methods]] above each"))
-        return ()
-    found = [_method(entry, (key, i), problems) for i, entry in enumerate(value)]
-    return tuple(method for method in found if method is not None)
-
-
-def _method(value: Any, path: tuple[str | int, ...], problems: list[Problem]) -> Method | None:
-    if not isinstance(value, dict):
-        problems.append(Problem(path, f"{value!r} is not a table of settings"))
-        return None
-    kind = value.get("kind", "prune")
-    if not isinstance(kind, str) or kind not in METHODS:
-        wrong = unknown("method", kind, METHODS.names()).rstrip(".")
-        problems.append(Problem((*path, "kind"), wrong))
-        return None
-    given = {key: entry for key, entry in value.items() if key != "kind"}
-    # A method within a method: its problems are told at its place in the file.
-    if isinstance(given.get("after"), dict):
-        given["after"] = _method(given["after"], (*path, "after"), problems)
-        if given["after"] is None:
-            return None
-    made: Method | None = _made(METHODS[kind], given, path, problems)
-    return made
-
-
-def _nets(value: Any, key: str, problems: list[Problem]) -> Any:
-    return [_named(Net, entry, path, problems) for entry, path in _several(value, key)]
-
-
-def _sources(value: Any, key: str, problems: list[Problem]) -> Any:
-    return [_named(Data, entry, path, problems) for entry, path in _several(value, key)]
-
-
-def _several(value: Any, key: str) -> Iterator[tuple[Any, tuple[str | int, ...]]]:
-    if isinstance(value, list) and value:
-        yield from ((entry, (key, i)) for i, entry in enumerate(value))
-    else:
-        yield value, (key,)
-
-
-def _named(cls: Any, value: Any, path: tuple[str | int, ...], problems: list[Problem]) -> Any:
-    """A name, or a table with a name and options."""
-    if isinstance(value, str):
-        # What is wrong with a mere name is told at the
-        # name: the file has no field for it.
-        return _made(cls, {"name": value}, path, problems, place=())
-    if isinstance(value, dict):
-        # Functions come through Python alone: a file never names code to be run.
-        return _made(cls, value, path, problems, hidden=("make",))
-    problems.append(Problem(path, f"{value!r} is neither a name nor a table with a name"))
-    return None
-
-
-def _training(value: Any, key: str, problems: list[Problem]) -> Training | None:
-    found = [problem.inside(key) for problem in overrides(value)]
-    problems += found
-    return None if found else _made(Training, value, (key,), problems)
-
-
-def _certify(value: Any, key: str, problems: list[Problem]) -> Certify | None:
-    if not isinstance(value, dict):
-        wrong = f"{value!r} is not a table; write certify = {{ images = 8 }}"
-        problems.append(Problem((key,), wrong))
-        return None
-    made: Certify | None = _made(Certify, value, (key,), problems)
-    return made
-
-
-READERS: Mapping[str, Callable[[Any, str, list[Problem]], Any]] = {
-    "model": _nets,
-    "data": _sources,
-    "methods": _methods,
-    "train": _training,
-    "tune": _training,
-    "certify": _certify,
-}
-
-
-def _made(
-    cls: Any, given: Mapping[str, Any], path: tuple[str | int, ...], problems: list[Problem],
-    *, hidden: tuple[str, ...] = (), place: tuple[str, ...] | None = None,
-) -> Any:  # fmt: skip
-    """An instance, or its problems. `place` is where they are told, if not at the field."""
-    known = [entry.name for entry in fields(cls) if entry.init and entry.name not in hidden]
-    kind = getattr(cls, "kind", "") or cls.__name__.lower()
-    for key in given.keys() - set(known):
-        wrong = unknown(f"option of {kind}", key, known).rstrip(".")
-        problems.append(Problem((*path, key), wrong))
-    try:
-        fitting = {key: value for key, value in given.items() if key in known}
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fitting.items()})
-    except Misfit as error:
-        found = [(p.path if place is None else place, p.text) for p in error.problems]
-        problems += [Problem((*path, *inner), wrong) for inner, wrong in found]
-    except (ArgumentError, TypeError, OverflowError) as error:
-        problems.append(Problem(path, str(error).rstrip(".")))
-    return None
-
+from secateurs.study.fields import Misfit, Place
 
 LIMIT = 1_000_000
 """Bytes of a file of settings; more is no file of settings."""
-
-FIELDS = (
-    *("name", "data", "model", "methods", "compressions", "seeds"),
-    *("train", "tune", "certify", "published", "save"),
-)
-"""What a file may hold: `metrics` are functions, and functions come through Python."""
 
 
 class StudyFileError(ArgumentError):
@@ -170,48 +45,15 @@ def parse(text: str, *, name: str = "study", file: str = "study.toml") -> Study:
     # Lists nested thousands deep end in a RecursionError.
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise StudyFileError(f"{file}: {error}.{_hint(text, str(error))}") from None
-    problems: list[Problem] = []
-    # A name in the text comes later, and so wins over that of the file.
-    study = _study({"name": name, **table}, problems)
-    if study is None or problems:
+    try:
+        # A name in the text comes later, and so wins over that of the file.
+        return Study.read({"name": name, **table})
+    except Misfit as error:
         lines = Lines(text)
         # A set, because one mistake can be found in two ways.
-        listed = sorted({(lines.of(problem.path), str(problem)) for problem in problems})
-        raise StudyFileError("\n".join(f"{file}:{line}: {said}" for line, said in listed))
-    return study
-
-
-def _study(table: Mapping[str, Any], problems: list[Problem]) -> Study | None:
-    problems += [Problem((key,), _unknown(key)) for key in table if key not in FIELDS]
-    given: dict[str, Any] = {key: table[key] for key in FIELDS if key in table}
-    for key, reader in READERS.items():
-        if key in given:
-            given[key] = reader(given[key], key, problems)
-    problems += _numbers(given)
-    if problems:
-        return None
-    try:
-        return Study(**given)
-    except Misfit as error:
-        problems += error.problems
-    except ArgumentError as error:
-        problems.append(Problem((), str(error).rstrip(".")))
-    return None
-
-
-def _numbers(given: Mapping[str, Any]) -> list[Problem]:
-    """The fields of the study itself, checked before anything is built from them."""
-    known, found = known_fields(Study), []
-    for key in ("name", "compressions", "seeds", "published", "save"):
-        if key in given and (text := known[key].metadata["check"](given[key])):
-            found.append(Problem((key,), text))
-    return found
-
-
-def _unknown(key: str) -> str:
-    if key == "metrics":
-        return "metrics are functions: give them in Python, Study(metrics={...})"
-    return unknown("field of a study", key, FIELDS).rstrip(".")
+        listed = sorted({(lines.of(problem.path), str(problem)) for problem in error.problems})
+        told = "\n".join(f"{file}:{line}: {said}" for line, said in listed)
+        raise StudyFileError(told) from None
 
 
 def _hint(text: str, error: str) -> str:
@@ -224,3 +66,63 @@ def _hint(text: str, error: str) -> str:
     if re.match(r"\s*[\w.-]+\s*:", line):
         return " Write key = value, with an equals sign."
     return " See docs/studies.md for a file that works."
+
+
+# In which line of a TOML text a setting stands: tomllib forgets where the values were.
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(r"\s*(\"[^\"]+\"|'[^']+'|[A-Za-z0-9_-]+)((?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*=")
+
+
+class Lines:
+    """The lines of tables and keys.
+
+    >>> lines = Lines('seeds = [0]\\n[[methods]]\\nscore = "snip"\\n[[methods]]\\nscore = "oops"')
+    >>> lines.of(("methods", 1, "score")), lines.of(("methods", 0)), lines.of(("seeds", 0))
+    (5, 2, 1)
+    """
+
+    def __init__(self, text: str) -> None:
+        self.places: dict[Place, int] = {}
+        counts: Counter[Place] = Counter()
+        table: Place = ()
+        inside = ""
+        for number, line in enumerate(text.splitlines(), start=1):
+            if inside:  # within a text of several lines nothing is a key
+                inside = "" if inside in line else inside
+                continue
+            header, key = _HEADER.match(line), _KEY.match(line)
+            if header:
+                table = self._table(header, counts)
+                self.places.setdefault(table, number)
+            elif key:
+                path = (*table, *_names(key[1] + key[2]))
+                # A dotted key names the tables on its way as well.
+                for end in range(len(table) + 1, len(path) + 1):
+                    self.places.setdefault(path[:end], number)
+                # Two of them on one line close what they open.
+                inside = next((q for q in ('"""', "'''") if line.count(q) == 1), "")
+
+    def of(self, path: Place) -> int:
+        """The line of the setting, or of the nearest table around it that has one."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.places:
+                return self.places[path[:end]]
+        return 1
+
+    def _table(self, header: "re.Match[str]", counts: "Counter[Place]") -> Place:
+        found: Place = ()
+        names = _names(header[2])
+        for depth, name in enumerate(names):
+            found = (*found, name)
+            last = depth == len(names) - 1
+            if header[1] == "[[" and last:
+                counts[found] += 1
+            # What stands below [[methods]] belongs to the last entry of that list.
+            if counts[found]:
+                found = (*found, counts[found] - 1)
+        return found
+
+
+def _names(written: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in written.split(".")]

@@ -19,7 +19,7 @@ from secateurs.masks import apply_
 from secateurs.optim import Dynamics, FactorizedSGD, hold
 from secateurs.parameters import prunable
 from secateurs.paths import path_norm_penalty
-from secateurs.prune import GradualPruning, Recipe
+from secateurs.prune import GradualPruning
 from secateurs.random import generator
 from secateurs.registry import Registry
 from secateurs.step import Step
@@ -36,7 +36,6 @@ from secateurs.study.checkpoint import (
 )
 from secateurs.study.config import Run
 from secateurs.study.jobs import Interrupted
-from secateurs.study.methods import Prune
 from secateurs.study.settings import Training
 from secateurs.study.work import Hopeless, Work
 from secateurs.train import (
@@ -215,7 +214,7 @@ class Watch(Progress):
             )
 
 
-# The settings of a run as the values that train: optimizer, schedule, recipe.
+# The settings of a run as the values that train: optimizer and schedule.
 
 
 def optimizer_of(model: nn.Module, train: Training) -> Optimizer:
@@ -241,23 +240,6 @@ def schedule_of(train: Training) -> Schedule:
     if train.schedule == "step":
         return step_decay(at=train.decay_at, factor=train.decay_by)
     return constant
-
-
-def recipe_of(method: Prune, **amount: Any) -> Recipe:
-    """The recipe of a pruning method with an amount."""
-    names = (
-        "score",
-        "rounds",
-        "schedule",
-        "scope",
-        "pattern",
-        "how",
-        "where",
-        "floor",
-        "convention",
-        "options",
-    )
-    return Recipe(**{name: getattr(method, name) for name in names}, **amount)
 
 
 def train(work: Work) -> None:
@@ -412,7 +394,7 @@ def gradual(job: Job) -> Trainer:
     every = _point(method.every, job, max(1, (end - begin) // 20))
     pruning = GradualPruning(
         job.model,
-        recipe_of(method, compression=job.run.compression),
+        method.recipe(job.run.compression),
         optimizer,
         start=begin,
         end=end,

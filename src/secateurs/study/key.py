@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from secateurs.study.settings import Certify, Data, Method, Net, Training
+from secateurs.study.fields import CheckedSettings
 
 SCHEMA = 1
 """Counted up when equal settings begin to mean another result: every run then has another key, and
@@ -46,15 +46,6 @@ def full_settings(run: Any) -> dict[str, Any]:
 
 _SETTINGS = ("data", "model", "method", "train", "certify", "seed", "compression")
 
-_LEFT_OUT: Mapping[type, frozenset[str]] = {
-    Data: frozenset({"make"}),
-    Net: frozenset({"make"}),
-    # Labels decide nothing; a method's own fields of the training are in the run's training.
-    Method: frozenset({"label", "train"}),
-    Training: frozenset(),
-    Certify: frozenset(),
-}
-
 
 def canonical(value: Any) -> str:
     """JSON with sorted keys: equal values give equal text."""
@@ -64,7 +55,7 @@ def canonical(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Settings as JSON has them; whole numbers as whole numbers."""
+    """CheckedSettings as JSON has them; whole numbers as whole numbers."""
     if isinstance(value, float):
         # 10 and 10.0 are one setting. Beyond 2^53 a float does not name one whole number.
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
@@ -74,18 +65,14 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
-    for kind, left_out in _LEFT_OUT.items():
-        if isinstance(value, kind):
-            return _fields(value, left_out)
+    if isinstance(value, CheckedSettings):
+        kind = getattr(type(value), "kind", "")
+        counted = (e.name for e in fields(value) if e.name not in value.silent)  # type: ignore[arg-type]
+        named = {name: _plain(getattr(value, name)) for name in counted}
+        return {"kind": kind, **named} if kind else named
     # A value of the user's own, in words that are the same in every process.
     if hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     # Other people's objects may print their address, which differs in every process.
     ours = type(value).__module__.startswith("secateurs")
     return str(value) if ours else type(value).__qualname__
-
-
-def _fields(value: Any, left_out: frozenset[str]) -> dict[str, Any]:
-    named = {"kind": value.kind} if isinstance(value, Method) else {}
-    names = [entry.name for entry in fields(value) if entry.name not in left_out]
-    return {**named, **{name: _plain(getattr(value, name)) for name in names}}

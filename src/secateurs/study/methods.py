@@ -1,57 +1,164 @@
-"""Methods that cut: once, in rounds with rewinding, or while the network trains."""
+"""Methods: ordinary training, pruning (at once, in rounds with rewinding, or while the network
+trains), and training with a penalty that makes it sparse.
+"""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from secateurs.study.settings import (
-    METHODS,
-    Method,
+from secateurs.masks.budget import SCOPES, Amount
+from secateurs.optim.factorized.layouts import grouping
+from secateurs.optim.factorized.schedules import SCHEDULES
+from secateurs.optim.factorized.start import INITS
+from secateurs.prune.recipe import Recipe
+from secateurs.registry import Registry, unknown
+from secateurs.scores import SCORES
+from secateurs.scores.scorer import checked_options
+from secateurs.study.fields import (
+    CheckedSettings,
+    Count,
+    Misfit,
+    NotNegative,
+    PlainTable,
+    Positive,
     Problem,
-    after_what,
-    choice,
-    flag,
-    groupings,
-    later,
-    maybe,
-    named,
-    number,
-    option,
-    options_of,
-    patterns,
-    plain_table,
-    positive,
-    rounds_schedules,
-    scopes,
-    scores,
-    selections,
-    step,
-    steps,
-    strengths,
-    text,
-    whole,
+    Text,
+    built,
+    distinct,
+    not_empty,
+    problems_at,
+    shown,
+    within,
 )
+from secateurs.study.settings import Training, When, later, some_step
 
 MOST_ROUNDS = 10_000
 """More rounds than this are a slip of the pen; counting them would take for ever."""
 
+METHODS: Registry[type["Method"]] = Registry("method")
+"""Kinds of methods by name. A new kind is a frozen subclass of `Method` and its trainer in
+`secateurs.study.fitting`.
+"""
+
+
+# What all methods have: a label, a training of their own, one run or several.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(CheckedSettings):
+    """What all methods have.
+
+    Attributes:
+        label: The name in tables and figures; by default made from the settings. It is no part of a
+            run's key.
+        train: Fields of the study's training that differ for this method.
+    """
+
+    kind: ClassVar[str] = ""
+    # A run's training has the method's own fields in it already.
+    silent: ClassVar[frozenset[str]] = frozenset({"label", "train"})
+    by_compression: ClassVar[bool] = False
+    """Whether a run of this method is asked for a compression."""
+    usual: ClassVar[Mapping[str, Any]] = {}
+    """Fields of the training that this kind sets, before `train` does."""
+
+    # Without one, a title is made; one of spaces could not be seen.
+    label: Annotated[str, lambda label: label and not_empty(label)] = ""
+    train: Annotated[Mapping[str, Any], Training.read] = field(default_factory=dict)
+
+    def __init_subclass__(cls) -> None:
+        cls.called = cls.kind
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """A method, or a table of the fields of its `kind`."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise Misfit.of(
+                f"{shown(value)} is not a method: write Prune(score=...), Dwf(...), or in a file a"
+                " table under [[methods]]"
+            )
+        kind = value.get("kind", "prune")
+        if not isinstance(kind, str) or kind not in METHODS:
+            raise Misfit([Problem(("kind",), unknown("method", kind, METHODS.names()).rstrip("."))])
+        given = {name: entry for name, entry in value.items() if name != "kind"}
+        made: Self = built(METHODS[kind], given)
+        return made
+
+    def single(self) -> "Iterator[Method]":
+        """The methods of single runs: a list of strengths one by one."""
+        strength = getattr(self, "strength", None)
+        if not isinstance(strength, tuple):
+            yield self
+            return
+        yield from (replace(self, strength=value) for value in strength)  # type: ignore[call-arg]
+
+    @property
+    def title(self) -> str:
+        """The label, or one made from the settings that are not the usual ones."""
+        return self.label or self.described()
+
+    def described(self) -> str:
+        """The kind, and what is special about it."""
+        return self.kind
+
+
+def unusual(method: Method, *names: str) -> list[str]:
+    """Those of these settings that are not the usual ones, so that titles stay short."""
+    usual = {entry.name: entry.default for entry in fields(method)}
+    return [str(getattr(method, name)) for name in names if getattr(method, name) != usual[name]]
+
+
+def one_strength(after: "str | Method") -> None:
+    """A method begins with one network; which of a list would be a guess."""
+    if isinstance(after, Method) and isinstance(getattr(after, "strength", None), tuple):
+        raise Misfit.of(
+            f"{after.kind} has a list of strengths here: give one, and write a method for each"
+        )
+
+
+Begin: TypeAlias = Annotated[Literal["dense", "init"] | Method, one_strength]
+"""The network a method begins with: trained, fresh, or another method's."""
+
+Strength: TypeAlias = Positive | Annotated[tuple[Positive, ...], distinct]
+"""λ, or a list of them: one run each."""
+
+
+@METHODS.register("dense")
+@dataclass(frozen=True, kw_only=True)
+class Dense(Method):
+    """Ordinary training. Every study has it: the others are compared with it, and many begin at its
+    end.
+
+    `until` stops early, as if interrupted: the network that iterative pruning rewinds to.
+    """
+
+    kind: ClassVar[str] = "dense"
+    until: When | None = None
+
+    def described(self) -> str:
+        """dense, and where it stops."""
+        return "dense" if self.until is None else f"dense until {self.until}"
+
+
+# Methods that cut: once, in rounds with rewinding, or while the network trains.
+
 
 @METHODS.register("prune")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prune(Method):
-    """Score, cut to a compression, train what is left.
+@dataclass(frozen=True, kw_only=True)
+class Prune(Method, Recipe):
+    """A recipe of a study: score, cut to a compression, train what is left.
 
     Attributes:
         after: What is cut: "dense", the trained network; "init", the fresh one; or another method,
-        whose result is
-            cut (plain L1, a path penalty, a factorized network).
-        score, rounds, schedule, scope, pattern, how, where, floor, convention, options: See
-        `secateurs.Recipe`.
+            whose result is cut (plain L1, a path penalty, a factorized network).
+        score, rounds, schedule, scope, pattern, how, where, floor, convention, options: As in
+            `secateurs.Recipe`, but what no file can hold: a predicate, a density per parameter.
         examples: Training examples a score looks at.
         rewind: None trains on from the weights that were cut; "0it" gives the fresh weights back
-        first, "2ep" those
-            after two epochs.
+            first, "2ep" those after two epochs.
 
     >>> Prune(score="synflow", rounds=100, after="init").title
     'synflow, 100 rounds, at init'
@@ -59,97 +166,77 @@ class Prune(Method):
 
     kind: ClassVar[str] = "prune"
     by_compression: ClassVar[bool] = True
+    # How much is kept is asked by the study: the amounts of the recipe are all None.
+    silent: ClassVar[frozenset[str]] = Method.silent | {entry.name for entry in fields(Amount)}
 
-    score: Any = option("magnitude", named("score", scores, other=" or a rule"))
-    after: "str | Method" = option("dense", after_what)
-    rounds: int = option(1, whole(1, MOST_ROUNDS))
-    schedule: str | None = option(None, maybe(named("schedule", rounds_schedules)))
-    scope: str = option("global", named("scope", scopes))
-    pattern: Any = option("unstructured", patterns)
-    how: str = option("topk", named("selection", selections))
-    where: str | None = option(None, maybe(text))
-    floor: float = option(1, number())
-    convention: str = option("paper", choice("convention", "paper", "reference"))
-    options: Mapping[str, Any] = option(check=plain_table, make=dict)
-    examples: int = option(256, whole(1))
-    rewind: str | None = option(None, maybe(step))
+    after: Begin = "dense"
+    examples: Count = 256
+    rewind: When | None = None
+    # Narrower than a recipe's: what a file can hold, for any compression.
+    rounds: Annotated[int, within(1, MOST_ROUNDS)] = 1
+    scope: Annotated[str, SCOPES.check] = "global"
+    where: Text | None = None
+    options: PlainTable = field(default_factory=dict)
 
-    def conflicts(self) -> list[Problem]:
-        """Rewinding needs a trained network, one-shot needs one round."""
-        found = []
+    def recipe(self, compression: float | None) -> Recipe:
+        """The recipe at a compression."""
+        own = {entry.name: getattr(self, entry.name) for entry in fields(Recipe)}
+        return Recipe(**own | {"compression": compression})
+
+    def conflicts(self) -> Iterator[Problem]:
+        """What is wrong with it as a recipe, and what this kind of pruning has no use for."""
+        checks = Recipe.checks(self)
+        del checks["amount"]
+        for name, check in checks.items():
+            yield from problems_at((name,), check)
+        for name in self.stated:
+            yield Problem((name,), "a study says how much is kept: compressions = [...]")
+        if isinstance(self.score, str) and self.score in SCORES:
+            # Options that the score does not have would fail in every run.
+            rule, given = SCORES[self.score], dict(self.options)
+            yield from problems_at(("options",), lambda: checked_options(rule, given))
+        yield from self.misplaced()
+
+    def misplaced(self) -> Iterator[Problem]:
+        """CheckedSettings that this kind of pruning has no use for."""
         if self.rewind is not None and self.after == "init":
-            found.append(
-                Problem(
-                    ("rewind",),
-                    "there is nothing to rewind after='init'; leave it out",
-                )
-            )
-        if self.schedule == "one-shot" and self.rounds > 1:
-            found.append(Problem(("schedule",), "'one-shot' has one round; leave rounds out"))
-        return [*found, *self._misspelt()]
-
-    def _misspelt(self) -> list[Problem]:
-        """Options that the score does not have would fail in every run."""
-        wrong = options_of(self.score, self.options)
-        return [Problem(("options",), wrong)] if wrong else []
+            yield Problem(("rewind",), "there is nothing to rewind after='init'; leave it out")
 
     def described(self) -> str:
         """The score, and how it is used where that is not the usual way."""
-        score = (
-            self.score
-            if isinstance(self.score, str)
-            else getattr(self.score, "__name__", "own score")
-        )
+        own = getattr(self.score, "__name__", "own score")
+        begins = {"init": "at init", "dense": ""}
         parts = [
-            score,
+            self.score if isinstance(self.score, str) else own,
             f"{self.rounds} rounds" if self.rounds > 1 else "",
-            *self._choices(),
+            *unusual(self, "scope", "pattern", "how", "schedule", "convention"),
+            f"after {self.after.title}" if isinstance(self.after, Method) else begins[self.after],
+            f"rewound to {self.rewind}" if self.rewind is not None else "",
         ]
-        parts.append(
-            {"init": "at init", "dense": ""}.get(str(self.after), f"after {_title(self.after)}")
-        )
-        parts.append(f"rewound to {self.rewind}" if self.rewind is not None else "")
         return ", ".join(part for part in parts if part)
-
-    def _choices(self) -> list[str]:
-        # Only what differs from the usual is said, so that titles stay short.
-        usual = {entry.name: entry.default for entry in fields(self)}
-        names = ("scope", "pattern", "how", "schedule", "convention")
-        return [str(getattr(self, name)) for name in names if getattr(self, name) != usual[name]]
-
-
-def _title(after: "str | Method") -> str:
-    return after if isinstance(after, str) else after.title
 
 
 @METHODS.register("imp")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Imp(Prune):
     """Iterative pruning with rewinding: cut the share `per_round`, go back to `rewind`, train,
-    again and again.
+    again and again (Frankle & Carbin 2019).
 
     Each round is a run of its own, so that every compression on the way is in the table and shared
     by all.
-    Reference: Frankle & Carbin 2019.
     """
 
     kind: ClassVar[str] = "imp"
-    per_round: float = option(0.2, number(0.0, 0.99, above=True))
-    rewind: str | None = option("0it", maybe(step))
+    per_round: Annotated[float, within(0, 0.99, above=True)] = 0.2
+    rewind: When | None = "0it"
 
-    def conflicts(self) -> list[Problem]:
+    def misplaced(self) -> Iterator[Problem]:
         """The rounds follow from the share cut in each."""
-        found = []
         if self.rounds != 1 or self.schedule is not None:
-            found.append(
-                Problem(
-                    ("rounds",),
-                    "the rounds of imp follow from per_round: leave rounds and schedule out",
-                )
-            )
+            text = "the rounds of imp follow from per_round: leave rounds and schedule out"
+            yield Problem(("rounds",), text)
         if self.after != "dense":
-            found.append(Problem(("after",), "imp begins with a dense training; leave after= out"))
-        return [*found, *self._misspelt()]
+            yield Problem(("after",), "imp begins with a dense training; leave after= out")
 
     def rounds_to(self, compression: float) -> float:
         """About how many rounds it takes to reach total/kept = `compression`."""
@@ -171,33 +258,27 @@ class Imp(Prune):
 
 
 @METHODS.register("gradual")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Gradual(Prune):
-    """Prune while training: every `every` steps from `begin` to `end`, along a cubic schedule (Zhu
-    & Gupta 2017).
+    """Prune while training: at every `every` steps from `begin` to `end`, along a cubic schedule
+    (Zhu & Gupta 2017).
 
     By default from the start to three quarters of the training, in twenty cuts.
     """
 
     kind: ClassVar[str] = "gradual"
-    after: "str | Method" = option("init", after_what)
-    begin: str = option("0it", step)
-    end: str | None = option(None, maybe(step))
-    every: str | None = option(None, maybe(steps))
+    after: Begin = "init"
+    begin: When = "0it"
+    end: When | None = None
+    every: Annotated[When, some_step] | None = None
 
-    def conflicts(self) -> list[Problem]:
+    def misplaced(self) -> Iterator[Problem]:
         """The rounds follow from begin, end and every."""
-        found = self._misspelt()
         if self.end is not None and later(self.begin, self.end):
-            found.append(Problem(("end",), f"{self.end!r} is before begin, {self.begin!r}"))
+            yield Problem(("end",), f"{self.end!r} is before begin, {self.begin!r}")
         if self.rounds != 1 or self.rewind is not None:
-            found.append(
-                Problem(
-                    ("rounds",),
-                    "the cuts follow from begin, end and every: no rounds, no rewind",
-                )
-            )
-        return found
+            text = "the cuts follow from begin, end and every: no rounds, no rewind"
+            yield Problem(("rounds",), text)
 
     def described(self) -> str:
         """gradual, with what is special."""
@@ -206,27 +287,9 @@ class Gradual(Prune):
 
 # Methods that train sparse: weight factorization, plain L1, the path norm as a penalty.
 
-INITS = (
-    "dwf",
-    "dwf-wide",
-    "dwf-as-printed",
-    "varmatch",
-    "vanilla",
-    "root",
-    "gaussian",
-    "pretrained",
-)
-STRENGTH_SCHEDULES = ("constant", "ramp", "relax", "ramp-hold-relax")
-
-
-def _threshold(value: Any) -> str:
-    if isinstance(value, str):
-        return choice("threshold", "eps", "gap")(value)
-    return number()(value)
-
 
 @METHODS.register("dwf")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Dwf(Method):
     """Deep weight factorization: every weight a product of `depth` factors, with penalty
     `strength`.
@@ -238,10 +301,9 @@ class Dwf(Method):
         init, depth, decoupled, sigma, match_variance, groups, shared, lean, freeze: See
             `secateurs.optim.FactorizedSGD`.
         after: "init", or a network to factorize: "dense" or another method (with
-        init="pretrained").
+            init="pretrained").
         threshold: What counts as zero at the end: "eps" (1.19e-7, the paper's), "gap", or a
-        magnitude; None is
-            "eps", or with `target` the magnitude that meets it.
+            magnitude; None is "eps", or with `target` the magnitude that meets it.
 
     >>> [method.strength for method in Dwf(strength=(1e-4, 1e-3)).single()]
     [0.0001, 0.001]
@@ -252,68 +314,52 @@ class Dwf(Method):
     # penalty is a decay of the factors already.
     usual: ClassVar[Mapping[str, Any]] = {"lr": 0.5, "weight_decay": 0.0}
 
-    strength: float | tuple[float, ...] = option(5e-4, strengths)
-    target: bool = option(False, flag)
-    depth: int = option(3, whole(2))
-    init: str = option("dwf", choice("initialisation", *INITS))
-    strength_schedule: str = option("constant", choice("λ schedule", *STRENGTH_SCHEDULES))
-    decoupled: bool = option(False, flag)
-    sigma: float | None = option(None, maybe(positive))
-    match_variance: bool = option(False, flag)
-    groups: str | None = option(None, maybe(groupings))
-    shared: int = option(1, whole(1))
-    lean: bool = option(False, flag)
-    freeze: float | None = option(None, maybe(number()))
-    after: "str | Method" = option("init", after_what)
-    threshold: str | float | None = option(None, maybe(_threshold))
+    strength: Strength = 5e-4
+    target: bool = False
+    depth: Annotated[int, within(2)] = 3
+    init: Annotated[str, INITS.check] = "dwf"
+    strength_schedule: Annotated[str, SCHEDULES.check] = "constant"
+    decoupled: bool = False
+    sigma: Positive | None = None
+    match_variance: bool = False
+    # Any matrix will do: only the name is asked about.
+    groups: Annotated[str, lambda name: grouping(name, (8, 8))] | None = None
+    shared: Count = 1
+    lean: bool = False
+    freeze: NotNegative | None = None
+    after: Begin = "init"
+    threshold: Literal["eps", "gap"] | NotNegative | None = None
 
     @property
     def by_compression(self) -> bool:  # type: ignore[override]
         """Runs are asked for a compression where λ is steered."""
         return self.target
 
-    def conflicts(self) -> list[Problem]:
-        """Steering decides λ; factorizing a trained network keeps its weights."""
-        found = []
+    def conflicts(self) -> Iterator[Problem]:
+        """Steering decides λ; factorizing a trained network keeps its weights; factorized SGD has
+        an optimizer and a decay of its own.
+        """
         if self.target and isinstance(self.strength, tuple):
-            found.append(
-                Problem(
-                    ("target",),
-                    "with target=true λ is steered: give one strength to begin with",
-                )
-            )
+            text = "with target=true λ is steered: give one strength to begin with"
+            yield Problem(("target",), text)
         if self.after != "init" and self.init != "pretrained":
-            found.append(
-                Problem(
-                    ("init",),
-                    "a trained network is factorized with init='pretrained'",
-                )
-            )
-        return found + self._unheard()
-
-    def _unheard(self) -> list[Problem]:
-        """Fields of its own training that factorized SGD would not hear: better said than lost."""
-        own = self.train if isinstance(self.train, Mapping) else {}
-        found = []
-        if own.get("optimizer", "sgd") != "sgd":
+            yield Problem(("init",), "a trained network is factorized with init='pretrained'")
+        # Fields of its own training that it would not hear: better said than lost.
+        if self.train.get("optimizer", "sgd") != "sgd":
             text = "dwf has an optimizer of its own (SGD on the factors): leave this out"
-            found.append(Problem(("train", "optimizer"), text))
-        if own.get("weight_decay", 0.0) != 0.0:
+            yield Problem(("train", "optimizer"), text)
+        if self.train.get("weight_decay", 0.0) != 0.0:
             text = "the penalty of dwf is a decay already: set strength instead"
-            found.append(Problem(("train", "weight_decay"), text))
-        return found
+            yield Problem(("train", "weight_decay"), text)
 
     def described(self) -> str:
         """Depth, and what is not usual."""
-        usual = {entry.name: entry.default for entry in fields(self)}
-        names = ("init", "strength_schedule", "groups")
-        more = [str(getattr(self, name)) for name in names if getattr(self, name) != usual[name]]
-        target = ["steered"] if self.target else []
-        return ", ".join([f"dwf D={self.depth}", *more, *target])
+        more = unusual(self, "init", "strength_schedule", "groups")
+        return ", ".join([f"dwf D={self.depth}", *more, *(["steered"] if self.target else [])])
 
 
 @METHODS.register("l1")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class L1(Method):
     """Plain L1: the loss plus strength · ‖w‖₁ by gradient descent. What is then below `threshold`
     counts as zero.
@@ -322,18 +368,18 @@ class L1(Method):
     """
 
     kind: ClassVar[str] = "l1"
-    strength: float | tuple[float, ...] = option(1e-4, strengths)
+    strength: Strength = 1e-4
     # The epsilon of float32, by which the factorization paper counts zeros.
-    threshold: float = option(1.1920929e-07, number())
+    threshold: NotNegative = 1.1920929e-07
 
 
 @METHODS.register("path-penalty")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PathPenalty(Method):
     """The loss plus strength · ln ‖Φ(w)‖_q, the logarithm of the path norm; cut it with
     `Prune(after=...)`.
     """
 
     kind: ClassVar[str] = "path-penalty"
-    strength: float | tuple[float, ...] = option(1e-2, strengths)
-    q: float = option(1.0, number(1.0))
+    strength: Strength = 1e-2
+    q: Annotated[float, within(1)] = 1.0

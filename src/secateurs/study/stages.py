@@ -22,7 +22,7 @@ from secateurs.study.checkpoint import State, Tensors, put_weights_, under, weig
 from secateurs.study.config import Run, waiting
 from secateurs.study.database import Row
 from secateurs.study.database import State as End
-from secateurs.study.fitting import recipe_of, train
+from secateurs.study.fitting import train
 from secateurs.study.jobs import Desk, Interrupted
 from secateurs.study.measure import Bench
 from secateurs.study.methods import Gradual, Prune
@@ -91,7 +91,7 @@ def chosen(work: Work, method: Prune) -> Tensors:
     zeros = {name: weight != 0 for name, weight in prunable(work.model, method.where).items()}
     pruned = cut_by(
         work.model,
-        recipe_of(method, compression=work.run.compression),
+        method.recipe(work.run.compression),
         example=images[:1],
         batch=(images, labels),
         loss=F.cross_entropy,

@@ -85,6 +85,7 @@ def text(renderable):
         ),
         ({"sparsity": 0.5, "floor": -1}, "floor=-1 is neither a number of entries"),
         ({"sparsity": 0.5, "floor": float("nan")}, "floor=nan is neither"),
+        ({"sparsity": 0.5, "floor": float("inf")}, "floor=inf is neither"),
         (
             {"sparsity": 0.5, "convention": "papr"},
             "convention='papr'; it is 'paper' or 'reference'",

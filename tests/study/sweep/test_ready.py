@@ -33,7 +33,9 @@ def test_a_module_is_no_function_that_makes_one():
 
 
 def test_tensors_are_named_with_what_makes_a_data_set_of_them():
-    with pytest.raises(ArgumentError, match="data is a Tensor.*from_tensors") as error:
+    with pytest.raises(
+        ArgumentError, match=r"data\[1\]: a Tensor is neither.*from_tensors"
+    ) as error:
         Study(data=[torch.zeros(1000, 3)])
     assert len(str(error.value)) < 300
 

@@ -1,0 +1,356 @@
+"""What a field accepts is what its type says: `Literal["sgd", "adam"]`, `tuple[float, ...]`,
+`Annotated[int, within(1)]`. One walk over types checks settings, from Python or from a file, and
+stored rows, into which whoever sends a store can write anything.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from inspect import get_annotations
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, Union, get_args, get_origin
+
+from secateurs.errors import ArgumentError, SecateursError
+from secateurs.registry import unknown
+
+Place: TypeAlias = tuple[str | int, ...]
+"""Names from the outside in; a number is the place in a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: where, and what."""
+
+    path: Place
+    text: str
+
+    def __str__(self) -> str:
+        parts = (f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in self.path)
+        place = "".join(parts).lstrip(".")
+        return f"{place}: {self.text}" if place else self.text
+
+
+class Misfit(ArgumentError):
+    """Values that do not fit their fields; `problems` says each place."""
+
+    def __init__(self, problems: Sequence[Problem], called: str = "") -> None:
+        self.problems = tuple(problems)
+        listed = "; ".join(str(problem).rstrip(".") for problem in problems)
+        whole = f"{len(problems)} problem(s) with {called}: {listed}."
+        super().__init__(whole if called else listed)
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """One problem with the whole value."""
+        return cls([Problem((), text)])
+
+
+def problems_at(place: Place, check: Callable[[], object]) -> list[Problem]:
+    """What the check raises, seen from further out; empty where it raises nothing."""
+    try:
+        check()
+    except Misfit as error:
+        return [Problem((*place, *problem.path), problem.text) for problem in error.problems]
+    except SecateursError as error:
+        return [Problem(place, str(error).rstrip("."))]
+    return []
+
+
+class CheckedSettings:
+    """Base of frozen dataclasses whose fields are checked by their types.
+
+    All that is wrong is raised in one `Misfit`; lists become tuples, and tables the settings that
+    belong there.
+
+    Attributes:
+        called: What messages call it.
+        silent: Fields that decide no result: they are no part of a run's key.
+    """
+
+    __slots__ = ()
+    called: ClassVar[str] = "settings"
+    silent: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        if found := problems_at((), self._fit):
+            raise Misfit(found, self.called)
+
+    def _fit(self) -> None:
+        kind: Any = type(self)
+        given = {entry.name: getattr(self, entry.name) for entry in fields(kind)}
+        for name, value in read_fields(kind, given).items():
+            # The class is frozen; this is part of making it.
+            object.__setattr__(self, name, value)
+        # What excludes each other is asked of values that fit by themselves.
+        if found := list(self.conflicts()):
+            raise Misfit(found)
+
+    def conflicts(self) -> Iterable[Problem]:
+        """CheckedSettings that exclude each other."""
+        return ()
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """The value itself, or what a table of its fields says."""
+        return value if isinstance(value, cls) else built(cls, value)
+
+
+def read_fields(kind: Any, given: Any) -> dict[str, Any]:
+    """What was given, as the fields of a dataclass have it; those not given are left out.
+
+    Raises:
+        Misfit: all that does not fit, and every name that is no field.
+    """
+    if not isinstance(given, Mapping):
+        raise Misfit.of(f"{shown(given)} is not a table of named values")
+    hints, taken = hints_of(kind), _taken_as_is(kind)
+    strange = [name for name in given if name not in hints]
+    called = f"field of {getattr(kind, 'called', kind.__name__)}"
+    found = [Problem((name,), unknown(called, name, hints).rstrip(".")) for name in strange]
+    # A store has a hundred thousand numbers and texts: most are taken as they are.
+    read = {name: value for name, value in given.items() if type(value) in taken.get(name, ())}
+    others = {n: (hints[n], v) for n, v in given.items() if n in hints and n not in read}
+    found += problems_at((), lambda: read.update(_collected(others)))
+    if found:
+        raise Misfit(found)
+    return read
+
+
+def built(kind: Any, table: Any) -> Any:
+    """The dataclass that a table of its fields says."""
+    read = read_fields(kind, table)
+    for entry in fields(kind):
+        needed = entry.init and entry.default is MISSING and entry.default_factory is MISSING
+        if needed and entry.name not in read:
+            raise Misfit.of(f"{entry.name} is missing")
+    return kind(**read)
+
+
+@cache
+def hints_of(kind: Any) -> dict[str, Any]:
+    """The types of its fields by name. What settings take over from a class that is none, such as a
+    recipe, that class checks.
+    """
+    found: dict[str, Any] = dict.fromkeys((entry.name for entry in fields(kind)), Any)
+    for base in reversed(kind.__mro__):
+        if base is kind or issubclass(base, CheckedSettings):
+            own = get_annotations(base, eval_str=True)
+            found |= {name: hint for name, hint in own.items() if name in found}
+    return found
+
+
+@cache
+def _taken_as_is(kind: Any) -> dict[str, tuple[type, ...]]:
+    """The types whose values need no further look, by field."""
+    return {name: _plain_types(hint) for name, hint in hints_of(kind).items()}
+
+
+def _plain_types(hint: Any) -> tuple[type, ...]:
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(kind for part in get_args(hint) for kind in _plain_types(part))
+    if hint is float:
+        return (float, int)
+    return (hint,) if hint in (str, int, bool, NoneType) else ()
+
+
+# The walk over types.
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """In a type: the value is what this function makes of it."""
+
+    by: Callable[[Any], Any]
+
+
+def as_type(hint: Any, value: Any) -> Any:
+    """The value as the type has it: lists as tuples, tables as dataclasses.
+
+    Raises:
+        Misfit: all that does not fit, each with its place.
+
+    >>> as_type(tuple[Annotated[int, within(1)], ...], [3, 0, "x"])
+    Traceback (most recent call last):
+        ...
+    secateurs.study.fields.Misfit: [2]: 0 is not at least 1; [3]: 'x' is not a whole number
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin is Annotated:
+        return _marked(*inner, value=value)
+    if origin in (Union, UnionType):
+        return _one_of(inner, value)
+    if origin is tuple:
+        return _entries(inner, value)
+    if isinstance(hint, type) and issubclass(hint, CheckedSettings):
+        return hint.read(value)
+    if is_dataclass(hint):
+        return built(hint, value)
+    if origin is Literal:
+        if value not in inner:
+            raise Misfit.of(f"{shown(value)} is none of {', '.join(inner)}")
+        return value
+    kind = origin or hint
+    if not _is(kind, value):
+        raise Misfit.of(f"{shown(value)} is not {_WORDS[kind]}")
+    if kind is Mapping:
+        return _collected({key: (inner[1], entry) for key, entry in value.items()})
+    return value
+
+
+_WORDS = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    Mapping: "a table of named values",
+    Callable: "a function, which only Python can give",
+}
+
+
+def _is(kind: Any, value: Any) -> bool:
+    if kind is Callable:
+        return callable(value)
+    # True is an int in Python, and no number in settings or rows.
+    if isinstance(value, bool):
+        return kind is bool
+    # A whole number is a number, too: files write 1.0 as they like.
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _marked(hint: Any, *marks: Any, value: Any) -> Any:
+    """The value as the type or its reader has it, accepted by all of its checks."""
+    try:
+        readers = [mark for mark in marks if isinstance(mark, Read)]
+        found = readers[0].by(value) if readers else as_type(hint, value)
+        for check in marks:
+            if check not in readers:
+                check(found)
+    except Misfit:
+        raise
+    except SecateursError as error:
+        raise Misfit.of(str(error).rstrip(".")) from None
+    return found
+
+
+def _one_of(hints: tuple[Any, ...], value: Any) -> Any:
+    """The value as one of the types has it."""
+    if value is None and NoneType in hints:
+        return None
+    # Of a number and a list of numbers, the one that is meant is known by its form.
+    several = isinstance(value, list | tuple)
+    others = [hint for hint in hints if hint is not NoneType]
+    alike = [hint for hint in others if _is_list(hint) is several] or others
+    texts = []
+    for hint in alike:
+        try:
+            return as_type(hint, value)
+        except Misfit as error:
+            # What is wrong inside of a list or a table says which of the types was meant.
+            if len(alike) == 1 or error.problems[0].path:
+                raise
+            texts.append(error.problems[0].text)
+    raise Misfit.of("; ".join(texts))
+
+
+def _is_list(hint: Any) -> bool:
+    return get_origin(get_args(hint)[0] if get_origin(hint) is Annotated else hint) is tuple
+
+
+def _entries(hints: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    """A list whose entries are all of one type, or as many as there are types."""
+    if not isinstance(value, list | tuple):
+        raise Misfit.of(f"{shown(value)} is not a list")
+    if hints[-1] is Ellipsis:
+        hints = hints[:1] * len(value)
+    if len(hints) != len(value):
+        raise Misfit.of(f"{shown(value)} is not a list of {len(hints)}")
+    return tuple(_collected(dict(enumerate(zip(hints, value, strict=True)))).values())
+
+
+def _collected(values: Mapping[Any, tuple[Any, Any]]) -> dict[Any, Any]:
+    """The values as their types have them, by name; all problems in one error."""
+    found, problems = {}, list[Problem]()
+    for name, (hint, value) in values.items():
+        try:
+            found[name] = as_type(hint, value)
+        except Misfit as error:
+            problems += [Problem((name, *each.path), each.text) for each in error.problems]
+    if problems:
+        raise Misfit(problems)
+    return found
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it; what no file could hold, by its type."""
+    if isinstance(value, bytes):
+        return f"{len(value)} raw bytes"
+    # Tensors fill a screen, and other people's objects print an address.
+    if type(value).__module__ not in ("builtins", "datetime"):
+        return f"a {type(value).__name__}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+# What types say besides: checks, which raise what is wrong, and readers.
+
+
+def within(low: float, high: float = math.inf, *, above: bool = False) -> Callable[[Any], None]:
+    """Finite numbers in [low, high], or in (low, high] with `above`."""
+    words = f"above {low:g}" if above else f"at least {low:g}"
+    if high < math.inf:
+        words = f"{words} and at most {high:.10g}" if above else f"between {low:g} and {high:.10g}"
+
+    def check(value: Any) -> None:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Misfit.of(f"{value!r} is not finite")
+        if not ((low < value if above else low <= value) and value <= high):
+            raise Misfit.of(f"{shown(value)} is not {words}")
+
+    return check
+
+
+def not_empty(value: Any) -> None:
+    """Texts with something to read, lists with an entry."""
+    if not (value.strip() if isinstance(value, str) else value):
+        raise Misfit.of(f"the {'text' if isinstance(value, str) else 'list'} is empty")
+
+
+def distinct(values: Any) -> None:
+    """Lists with an entry, and none twice."""
+    not_empty(values)
+    twice = [value for i, value in enumerate(values) if value in values[:i]]
+    if twice:
+        raise Misfit.of(f"{twice[0]!r} is given twice")
+
+
+def plain_table(value: Mapping[Any, Any]) -> None:
+    """Tables of texts, numbers, truth values and lists of them."""
+    odd = [key for key, entry in value.items() if not isinstance(key, str) or not _plain(entry)]
+    if odd:
+        raise Misfit.of(f"{odd[0]!r} is neither a text, a number nor a list of them")
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    return isinstance(value, str | int | float | bool)
+
+
+def one_or_more(kind: Any) -> Read:
+    """One or a list of them, as a tuple."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        many = isinstance(value, list | tuple)
+        return as_type(tuple[kind, ...], value) if many else (as_type(kind, value),)
+
+    return Read(read)
+
+
+Count: TypeAlias = Annotated[int, within(1)]
+NotNegative: TypeAlias = Annotated[float, within(0)]
+Positive: TypeAlias = Annotated[float, within(0, above=True)]
+Text: TypeAlias = Annotated[str, not_empty]
+PlainTable: TypeAlias = Annotated[Mapping[str, Any], plain_table]
