@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import secateurs as sc
 from secateurs.errors import CaptureError
 from secateurs.graph import Pool, capture, evaluate
-from secateurs.paths.enumeration import lifting
+from secateurs.paths import lifting
 
 
 class KPool(nn.Module):

@@ -16,9 +16,10 @@ from attack.programs import (
     one_read,
     random_program,
 )
+from secateurs.certificates import METHODS
 from secateurs.certificates.certify import prove
 from secateurs.certificates.domain import Domain
-from secateurs.certificates.methods import METHODS, reaches
+from secateurs.certificates.methods import reaches
 from secateurs.certificates.problem import OWN_UNIT, NetworkPair, read_problem
 from secateurs.certificates.search import Found
 from secateurs.errors import CaptureError, SecateursError

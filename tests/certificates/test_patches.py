@@ -195,7 +195,7 @@ class _Linear:
     """The flow of ordinary values in which no activation cuts anything off."""
 
     def __getattr__(self, name):
-        from secateurs.graph.propagate import Evaluate
+        from secateurs.graph import Evaluate
 
         return getattr(Evaluate(), name)
 

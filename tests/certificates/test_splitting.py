@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import secateurs as sc
+from secateurs.certificates import recheck
 from secateurs.certificates.dense_chain import DenseChain, chain_of
 from secateurs.certificates.problem import read_problem
-from secateurs.certificates.recheck import recheck
 from secateurs.certificates.splitting import Parts
 from secateurs.errors import ArgumentError
 

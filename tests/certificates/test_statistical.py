@@ -11,12 +11,12 @@ from scipy.stats import binom, binomtest
 from torch import nn
 
 import secateurs as sc
+from secateurs.certificates import statistical
 from secateurs.certificates.statistical import (
     clopper_pearson,
     conformal_level,
     first_tensor,
     predictions,
-    statistical,
 )
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
 

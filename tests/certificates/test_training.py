@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 import secateurs as sc
+from secateurs.certificates import certified_gap, certified_loss, masked, rounded
 from secateurs.certificates.forms import ParameterPair
 from secateurs.certificates.interval import Coarse, Interval
-from secateurs.certificates.training import certified_gap, certified_loss, changed, masked, rounded
+from secateurs.certificates.training import changed
 from secateurs.errors import ArgumentError
 from secateurs.graph import propagate
 from tiny_networks import KINDS, randomize

@@ -11,8 +11,7 @@ from torch import nn
 import secateurs as sc
 from secateurs import data
 from secateurs.cli.reproduce import reproduce
-from secateurs.optim import FactorizedSGD, hold
-from secateurs.optim.sweep import grid
+from secateurs.optim import FactorizedSGD, grid, hold
 from secateurs.papers.catalogue import EXPERIMENTS
 from secateurs.scores import SCORES, score
 from secateurs.study import Dwf, Gradual, Imp, Prune, Study, Training, run

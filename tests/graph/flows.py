@@ -27,8 +27,7 @@ from secateurs.certificates.two_stream import PathStreams, TwoStream
 from secateurs.channels.labels import LabelFlow, Labelled
 from secateurs.channels.normalize import EdgeFlow
 from secateurs.channels.scaling import Coupling, ScaleFlow, coupling
-from secateurs.graph import Graph
-from secateurs.graph.propagate import Evaluate, Flow
+from secateurs.graph import Evaluate, Flow, Graph
 from secateurs.graph.spot_check import _Peak
 from secateurs.paths.costs import Recorder
 from secateurs.paths.enumeration import Depth

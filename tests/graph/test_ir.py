@@ -6,8 +6,8 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import EmptySelectionError, SecateursError
+from secateurs.graph import Place
 from secateurs.graph.ir import Wrapper, kind_of, own_name, own_place
-from secateurs.graph.primitives import Place
 
 
 class Recurrent(nn.Module):

@@ -10,8 +10,7 @@ import secateurs as sc
 from graph import laws
 from graph.flows import CASES, VALUES, Case, every_flow, setting
 from secateurs.certificates.interval import Interval
-from secateurs.graph import evaluate
-from secateurs.graph.propagate import Evaluate
+from secateurs.graph import Evaluate, evaluate
 from secateurs.paths.mass import NormFlow
 from tiny_networks import KINDS
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from secateurs.errors import DomainError
 from secateurs.graph import capture
+from secateurs.paths import lifting
 from secateurs.paths.covering import lemma_g1, theorem_g1, theorem_g2_factor, theorem_h1
-from secateurs.paths.enumeration import lifting
 from secateurs.paths.partition import partition
 
 

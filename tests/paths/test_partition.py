@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from secateurs.graph import Evaluate, capture, propagate
-from secateurs.paths.enumeration import lifting
+from secateurs.paths import lifting
 from secateurs.paths.partition import KindsFlow, partition
 from tiny_networks import KINDS, randomize
 

@@ -5,7 +5,8 @@ import torch
 
 import secateurs as sc
 from secateurs.errors import ArgumentError
-from secateurs.scores.task import Batch, with_decoder_inputs
+from secateurs.scores import Batch
+from secateurs.scores.task import with_decoder_inputs
 
 transformers = pytest.importorskip("transformers")
 X = torch.zeros(4, 8)

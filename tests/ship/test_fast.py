@@ -6,7 +6,8 @@ from torch import nn
 
 import architectures
 import secateurs as sc
-from secateurs.ship.fast import FastModule, compiled
+from secateurs.ship import FastModule
+from secateurs.ship.fast import compiled
 from ship.fast.fast_cases import close, zeroed
 from ship.fast.fast_nets import KINDS, build
 

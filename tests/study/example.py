@@ -15,10 +15,10 @@ from secateurs.study import (
     Point,
     Prune,
     Row,
+    Run,
     Store,
     Study,
 )
-from secateurs.study.config import Run
 from secateurs.study.key import full_settings
 from secateurs.study.own import weights_hash
 

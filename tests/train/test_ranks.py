@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from secateurs.train.ranks import Ranks
+from secateurs.train import Ranks
 
 
 @pytest.mark.parametrize("examples", [1, 2, 3, 7])

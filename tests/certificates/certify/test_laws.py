@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.certificates.methods import METHODS
+from secateurs.certificates import METHODS
 from secateurs.errors import (
     TheoryError,
 )

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 import secateurs as sc
 from certificates.pairs import pair
+from secateurs.certificates import METHODS
 from secateurs.certificates.certify import prove
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.methods import METHODS, NAMED_ONLY, reaches
+from secateurs.certificates.methods import NAMED_ONLY, reaches
 from secateurs.certificates.problem import read_problem
 from secateurs.errors import ArgumentError
 from secateurs.random import generator as seeded

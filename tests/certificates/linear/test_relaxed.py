@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from certificates.pairs import problem_of
+from secateurs.certificates import METHODS
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.linear import sided
-from secateurs.certificates.methods import METHODS, _relaxed_with, reaches
+from secateurs.certificates.methods import _relaxed_with, reaches
 from tiny_networks import randomize, tuned
 
 

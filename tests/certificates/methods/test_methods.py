@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import secateurs as sc
+from secateurs.certificates import METHODS
 from secateurs.certificates.certify import look
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.methods import METHODS, reaches
+from secateurs.certificates.methods import reaches
 from secateurs.certificates.problem import OWN_UNIT, read_problem
 from secateurs.random import generator
 from tiny_networks import KINDS, fully_connected, pruned, randomize, rounded, tuned

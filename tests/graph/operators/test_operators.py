@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import secateurs as sc
-from secateurs.graph import LOWERINGS, evaluate, lowers
-from secateurs.graph.builder import Builder
+from secateurs.graph import LOWERINGS, Builder, evaluate, lowers
 
 
 class Call(nn.Module):

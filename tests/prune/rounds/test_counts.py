@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secateurs.errors import ArgumentError, UnknownNameError
-from secateurs.prune.rounds import SCHEDULES, counts, counts_at, counts_by_share
+from secateurs.prune import SCHEDULES, counts
+from secateurs.prune.rounds import counts_at, counts_by_share
 
 
 @st.composite

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from secateurs.report import write_page
-from secateurs.report.page import parts
+from secateurs.report import parts, write_page
 from secateurs.report.tables import Table
 from secateurs.study import Store
 from study.example import example_store

@@ -10,7 +10,7 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, CaptureError, ParameterError, ShipError
-from secateurs.ship.fast import accelerate as public
+from secateurs.ship import accelerate as public
 from secateurs.ship.fast import compiled
 from secateurs.ship.fast.accelerated import compared
 from ship.fast.fast_cases import close, zeroed

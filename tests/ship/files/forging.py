@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from secateurs.ship import save_sparse
 from secateurs.ship.files.description import container_header, pack, seal_of, unpack
-from secateurs.ship.files.write import save_sparse
 
 NAME = "fc.weight"
 

@@ -13,8 +13,8 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, ShipError
-from secateurs.ship import export, measure, save_sparse
-from secateurs.ship.measure import FormFigures, Latency, Measured, peak_memory
+from secateurs.ship import FormFigures, Latency, Measured, export, measure, save_sparse
+from secateurs.ship.measure import peak_memory
 
 
 def network():

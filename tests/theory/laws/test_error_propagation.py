@@ -12,13 +12,14 @@ from secateurs.errors import ArgumentError
 from secateurs.theory import (
     Between,
     ConvSetting,
+    LayerBound,
     theorem_1_explicit,
     theorem_1_global,
     theorem_2_explicit,
     theorem_3_explicit,
     theorem_3_magnitude,
 )
-from secateurs.theory.guarantee import LayerBound, telescope
+from secateurs.theory.guarantee import telescope
 
 
 def links(norms, changes, kept):

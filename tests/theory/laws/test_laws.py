@@ -9,16 +9,17 @@ from scipy import stats
 from secateurs.errors import ArgumentError
 from secateurs.theory import (
     ConvSetting,
+    RandomLayer,
+    masked_norm_bound,
     theorem_1_explicit,
+    theorem_1_global,
+    theorem_3_magnitude,
 )
 from secateurs.theory.laws import (
     MAGNITUDE_LAWS,
     half_normal_quantile,
     subgaussian_quantile,
 )
-from secateurs.theory.magnitude import theorem_1_global
-from secateurs.theory.random_matrices import RandomLayer, masked_norm_bound
-from secateurs.theory.random_pruning import theorem_3_magnitude
 from theory.drawn_laws import MANY, draws, refuses
 
 

@@ -11,11 +11,12 @@ from secateurs.theory import (
     RandomLayer,
     spectral_norms,
     theorem_1_explicit,
+    theorem_1_global,
     theorem_2_explicit,
     theorem_3_explicit,
 )
 from secateurs.theory.laws import MAGNITUDE_LAWS
-from secateurs.theory.magnitude import global_threshold, theorem_1_global
+from secateurs.theory.magnitude import global_threshold
 from theory.drawn_laws import MANY, draws, refuses
 from theory.monte_carlo import assert_at_least
 from theory.networks import prune_smallest

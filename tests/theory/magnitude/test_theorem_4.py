@@ -3,7 +3,8 @@
 import pytest
 from scipy import stats
 
-from secateurs.theory.magnitude import exact_order_statistic, theorem_4, theorem_4_gap
+from secateurs.theory import exact_order_statistic, theorem_4
+from secateurs.theory.magnitude import theorem_4_gap
 
 
 def test_theorem_4_as_printed_counts_from_the_wrong_end():

@@ -12,6 +12,7 @@ from scipy import stats
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory import (
     LATALA_MEASURED,
+    NormConstants,
     fullest_bin,
     lemma_1,
     lemma_3,
@@ -22,12 +23,7 @@ from secateurs.theory import (
     uniform_norm_bound,
 )
 from secateurs.theory.magnitude import order_moment, threshold_quantile
-from secateurs.theory.random_matrices import (
-    UNIFORM_BY_NORMAL,
-    NormConstants,
-    latala_terms,
-    measured_delta0,
-)
+from secateurs.theory.random_matrices import UNIFORM_BY_NORMAL, latala_terms, measured_delta0
 from theory.monte_carlo import TINY, assert_at_least, refuted
 
 

@@ -5,12 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from secateurs.theory.random_matrices import (
-    RandomLayer,
-    lemma_2,
-    masked_norm_bound,
-    subgaussian_norm_bound,
-)
+from secateurs.theory import RandomLayer, lemma_2, masked_norm_bound
+from secateurs.theory.random_matrices import subgaussian_norm_bound
 from theory.drawn_laws import MANY, draws, refuses
 
 

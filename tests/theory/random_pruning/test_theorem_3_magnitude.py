@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from secateurs.theory import ConvSetting
+from secateurs.theory import ConvSetting, theorem_3_magnitude
 from secateurs.theory.laws import half_normal_quantile
-from secateurs.theory.random_pruning import filter_quantile, theorem_3_magnitude
+from secateurs.theory.random_pruning import filter_quantile
 from theory.drawn_laws import draws, refuses
 
 
