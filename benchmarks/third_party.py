@@ -26,7 +26,18 @@ from onnx import numpy_helper
 
 from secateurs.compat.verify import verify
 
-FIELDS = ("seed", "network", "answer", "bound", "found", "share", "parts", "seconds", "commit")
+FIELDS = (
+    "seed",
+    "network",
+    "answer",
+    "bound",
+    "found",
+    "share",
+    "parts",
+    "seconds",
+    "cpu",
+    "commit",
+)
 
 
 def instance(path: Path, seed: int, folder: Path) -> tuple[str, Path, Path]:
@@ -60,9 +71,9 @@ def acasxu(path: Path, seeds: range, seconds: float, out: Path) -> None:
             if seed in done:
                 continue
             name, first, second = instance(path, seed, Path(folder))
-            start = time.monotonic()
+            start, began = time.monotonic(), time.process_time()
             found = verify(first, second, path / "vnnlib/instance_0.vnnlib", seconds=seconds)
-            taken = time.monotonic() - start
+            taken, busy = time.monotonic() - start, time.process_time() - began
             cert = found.certificate
             row = (
                 seed,
@@ -73,6 +84,7 @@ def acasxu(path: Path, seeds: range, seconds: float, out: Path) -> None:
                 f"{cert.share or 0:.4f}",
                 parts_of(cert.assumptions),
                 f"{taken:.1f}",
+                f"{busy:.1f}",
                 commit,
             )
             with out.open("a") as file:

@@ -93,6 +93,10 @@ struct Range {
     double size_z() const { return std::max(std::fabs(l), std::fabs(h)); }
     double size_g() const { return std::max(std::fabs(gl), std::fabs(gh)); }
     double size_d() const { return std::max(std::fabs(dl), std::fabs(dh)); }
+    void write(double* to, int64_t step) const {
+        const double ends[] = {l, h, gl, gh, dl, dh};
+        for (int64_t e = 0; e < 6; ++e) to[e * step] = ends[e];
+    }
     Range exchanged() const { return {gl, gh, l, h, -dh, -dl}; }
 };
 
@@ -147,7 +151,7 @@ class Pass {
         ranges_.resize(widest);
     }
 
-    void run(const double* lo, const double* hi, const double* known, double* found, double* per_output,
+    void run(const double* lo, const double* hi, const double* known, double* found, double* ends, bool values,
              double* influence, double* corner) {
         const int64_t inputs = layers_[0].in, hidden = layers_.back().first;
         begin(lo, hi);
@@ -164,14 +168,10 @@ class Pass {
                     improve(k, open_.data() + from, std::min<int64_t>(NEURONS, open_.size() - from), influence);
             }
             keep(k);
-            for (int64_t i = 0; i < layer.out; ++i) {
-                const Range& r = ranges_[i];
-                const double ends[] = {r.l, r.h, r.gl, r.gh, r.dl, r.dh};
-                for (int64_t e = 0; e < 6; ++e) found[e * hidden + layer.first + i] = ends[e];
-            }
+            for (int64_t i = 0; i < layer.out; ++i) ranges_[i].write(found + layer.first + i, hidden);
         }
         for (int64_t i = 0; i < inputs; ++i) influence[i] *= 2 * radius_[i];
-        outputs(lo, hi, per_output, corner);
+        outputs(lo, hi, ends, values, corner);
     }
 
   private:
@@ -225,19 +225,7 @@ class Pass {
 
     // Bounds of z, z' and d of some neurons, met with what is known of them.
     void improve(size_t k, const int64_t* open, int64_t count, double* influence) {
-        const Layer& layer = layers_[k];
-        const auto ends = [&](double Range::*low, double Range::*high, const std::vector<double>& mass) {
-            for (int64_t i = 0; i < count; ++i) {
-                Range& r = ranges_[open[i]];
-                const double most = mass[open[i]] * (1 + 4 * gamma_);
-                // Written so that what is no number leaves the mass.
-                const double up = lost_[i] < most ? lost_[i] : most;
-                const double down = lost_[count + i] < most ? lost_[count + i] : most;
-                r.*high = std::min(r.*high, up), r.*low = std::max(r.*low, -down);
-            }
-        };
-        alone(k, open, count, layer.weight, layer.bias, mass_z_, &Compact::weight, &Compact::f);
-        ends(&Range::l, &Range::h, mass_z_);
+        of_f(k, open, count);
         const std::vector<double>& slope = *slope_;
         const int64_t stride = parts_[0].stride;
         for (int64_t i = 0; i < count; ++i) {
@@ -246,11 +234,37 @@ class Pass {
             for (int64_t j = 0; j < layers_[0].in; ++j)
                 influence[j] += loss * (std::fabs(slope[i * stride + j]) + std::fabs(slope[(count + i) * stride + j]));
         }
-        alone(k, open, count, layer.other, layer.other_bias, mass_g_, &Compact::other, &Compact::g);
-        ends(&Range::gl, &Range::gh, mass_g_);
-        both(k, open, count);
-        ends(&Range::dl, &Range::dh, mass_d_);
+        of_g(k, open, count);
+        of_d(k, open, count);
         for (int64_t i = 0; i < count; ++i) meet(ranges_[open[i]]);
+    }
+
+    void of_f(size_t k, const int64_t* open, int64_t count) {
+        alone(k, open, count, layers_[k].weight, layers_[k].bias, mass_z_, &Compact::weight, &Compact::f);
+        narrow(open, count, &Range::l, &Range::h, mass_z_);
+    }
+
+    void of_g(size_t k, const int64_t* open, int64_t count) {
+        alone(k, open, count, layers_[k].other, layers_[k].other_bias, mass_g_, &Compact::other, &Compact::g);
+        narrow(open, count, &Range::gl, &Range::gh, mass_g_);
+    }
+
+    void of_d(size_t k, const int64_t* open, int64_t count) {
+        both(k, open, count);
+        narrow(open, count, &Range::dl, &Range::dh, mass_d_);
+    }
+
+    // What the last pass says; no value can exceed the sum of absolute values behind it.
+    void narrow(const int64_t* open, int64_t count, double Range::*low, double Range::*high,
+                const std::vector<double>& mass) {
+        for (int64_t i = 0; i < count; ++i) {
+            Range& r = ranges_[open[i]];
+            const double most = mass[open[i]] * (1 + 4 * gamma_);
+            // Written so that what is no number leaves the mass.
+            const double up = lost_[i] < most ? lost_[i] : most;
+            const double down = lost_[count + i] < most ? lost_[count + i] : most;
+            r.*high = std::min(r.*high, up), r.*low = std::max(r.*low, -down);
+        }
     }
 
     // d = z − z' in all three directions, rounded outwards.
@@ -418,7 +432,9 @@ class Pass {
         }
     }
 
-    void outputs(const double* lo, const double* hi, double* per_output, double* corner) {
+    // Ends of the outputs, those of f and g only where they are asked for, and the corner where the largest difference
+    // of all is reached.
+    void outputs(const double* lo, const double* hi, double* ends, bool values, double* corner) {
         const size_t k = layers_.size() - 1;
         const Layer& last = layers_[k];
         masses(k);
@@ -428,22 +444,23 @@ class Pass {
         for (int64_t from = 0; from < last.out; from += NEURONS) {
             const int64_t count = std::min(NEURONS, last.out - from);
             open_.clear();
-            for (int64_t i = 0; i < count; ++i) open_.push_back(from + i);
-            both(k, open_.data(), count);
             for (int64_t i = 0; i < count; ++i) {
-                const double most = mass_d_[from + i] * (1 + 4 * gamma_);
-                double ends[2];
+                open_.push_back(from + i);
+                ranges_[from + i] = {-INF, INF, -INF, INF, -INF, INF};
+            }
+            if (values) of_f(k, open_.data(), count), of_g(k, open_.data(), count);
+            of_d(k, open_.data(), count);
+            for (int64_t i = 0; i < count; ++i) {
+                Range& r = ranges_[from + i];
                 for (int side : {0, 1}) {
-                    const double own = lost_[side * count + i];
-                    ends[side] = own < most ? own : most;
-                    if (!(ends[side] < INF)) ends[side] = INF;
-                    if (ends[side] > furthest) {
-                        furthest = ends[side];
-                        for (int64_t j = 0; j < layers_[0].in; ++j)
-                            corner[j] = p_[(side * count + i) * stride + j] > 0 ? hi[j] : lo[j];
-                    }
+                    const double end = side == 0 ? r.dh : -r.dl;
+                    if (!(end > furthest)) continue;
+                    furthest = end;
+                    for (int64_t j = 0; j < layers_[0].in; ++j)
+                        corner[j] = p_[(side * count + i) * stride + j] > 0 ? hi[j] : lo[j];
                 }
-                per_output[from + i] = std::max(ends[0], ends[1]);
+                if (values) meet(r);
+                r.write(ends + from + i, last.out);
             }
         }
     }
@@ -463,11 +480,11 @@ extern "C" {
 
 // sizes: inputs, then outputs of every layer. numbers: of each layer weight, other, change, bias, other_bias and
 // bias_change, one after the other. known: (rows, 6, hidden) or null; box b takes row `row[b]`. The others have a row
-// for each box.
+// for each box; ends: of the outputs, (boxes, 6, outputs).
 void secateurs_dense_chain(const int64_t* sizes, const uint8_t* relu, int64_t depth, const double* numbers, double unit,
                            double gamma, const double* lo, const double* hi, const double* known, const int64_t* row,
-                           int64_t boxes, double* found, double* per_output, double* influence, double* corner,
-                           int64_t threads) {
+                           int64_t boxes, double* found, double* ends, int64_t values, double* influence,
+                           double* corner, int64_t threads) {
     std::vector<Layer> layers;
     int64_t hidden = 0;
     for (int64_t k = 0; k < depth; ++k) {
@@ -485,7 +502,7 @@ void secateurs_dense_chain(const int64_t* sizes, const uint8_t* relu, int64_t de
 #pragma omp for schedule(dynamic, 8)
         for (int64_t b = 0; b < boxes; ++b)
             pass.run(lo + b * inputs, hi + b * inputs, known == nullptr ? nullptr : known + row[b] * 6 * hidden,
-                     found + b * 6 * hidden, per_output + b * outs, influence + b * inputs, corner + b * inputs);
+                     found + b * 6 * hidden, ends + b * 6 * outs, values != 0, influence + b * inputs, corner + b * inputs);
     }
 }
 

@@ -70,24 +70,33 @@ class DenseLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainBounds:
-    """Of each box: |f − g| per output, what is known of its hidden neurons, how much each input
-    matters to the open ones, and the corner where the bound is reached.
+    """Of each box: ends of its outputs, what is known of its hidden neurons, how much each input
+    matters to the open ones, and the corner where the largest difference is reached.
 
-    known: The ends of z, z' and d in the order of `FIELDS`, (boxes, 6, neurons). Of a box that
-    holds this one they hold, too.
+    ends: Of z, z' and d of the outputs in the order of `FIELDS`, (boxes, 6, outputs).
+    known: The same of the hidden neurons. Parts of a box inherit it.
     """
 
-    per_output: Tensor
+    ends: Tensor
     known: Tensor
     influence: Tensor
     corner: Tensor
 
+    @property
+    def per_output(self) -> Tensor:
+        """Bounds of |f − g|, (boxes, outputs)."""
+        # Whatever is no number proves nothing.
+        return self.ends[:, 4:].abs().amax(dim=1).nan_to_num(nan=math.inf, posinf=math.inf)
+
 
 class DenseChain:
-    """Two chains of layers over the same units."""
+    """Two chains of layers over the same units.
 
-    def __init__(self, layers: Sequence[DenseLayer], *, unit: float) -> None:
-        self.layers = tuple(layers)
+    values: whether the outputs of f and of g are bounded, too, and not their differences alone.
+    """
+
+    def __init__(self, layers: Sequence[DenseLayer], *, unit: float, values: bool = False) -> None:
+        self.layers, self.values = tuple(layers), values
         self.widest = max(max(layer.weight.shape) for layer in layers)
         self.neurons = sum(len(layer.bias) for layer in layers[:-1])
         self.unit = unit
@@ -116,6 +125,25 @@ class DenseChain:
         if self._compiled() is not None:
             return len(FIELDS) * self.neurons + 1
         return 4 * self.widest**2
+
+    def of_pairs(self) -> "DenseChain":
+        """The same two networks, whose outputs are the differences y_i − y_j of each two, i < j."""
+        last = self.layers[-1]
+        outputs = len(last.bias)
+        one, two = torch.triu_indices(outputs, outputs, offset=1, device=last.bias.device)
+        each = torch.eye(outputs, dtype=last.bias.dtype, device=last.bias.device)
+        weight = each[one] - each[two]
+        none = weight.new_zeros(len(weight))
+        pairs = DenseLayer(
+            weight=weight,
+            bias=none,
+            other=weight,
+            other_bias=none,
+            change=torch.zeros_like(weight),
+            bias_change=none,
+            relu=False,
+        )
+        return DenseChain((*self.layers, pairs), unit=self.unit, values=True)
 
     def _compiled(self) -> "CompiledBounds | None":
         numbers = self.layers[0].weight
@@ -162,14 +190,18 @@ class DenseChain:
             behind.append(_behind(layer, b, masses, self.unit))
             found.append(ends)
         masses = _masses(last, *sizes)
-        up, low, slope = self._difference(box, behind, last, masses[2], None)
-        # Whatever is no number proves nothing.
-        ends = torch.stack([up, -low]).nan_to_num(nan=math.inf, posinf=math.inf)
+        everything = torch.arange(len(last.bias), device=lo.device).expand(len(lo), -1)
+        up, low, slope = self._difference(box, behind, last, masses[2], everything)
         # The slope of the end that is furthest out, and the corner it points to.
-        furthest = ends.transpose(0, 1).flatten(1).argmax(dim=1)
+        furthest = torch.cat([up, -low], dim=1).argmax(dim=1)
         steepest = slope[torch.arange(len(lo)), furthest]
+        unknown = lo.new_full((len(lo), len(FIELDS), len(last.bias)), math.inf)
+        unknown[:, ::2] = -math.inf
+        ends = torch.cat([unknown[:, :4], torch.stack([low, up], dim=1)], dim=1)
+        if self.values:
+            ends, _ = self._improved(box, behind, last, masses, unknown, everything)
         return ChainBounds(
-            per_output=ends.amax(dim=0),
+            ends=ends,
             known=torch.cat(found, dim=2) if found else known,
             influence=influence,
             corner=torch.where(steepest > 0, hi, lo),
@@ -235,11 +267,9 @@ class DenseChain:
         behind: Sequence["_Behind"],
         layer: DenseLayer,
         mass: Tensor,
-        index: Tensor | None,
+        index: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same of d; None: of all neurons."""
-        if index is None:
-            index = torch.arange(len(layer.bias), device=mass.device).expand(len(box), -1)
+        """The same of d."""
         toward_p, toward_y = _both_signs(layer.change[index]), _both_signs(layer.other[index])
         constant = _both_signs(layer.bias_change[index])
         lost = mass = _twice(mass, index)
@@ -430,7 +460,7 @@ def _made(library: ctypes.CDLL) -> CompiledBounds:
         relu = torch.tensor([layer.relu for layer in chain.layers])
         boxes = len(lo)
         found = ChainBounds(
-            per_output=lo.new_empty(boxes, shapes[-1][0]),
+            ends=lo.new_empty(boxes, len(FIELDS), shapes[-1][0]),
             known=lo.new_empty(boxes, len(FIELDS), chain.neurons),
             influence=torch.empty_like(lo, memory_format=torch.contiguous_format),
             corner=torch.empty_like(lo, memory_format=torch.contiguous_format),
@@ -454,7 +484,11 @@ def _made(library: ctypes.CDLL) -> CompiledBounds:
             at(known),
             at(row),
             ctypes.c_int64(boxes),
-            *map(at, (found.known, found.per_output, found.influence, found.corner)),
+            at(found.known),
+            at(found.ends),
+            ctypes.c_int64(chain.values),
+            at(found.influence),
+            at(found.corner),
             ctypes.c_int64(torch.get_num_threads()),
         )
         return found
@@ -482,7 +516,7 @@ def _try_out(run: CompiledBounds) -> None:
                 relu=number < len(sizes) - 2,
             )
         )
-    chain = DenseChain(layers, unit=2.0**-53)
+    chain = DenseChain(layers, unit=2.0**-53, values=True)
     lo = torch.tensor([[-1.0, -0.5, 0.1]] * 5, dtype=torch.float64)
     hi = lo + torch.logspace(-3, 0.5, 5, dtype=torch.float64).unsqueeze(1)
     row = torch.arange(5)
