@@ -11,7 +11,7 @@ import typer
 from safetensors.torch import load_file, save_file
 
 import secateurs
-from secateurs.cli import COMMANDS, _named, _outline
+from secateurs.cli import COMMANDS, _app_of, _outline
 from secateurs.data import DATA
 from secateurs.models import MODELS, build
 from secateurs.scores import SCORES
@@ -64,7 +64,7 @@ def test_every_command_says_what_it_does():
 
 def test_the_help_names_what_the_command_line_has():
     """The help is made without signatures; the command line proper has the same names and words."""
-    outline, whole = (typer.main.get_command(app) for app in (_outline(), _named(None)))
+    outline, whole = (typer.main.get_command(app) for app in (_outline(), _app_of(None)))
     shown = {n: c for n, c in whole.commands.items() if not c.hidden}
     assert list(outline.commands) == list(shown)
     for name, command in shown.items():

@@ -124,9 +124,9 @@ def test_the_files_of_studies_are_valid(name):
 def test_the_commands_exist_with_their_options(name):
     import typer
 
-    from secateurs.cli import _named
+    from secateurs.cli import _app_of
 
-    root = typer.main.get_command(_named(None))
+    root = typer.main.get_command(_app_of(None))
     for block in blocks(PAGES[name], "sh"):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)

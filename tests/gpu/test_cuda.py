@@ -182,9 +182,9 @@ def test_the_papers_experiments_run_there(name, tmp_path):
 
 
 def test_the_published_recipes_take_their_first_steps_there():
-    from secateurs.papers.experiment import placed
+    from secateurs.papers.experiment import on_device
     from secateurs.papers.path_pruning import LARGE, train
 
-    with placed("cuda"):
+    with on_device("cuda"):
         done = train(replace(LARGE, examples=512, tested=256, epochs=2, drops=(1,)))
     assert next(done.model.parameters()).is_cuda

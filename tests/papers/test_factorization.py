@@ -64,7 +64,7 @@ def dataset(monkeypatch):
     x = (centres[y] + 0.3 * torch.rand(500, 784, generator=draw)).clamp(0, 1)[:, :, None, None]
     made = from_tensors("made", train_x=x, train_y=y, test_x=x[:200], test_y=y[:200])
     for module in (training, plans, training, plain_l1, posthoc, dynamics, work):
-        monkeypatch.setattr(module, "loaded", lambda settings: made)
+        monkeypatch.setattr(module, "load_images", lambda settings: made)
     training._whole.cache_clear()
     return made
 
@@ -156,7 +156,7 @@ def two_steps(place):
     if settings.narrow:
         x = x.flatten(1)[:, :, None, None]
     made = from_tensors("random", train_x=x, train_y=y, test_x=x, test_y=y, classes=classes)
-    model = training.built(settings, made)
+    model = training.build_network(settings, made)
     optimizer = training._optimizer(list(model.parameters()), settings, made)
     whole = (
         nn.Sequential(nn.Flatten(), nn.Unflatten(1, (1, 28, 28)), model)
@@ -214,7 +214,7 @@ def test_every_method_runs_and_reaches_its_compression(dataset, method):
 def test_training_is_the_loop_of_the_paper_written_out(dataset):
     """Batches in shuffled order, the cosine step by step, factorized SGD: bit for bit."""
     settings = FactorizationSettings(epochs=2, batch=50, strength=1e-3)
-    model = training.built(settings, dataset)
+    model = training.build_network(settings, dataset)
     parameters = [
         p for layer in model.modules() if isinstance(layer, nn.Linear) for p in layer.parameters()
     ]
@@ -239,7 +239,7 @@ def test_training_is_the_loop_of_the_paper_written_out(dataset):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    _, ours = training.factorized(settings, dataset)
+    _, ours = training.train_factorized(settings, dataset)
     assert all(torch.equal(a, b) for a, b in zip(ours, parameters, strict=True))
 
 
@@ -261,9 +261,9 @@ def test_training_under_a_mask_is_the_same_without_dead_units(
 ):
     """Kept weights that nobody hears stay as they began, and count, as in the whole net."""
     settings = FactorizationSettings(method=method, prune_to=compression, epochs=6, batch=50)
-    narrow = training.trained(settings, dataset)
+    narrow = training.train_network(settings, dataset)
     monkeypatch.setattr(FactorizationSettings, "narrow", property(lambda self: False))
-    whole = training.trained(settings, dataset)
+    whole = training.train_network(settings, dataset)
     assert training.compression_of(narrow) == training.compression_of(whole)
     assert training.compression_of(whole) == pytest.approx(compression, rel=0.02)
     pairs = zip(narrow.parameters(), whole.parameters(), strict=True)
@@ -273,7 +273,7 @@ def test_training_under_a_mask_is_the_same_without_dead_units(
 def test_the_spread_multiplies_the_start_and_matching_restores_the_variance(dataset):
     def first_layer(**how):
         settings = FactorizationSettings(epochs=1, batch=50, **how)
-        model = training.built(settings, dataset)
+        model = training.build_network(settings, dataset)
         training._optimizer(list(model.parameters()), settings, dataset)
         return next(model.parameters()).std().item() * 784**0.5
 
@@ -338,7 +338,7 @@ def test_figure_21_cuts_each_network_anew_and_trains_on_under_the_mask(dataset):
     raw = rows[0]["compression"]
     assert raw > 2 and [row["multiple"] for row in rows] == list(posthoc.MULTIPLES)
     assert all(row["compression"] == pytest.approx(raw * row["multiple"], rel=0.02) for row in rows)
-    model = training.built(settings, dataset)
+    model = training.build_network(settings, dataset)
     training.apply_(model, training.by_magnitude(model, 4.0))
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     posthoc.tune_(model, settings, dataset)
@@ -435,7 +435,7 @@ def test_the_layers_add_up_to_the_network(dataset, method):
 def test_what_is_left_of_a_layer_is_settled_before_training(dataset, method):
     settings = FactorizationSettings(method=method, prune_to=2_000.0, epochs=1, batch=50, rate=0.1)
     rows = list(work.work(settings))
-    model = training.trained(settings, dataset)
+    model = training.train_network(settings, dataset)
     after = counted.layers_of(model, counted.nonzero(model))
     assert [row["kept"] for row in rows] == [layer.kept for layer in after]
     assert sum(row["kept"] for row in rows) == 133
@@ -472,7 +472,7 @@ def test_figure_5a_watches_weights_that_never_move(dataset):
 def test_factorized_training_begins_where_figure_5a_says(dataset):
     settings = FactorizationSettings(depth=10, strength=0.0, epochs=1, batch=50, rate=1e-12)
     start = training.at_start(settings, dataset)
-    _, after = training.factorized(settings, dataset)
+    _, after = training.train_factorized(settings, dataset)
     assert all(torch.allclose(a, b) for a, b in zip(start, after, strict=True))
 
 

@@ -73,7 +73,7 @@ def test_validation_images_are_not_trained_on(trained):
 
 
 def test_rows_stand_beside_print(trained, monkeypatch):
-    monkeypatch.setattr(path_pruning, "_trained", lambda settings: trained)
+    monkeypatch.setattr(path_pruning, "_train_dense", lambda settings: trained)
     rows = [
         {k: str(v) for k, v in row.items()}
         for row in path_pruning.lines_of(TINY, path_pruning.overlaps)

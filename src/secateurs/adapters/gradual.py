@@ -92,7 +92,7 @@ class Pruner:
         )
         try:
             if done:
-                gradual.load_state_dict(saved or _found(gradual, model, done))
+                gradual.load_state_dict(saved or _infer_state(gradual, model, done))
                 # A checkpoint may be written after the optimizer's step and before ours.
                 if gradual.iteration < done:
                     gradual.step()
@@ -124,7 +124,7 @@ class Pruner:
             **self.gradual.state_dict(),
             "span": list(self._span),
             "when": asdict(self.when),
-            "recipe": self._described(),
+            "recipe": self._description(),
             "nonzero": {
                 name: int(weight.count_nonzero())
                 for name, weight in weights.items()
@@ -148,7 +148,7 @@ class Pruner:
             self.gradual.held.release()
         self._holds = False
 
-    def _described(self) -> dict[str, Any]:
+    def _description(self) -> dict[str, Any]:
         # Through JSON, so that what was saved and what is asked compare equal.
         described: dict[str, Any] = json.loads(json.dumps(self.recipe.as_dict()))
         return described
@@ -168,10 +168,10 @@ class Pruner:
                 f"it was pruned with {_options(saved['when'])}, this callback has"
                 f" {_options(asdict(self.when))}"
             )
-        if saved["recipe"] != self._described():
+        if saved["recipe"] != self._description():
             problems.append(
                 f"its recipe was {_options(saved['recipe'])}, this one is"
-                f" {_options(self._described())}"
+                f" {_options(self._description())}"
             )
         if not 0 <= done - saved["iteration"] <= 1:
             problems.append(
@@ -257,7 +257,7 @@ def _other_weights(model: nn.Module, saved: Mapping[str, Any], recipe: Recipe) -
     return problems
 
 
-def _found(gradual: GradualPruning, model: nn.Module, done: int) -> dict[str, Any]:
+def _infer_state(gradual: GradualPruning, model: nn.Module, done: int) -> dict[str, Any]:
     """The state after `done` steps where none was saved, if the weights prove it.
 
     Before the first cut nothing is lost. After it every dropped weight is zero; where exactly as

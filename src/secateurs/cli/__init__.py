@@ -46,7 +46,7 @@ def _common(
     pass
 
 
-def _named(name: str | None) -> typer.Typer:
+def _app_of(name: str | None) -> typer.Typer:
     """The command line; for the name of a command, only that command.
 
     Typer reads the signatures of all it is given, which is a sixth of the time of a short command.
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         given = sys.argv[1:] if arguments is None else list(arguments)
         named = {*COMMANDS, "study", "probabilistic"}.intersection(given)
-        app = _named(given[0]) if named else _outline()
+        app = _app_of(given[0]) if named else _outline()
         app(args=given, prog_name="secateurs")
     except SecateursError as error:
         _stop(str(error))

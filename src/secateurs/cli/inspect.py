@@ -32,7 +32,7 @@ def inspect(
 ) -> None:
     """Report the sparsity of every weight in a file. The network need not be known."""
     report = _report(file, all=all)
-    told = _told(file)
+    told = _statements_of(file)
     if json:
         # Imported here: `--help` reads this file and needs no JSON.
         from json import dumps
@@ -44,7 +44,7 @@ def inspect(
         show(_as_table(told))
 
 
-def _told(file: Path) -> dict[str, Any]:
+def _statements_of(file: Path) -> dict[str, Any]:
     """Certificate, rounding, notes and sizes of a sparse file; nothing of any other."""
     from secateurs.ship.files import is_sparse_file, read_sparse
 

@@ -118,8 +118,8 @@ def _run(
     from secateurs.papers.experiment import (
         as_table,
         check_own,
+        on_device,
         part_of,
-        placed,
         read_rows,
         run,
     )
@@ -137,7 +137,7 @@ def _run(
         check_own(experiment, out)
     # What happens is told on standard error: the table alone may be piped elsewhere.
     try:
-        with placed(device or (fastest_device() if scale == "full" else "cpu")):
+        with on_device(device or (fastest_device() if scale == "full" else "cpu")):
             rows = (
                 read_rows(out)
                 if redraw and out is not None

@@ -199,7 +199,9 @@ def probabilistic(
         raise ArgumentError(f"there is no table {table}: 1, 2 or 3.")
     if table == 1:
         result = (
-            _moments(file) if file is not None else _trained(data, epochs, seed, root, download)
+            _moments(file)
+            if file is not None
+            else _table_after_training(data, epochs, seed, root, download)
         )
     elif table == 2:
         result = _table(
@@ -238,10 +240,10 @@ def _table(rows: "Iterable[NormRow]") -> "RenderableType":
 def _moments(file: Path) -> "RenderableType":
     from secateurs.train import read_checkpoint
 
-    return _shown(str(file), read_checkpoint(file).tensors)
+    return _table_of_weights(str(file), read_checkpoint(file).tensors)
 
 
-def _trained(
+def _table_after_training(
     data: str | None, epochs: int, seed: int, root: Path | None, download: bool
 ) -> "RenderableType":
     from secateurs.data import load
@@ -255,10 +257,10 @@ def _trained(
     else:
         found = load(data, root=root, download=download)
     model = train_network(data=found, epochs=epochs, seed=seed)
-    return _shown(f"5 hidden layers of 1,024, trained on {found.name}", model)
+    return _table_of_weights(f"5 hidden layers of 1,024, trained on {found.name}", model)
 
 
-def _shown(title: str, weights: "nn.Module | Mapping[str, Tensor]") -> "RenderableType":
+def _table_of_weights(title: str, weights: "nn.Module | Mapping[str, Tensor]") -> "RenderableType":
     from rich.markup import escape
     from rich.table import Table
 

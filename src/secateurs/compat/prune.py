@@ -440,7 +440,7 @@ def apply_(
     ones = torch.ones_like(weight)
     mask = (
         # The first method sees the tensor as it is, as in torch: no entry is singled out yet.
-        _computed(method, ranked, ones)
+        _compute_mask(method, ranked, ones)
         if before is None
         else _among_the_left(method, ranked, before.clone())
     )
@@ -491,10 +491,10 @@ def _among_the_left(
     container = torch_prune.PruningContainer()
     container._tensor_name = method._tensor_name = getattr(method, "_tensor_name", "weight")
     container.add_pruning_method(method)
-    return _computed(container, ranked, before)
+    return _compute_mask(container, ranked, before)
 
 
-def _computed(method: torch_prune.BasePruningMethod, ranked: Tensor, before: Tensor) -> Tensor:
+def _compute_mask(method: torch_prune.BasePruningMethod, ranked: Tensor, before: Tensor) -> Tensor:
     mask = method.compute_mask(ranked, default_mask=before)  # type: ignore[no-untyped-call]
     if not isinstance(mask, Tensor) or mask.shape != ranked.shape:
         shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__

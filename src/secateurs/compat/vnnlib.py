@@ -319,9 +319,9 @@ class _Reader:
                 yield from self._words(part)
 
     def _is_variable(self, term: _Term) -> bool:
-        return isinstance(term, _Word) and self._named(term) is not None
+        return isinstance(term, _Word) and self._variable_named(term) is not None
 
-    def _named(self, word: _Word) -> tuple[str, int] | None:
+    def _variable_named(self, word: _Word) -> tuple[str, int] | None:
         found = _VARIABLE.fullmatch(word.text)
         if found is None or found[1] not in self.shapes:
             return None
@@ -339,7 +339,7 @@ class _Reader:
 
     def _variable(self, term: _Term) -> tuple[str, int]:
         word = self._head(term)
-        found = self._named(word)
+        found = self._variable_named(word)
         if found is None or isinstance(term, list):
             raise self._wrong(word.line, f"{word.text!r} is not an input or output declared above")
         shape = self.shapes[found[0]]

@@ -90,7 +90,7 @@ def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     with reading(path, MaskFileError):
         blob = path.read_bytes()
     header = parse_header(blob, path, MaskFileError)
-    shapes, seal = _described(header, path)
+    shapes, seal = _shapes_and_seal(header, path)
     packed = {entry.name: blob[entry.start : entry.stop] for entry in header.entries}
     packed = {name: packed[name] for name in shapes}
     # Against damage, not against forgery: a flipped bit would else be another mask.
@@ -106,7 +106,7 @@ def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     return masks
 
 
-def _described(header: FileHeader, path: Path) -> tuple[dict[str, tuple[int, ...]], str]:
+def _shapes_and_seal(header: FileHeader, path: Path) -> tuple[dict[str, tuple[int, ...]], str]:
     """The shapes of the masks in their order, and the seal over them."""
     metadata = header.metadata
     if metadata.get("format") != FORMAT:

@@ -220,7 +220,9 @@ def sparsity(
         masks = masks_in(masks)
         check(model, masks)
     counted: Mapping[str, Tensor] = prunable(model, where) if masks is None else masks
-    collapsed = [name for name, tensor in counted.items() if tensor.numel() and not _kept(tensor)]
+    collapsed = [
+        name for name, tensor in counted.items() if tensor.numel() and not _count_kept(tensor)
+    ]
     # Whether a lost layer matters needs a pass through the graph, so it is asked for
     # lost layers only.
     verdicts = verdicts_of(model, collapsed, example=example, masks=masks, judge=judge)
@@ -240,7 +242,7 @@ def _rows(
         TensorSparsity.of(
             name,
             tensor,
-            _kept(tensor),
+            _count_kept(tensor),
             aliases=tuple(others.get(name, ())),
             verdict=verdicts.get(name, ""),
         )
@@ -248,6 +250,6 @@ def _rows(
     )
 
 
-def _kept(tensor: Tensor) -> int:
+def _count_kept(tensor: Tensor) -> int:
     # count_nonzero also counts NaN, which is no zero, and takes −0 for one.
     return sum(int(piece.count_nonzero()) for piece in pieces(tensor))

@@ -412,7 +412,7 @@ def kernel() -> CompiledSelection | None:
     """
     return native.kernel(
         SOURCE,
-        _made,
+        _load_and_try,
         switch="SECATEURS_NATIVE",
         what="compiled selection",
         fallback="masks are selected by the pure-torch path",
@@ -420,7 +420,7 @@ def kernel() -> CompiledSelection | None:
     )
 
 
-def _made(library: ctypes.CDLL) -> CompiledSelection:
+def _load_and_try(library: ctypes.CDLL) -> CompiledSelection:
     """One tiny selection with ties, so that a wrong binary is refused rather than pruned with."""
     # Equal scores, a negative one and a mask: the three things a wrong build gets wrong
     # first.

@@ -185,7 +185,7 @@ def _measure(
         # All rows of a measurement or none: one that was stopped is done again.
         rows = _by_measurement(out).get(measurement.name, [])
         if not rows:
-            with placed(device):
+            with on_device(device):
                 found = [as_texts(line) for line in measurement.work()]
             rows = [{"job": measurement.name, **line} for line in found]
     except Exception as error:
@@ -354,7 +354,7 @@ def place() -> torch.device:
 
 
 @contextmanager
-def placed(device: str) -> Iterator[None]:
+def on_device(device: str) -> Iterator[None]:
     """Inside, experiments run there; a device that this machine lacks is refused."""
     token = _PLACE.set(str(usable_device(device)))
     try:

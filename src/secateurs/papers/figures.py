@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from secateurs.papers.experiment import COLUMNS, Experiment, Row, cells
 from secateurs.papers.factorization.plain_l1 import PENALTIES, envelope
-from secateurs.papers.factorization.plans import grouped
+from secateurs.papers.factorization.plans import by_recipe
 from secateurs.papers.factorization.training import (
     OURS,
     OURS_AS_PRINTED,
@@ -72,7 +72,7 @@ def line(
 ) -> ChartLine:
     """Points from left to right; those that are no numbers (a run that diverged) are left out."""
     found = sorted(p for p in points if all(map(math.isfinite, p)))
-    dots = (Dot(x=x, y=y, low=y, high=y, text=_told(name, x, y)) for x, y in found)
+    dots = (Dot(x=x, y=y, low=y, high=y, text=_tooltip(name, x, y)) for x, y in found)
     return ChartLine(name=name, dots=tuple(dots), colour=colour, printed=printed, joined=joined)
 
 
@@ -90,7 +90,7 @@ def over_seeds(
         if points:
             x, y = median(p[0] for p in points), median(p[1] for p in points)
             heights = [p[1] for p in points]
-            text = _told(name, x, y)
+            text = _tooltip(name, x, y)
             if len(points) > 1:
                 text += f" (median of {len(points)} seeds)"
             dots.append(Dot(x=x, y=y, low=min(heights), high=max(heights), text=text))
@@ -116,7 +116,7 @@ def point(row: Row, x: str, y: str) -> tuple[float, float]:
     return float(row[x]), float(row[y])
 
 
-def _told(name: str, x: float, y: float) -> str:
+def _tooltip(name: str, x: float, y: float) -> str:
     return f"{name}: {number(y)} at {number(x)}"
 
 
@@ -308,7 +308,7 @@ def _layers(head: str, name: str, rows: Sequence[Row]) -> Iterator[Panel]:
     for column, (figure, label, values, log) in parts.items():
         lines = [
             line(title, zip(epochs, layer, strict=True), colour=place)
-            for place, (title, layer) in enumerate(_named(values))
+            for place, (title, layer) in enumerate(_weights_by_layer(values))
         ]
         yield panel(
             f"layers-{column}-{name}",
@@ -351,7 +351,7 @@ def _per_layer(rows: Sequence[Row], column: str) -> list[list[float]]:
     return [list(values) for values in zip(*epochs, strict=True)]
 
 
-def _named(
+def _weights_by_layer(
     values: Sequence[Sequence[float]],
 ) -> Iterator[tuple[str, Sequence[float]]]:
     """Weights only: print shows these."""
@@ -436,7 +436,7 @@ def _panel(name: str, head: str, lines: Sequence[ChartLine], **how: object) -> P
 def _lines_by_method(rows: Sequence[Row]) -> dict[tuple[str, str], ChartLine]:
     """By method and recipe; a mark for each strength or compression that was asked for."""
     found = {}
-    for (_, _, method, recipe), own in grouped(rows).items():
+    for (_, _, method, recipe), own in by_recipe(rows).items():
         if method == "dense":
             continue
         columns = columns_of(recipe)

@@ -156,7 +156,7 @@ def masks_of(model: nn.Module, example: Tensor, method: str, percent: int) -> di
     """The masks of one method: equally many zeros, layer by layer or where the scores say."""
     rule, scope = METHODS[method]
     scores = score(model.eval(), rule, example=example)
-    counts = _kept(scores, percent)
+    counts = _counts_kept(scores, percent)
     if scope == "global":
         total = sum(value.numel() for value in scores.values())
         # As many in all as layer by layer: methods differ
@@ -174,7 +174,7 @@ def retrain(
     return _fit(model, trained.split, settings, settings.rewind, settings.epochs, masks)
 
 
-def _kept(scores: Mapping[str, Tensor], percent: int) -> dict[str, int]:
+def _counts_kept(scores: Mapping[str, Tensor], percent: int) -> dict[str, int]:
     """How many entries each layer keeps: the last linear layer loses half the share of the
     convolutions.
     """
@@ -302,13 +302,13 @@ def lines_of(  # type: ignore[no-untyped-def]
 ) -> Iterator[dict[str, object]]:
     """Rows with the network's name in front."""
     network = name_of(settings, "").strip()
-    for line in work(_trained(settings), settings, **how):
+    for line in work(_train_dense(settings), settings, **how):
         yield {"network": network, **line._asdict()}
 
 
 # One training serves all jobs of the same settings.
 @lru_cache(maxsize=1)
-def _trained(settings: PathSettings) -> TrainedDense:
+def _train_dense(settings: PathSettings) -> TrainedDense:
     return train(settings)
 
 
@@ -463,11 +463,11 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
                 f"{row['method']} {row['percent']} %" if row["method"] else "magnitude against cost"
             )
             what = f"{row['network']}: {row['kind']}, {place}{how}"
-            found.append(Beside(what=what, ours=(float(row["y"]),), printed=_printed(row)))
+            found.append(Beside(what=what, ours=(float(row["y"]),), printed=_printed_figure(row)))
     return found
 
 
-def _printed(row: Row) -> float | None:
+def _printed_figure(row: Row) -> float | None:
     if row["kind"] == "overlap" and row["rescaled"] == "False":
         pair = f"magnitude-vs-{row['method']}"
         table, key, value = 1, ("pair", pair), "mask_overlap_percent"

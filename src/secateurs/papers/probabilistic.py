@@ -321,7 +321,7 @@ def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) ->
     one's.
     """
     _check(matrices, workers)
-    tasks = [NormTask(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(2, size_of)]
+    tasks = [NormTask(rows=rows, matrices=matrices, seed=seed) for rows in _groups(2, size_of)]
     return _spread(norm_rows, tasks, workers)
 
 
@@ -335,7 +335,7 @@ def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) ->
     docs/errata.md.)
     """
     _check(matrices, workers)
-    tasks = [NormTask(rows=rows, matrices=matrices, seed=seed) for rows in _grouped(3, law_of)]
+    tasks = [NormTask(rows=rows, matrices=matrices, seed=seed) for rows in _groups(3, law_of)]
     return _spread(latala_rows, tasks, workers)
 
 
@@ -344,7 +344,7 @@ def reference(table: Literal[1, 2, 3]) -> list[dict[str, str]]:
     return printed_rows(f"probabilistic_table{table}.csv")
 
 
-def _grouped(
+def _groups(
     table: Literal[2, 3], key: Callable[[dict[str, str]], tuple[str, ...]]
 ) -> list[tuple[dict[str, str], ...]]:
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
@@ -736,7 +736,7 @@ def _with(
     """Repeated draws zero a position once: at most ⌊D^{1−α}⌋ entries go."""
     return {
         name: (
-            ~_drawn(weight.numel(), floor_power(weight.numel(), 1 - alpha), generator)
+            ~_draw_positions(weight.numel(), floor_power(weight.numel(), 1 - alpha), generator)
             .to(weight.device)
             .view_as(weight)
         )
@@ -752,7 +752,9 @@ def _filters(
     masks = {}
     for name, weight in weights.items():
         pairs = weight.shape[0] * weight.shape[1]
-        gone = _drawn(pairs, floor_power(pairs, 1 - alpha / 2), generator).to(weight.device)
+        gone = _draw_positions(pairs, floor_power(pairs, 1 - alpha / 2), generator).to(
+            weight.device
+        )
         masks[name] = ~gone.view(*weight.shape[:2], *[1] * (weight.ndim - 2)).expand(weight.shape)
     return masks
 
@@ -780,7 +782,7 @@ def _densities(weights: Mapping[str, Tensor], alpha: float) -> dict[str, float]:
     }
 
 
-def _drawn(size: int, draws: int, generator: torch.Generator | None) -> Tensor:
+def _draw_positions(size: int, draws: int, generator: torch.Generator | None) -> Tensor:
     """Which of `size` positions are hit by that many draws."""
     if draws < 0:
         raise ArgumentError(f"{draws} draws.")
@@ -806,7 +808,7 @@ def jobs(scale: Scale) -> list[Measurement]:
     return [
         Measurement(
             name=f"vgg-16, {images} images of fashion-mnist, {length} epochs, seed 0",
-            work=partial(_trained, images, length),
+            work=partial(_train_and_measure, images, length),
         )
         for length in (0, epochs)
     ]
@@ -824,7 +826,7 @@ def _published() -> Iterator[dict[str, object]]:
     return rows_of("vgg-16, ImageNet", load_file(path))
 
 
-def _trained(images: int, epochs: int) -> Iterator[dict[str, object]]:
+def _train_and_measure(images: int, epochs: int) -> Iterator[dict[str, object]]:
     dataset = padded(data.load("fashion-mnist").first(images, images)).to(place())
     model = models.build(
         "vgg-16",

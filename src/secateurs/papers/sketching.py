@@ -231,10 +231,10 @@ def run(
     optimizer = sgd(model, settings)
     # From the first step on, because gradients would revive what was cut.
     hold(model, masks, optimizer)
-    return fitted(model, settings, dataset, optimizer, seed)
+    return fit(model, settings, dataset, optimizer, seed)
 
 
-def fitted(
+def fit(
     model: nn.Module,
     settings: SketchingSettings,
     dataset: data.Dataset,
@@ -259,7 +259,7 @@ def fitted(
     return train.evaluate(model, dataset).accuracy
 
 
-def loaded(settings: SketchingSettings) -> data.Dataset:
+def load_data(settings: SketchingSettings) -> data.Dataset:
     """The data of the settings, cut to their first training examples where they say so."""
     whole = data.load(settings.data, root=settings.root).to(place())
     return whole if settings.examples is None else whole.first(settings.examples, len(whole.test_y))
@@ -317,7 +317,7 @@ def accuracy_table(settings: SketchingSettings = SMALL) -> list[AccuracyRow]:
     """Prune at initialisation, train, test: every method at every density, mean and standard
     deviation over seeds.
     """
-    dataset = loaded(settings)
+    dataset = load_data(settings)
     figures = published()
     rows = []
     for density in settings.densities:
@@ -526,7 +526,9 @@ def nearest(found: Sequence[Ticket], density: float) -> Ticket:
     return min(found, key=lambda ticket: abs(ticket.density / density - 1))
 
 
-def trained(settings: SketchingSettings, dataset: data.Dataset, masks: Params, seed: int) -> float:
+def accuracy_after_training(
+    settings: SketchingSettings, dataset: data.Dataset, masks: Params, seed: int
+) -> float:
     """Test accuracy after training the initial weights under given masks: all of the schedule,
     nothing rewound.
     """
@@ -534,7 +536,7 @@ def trained(settings: SketchingSettings, dataset: data.Dataset, masks: Params, s
     optimizer = sgd(model, settings)
     apply_(model, masks)
     hold(model, masks, optimizer)
-    return fitted(model, settings, dataset, optimizer, seed)
+    return fit(model, settings, dataset, optimizer, seed)
 
 
 def noise(dataset: data.Dataset, seed: int) -> data.Dataset:
@@ -660,13 +662,13 @@ def _place(settings: SketchingSettings) -> str:
 def _one(
     settings: SketchingSettings, method: str, density: float, seed: int
 ) -> list[dict[str, object]]:
-    accuracy = run(settings, loaded(settings), method, density, seed)
+    accuracy = run(settings, load_data(settings), method, density, seed)
     return [_accuracy_row(settings, method, density, seed, accuracy)]
 
 
 def _tickets(settings: SketchingSettings, on_noise: bool, seed: int) -> list[dict[str, object]]:
     """One row per density, all from the rounds of one search."""
-    dataset = loaded(settings)
+    dataset = load_data(settings)
     # Only the search sees noise; what it finds is judged on the data.
     source = noise(dataset, seed) if on_noise else dataset
     # One search to the sparsest density: the others are rounds on its way.
@@ -676,7 +678,9 @@ def _tickets(settings: SketchingSettings, on_noise: bool, seed: int) -> list[dic
         ticket = nearest(found, density)
         accuracy = (
             # A mask found on noise is judged by a training on the data.
-            trained(settings, dataset, ticket.masks, seed) if on_noise else ticket.accuracy
+            accuracy_after_training(settings, dataset, ticket.masks, seed)
+            if on_noise
+            else ticket.accuracy
         )
         rows.append(
             _accuracy_row(settings, "imp-noise" if on_noise else "imp", density, seed, accuracy)
@@ -824,7 +828,7 @@ def magnitudes(
     """Figure 1a: the magnitudes at initialisation of the weights kept by SynFlow, by IMP and by a
     uniform choice. `found` are masks of IMP from before, the nearest of which is taken.
     """
-    dataset = loaded(settings)
+    dataset = load_data(settings)
     found = found or _imp_masks(settings, dataset, 1 - density, seed)
     # Nearest in proportion, because each round keeps the same share of the one before.
     ticket = min(found, key=lambda masks: abs(float(flat(masks).double().mean()) / density - 1))
@@ -866,7 +870,7 @@ def norms(
     found: Sequence[Params] = (),
 ) -> list[Norm]:
     """Figure 2: ‖mask ⊙ w‖ of IMP against random masks, at the sparsity of each of its rounds."""
-    dataset = loaded(settings)
+    dataset = load_data(settings)
     weights = prunable(initialised(settings, dataset, seed))
     source = generator(seed, "random masks")
     rows = []
@@ -901,7 +905,7 @@ def kept_scores(
     Scores are those of the dense network, cut in one round; `sample` weights of each group are
     drawn, as published.
     """
-    dataset = loaded(settings)
+    dataset = load_data(settings)
     scores = score(initialised(settings, dataset, seed), "synflow", example=dataset.train_x[:1])
     source = generator(seed, "masks")
     # A dead weight scores 0, whose logarithm no histogram can show.
@@ -954,7 +958,7 @@ def figure_jobs(scale: Scale) -> list[Measurement]:
 
 
 def _work(settings: SketchingSettings, sparsity: float) -> Iterator[dict[str, object]]:
-    searched = tickets(settings, loaded(settings), sparsity=sparsity, seed=0, per_round=0.2)
+    searched = tickets(settings, load_data(settings), sparsity=sparsity, seed=0, per_round=0.2)
     found = [ticket.masks for ticket in searched]
     # A search that stops at 80 % has no mask of 10 %.
     density = max(DENSITY, 1 - sparsity)

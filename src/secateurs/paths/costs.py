@@ -262,23 +262,23 @@ class Recorder(Evaluate):
         self.values: dict[str, Tensor] = {}
 
     def input(self, node: Input, value: Tensor) -> Tensor:
-        return self._kept(node.name, value)
+        return self._remember(node.name, value)
 
     def affine(self, node: Affine, x: Tensor | None, params: Any) -> Tensor:
-        return self._kept(node.name, super().affine(node, x, params))
+        return self._remember(node.name, super().affine(node, x, params))
 
     def activation(self, node: Activation, x: Tensor) -> Tensor:
-        return self._kept(node.name, super().activation(node, x))
+        return self._remember(node.name, super().activation(node, x))
 
     def pool(self, node: Pool, x: Tensor) -> Tensor:
-        return self._kept(node.name, super().pool(node, x))
+        return self._remember(node.name, super().pool(node, x))
 
     def structural(self, node: Structural, xs: Sequence[Tensor]) -> Tensor:
-        return self._kept(node.name, super().structural(node, xs))
+        return self._remember(node.name, super().structural(node, xs))
 
     def add(self, node: Add, xs: Sequence[Tensor]) -> Tensor:
-        return self._kept(node.name, super().add(node, xs))
+        return self._remember(node.name, super().add(node, xs))
 
-    def _kept(self, name: str, value: Tensor) -> Tensor:
+    def _remember(self, name: str, value: Tensor) -> Tensor:
         self.values[name] = value
         return value

@@ -302,13 +302,13 @@ class GeneralizationBounds(Printed):
             table.add_row(
                 row.name,
                 row.formula,
-                _shown(row),
+                _bound_text(row),
                 row.verdict if row.applies else row.reason,
             )
         return table
 
 
-def _shown(row: GeneralizationBound) -> str:
+def _bound_text(row: GeneralizationBound) -> str:
     if row.value is None or row.log2 is None:
         return "—"
     return f"{row.value:.3g}" if math.isfinite(row.value) else f"2^{row.log2:.0f}"

@@ -146,9 +146,7 @@ def imp_(
         chosen = prunable(model, recipe.where)
         masks = {name: torch.ones_like(p, dtype=torch.bool) for name, p in chosen.items()}
         kept = sum(mask.numel() for mask in masks.values())
-        trained = [
-            _trained_round(model, train, ImpRun(model, masks, memory, 0, len(targets)), kept)
-        ]
+        trained = [_train_round(model, train, ImpRun(model, masks, memory, 0, len(targets)), kept)]
         for number, target in enumerate(targets, start=1):
             # Before hours of further training: without a snapshot there is nothing to
             # rewind to.
@@ -159,7 +157,7 @@ def imp_(
             memory.rewind_(masks)
             if train_last or number < len(targets):
                 run = ImpRun(model, masks, memory, number, len(targets))
-                trained.append(_trained_round(model, train, run, total_asked(target)))
+                trained.append(_train_round(model, train, run, total_asked(target)))
         return ImpResult(
             masks=masks,
             rounds=tuple(trained),
@@ -194,7 +192,7 @@ def _targets(
     return targets_of(choice, recipe.scope, {}, fall)
 
 
-def _trained_round(model: nn.Module, train: Train, run: ImpRun, wanted: int) -> ImpRound:
+def _train_round(model: nn.Module, train: Train, run: ImpRun, wanted: int) -> ImpRound:
     """One training with the masks held; entries that came back are an error."""
     try:
         returned = train(model, run)

@@ -316,16 +316,14 @@ class StoredEntries(Units[Threshold]):
         # The cheap question first: it is nearly always yes, and reads one piece per tensor.
         if all(self._reaches(name, cut.value, floor[name]) for name, cut in chosen.items()):
             return []
-        return self._counted_short(chosen, floor)
+        return self._below_floor(chosen, floor)
 
     def masks(self, name: str, chosen: Threshold) -> Iterator[Tensor]:
         """Which entries are kept, in the pieces in which the bytes are read."""
         for piece in self.scores.read(name):
             yield chosen.mask(piece)
 
-    def _counted_short(
-        self, chosen: Mapping[str, Threshold], floor: Mapping[str, int]
-    ) -> list[str]:
+    def _below_floor(self, chosen: Mapping[str, Threshold], floor: Mapping[str, int]) -> list[str]:
         shared = {id(cut): cut.again() for cut in chosen.values()}
         return [n for n, cut in chosen.items() if self._count(n, shared[id(cut)]) < floor[n]]
 
@@ -377,7 +375,7 @@ class StoredGroups(StoredEntries):
         return Threshold(cut.value, cut.ties)
 
     def short(self, chosen: Mapping[str, Threshold], floor: Mapping[str, int]) -> list[str]:
-        return self._counted_short(chosen, floor)
+        return self._below_floor(chosen, floor)
 
     def masks(self, name: str, chosen: Threshold) -> Iterator[Tensor]:
         kept = chosen.mask(self._groups(name)[0])

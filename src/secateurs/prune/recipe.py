@@ -156,7 +156,7 @@ class Recipe(Selection):
                 masks, _ = list(ready.rounds(generator))[-1]
             kept = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
         else:
-            kept = _known_counts(ready.choice)
+            kept = _counts_without_scores(ready.choice)
             # Before any score is computed only masks of what will be lost are known.
             masks = {n: torch.zeros(ready.parameters[n].shape) for n, k in kept.items() if not k}
         lost = [name for name, count in kept.items() if count == 0]
@@ -494,7 +494,7 @@ def _count(kept: int | None) -> str:
     return "by score" if kept is None else f"{kept:,}"
 
 
-def _known_counts(choice: CheckedSelection[TensorUnits]) -> dict[str, int]:
+def _counts_without_scores(choice: CheckedSelection[TensorUnits]) -> dict[str, int]:
     """Entries each parameter keeps, where no score decides it; whole groups come nearest to what is
     asked.
     """

@@ -259,7 +259,7 @@ def methods_paragraph(rows: Sequence[Row]) -> list[tuple[str, str]]:
         return []
     shown = [_settings(row) for row in rows]
     common = {key: value for key, value in shown[0].items() if _same(key, shown)}
-    parts = [("What was run", _what(rows)), ("All runs share", _listed(common))]
+    parts = [("What was run", _what(rows)), ("All runs share", _settings_text(common))]
     for label in dict.fromkeys(row.label for row in rows):
         mine = [own for own, row in zip(shown, rows, strict=True) if row.label == label]
         parts.append((label, _own(mine, common)))
@@ -285,7 +285,7 @@ def _own(mine: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> str:
     values = {
         key: list(dict.fromkeys(_word(own[key]) for own in mine if key in own)) for key in keys
     }
-    return _listed({key: ", ".join(found) for key, found in values.items()})
+    return _settings_text({key: ", ".join(found) for key, found in values.items()})
 
 
 def _what(rows: Sequence[Row]) -> str:
@@ -309,7 +309,7 @@ def _seeds(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-def _listed(settings: Mapping[str, Any]) -> str:
+def _settings_text(settings: Mapping[str, Any]) -> str:
     """Settings by their table: "train: length 20ep, batch 128; method: depth 3"."""
     groups: dict[str, list[str]] = {}
     for key, value in settings.items():
@@ -333,7 +333,7 @@ def _word(value: Any) -> str:
 def _machine(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Versions and machines, each different one once."""
     found = dict.fromkeys(
-        _listed(
+        _settings_text(
             {
                 **{key: row.provenance[key] for key in MACHINE if key in row.provenance},
                 **dict(row.provenance.get("versions", {})),

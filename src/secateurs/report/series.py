@@ -251,7 +251,7 @@ def histogram(row: Row, colour: int = 0) -> ChartLine:
     counts = [sum(bins) for bins in zip(*_histograms(row), strict=True)]
     total = sum(counts)
     dots = []
-    for place in _told(counts):
+    for place in _bins_in_use(counts):
         low, high = HISTOGRAM_EDGES[place : place + 2]
         share = 100 * counts[place] / total if total else 0.0
         between = f"{number(10**low)} ≤ |w| < {number(10**high)}"
@@ -266,7 +266,7 @@ def _histograms(row: Row) -> list[tuple[int, ...]]:
     return [layer.histogram for layer in row.layers if layer.histogram]
 
 
-def _told(counts: Sequence[int]) -> range:
+def _bins_in_use(counts: Sequence[int]) -> range:
     """The bins that hold all but the outermost thousandth at each end, and one more beyond.
 
     A few stray weights near zero would else stretch the axis over decades of nothing.

@@ -53,7 +53,7 @@ def kernel() -> Cut | None:
     """
     return native.kernel(
         SOURCE,
-        _made,
+        _load_and_try,
         switch="SECATEURS_NATIVE",
         what="compiled cut",
         fallback="rounds cut their weights by the pure-torch path",
@@ -61,7 +61,7 @@ def kernel() -> Cut | None:
     )
 
 
-def _made(library: ctypes.CDLL) -> Cut:
+def _load_and_try(library: ctypes.CDLL) -> Cut:
     """Tried once, so that a wrong binary is refused rather than scored with."""
     runs = {4: library.secateurs_cut_32, 8: library.secateurs_cut_64}
 

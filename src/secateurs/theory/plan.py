@@ -310,7 +310,7 @@ def setting_of_chain(
 # constants.
 
 
-def drawn(
+def random_guarantee(
     replacement: bool, setting: Setting, widths: Sequence[int], alpha: float, delta: float
 ) -> Guarantee:
     """Entries or whole filters drawn at random: Theorems 2 and 3 and appendix E.2."""
@@ -427,7 +427,7 @@ def magnitude_needed(setting: Setting, alpha: float, epsilon: float, delta: floa
     )
 
 
-def _drawn_options(setting: Setting, delta: float) -> dict[str, Any]:
+def _random_pruning_options(setting: Setting, delta: float) -> dict[str, Any]:
     """K1 and K2 of Theorem 2 for each law, and proven norm bounds whose failures take half of δ in
     condition (5).
     """
@@ -454,13 +454,13 @@ _MOMENTS = {
 """E w² and E w⁴ in units of K; signs have the largest moments of bounded entries."""
 
 
-def drawn_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
+def random_guarantee_as_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
     """Theorem 2 as printed, with proven norm bounds."""
-    options = _drawn_options(setting, delta)
+    options = _random_pruning_options(setting, delta)
     return theorem_2(setting.chain.widths, alpha=alpha, as_printed=True, require=False, **options)
 
 
-def drawn_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
+def random_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -> Needed:
     """The widths that Theorem 2 as printed asks for."""
     return theorem_2_width(
         depth=len(setting.scales),
@@ -468,7 +468,7 @@ def drawn_needed(setting: Setting, alpha: float, epsilon: float, delta: float) -
         epsilon=epsilon,
         delta=delta,
         as_printed=True,
-        **_drawn_options(setting, delta),
+        **_random_pruning_options(setting, delta),
     )
 
 
@@ -509,15 +509,17 @@ SCHEMES: dict[str, Scheme] = {
     "magnitude": Scheme(guarantee=magnitude, printed=magnitude_printed, needed=magnitude_needed),
     "global": Scheme(guarantee=across_layers),
     "random": Scheme(
-        guarantee=partial(drawn, True),
-        printed=drawn_printed,
-        needed=drawn_needed,
+        guarantee=partial(random_guarantee, True),
+        printed=random_guarantee_as_printed,
+        needed=random_needed,
         limited=True,
         replacement=True,
     ),
-    "random-without": Scheme(guarantee=partial(drawn, False)),
-    "filters": Scheme(guarantee=partial(drawn, True), limited=True, replacement=True, filters=True),
-    "filters-without": Scheme(guarantee=partial(drawn, False), filters=True),
+    "random-without": Scheme(guarantee=partial(random_guarantee, False)),
+    "filters": Scheme(
+        guarantee=partial(random_guarantee, True), limited=True, replacement=True, filters=True
+    ),
+    "filters-without": Scheme(guarantee=partial(random_guarantee, False), filters=True),
     "filters-magnitude": Scheme(guarantee=filters_by_norm, filters=True),
 }
 """Print has statements for "magnitude" and "random"; for filters it has two free exponents and one

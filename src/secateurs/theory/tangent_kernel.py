@@ -200,16 +200,16 @@ def _other_modules(model: nn.Module, trained: nn.Module) -> list[str]:
     wanted, found = (dict(m.named_modules()) for m in (model, trained))
     pairs = [(n, wanted.get(n), found.get(n)) for n in dict.fromkeys([*wanted, *found])]
     return [
-        f"{name or 'the model'!r} is {_described(theirs)}, in the model {_described(ours)}"
+        f"{name or 'the model'!r} is {_describe(theirs)}, in the model {_describe(ours)}"
         for name, ours, theirs in pairs
-        if _described(ours) != _described(theirs)
+        if _describe(ours) != _describe(theirs)
     ]
 
 
 _ONLY_IN_TRAINING = {"training", "inplace", "momentum", "p", "num_batches_tracked"}
 
 
-def _described(module: nn.Module | None) -> str:
+def _describe(module: nn.Module | None) -> str:
     """The type of a module and what it holds beside tensors and modules."""
     if module is None:
         return "missing"

@@ -47,7 +47,7 @@ def evaluate(
         )
     target = usable_device(device) if device is not None else device_of(model)
     total, correct = 0.0, 0
-    with kept_modes(model), torch.no_grad():
+    with keep_modes(model), torch.no_grad():
         model.eval()
         for x, y in data.batches(batch, shuffle=False, split=split):
             x, y = x.to(target), y.to(target)
@@ -75,7 +75,7 @@ def not_logits(outputs: object) -> str:
 
 
 @contextmanager
-def kept_modes(model: nn.Module) -> Iterator[None]:
+def keep_modes(model: nn.Module) -> Iterator[None]:
     """Whatever happens inside, every module is in its own training mode again afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:

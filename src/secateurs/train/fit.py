@@ -28,7 +28,7 @@ from secateurs.train.evaluate import (
     Losses,
     device_of,
     evaluate,
-    kept_modes,
+    keep_modes,
     not_logits,
     usable_device,
 )
@@ -38,7 +38,7 @@ from secateurs.train.moment import (
     Fitted,
     Moment,
     Standing,
-    kept_rates,
+    keep_rates,
     put_,
     rates_of,
     state_of,
@@ -353,8 +353,8 @@ class Loop(Training):
         """
         with (
             flushed_denormals(),
-            kept_modes(self.model),
-            kept_rates(self.optimizer, standing),
+            keep_modes(self.model),
+            keep_rates(self.optimizer, standing),
         ):
             return Running(self, standing, show or Progress()).run()
 
@@ -450,7 +450,7 @@ def wanted(model: nn.Module) -> dict[str, Tensor]:
 def _problems(wanted: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> list[str]:
     missing = [name for name in wanted if name not in held]
     unexpected = [name for name in held if name not in wanted]
-    problems = [_listed("missing", missing), _listed("unexpected", unexpected)]
+    problems = [_names_text("missing", missing), _names_text("unexpected", unexpected)]
     for name in wanted.keys() & held.keys():
         ours, theirs = wanted[name], held[name]
         if ours.shape != theirs.shape:
@@ -464,6 +464,6 @@ def _problems(wanted: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> list[
     return sorted(problem for problem in problems if problem)
 
 
-def _listed(what: str, names: list[str]) -> str:
+def _names_text(what: str, names: list[str]) -> str:
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return f"{what} {', '.join(map(repr, names[:5]))}{more}" if names else ""

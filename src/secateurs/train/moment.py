@@ -105,7 +105,7 @@ def rates_of(optimizer: Optimizer) -> tuple[float, ...]:
 
 
 @contextmanager
-def kept_rates(optimizer: Optimizer, standing: Standing | None) -> Iterator[None]:
+def keep_rates(optimizer: Optimizer, standing: Standing | None) -> Iterator[None]:
     rates = (
         [group["lr"] for group in optimizer.param_groups]
         if standing is None

@@ -238,7 +238,7 @@ def test_counting(size):
 def test_a_wrong_binary_is_refused(monkeypatch):
     monkeypatch.setattr(CompiledSelection, "largest_", lambda *_, **__: True)
     with pytest.raises(RuntimeError, match="disagrees with the reference"):
-        topk._made(topk.ctypes.CDLL(str(topk.native.build(topk.SOURCE))))
+        topk._load_and_try(topk.ctypes.CDLL(str(topk.native.build(topk.SOURCE))))
 
 
 def test_a_build_for_any_processor_chooses_the_same(monkeypatch, tmp_path):

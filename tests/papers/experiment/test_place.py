@@ -8,31 +8,31 @@ import torch
 
 from secateurs.data import Dataset
 from secateurs.errors import ArgumentError
-from secateurs.papers.experiment import place, placed
+from secateurs.papers.experiment import on_device, place
 from secateurs.papers.factorization.plans import SMOKE
-from secateurs.papers.factorization.training import built, loaded
+from secateurs.papers.factorization.training import build_network, load_images
 from secateurs.papers.sketching import SMOKE as SKETCH
 from secateurs.papers.sketching import initialised
-from secateurs.papers.sketching import loaded as images
+from secateurs.papers.sketching import load_data as images
 
 
 def test_a_device_holds_inside_alone():
     assert place() == torch.device("cpu")
-    with pytest.raises(ZeroDivisionError), placed("meta"):
+    with pytest.raises(ZeroDivisionError), on_device("meta"):
         assert place() == torch.device("meta")
         raise ZeroDivisionError
     assert place() == torch.device("cpu")
 
 
 def test_a_device_that_is_not_there_is_refused():
-    with pytest.raises(ArgumentError, match="no device 'gpu'"), placed("gpu"):
+    with pytest.raises(ArgumentError, match="no device 'gpu'"), on_device("gpu"):
         raise AssertionError
 
 
 @pytest.mark.parametrize(
     ("settings", "load", "make"),
     [
-        (replace(SMOKE, data="digits"), loaded, built),
+        (replace(SMOKE, data="digits"), load_images, build_network),
         (SKETCH, images, lambda settings, dataset: initialised(settings, dataset, 0)),
     ],
 )
@@ -40,7 +40,7 @@ def test_networks_and_images_are_moved_there(monkeypatch, settings, load, make):
     dataset, moved = load(settings), []
     monkeypatch.setattr(Dataset, "to", lambda self, device: moved.append(device))
     # Stands for an accelerator: anything that is not the CPU. Its tensors hold no labels to check.
-    with placed("meta"):
+    with on_device("meta"):
         assert all(p.is_meta for p in make(settings, dataset).parameters())
         with suppress(AttributeError):
             load(settings)

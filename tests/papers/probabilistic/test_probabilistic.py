@@ -122,7 +122,7 @@ def test_rows_do_not_depend_on_the_processes():
 
 
 def test_rows_that_differ_by_a_factor_share_their_matrices():
-    groups = study._grouped(2, probabilistic.size_of), study._grouped(3, probabilistic.law_of)
+    groups = study._groups(2, probabilistic.size_of), study._groups(3, probabilistic.law_of)
     assert [len(g) for g in groups] == [15, 22] and {len(rows) for rows in groups[0]} == {2}
     one, three = probabilistic.norm_rows(
         probabilistic.NormTask(rows=groups[0][0], matrices=10, seed=0)

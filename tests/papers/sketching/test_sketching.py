@@ -22,7 +22,7 @@ from secateurs.papers.sketching import (
     accuracy_table,
     as_table,
     drawn_by_magnitude,
-    loaded,
+    load_data,
     nearest,
     noise,
     published,
@@ -153,7 +153,7 @@ def test_a_draw_from_signed_scores_is_in_proportion_to_magnitudes():
 
 
 def test_tickets_meet_the_printed_densities_and_noise_is_no_data():
-    dataset = loaded(TINY)
+    dataset = load_data(TINY)
     found = tickets(TINY, dataset, sparsity=0.9, seed=0)
     assert len(found) == 10
     assert nearest(found, 0.1).density == pytest.approx(0.1, rel=0.005)

@@ -14,9 +14,9 @@ from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.training import (
     FactorizationSettings,
     accuracy_of,
-    built,
-    factorized,
-    loaded,
+    build_network,
+    load_images,
+    train_factorized,
 )
 
 
@@ -37,8 +37,8 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
-    dataset = loaded(settings)
-    total = sum(p.numel() for p in built(settings, dataset).parameters())
+    dataset = load_images(settings)
+    total = sum(p.numel() for p in build_network(settings, dataset).parameters())
     rows: list[dict[str, object]] = []
 
     def watch(
@@ -52,7 +52,7 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
 
     with suppress(TrainingError):
         # Where the loss diverges, the epochs before it are the result.
-        factorized(settings, dataset, watch)
+        train_factorized(settings, dataset, watch)
     shown = ("depth", "strength", "init", "rate", "anneal", "seed")
     named = {name: getattr(settings, name) for name in shown}
     yield from ({**named, **row} for row in rows)

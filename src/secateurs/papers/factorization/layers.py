@@ -21,13 +21,13 @@ from secateurs.papers.factorization.training import (
     FactorizationSettings,
     accuracy_of,
     at_start,
-    built,
-    factorized,
+    build_network,
     key,
-    loaded,
+    load_images,
     method_of,
     pruned_at_start,
-    trained,
+    train_factorized,
+    train_network,
 )
 
 # Rows of layers, read back as networks.
@@ -88,19 +88,19 @@ class Network:
 
 def networks(rows: Sequence[Row]) -> list[Network]:
     """The networks of figures 10 and 13; a training that diverged has nothing to compare."""
-    return [x for x in _grouped(rows) if not _is_watched(x)]
+    return [x for x in _networks(rows) if not _is_watched(x)]
 
 
 def watched(rows: Sequence[Row]) -> Mapping[str, list[Network]]:
     """The trainings of figure 5a by the name of their job, epoch by epoch."""
     found: dict[str, list[Network]] = {}
-    for network in _grouped(rows):
+    for network in _networks(rows):
         if _is_watched(network):
             found.setdefault(network.first["job"], []).append(network)
     return found
 
 
-def _grouped(rows: Sequence[Row]) -> list[Network]:
+def _networks(rows: Sequence[Row]) -> list[Network]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row["kept"] != "nan":
@@ -469,17 +469,19 @@ SHOWN = (1, 2, 5, 10, 20, 50, 100, 200)
 
 def work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     """The rows of one network."""
-    dataset = loaded(settings)
+    dataset = load_images(settings)
     if settings.method in AT_START:
         # What such a method leaves of each layer is settled before any training.
         model, masks = pruned_at_start(settings, dataset)
         yield from rows(settings, layers_of(model, masks), epoch=0)
         return
     watched = settings.method == "dwf" and settings.strength == 0
-    yield from (_watched if watched else _trained)(settings, dataset)
+    yield from (_watched if watched else _train_and_count)(settings, dataset)
 
 
-def _trained(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict[str, object]]:
+def _train_and_count(
+    settings: FactorizationSettings, dataset: Dataset
+) -> Iterator[dict[str, object]]:
     """Factorized, or dense and then cut by magnitude without fine-tuning."""
     try:
         model = _ready(settings, dataset)
@@ -496,20 +498,20 @@ def _trained(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict
 
 def _ready(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
     if settings.method != "dwf":
-        return trained(settings, dataset)
-    model, weights = factorized(settings, dataset)
+        return train_network(settings, dataset)
+    model, weights = train_factorized(settings, dataset)
     write_(model, weights, EPS)
     return model
 
 
 def _lost(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict[str, object]]:
     """That a training diverges is a result: rows of NaN, and the jobs after it go on."""
-    return rows(settings, diverged(built(settings, dataset)), epoch=settings.epochs)
+    return rows(settings, diverged(build_network(settings, dataset)), epoch=settings.epochs)
 
 
 def _watched(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict[str, object]]:
     """Without decay: the start and some epochs, with the weights that have not moved."""
-    model, start = built(settings, dataset), at_start(settings, dataset)
+    model, start = build_network(settings, dataset), at_start(settings, dataset)
     found: list[dict[str, object]] = []
 
     def note(epoch: int, weights: list[Tensor], accuracy: float) -> None:
@@ -537,7 +539,7 @@ def _watched(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict
     write_(model, start, 0.0)
     note(0, start, accuracy_of(model, dataset))
     try:
-        factorized(settings, dataset, watch)
+        train_factorized(settings, dataset, watch)
     except TrainingError:
         found.extend(_lost(settings, dataset))
     yield from found
@@ -555,7 +557,7 @@ def tables(rows: Sequence[Row]) -> str:
         names = [row["layer"] for row in here[0].layers]
         head = ["method", "λ or asked", "compression", "accuracy %", "norm", *names]
         lines += ["", f"## What is left of each layer, in %: {place}", ""]
-        lines += _table(head, [_left(x) for x in sorted(here, key=_order)])
+        lines += _table(head, [_cells(x) for x in sorted(here, key=_order)])
     for job, epochs in watched(rows).items():
         head = ["epoch", "accuracy %", "norm", "below 1.19e-7, %", "not moved, %"]
         lines += ["", f"## Without decay: {job}", ""]
@@ -572,7 +574,7 @@ def _order(network: Network) -> tuple[str, float]:
     return network.method, network.figure("compression")
 
 
-def _left(network: Network) -> list[str]:
+def _cells(network: Network) -> list[str]:
     shares = [
         "**empty**" if row["layer"] in network.empty else f"{100 * share:.3g}"
         for row, share in ((row, network.share(i)) for i, row in enumerate(network.layers))

@@ -21,9 +21,9 @@ from secateurs.papers.factorization.training import (
     accuracy_of,
     by_magnitude,
     compression_of,
-    factorized,
-    loaded,
-    trained,
+    load_images,
+    train_factorized,
+    train_network,
 )
 
 CUTS = (10, 20, 35, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 2000)
@@ -64,9 +64,9 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
-    dataset = loaded(settings)
+    dataset = load_images(settings)
     try:
-        model, weights = _trained(settings, dataset)
+        model, weights = _train(settings, dataset)
     except TrainingError:
         # That a strength is too large is a result, and the jobs after it go on.
         yield _row(settings, 0, math.nan, math.nan)
@@ -82,10 +82,10 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
             yield _row(settings, cut, compression_of(model), accuracy)
 
 
-def _trained(settings: FactorizationSettings, dataset: Dataset) -> tuple[nn.Module, list[Tensor]]:
+def _train(settings: FactorizationSettings, dataset: Dataset) -> tuple[nn.Module, list[Tensor]]:
     if settings.method != "l1":
-        return factorized(settings, dataset)
-    model = trained(settings, dataset)
+        return train_factorized(settings, dataset)
+    model = train_network(settings, dataset)
     return model, [p.detach().clone() for p in model.parameters()]
 
 

@@ -23,12 +23,12 @@ from secateurs.papers.factorization.training import (
     accuracy_of,
     columns_of,
     compression_of,
-    factorized,
-    loaded,
+    load_images,
     method_of,
     name_of,
     recipe_of,
-    trained,
+    train_factorized,
+    train_network,
     tuned_accuracy,
 )
 from secateurs.report.published import printed_rows
@@ -253,7 +253,7 @@ def starts(scale: Scale) -> list[FactorizationSettings]:
     plan += [replace(base, match_variance=True, strength=x) for x in (1e-3, 3e-3)]
     # Of weights of one and the same variance: torch's own start, which `root` takes roots of, has
     # another.
-    begun = (
+    begun: tuple[dict[str, Any], ...] = (
         *({"init": x} for x in ("dwf", "dwf-as-printed", "varmatch", "vanilla", "gaussian")),
         {"init": "root", "match_variance": True},
     )
@@ -349,7 +349,7 @@ def curves(rows: Iterable[Mapping[str, str]], columns: tuple[str, str]) -> dict[
 def run(settings: FactorizationSettings) -> FactorizationRow:
     """Train one settings value. Where the loss diverges, the figures are NaN."""
     # Reading the data counts as well: it is part of what a row costs.
-    start, dataset = perf_counter(), loaded(settings)
+    start, dataset = perf_counter(), load_images(settings)
     work = _factorized if settings.method == "dwf" else _other
     try:
         row = work(settings, dataset)
@@ -375,8 +375,8 @@ def survivors(settings: FactorizationSettings) -> tuple[list[Tensor], Dataset]:
     """The parameters that factorized training leaves, cut at the gap, and the images they were
     trained on.
     """
-    dataset = loaded(settings)
-    model, weights = factorized(settings, dataset)
+    dataset = load_images(settings)
+    model, weights = train_factorized(settings, dataset)
     write_(model, weights, gap(weights))
     # Whoever goes on with them works on a handful of weights, where a GPU only waits.
     return [p.detach().cpu() for p in model.parameters()], dataset.to("cpu")
@@ -390,7 +390,7 @@ def write_(model: nn.Module, weights: list[Tensor], limit: float) -> None:
 
 
 def _factorized(settings: FactorizationSettings, dataset: Dataset) -> FactorizationRow:
-    model, weights = factorized(settings, dataset)
+    model, weights = train_factorized(settings, dataset)
     found = []
     # The gap comes last: the model that it leaves is the one that is tuned below.
     for limit in (EPS, gap(weights)):
@@ -409,7 +409,7 @@ def _factorized(settings: FactorizationSettings, dataset: Dataset) -> Factorizat
 
 def _other(settings: FactorizationSettings, dataset: Dataset) -> FactorizationRow:
     """Dense, plain L1 or pruned."""
-    model = trained(settings, dataset)
+    model = train_network(settings, dataset)
     return FactorizationRow(
         settings=settings,
         compression=compression_of(model),
@@ -430,7 +430,7 @@ Group = tuple[str, str, str, str]
 TOLERANCES = (5, 10)
 
 
-def grouped(rows: Sequence[Row]) -> dict[Group, list[Row]]:
+def by_recipe(rows: Sequence[Row]) -> dict[Group, list[Row]]:
     """Rows of one model, data set, method and recipe; what diverged has no place on a curve."""
     groups: dict[Group, list[Row]] = {}
     for row in (row for row in rows if row["accuracy"] != "nan"):
@@ -442,7 +442,7 @@ def grouped(rows: Sequence[Row]) -> dict[Group, list[Row]]:
 
 def frontier_beside(rows: Sequence[Row]) -> list[Beside]:
     """Table 1, then table 2, read off the curves of each seed."""
-    groups = grouped(rows)
+    groups = by_recipe(rows)
     dense = {key[:2]: found for key, found in groups.items() if key[2] == "dense"}
     figures = [_accuracy_of_dense(place, found) for place, found in dense.items()]
     factorized = {key: found for key, found in groups.items() if key[2] != "dense"}

@@ -24,9 +24,9 @@ from secateurs.papers.factorization.training import (
     accuracy_of,
     by_magnitude,
     compression_of,
-    factorized,
-    loaded,
+    load_images,
     train_,
+    train_factorized,
 )
 
 MULTIPLES = (1.0, 1.5, 2.0, 3.0, 5.0)
@@ -60,9 +60,9 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
 
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
-    dataset = loaded(settings)
+    dataset = load_images(settings)
     try:
-        model, weights = factorized(settings, dataset)
+        model, weights = train_factorized(settings, dataset)
     except TrainingError:
         # That a strength is too large is a result, and the jobs after it go on.
         yield _row(settings, 1.0, (math.nan, math.nan, math.nan))
@@ -71,7 +71,7 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     raw, start = compression_of(model), _weights(model)
     for multiple in MULTIPLES:
         # Every cut begins from the factorized weights, not from the cut before it.
-        _put_(model, start)
+        _restore_(model, start)
         # The multiple 1 is left uncut: it shows what training on brings by itself.
         if multiple > 1:
             apply_(model, by_magnitude(model, raw * multiple))
@@ -115,7 +115,7 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
-def _put_(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def _restore_(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     model.load_state_dict(dict(weights))
 
 

@@ -122,7 +122,7 @@ def name_of(settings: FactorizationSettings) -> str:
     return " ".join([settings.method, *differing])
 
 
-def loaded(settings: FactorizationSettings) -> Dataset:
+def load_images(settings: FactorizationSettings) -> Dataset:
     """The images, pixels in [0, 1]; as single pixels in a row for fully connected nets."""
     whole = data.load(settings.data).to(place())
     if settings.examples is not None:
@@ -141,7 +141,7 @@ def columns(dataset: Dataset, index: Tensor) -> Dataset:
     return replace(dataset, train_x=train_x, test_x=test_x)
 
 
-def built(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
+def build_network(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
     """The network before training; the seed fixes every weight."""
     channels, size = dataset.in_channels, dataset.size
     if settings.narrow:
@@ -342,11 +342,11 @@ and the mean loss of the epoch.
 """
 
 
-def factorized(
+def train_factorized(
     settings: FactorizationSettings, dataset: Dataset, watch: Watch | None = None
 ) -> tuple[nn.Module, list[Tensor]]:
     """The model as it was built, and its trained weights."""
-    model = built(settings, dataset)
+    model = build_network(settings, dataset)
     if settings.narrow:
         return model, _narrow(model, settings, dataset, watch)
     optimizer = _optimizer(list(model.parameters()), settings, dataset)
@@ -360,7 +360,7 @@ def factorized(
 
 def at_start(settings: FactorizationSettings, dataset: Dataset) -> list[Tensor]:
     """The weights that factorized training begins from: the products of its first factors."""
-    parameters = list(built(settings, dataset).parameters())
+    parameters = list(build_network(settings, dataset).parameters())
     # Making the optimizer draws the factors and writes their products.
     _optimizer(parameters, settings, dataset)
     return [p.detach() for p in parameters]
@@ -447,13 +447,13 @@ def _cut_(net: Narrow, units: list[Tensor], optimizer: FactorizedSGD) -> None:
 AT_START = ("snip", "synflow", "random")
 
 
-def trained(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
+def train_network(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
     """The network of a method that is no factorization, before any fine-tuning."""
     if settings.method in ("dense", "gmp", "l1"):
-        model = built(settings, dataset)
+        model = build_network(settings, dataset)
         model.load_state_dict(_whole(_without_cut(settings)))
     else:
-        model = _trained_under_masks(settings, dataset)
+        model = _train_under_masks(settings, dataset)
     if settings.method == "gmp":
         apply_(model, by_magnitude(model, settings.prune_to))
     return model
@@ -502,8 +502,8 @@ def _without_cut(settings: FactorizationSettings) -> FactorizationSettings:
 @lru_cache(maxsize=1)
 def _whole(settings: FactorizationSettings) -> dict[str, Tensor]:
     """The weights of a net that trained whole, with plain L1 or without."""
-    dataset = loaded(settings)
-    model = built(settings, dataset)
+    dataset = load_images(settings)
+    model = build_network(settings, dataset)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
     loss = F.cross_entropy if settings.method == "dense" else _with_l1(model, settings.strength)
     train_(model, optimizer, settings, dataset, loss)
@@ -528,7 +528,7 @@ def pruned_at_start(
 
     Biases are pruned, too, since dwf counts them; synflow takes 100 rounds.
     """
-    model = built(settings, dataset)
+    model = build_network(settings, dataset)
     draw = generator(settings.seed, "masks")
     chosen = torch.randint(len(dataset.train_y), (1000,), generator=draw)
     recipe = Recipe(
@@ -549,7 +549,7 @@ def pruned_at_start(
     return model, dict(masks)
 
 
-def _trained_under_masks(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
+def _train_under_masks(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
     model, masks = pruned_at_start(settings, dataset)
     if not settings.narrow:
         _train_held_(model, masks, settings, dataset)

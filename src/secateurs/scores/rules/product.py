@@ -60,7 +60,7 @@ def kernel() -> Product | None:
     """
     return native.kernel(
         SOURCE,
-        _made,
+        _load_and_try,
         switch="SECATEURS_NATIVE",
         what="compiled product",
         fallback="scores multiply their gradients by the pure-torch path",
@@ -68,7 +68,7 @@ def kernel() -> Product | None:
     )
 
 
-def _made(library: ctypes.CDLL) -> Product:
+def _load_and_try(library: ctypes.CDLL) -> Product:
     """Tried once, so that a wrong binary is refused rather than scored with."""
     runs = {
         torch.float32: library.secateurs_product_f32,
