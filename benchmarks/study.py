@@ -37,7 +37,7 @@ from secateurs.study import (
     Training,
     run,
 )
-from secateurs.study.config import waiting
+from secateurs.study.config import waiting_row
 from secateurs.study.jobs import MemoryDesk
 from secateurs.study.measure import Bench
 from secateurs.study.stages import perform
@@ -193,7 +193,7 @@ def store() -> None:
     """Ten thousand rows: made in one transaction each hundred, then listed."""
     study = Study(methods=[Prune()], compressions=[10], seeds=list(range(5000)))
     with tempfile.TemporaryDirectory() as folder, Store.create(folder) as held:
-        rows = [waiting(each) for each in study.runs()]
+        rows = [waiting_row(each) for each in study.runs()]
         held.add(finished(row, number) for number, row in enumerate(rows))
         start = perf_counter()
         listed = held.rows(details=False)

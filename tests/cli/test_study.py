@@ -86,11 +86,11 @@ def test_mistakes_are_told(file, tmp_path, capsys):
 
 
 def test_cancelled_runs_are_left_out(file, tmp_path, capsys):
-    from secateurs.study.config import waiting
+    from secateurs.study.config import waiting_row
     from secateurs.study.file import read
 
     with Store.create(file.with_suffix(".study")) as store:
-        store.add(waiting(each) for each in read(file).runs())
+        store.add(waiting_row(each) for each in read(file).runs())
         key = store.rows()[1].key
     assert run("cancel", file, key) == 0
     assert run("run", file, "--engine", "here") == 0

@@ -19,6 +19,7 @@ from secateurs.study import (
     Store,
     Study,
 )
+from secateurs.study.config import waiting_row
 from secateurs.study.key import full_settings
 from secateurs.study.own import weights_hash
 
@@ -51,27 +52,11 @@ def example_store(path: str | Path, *, seeds: int = 3) -> Store:
     weights.
     """
     store, runs = Store.create(path), example_study(seeds=seeds).runs()
-    store.add([waiting(run) for run in runs])
+    store.add([waiting_row(run) for run in runs])
     store.remember("study", {"name": "example", "text": "[study]\nname = 'example'\n"})
     for number, run in enumerate(runs):
         store.put(finished(run, number, store))
     return store
-
-
-def waiting(run: Run) -> Row:
-    """The row of a run that has not begun."""
-    return Row(
-        key=run.key,
-        label=run.method.title,
-        kind=run.method.kind,
-        data=run.data.name,
-        model=run.model.name,
-        seed=run.seed,
-        asked=run.compression,
-        strength=getattr(run.method, "strength", None),
-        hidden=getattr(run.method, "until", None) is not None,
-        settings=full_settings(run),
-    )
 
 
 def finished(run: Run, number: int, store: Store) -> Row:
@@ -97,7 +82,7 @@ def finished(run: Run, number: int, store: Store) -> Row:
     )
     return Row(
         **{
-            **waiting(run).summary,
+            **waiting_row(run).summary,
             "state": state,
             "reason": reason,
             "accuracy": accuracy,

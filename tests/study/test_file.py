@@ -126,7 +126,7 @@ def test_a_share_that_takes_for_ever_is_refused_before_its_runs_are_counted(shar
         ({"begin": "3ep"}, "'3ep' is past the end of the training (3ep)"),
         ({"end": "4ep"}, "'4ep' is past the end of the training (3ep)"),
         ({"begin": "9it", "end": "5it"}, "'5it' is before begin, '9it'"),
-        ({"every": "0it"}, "'0it' is no step at all"),
+        ({"every": "0it"}, "'0it' has no step; give at least one"),
     ],
 )
 def test_cuts_that_would_never_come_are_refused(settings, told):
@@ -147,7 +147,7 @@ def test_cuts_up_to_the_last_step_or_in_another_unit_are_taken():
 
 def test_a_training_of_no_step_is_refused():
     nothing = Training(length="0ep")
-    with pytest.raises(ArgumentError, match=r"train.length: '0ep' is no step at all"):
+    with pytest.raises(ArgumentError, match=r"train.length: '0ep' has no step; give at least one"):
         Study(methods=[Prune()], compressions=[4], train=nothing)
     Study(methods=[Prune()], compressions=[4], tune=nothing)
 

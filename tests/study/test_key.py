@@ -23,7 +23,7 @@ from secateurs.study import (
     Training,
 )
 from secateurs.study import key as keys
-from secateurs.study.config import waiting
+from secateurs.study.config import waiting_row
 from secateurs.study.key import SCHEMA, _plain, canonical, full_settings
 from study.example import example_study
 
@@ -110,10 +110,10 @@ def test_settings_and_their_defaults_are_as_they_were():
 def test_another_schema_gives_other_keys_and_leaves_old_rows_alone(tmp_path, monkeypatch):
     old = example_study(seeds=1).runs()
     with Store.create(tmp_path / "a.study") as store:
-        store.add(map(waiting, old))
+        store.add(map(waiting_row, old))
         monkeypatch.setattr(keys, "SCHEMA", SCHEMA + 1)
         new = example_study(seeds=1).runs()
-        store.add(map(waiting, new))
+        store.add(map(waiting_row, new))
         assert not {run.key for run in old} & {run.key for run in new}
         assert {row.key for row in store.rows(hidden=True)} == {run.key for run in new}
         assert store.row(old[0].key).label == "dense"

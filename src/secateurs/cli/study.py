@@ -166,10 +166,10 @@ def status(
 def rerun(file: File, key: str, store: Folder = None, device: Device = "") -> None:
     """Do a finished run again and compare the hash of its weights; exit code 1 if it differs."""
     from secateurs.study import Store
-    from secateurs.study.again import rerun as again
+    from secateurs.study.rerun import rerun as repeat
 
     with Store.open(folder_of(file, store)) as opened:
-        found = again(study_of(file, opened)[0], opened, key, device=device)
+        found = repeat(study_of(file, opened)[0], opened, key, device=device)
     say(
         f"{found.before.key}: {'the same weights' if found.same else 'OTHER weights'}, "
         f"{found.now.weights_hash}"

@@ -31,8 +31,8 @@ from secateurs.study.settings import (
     Net,
     PrintedCurve,
     Training,
-    later,
-    some_step,
+    at_least_one_step,
+    comes_after,
 )
 
 # A training as a value, and the chain of trainings that a method asks for.
@@ -208,7 +208,7 @@ class Study(CheckedSettings):
         yield from self._rounds()
         yield from self._late()
         # `tune` may have no step, which only cuts; `train` may not.
-        yield from problems_at(("train", "length"), lambda: some_step(self.train.length))
+        yield from problems_at(("train", "length"), lambda: at_least_one_step(self.train.length))
 
     def runs(self) -> list[Run]:
         """Every run, those first that others need; equal runs once."""
@@ -262,7 +262,7 @@ class Study(CheckedSettings):
             for name, point in points.items():
                 # The last cut may come with the last step, the first may not.
                 first = name == "begin"
-                if point and all(later(point, each, or_equal=first) for each in lengths):
+                if point and all(comes_after(point, each, or_equal=first) for each in lengths):
                     ends = f"the end of the training ({lengths[0]})"
                     text = f"{point!r} is past {ends}: no cut would come"
                     yield Problem(("methods", i, name), text)
@@ -318,7 +318,7 @@ class Watcher(Protocol):
         """A run came to its end."""
 
 
-def waiting(run: Run) -> Row:
+def waiting_row(run: Run) -> Row:
     """What is known of a run beforehand."""
     return Row(
         key=run.key,

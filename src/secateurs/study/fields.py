@@ -45,13 +45,17 @@ class Misfit(ArgumentError):
         """One problem with the whole value."""
         return cls([Problem((), text)])
 
+    def inside(self, *place: str | int) -> list[Problem]:
+        """The problems, seen from further out."""
+        return [Problem((*place, *problem.path), problem.text) for problem in self.problems]
+
 
 def problems_at(place: Place, check: Callable[[], object]) -> list[Problem]:
     """What the check raises, seen from further out; empty where it raises nothing."""
     try:
         check()
     except Misfit as error:
-        return [Problem((*place, *problem.path), problem.text) for problem in error.problems]
+        return error.inside(*place)
     except SecateursError as error:
         return [Problem(place, str(error).rstrip("."))]
     return []
@@ -87,13 +91,13 @@ class CheckedSettings:
             raise Misfit(found)
 
     def conflicts(self) -> Iterable[Problem]:
-        """CheckedSettings that exclude each other."""
+        """Settings that exclude each other."""
         return ()
 
     @classmethod
     def read(cls, value: Any) -> Self:
         """The value itself, or what a table of its fields says."""
-        return value if isinstance(value, cls) else built(cls, value)
+        return value if isinstance(value, cls) else build(cls, value)
 
 
 def read_fields(kind: Any, given: Any) -> dict[str, Any]:
@@ -103,28 +107,39 @@ def read_fields(kind: Any, given: Any) -> dict[str, Any]:
         Misfit: all that does not fit, and every name that is no field.
     """
     if not isinstance(given, Mapping):
-        raise Misfit.of(f"{shown(given)} is not a table of named values")
+        raise Misfit.of(f"{excerpt(given)} is not a table of named values")
     hints, taken = hints_of(kind), _taken_as_is(kind)
-    strange = [name for name in given if name not in hints]
-    called = f"field of {getattr(kind, 'called', kind.__name__)}"
-    found = [Problem((name,), unknown(called, name, hints).rstrip(".")) for name in strange]
-    # A store has a hundred thousand numbers and texts: most are taken as they are.
-    read = {name: value for name, value in given.items() if type(value) in taken.get(name, ())}
-    others = {n: (hints[n], v) for n, v in given.items() if n in hints and n not in read}
-    found += problems_at((), lambda: read.update(_collected(others)))
+    read, found = {}, list[Problem]()
+    for name, value in given.items():
+        if name not in hints:
+            called = f"field of {getattr(kind, 'called', kind.__name__)}"
+            found.append(Problem((name,), unknown(called, name, hints).rstrip(".")))
+        # A store has a hundred thousand numbers and texts: most are taken as they are.
+        elif type(value) in taken[name]:
+            read[name] = value
+        else:
+            try:
+                read[name] = as_type(hints[name], value)
+            except Misfit as error:
+                found += error.inside(name)
     if found:
         raise Misfit(found)
     return read
 
 
-def built(kind: Any, table: Any) -> Any:
+def build(kind: Any, table: Any) -> Any:
     """The dataclass that a table of its fields says."""
     read = read_fields(kind, table)
-    for entry in fields(kind):
-        needed = entry.init and entry.default is MISSING and entry.default_factory is MISSING
-        if needed and entry.name not in read:
-            raise Misfit.of(f"{entry.name} is missing")
+    for name in _needed(kind):
+        if name not in read:
+            raise Misfit.of(f"{name} is missing")
     return kind(**read)
+
+
+@cache
+def _needed(kind: Any) -> tuple[str, ...]:
+    without = (e for e in fields(kind) if e.default is MISSING and e.default_factory is MISSING)
+    return tuple(entry.name for entry in without if entry.init)
 
 
 @cache
@@ -187,14 +202,14 @@ def as_type(hint: Any, value: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, CheckedSettings):
         return hint.read(value)
     if is_dataclass(hint):
-        return built(hint, value)
+        return build(hint, value)
     if origin is Literal:
         if value not in inner:
-            raise Misfit.of(f"{shown(value)} is none of {', '.join(inner)}")
+            raise Misfit.of(f"{excerpt(value)} is none of {', '.join(inner)}")
         return value
     kind = origin or hint
     if not _is(kind, value):
-        raise Misfit.of(f"{shown(value)} is not {_WORDS[kind]}")
+        raise Misfit.of(f"{excerpt(value)} is not {_WORDS[kind]}")
     if kind is Mapping:
         return _collected({key: (inner[1], entry) for key, entry in value.items()})
     return value
@@ -262,11 +277,11 @@ def _is_list(hint: Any) -> bool:
 def _entries(hints: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     """A list whose entries are all of one type, or as many as there are types."""
     if not isinstance(value, list | tuple):
-        raise Misfit.of(f"{shown(value)} is not a list")
+        raise Misfit.of(f"{excerpt(value)} is not a list")
     if hints[-1] is Ellipsis:
         hints = hints[:1] * len(value)
     if len(hints) != len(value):
-        raise Misfit.of(f"{shown(value)} is not a list of {len(hints)}")
+        raise Misfit.of(f"{excerpt(value)} is not a list of {len(hints)}")
     return tuple(_collected(dict(enumerate(zip(hints, value, strict=True)))).values())
 
 
@@ -277,13 +292,13 @@ def _collected(values: Mapping[Any, tuple[Any, Any]]) -> dict[Any, Any]:
         try:
             found[name] = as_type(hint, value)
         except Misfit as error:
-            problems += [Problem((name, *each.path), each.text) for each in error.problems]
+            problems += error.inside(name)
     if problems:
         raise Misfit(problems)
     return found
 
 
-def shown(value: object) -> str:
+def excerpt(value: object) -> str:
     """A value as a message shows it; what no file could hold, by its type."""
     if isinstance(value, bytes):
         return f"{len(value)} raw bytes"
@@ -307,7 +322,7 @@ def within(low: float, high: float = math.inf, *, above: bool = False) -> Callab
         if isinstance(value, float) and not math.isfinite(value):
             raise Misfit.of(f"{value!r} is not finite")
         if not ((low < value if above else low <= value) and value <= high):
-            raise Misfit.of(f"{shown(value)} is not {words}")
+            raise Misfit.of(f"{excerpt(value)} is not {words}")
 
     return check
 
@@ -321,9 +336,9 @@ def not_empty(value: Any) -> None:
 def distinct(values: Any) -> None:
     """Lists with an entry, and none twice."""
     not_empty(values)
-    twice = [value for i, value in enumerate(values) if value in values[:i]]
-    if twice:
-        raise Misfit.of(f"{twice[0]!r} is given twice")
+    if len(set(values)) < len(values):
+        twice = next(value for value in values if values.count(value) > 1)
+        raise Misfit.of(f"{twice!r} is given twice")
 
 
 def plain_table(value: Mapping[Any, Any]) -> None:

@@ -10,7 +10,7 @@ from secateurs.study.config import Study
 from secateurs.study.fields import Misfit, Place
 
 LIMIT = 1_000_000
-"""Bytes of a file of settings; more is no file of settings."""
+"""Bytes of the largest file of settings that is read."""
 
 
 class StudyFileError(ArgumentError):
@@ -25,8 +25,8 @@ def read(path: str | Path) -> Study:
     """
     path = Path(path)
     try:
-        # Too large a file is not read at all: a byte that
-        # is no UTF-8 leads to the same message.
+        # Too large a file is not read at all: a byte that is not UTF-8 leads
+        # to the same message.
         blob = path.read_bytes() if path.stat().st_size <= LIMIT else b"\xff"
         text = blob.decode("utf-8")
     except OSError as error:
@@ -34,7 +34,9 @@ def read(path: str | Path) -> Study:
         meant = f" Perhaps {near}?" if near != path and near.is_file() else ""
         raise StudyFileError(f"{path} cannot be read: {error.strerror or error}.{meant}") from error
     except UnicodeDecodeError:
-        raise StudyFileError(f"{path} is no text file (UTF-8, at most {LIMIT:,} bytes).") from None
+        raise StudyFileError(
+            f"{path} is not a text file (UTF-8, at most {LIMIT:,} bytes)."
+        ) from None
     return parse(text, name=path.stem, file=str(path))
 
 

@@ -27,9 +27,9 @@ def key_of(run: Any) -> str:
     for name, value in (("data", run.data), ("model", run.model)):
         # What a user makes is known by what it is: a changed function may keep its name.
         if value.make is not None:
-            from secateurs.study.own import of
+            from secateurs.study.own import fingerprint
 
-            told[name]["own"] = of(value.make)
+            told[name]["own"] = fingerprint(value.make)
     # 64 bits: of a million runs, two share a name with a chance of about 3 in 100 million.
     return hashlib.sha256(canonical({"schema": SCHEMA, **told}).encode()).hexdigest()[:16]
 

@@ -24,14 +24,14 @@ from secateurs.study.fields import (
     Positive,
     Problem,
     Text,
-    built,
+    build,
     distinct,
+    excerpt,
     not_empty,
     problems_at,
-    shown,
     within,
 )
-from secateurs.study.settings import Training, When, later, some_step
+from secateurs.study.settings import Training, When, at_least_one_step, comes_after
 
 MOST_ROUNDS = 10_000
 """More rounds than this are a slip of the pen; counting them would take for ever."""
@@ -77,14 +77,14 @@ class Method(CheckedSettings):
             return value
         if not isinstance(value, Mapping):
             raise Misfit.of(
-                f"{shown(value)} is not a method: write Prune(score=...), Dwf(...), or in a file a"
-                " table under [[methods]]"
+                f"{excerpt(value)} is not a method: write Prune(score=...), Dwf(...), or in a file"
+                " a table under [[methods]]"
             )
         kind = value.get("kind", "prune")
         if not isinstance(kind, str) or kind not in METHODS:
             raise Misfit([Problem(("kind",), unknown("method", kind, METHODS.names()).rstrip("."))])
         given = {name: entry for name, entry in value.items() if name != "kind"}
-        made: Self = built(METHODS[kind], given)
+        made: Self = build(METHODS[kind], given)
         return made
 
     def single(self) -> "Iterator[Method]":
@@ -98,9 +98,9 @@ class Method(CheckedSettings):
     @property
     def title(self) -> str:
         """The label, or one made from the settings that are not the usual ones."""
-        return self.label or self.described()
+        return self.label or self.description()
 
-    def described(self) -> str:
+    def description(self) -> str:
         """The kind, and what is special about it."""
         return self.kind
 
@@ -138,7 +138,7 @@ class Dense(Method):
     kind: ClassVar[str] = "dense"
     until: When | None = None
 
-    def described(self) -> str:
+    def description(self) -> str:
         """dense, and where it stops."""
         return "dense" if self.until is None else f"dense until {self.until}"
 
@@ -195,14 +195,14 @@ class Prune(Method, Recipe):
             # Options that the score does not have would fail in every run.
             rule, given = SCORES[self.score], dict(self.options)
             yield from problems_at(("options",), lambda: checked_options(rule, given))
-        yield from self.misplaced()
+        yield from self.misplacements()
 
-    def misplaced(self) -> Iterator[Problem]:
-        """CheckedSettings that this kind of pruning has no use for."""
+    def misplacements(self) -> Iterator[Problem]:
+        """Settings that this kind of pruning has no use for."""
         if self.rewind is not None and self.after == "init":
             yield Problem(("rewind",), "there is nothing to rewind after='init'; leave it out")
 
-    def described(self) -> str:
+    def description(self) -> str:
         """The score, and how it is used where that is not the usual way."""
         own = getattr(self.score, "__name__", "own score")
         begins = {"init": "at init", "dense": ""}
@@ -230,7 +230,7 @@ class Imp(Prune):
     per_round: Annotated[float, within(0, 0.99, above=True)] = 0.2
     rewind: When | None = "0it"
 
-    def misplaced(self) -> Iterator[Problem]:
+    def misplacements(self) -> Iterator[Problem]:
         """The rounds follow from the share cut in each."""
         if self.rounds != 1 or self.schedule is not None:
             text = "the rounds of imp follow from per_round: leave rounds and schedule out"
@@ -243,12 +243,12 @@ class Imp(Prune):
         # log1p, because 1 - per_round is exactly 1 for the smallest shares.
         return -math.log(compression) / math.log1p(-self.per_round)
 
-    def described(self) -> str:
+    def description(self) -> str:
         """imp, with its score where it is not the magnitude."""
         # Prune's words with what is usual for imp; that part is then taken out of them.
         shown = replace(self, rewind="0it", per_round=0.2)
         rest = (
-            Prune.described(shown)
+            Prune.description(shown)
             .removeprefix("magnitude")
             .removesuffix(", rewound to 0it")
             .strip(", ")
@@ -270,19 +270,19 @@ class Gradual(Prune):
     after: Begin = "init"
     begin: When = "0it"
     end: When | None = None
-    every: Annotated[When, some_step] | None = None
+    every: Annotated[When, at_least_one_step] | None = None
 
-    def misplaced(self) -> Iterator[Problem]:
+    def misplacements(self) -> Iterator[Problem]:
         """The rounds follow from begin, end and every."""
-        if self.end is not None and later(self.begin, self.end):
+        if self.end is not None and comes_after(self.begin, self.end):
             yield Problem(("end",), f"{self.end!r} is before begin, {self.begin!r}")
         if self.rounds != 1 or self.rewind is not None:
             text = "the cuts follow from begin, end and every: no rounds, no rewind"
             yield Problem(("rounds",), text)
 
-    def described(self) -> str:
+    def description(self) -> str:
         """gradual, with what is special."""
-        return "gradual " + Prune.described(replace(self, after="dense"))
+        return "gradual " + Prune.description(replace(self, after="dense"))
 
 
 # Methods that train sparse: weight factorization, plain L1, the path norm as a penalty.
@@ -352,7 +352,7 @@ class Dwf(Method):
             text = "the penalty of dwf is a decay already: set strength instead"
             yield Problem(("train", "weight_decay"), text)
 
-    def described(self) -> str:
+    def description(self) -> str:
         """Depth, and what is not usual."""
         more = unusual(self, "init", "strength_schedule", "groups")
         return ", ".join([f"dwf D={self.depth}", *more, *(["steered"] if self.target else [])])

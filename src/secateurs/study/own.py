@@ -61,13 +61,13 @@ def _offered(kind: str) -> dict[str, EntryPoint]:
 # was run before.
 
 
-def of(make: Any) -> str:
+def fingerprint(make: Any) -> str:
     """A hash of a network's shapes and source, or of a data set's bytes."""
-    return data_hash(make) if isinstance(make, Dataset) else _of_function(make)
+    return data_hash(make) if isinstance(make, Dataset) else _fingerprint_of_function(make)
 
 
 @lru_cache(maxsize=64)
-def _of_function(make: Callable[..., Any]) -> str:
+def _fingerprint_of_function(make: Callable[..., Any]) -> str:
     """The text of the function and of the classes it makes; without a text, the shapes alone."""
     # Made once, because the text of a function says little of what it calls.
     made = call(make, torch.Generator().manual_seed(0))
@@ -86,7 +86,7 @@ def _of_function(make: Callable[..., Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-def of_metric(measure: Callable[..., Any]) -> str:
+def fingerprint_of_metric(measure: Callable[..., Any]) -> str:
     """A hash of the text of a measurement; what it calls is not seen."""
     return hashlib.sha256(_source(measure).encode()).hexdigest()[:16]
 

@@ -20,8 +20,9 @@ from secateurs.study.fields import (
     Read,
     Text,
     distinct,
+    excerpt,
     not_empty,
-    shown,
+    read_fields,
     within,
 )
 
@@ -31,13 +32,13 @@ When: TypeAlias = Annotated[str, Read(lambda value: str(Step.parse(value)))]
 """A point in a run: "20ep", "2000it" or a number of iterations."""
 
 
-def some_step(value: str) -> None:
+def at_least_one_step(value: str) -> None:
     """Refuse a length without a step."""
     if not Step.parse(value).count:
-        raise ArgumentError(f"{value!r} is no step at all")
+        raise ArgumentError(f"{value!r} has no step; give at least one")
 
 
-def later(one: str, other: str, *, or_equal: bool = False) -> bool:
+def comes_after(one: str, other: str, *, or_equal: bool = False) -> bool:
     """Whether a point in a run comes after another; of two units, neither does."""
     first, second = Step.parse(one), Step.parse(other)
     if first.unit != second.unit:
@@ -96,8 +97,8 @@ class Training(CheckedSettings):
 
     def but(self, changes: Mapping[str, Any]) -> "Training":
         """The same training with other values for some fields; an unknown field is refused."""
-        Training.read(changes)
-        return replace(self, **changes)
+        # Hardly any run of a large study changes something.
+        return replace(self, **read_fields(Training, changes)) if changes else self
 
 
 # What a study is about: networks, data sets, and what is proven of the sparse ones.
@@ -148,15 +149,15 @@ class Net(CheckedSettings):
             )
         if not callable(value):
             raise Misfit.of(
-                f"{shown(value)} is neither a name, a table with a name nor a function that makes a"
-                " network"
+                f"{excerpt(value)} is neither a name, a table with a name nor a function that makes"
+                " a network"
             )
         return cls(name=getattr(value, "__name__", type(value).__name__), make=value)
 
 
 def _makes_data(value: Any) -> None:
     if not (value is None or callable(value) or _is_data(value)):
-        raise Misfit.of(f"{shown(value)} is not a function, which only Python can give")
+        raise Misfit.of(f"{excerpt(value)} is not a function, which only Python can give")
 
 
 def _is_data(value: Any) -> bool:
@@ -198,7 +199,7 @@ class Data(CheckedSettings):
             return named
         if not (callable(value) or _is_data(value)):
             raise Misfit.of(
-                f"{shown(value)} is neither a name, a table with a name, a secateurs.data.Dataset"
+                f"{excerpt(value)} is neither a name, a table with a name, a secateurs.data.Dataset"
                 " nor a function that makes one; secateurs.data.from_tensors makes one of tensors"
             )
         name = getattr(value, "name", "") or getattr(value, "__name__", "data")

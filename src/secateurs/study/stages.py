@@ -19,7 +19,7 @@ from secateurs.prune import cut as cut_by
 from secateurs.random import generator
 from secateurs.study import measure
 from secateurs.study.checkpoint import State, Tensors, put_weights_, under, weights_of
-from secateurs.study.config import Run, waiting
+from secateurs.study.config import Run, waiting_row
 from secateurs.study.database import Row
 from secateurs.study.database import State as End
 from secateurs.study.fitting import train
@@ -161,7 +161,7 @@ def row_of_end(run: Run, bench: Bench, work: Work | None, end: tuple[End, str], 
         }
         figures = ("accuracy", "compression", "sparsity", "kept", "total")
         told |= {name: work.metrics[name] for name in figures if name in work.metrics}
-    first = waiting(run)
+    first = waiting_row(run)
     # What was known beforehand; what the run has told is laid over it.
     known = {name: getattr(first, name) for name in ("settings", *first.summary)}
     return Row(**{**known, **told, "state": state, "reason": reason, "progress": 1.0})

@@ -15,7 +15,7 @@ from typing import Any
 
 from secateurs.errors import ArgumentError, StoreError
 from secateurs.study import own
-from secateurs.study.config import ENGINES, How, Study, Watcher, needs_of, waiting
+from secateurs.study.config import ENGINES, How, Study, Watcher, needs_of, waiting_row
 from secateurs.study.driver import Sweep
 from secateurs.study.jobs import Job
 from secateurs.study.store import Store, only_writer
@@ -135,7 +135,7 @@ def sweep_of(
 
     how = how or How()
     jobs = [
-        Job(row=waiting(run), needs=needs_of(run), work=partial(perform, run))
+        Job(row=waiting_row(run), needs=needs_of(run), work=partial(perform, run))
         for run in study.runs()
     ]
     bench = partial(
@@ -162,7 +162,7 @@ def drive(sweep: Sweep) -> None:
 
 def _warn_of_metrics(study: Study, store: Store) -> None:
     """What is measured in another way from now on is not so in the runs that are done."""
-    now = {name: own.of_metric(f) for name, f in study.metrics.items()}
+    now = {name: own.fingerprint_of_metric(f) for name, f in study.metrics.items()}
     # The store of an earlier version says nothing of its metrics.
     before = store.note("metrics") or {}
     known = store.note("metrics") is not None

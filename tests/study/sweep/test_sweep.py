@@ -22,8 +22,8 @@ from secateurs.study import (
     Training,
     run,
 )
-from secateurs.study.again import rerun
 from secateurs.study.export import export
+from secateurs.study.rerun import rerun
 
 TRAIN = Training(length="2ep", batch=64)
 

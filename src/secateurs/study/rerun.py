@@ -58,7 +58,7 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
     run = {each.key: each for each in study.runs()}.get(before.key)
     if run is None:
         raise StoreError(
-            f"{before.key} is no run of this study any more: its settings were changed."
+            f"{before.key} is not a run of this study any more: its settings were changed."
         )
     threads = torch.get_num_threads()
     # Other threads add in another order, which moves the last digits of every weight.
