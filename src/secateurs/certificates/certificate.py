@@ -27,6 +27,7 @@ from secateurs.certificates.record import (
     write_whole,
 )
 from secateurs.certificates.statistical import StatisticalCertificate
+from secateurs.certificates.top_class import ClassAnswer
 from secateurs.errors import ArgumentError
 from secateurs.printing import plain
 
@@ -50,6 +51,7 @@ class Certificate:
         states: Hashes of all weights of both networks when this was proved.
         assumptions: What was assumed and what was checked.
         share: Of the domain's volume, on which the target was proven; None without a target.
+        claim: What became of `claim="top-1"`; None where nothing was claimed.
     """
 
     bound: float
@@ -73,12 +75,16 @@ class Certificate:
     options: dict[str, Any] = field(default_factory=dict, repr=False)
     states: Mapping[str, str] = field(default_factory=dict, repr=False)
     share: float | None = field(default=None, repr=False)
+    claim: ClassAnswer | None = field(default=None, repr=False)
 
     @property
     def answer(self) -> Literal["proven", "refuted", "open"]:
         """Whether the deviation stays within the target that `certify` was given: proven on the
-        whole domain, refuted by `worst_input`, or open.
+        whole domain, refuted by `worst_input`, or open. Of a claim: refuted by
+        `claim.counterexample`.
         """
+        if self.claim is not None:
+            return self.claim.answer
         if "target" not in self.options:
             raise ArgumentError("no target was given: certify(..., target=0.05) asks a question.")
         target = self.options["target"]
@@ -209,6 +215,13 @@ class Certificate:
             "worst_input": packed(self.worst_input) if inline or file else None,
             "statistical": None if self.statistical is None else self.statistical.as_dict(),
         }
+        if self.claim is not None:
+            x = self.claim.counterexample
+            fields["claim"] = {
+                "answer": self.claim.answer,
+                "share": self.claim.share,
+                "counterexample": None if x is None else packed(x),
+            }
         # NaN and Infinity are no JSON: `plain` writes null, and whatever it missed
         # must raise.
         return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
@@ -222,6 +235,10 @@ class Certificate:
         if "target" in self.options:
             parts = f", {self.share:.1%} of the volume" if self.answer == "open" else ""
             text += f"; ≤ {self.options['target']:g} is {self.answer}{parts}"
+        if self.claim is not None:
+            lead = f" wherever f leads by more than {self.claim.margin:g}" * (self.claim.margin > 0)
+            parts = f", {self.claim.share:.1%} of the volume" * (self.answer == "open")
+            text += f"; one top class in both{lead} is {self.answer}{parts}"
         return text if self.statistical is None else f"{text}\n{self.statistical}"
 
     def __rich__(self) -> Table:

@@ -20,6 +20,7 @@ from secateurs.certificates.record import StateHashes, states_of
 from secateurs.certificates.search import Found, search
 from secateurs.certificates.splitting import Parts, split
 from secateurs.certificates.statistical import inputs_of, named_output, observe, statistical
+from secateurs.certificates.top_class import ClassAnswer, TopClass, check_classes
 from secateurs.errors import ArgumentError, DomainError, TheoryError, UnknownNameError
 from secateurs.registry import refuse_unknown, unknown
 
@@ -258,6 +259,8 @@ class CertifyOptions(TypedDict, total=False):
     generator: torch.Generator | None
     output: str | int | None
     target: float | None
+    claim: Literal["top-1"] | None
+    margin: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +277,8 @@ class CertifySettings:
         generator: Of the search's random starts.
         output: Which output of the models.
         target: What the bound is split for, None for no splitting.
+        claim: What is proven beside the bound, "top-1" or nothing.
+        margin: By how much f has to lead for the claim to speak of an input.
     """
 
     alpha: float = 0.05
@@ -287,8 +292,20 @@ class CertifySettings:
     generator: torch.Generator | None = None
     output: str | int | None = None
     target: float | None = None
+    claim: Literal["top-1"] | None = None
+    margin: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.claim not in (None, "top-1"):
+            raise ArgumentError(f"claim={self.claim!r} is not offered; choose 'top-1' or None.")
+        if not (self.margin == 0 or (_positive(self.margin) and math.isfinite(self.margin))):
+            raise ArgumentError(f"margin={self.margin!r}: a lead is a finite number of at least 0.")
+        if self.margin and self.claim is None:
+            raise ArgumentError(f"margin={self.margin!r} belongs to claim='top-1'.")
+        if self.claim is not None and self.target is not None:
+            raise ArgumentError(
+                f"claim={self.claim!r} with target={self.target!r}: ask one question at a time."
+            )
         if not (_whole(self.restarts, 0) and _whole(self.steps, 0)):
             raise ArgumentError(
                 f"restarts={self.restarts!r}, steps={self.steps!r}: a search makes a whole number,"
@@ -398,6 +415,11 @@ def certify(
             again and again, until it is proven on every part, an input beyond it is found, or the
             time is up; `Certificate.answer` says which. 0 makes the bound as small as the time
             allows. For small inputs: with n of them, halving all widths makes 2ⁿ parts.
+        claim: "top-1" asks whether both networks answer the same class: boxes are split as for a
+            target until that is proven everywhere, a counterexample is found, or the time is up.
+            `Certificate.answer` and `Certificate.claim` say which.
+        margin: the claim speaks of inputs where f's largest output exceeds every other by more
+            than this (δ-top-1); 0 of all but ties.
         progress: called with a line of text after each step.
         generator: of the search's random starts.
 
@@ -434,7 +456,7 @@ def certify(
     )
     # Data alone: no structure is read, so any two modules will do.
     if data is not None and box is None and around is None and radius is None:
-        _check_unused(methods, rounding, chosen.target)
+        _check_unused(methods, rounding, chosen.target, chosen.claim)
         return replace(
             _on_data(dense, sparse, data, norm, chosen.output),
             statistical=seen,
@@ -469,6 +491,8 @@ def certify(
     proven = prove(problem, domain, found, methods=wanted, norm=norm, rounding=rounding)
     if chosen.target is not None:
         proven = divide(proven, target=float(chosen.target), methods=wanted)
+    if chosen.claim is not None:
+        proven = compare_classes(proven, margin=float(chosen.margin), methods=wanted)
     return replace(proven, statistical=seen, states=states)
 
 
@@ -550,6 +574,83 @@ def divide(
     )
 
 
+def compare_classes(
+    proven: Certificate,
+    *,
+    margin: float,
+    methods: Sequence[str],
+    plan: Sequence[Parts] | None = None,
+) -> Certificate:
+    """The certificate with an answer to the claim that both networks have one top class.
+
+    plan: the parts of an earlier proof, to make the same one again.
+    """
+    problem, domain, claim = proven.problem, proven.region, TopClass(margin=margin)
+    if problem is None or domain is None:
+        raise ArgumentError("a statistical certificate speaks of no boxes that could be split.")
+    if proven.options["rounding"] is True:
+        raise ArgumentError(
+            "claim='top-1' speaks of networks of real numbers; use rounding='auto'."
+        )
+    check_classes(problem)
+    counterexample = None if plan is not None else _counterexample(problem, domain, claim)
+    parts: Sequence[Parts] = [Parts(cuts=(0,))] * len(domain)
+    share, complete = 0.0, False
+    if counterexample is None:
+        found = split(
+            problem,
+            domain,
+            proven.per_box,
+            target=domain.lo.new_zeros(len(domain)),
+            refuting=0.0,
+            norm=proven.norm,
+            methods=methods,
+            plan=plan,
+            claim=claim,
+        )
+        parts, share, complete = found.parts, found.share, found.complete
+        counterexample = found.witness
+    answer: Literal["proven", "refuted", "open"] = "proven" if complete else "open"
+    if counterexample is not None:
+        answer = "refuted"
+    return replace(
+        proven,
+        claim=ClassAnswer(margin=margin, answer=answer, share=share, counterexample=counterexample),
+        options={
+            **proven.options,
+            "claim": "top-1",
+            "margin": margin,
+            "parts": [one.packed() for one in parts],
+        },
+    )
+
+
+_TRIED = 512
+"""Points of each box that are tried before a claim is proved."""
+
+
+def _counterexample(problem: NetworkPair, domain: Domain, claim: TopClass) -> Tensor | None:
+    """The worst of some points spread over each box, if it refutes the claim."""
+    inputs = domain.lo[0].numel()
+    # The sequence is the same each time; torch has no more of its dimensions.
+    if inputs > torch.quasirandom.SobolEngine.MAXDIM:
+        return None
+    spread = torch.quasirandom.SobolEngine(inputs)  # type: ignore[no-untyped-call]
+    share: Tensor = spread.draw(_TRIED, dtype=torch.float64)
+    share = share.to(domain.lo.device).reshape(_TRIED, *domain.lo.shape[1:])
+    size = max(1, 2**22 // problem.widest)
+    for lo, hi in zip(domain.lo, domain.hi, strict=True):
+        for part in torch.split(share, size):
+            x = (lo + part * (hi - lo)).clamp(lo, hi)
+            wrong = claim.violation(*(network(x) for network in problem.own))
+            if bool((wrong > 0).any()):
+                worst: Tensor = x[int(wrong.argmax())].clone()
+                return worst
+        if problem.clock.late():
+            break
+    return None
+
+
 def _plain(given: Tensor | None) -> Tensor | None:
     """What was made in inference mode, as a tensor that gradients may pass."""
     made_there = isinstance(given, Tensor) and given.is_inference()
@@ -616,9 +717,16 @@ def _domain(
     return ball_domain(inputs_of(data)[0] if around is None else around, radius, clip=clip)
 
 
-def _check_unused(methods: str | Sequence[str], rounding: Rounding, target: float | None) -> None:
+def _check_unused(
+    methods: str | Sequence[str], rounding: Rounding, target: float | None, claim: str | None
+) -> None:
     """With data alone nothing is bounded, so these would be ignored."""
-    asked = (("methods", methods, "auto"), ("rounding", rounding, "auto"), ("target", target, None))
+    asked = (
+        ("methods", methods, "auto"),
+        ("rounding", rounding, "auto"),
+        ("target", target, None),
+        ("claim", claim, None),
+    )
     given = [f"{name}={value!r}" for name, value, usual in asked if value != usual]
     if given:
         raise ArgumentError(

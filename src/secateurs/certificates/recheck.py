@@ -15,7 +15,14 @@ import torch
 from torch import nn
 
 from secateurs.certificates.certificate import Certificate, ratio
-from secateurs.certificates.certify import CertifySettings, checked_options, divide, look, prove
+from secateurs.certificates.certify import (
+    CertifySettings,
+    checked_options,
+    compare_classes,
+    divide,
+    look,
+    prove,
+)
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.problem import OWN_UNIT, NetworkPair, TimeLimit, read_problem
 from secateurs.certificates.record import (
@@ -27,10 +34,12 @@ from secateurs.certificates.record import (
     packed,
     read_stated,
     states_of,
+    unpacked,
     versions,
 )
 from secateurs.certificates.splitting import Parts
 from secateurs.certificates.statistical import assumptions_at, clopper_pearson
+from secateurs.certificates.top_class import TopClass
 from secateurs.errors import ArgumentError
 
 # Every claim of a record beside what is proved now; what does not agree, in words.
@@ -291,6 +300,37 @@ def wrong_statistics(stated: Stated) -> list[str]:
     return problems
 
 
+def wrong_claim(stated: Stated, now: Certificate) -> list[str]:
+    """What is told of the top classes is proven again, or its counterexample is one."""
+    told = stated.record.get("claim")
+    if told is None or now.claim is None or now.problem is None or now.region is None:
+        return []
+    if not isinstance(told, dict):
+        raise ArgumentError("this is no certificate: what became of its claim cannot be read.")
+    problems = strange_keys(told, {"answer": "", "share": 0, "counterexample": None}, "claim")
+    if problems:
+        return problems
+    answer, share, kept = told["answer"], told["share"], told["counterexample"]
+    if not _is_number(share) or not share <= now.claim.share + _SLACK:
+        problems.append(f"the claim is proven on {now.claim.share:.6g} of the volume, not {share}")
+    if (answer == "refuted") != (kept is not None):
+        problems.append(f"the claim is {answer!r}, and a counterexample is {_brief(kept)}")
+    if answer == "proven" and now.claim.answer != "proven":
+        problems.append("the claim is not proven by the parts that were kept")
+    if answer not in ("proven", "refuted", "open"):
+        problems.append(f"the claim is {answer!r}")
+    if kept is None:
+        return problems
+    x = unpacked(kept).unsqueeze(0)
+    if x.shape[1:] != now.region.lo.shape[1:] or not bool(now.region.contains(x)):
+        return [*problems, "the counterexample lies outside of the boxes"]
+    with torch.no_grad():
+        wrong = TopClass(margin=stated.margin).violation(*(own(x) for own in now.problem.own))
+    if not bool(wrong > 0):
+        problems.append("at the counterexample both networks answer one class, or f is not sure")
+    return problems
+
+
 def _brief(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) < 80 else f"{text[:60]}…"
@@ -402,6 +442,10 @@ def recheck(
         )
         if stated.target is not None:
             now = divide(now, target=stated.target, methods=methods, plan=_plan(stated, region))
+        if stated.claim is not None:
+            asked = CertifySettings(claim=stated.claim, margin=stated.margin)  # type: ignore[arg-type]
+            plan = _plan(stated, region)
+            now = compare_classes(now, margin=asked.margin, methods=methods, plan=plan)
         bound = now.bound
         weaker, cut_short = weaker_claims(stated, now), hurried(stated, now)
         problems = [
@@ -410,6 +454,7 @@ def recheck(
             *wrong_words(stated, now),
             *wrong_facts(stated, now),
             *wrong_statistics(stated),
+            *wrong_claim(stated, now),
         ]
     return Recheck(
         holds=not problems,
@@ -457,7 +502,7 @@ def _open(stated: Stated, *, file: bool) -> tuple[str, ...]:
     usual = CertifySettings()
     asked = {
         name: value
-        for name in ("effort", "symbols", "seconds", "output", "target")
+        for name in ("effort", "symbols", "seconds", "output", "target", "claim", "margin")
         if (value := getattr(stated, name)) != getattr(usual, name)
     }
     if asked:

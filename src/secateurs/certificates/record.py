@@ -408,6 +408,8 @@ class Stated:
     seconds: float | None
     output: str | int | None
     target: float | None
+    claim: str | None
+    margin: float
     parts: tuple[str, ...]
     states: Mapping[str, str]
     skipped: dict[str, str]
@@ -520,6 +522,8 @@ def _stated(record: Mapping[str, Any]) -> Stated:
         output=_optional(options["output"], _output),
         # Only where one was asked for.
         target=_optional(options.get("target"), _number),
+        claim=_optional(options.get("claim"), str),
+        margin=_number(options.get("margin", 0.0)),
         parts=tuple(str(text) for text in list(options.get("parts", ()))),
         states={who: str(record["states"][who]) for who in WHO},
         networks={

@@ -24,6 +24,7 @@ from secateurs.certificates.dense_chain import DenseChain, chain_of
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.methods import reaches
 from secateurs.certificates.problem import NetworkPair, Pace, TimeLimit
+from secateurs.certificates.top_class import TopClass, check_classes, pair_ends
 from secateurs.errors import ArgumentError
 
 _ENTRIES = 2**21
@@ -107,6 +108,7 @@ class SplitProof:
         balls: In the norm, per box: the largest of its parts.
         parts: Of each box.
         share: How much of the volume of all boxes has its target proven.
+        complete: Whether every part has.
         witness: An input at which the difference is above the target; None where none was met.
     """
 
@@ -114,16 +116,18 @@ class SplitProof:
     balls: Tensor
     parts: tuple[Parts, ...]
     share: float
+    complete: bool
     witness: Tensor | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounded:
-    """Of some boxes: bounds per output, how much cutting each input promises, and what the halves
-    inherit; a corner worth a look.
+    """Of some boxes: bounds per output, how far each is from a proof of another claim, how much
+    cutting each input promises, and what the halves inherit; a corner worth a look.
     """
 
-    per_output: Tensor
+    per_output: Tensor | None
+    size: Tensor | None
     promise: Tensor
     known: Tensor | None
     corner: Tensor
@@ -140,8 +144,9 @@ class _Bounder(Protocol):
 class _ByChain:
     """Two chains of dense layers: only what is still open is bounded again."""
 
-    def __init__(self, chain: DenseChain) -> None:
-        self.chain = chain
+    def __init__(self, chain: DenseChain, claim: TopClass | None) -> None:
+        self.chain, self.claim = chain if claim is None else chain.of_pairs(), claim
+        chain = self.chain
         self.batch = max(1, min(_TOGETHER, _ENTRIES // chain.numbers_of_a_box))
 
     def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded:
@@ -149,15 +154,26 @@ class _ByChain:
         # Where nothing is open, the widest input is as good as any.
         promise = found.influence + 1e-12 * (hi - lo)
         return _Bounded(
-            per_output=found.per_output, promise=promise, known=found.known, corner=found.corner
+            per_output=found.per_output if self.claim is None else None,
+            size=None if self.claim is None else self.claim.sizes(found.ends),
+            promise=promise,
+            known=found.known,
+            corner=found.corner,
         )
 
 
 class _ByMethods:
     """Any two networks, by the methods of `certify`."""
 
-    def __init__(self, problem: NetworkPair, methods: Sequence[str], shape: torch.Size) -> None:
+    def __init__(
+        self,
+        problem: NetworkPair,
+        methods: Sequence[str],
+        shape: torch.Size,
+        claim: TopClass | None,
+    ) -> None:
         self.problem, self.methods, self.shape = problem, tuple(methods), shape
+        self.claim = claim
         self.batch = problem.boxes_at_a_time
 
     def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded:
@@ -165,16 +181,18 @@ class _ByMethods:
         domain = Domain(lo=ends[0], hi=ends[1], center=ends[2], radius=None, description="")
         # The whole has the clock; a method that starts may finish.
         quiet = replace(self.problem, clock=TimeLimit())
-        proven, _ = reaches(quiet, domain, self.methods)
-        rows = [reach.per_output for reach in proven.values()]
-        per_output = (
-            torch.stack(rows).amin(dim=0)
-            if rows
-            else lo.new_full((len(lo), self.problem.outputs), math.inf)
-        )
+        per_output: Tensor | None = None
+        size: Tensor | None = None
+        if self.claim is not None:
+            size = self.claim.sizes(pair_ends(quiet, domain))
+        else:
+            proven, _ = reaches(quiet, domain, self.methods)
+            rows = [reach.per_output for reach in proven.values()]
+            per_output = torch.stack(rows).amin(dim=0) if rows else None
         slope = self._slope(domain.center)
         return _Bounded(
             per_output=per_output,
+            size=size,
             promise=(slope.abs() + 1e-12) * (hi - lo),
             known=None,
             corner=torch.where(slope > 0, hi, lo),
@@ -282,6 +300,7 @@ def split(
     norm: float,
     methods: Sequence[str],
     plan: Sequence[Parts] | None = None,
+    claim: TopClass | None = None,
 ) -> SplitProof:
     """Cut boxes until the norm of the bound is at most the target on every part.
 
@@ -292,8 +311,9 @@ def split(
             search; infinite where the best bound by the end of the time is wanted.
         methods: what bounds the parts, where the networks are no chains of dense layers.
         plan: the parts of an earlier proof, made again without choosing; nothing else is cut.
+        claim: proven in the place of a bound; then the target is 0, and so is `refuting`.
     """
-    run = _Splitting(problem, domain, target, refuting, norm, methods, plan)
+    run = _Splitting(problem, domain, target, refuting, norm, methods, plan, claim)
     with torch.no_grad():
         run.bound_all(per_box.expand(len(domain), -1))
     return run.outcome()
@@ -311,12 +331,17 @@ class _Splitting:
         norm: float,
         methods: Sequence[str],
         plan: Sequence[Parts] | None,
+        claim: TopClass | None = None,
     ) -> None:
         self.problem, self.target, self.norm = problem, target, norm
-        self.refuting = refuting
+        self.refuting, self.claim = refuting, claim
+        if claim is not None:
+            check_classes(problem)
         chain = chain_of(problem)
         self.bounder: _Bounder = (
-            _ByMethods(problem, methods, domain.lo.shape[1:]) if chain is None else _ByChain(chain)
+            _ByMethods(problem, methods, domain.lo.shape[1:], claim)
+            if chain is None
+            else _ByChain(chain, claim)
         )
         self.planned = plan is not None
         self.lo, self.hi = domain.lo.flatten(1), domain.hi.flatten(1)
@@ -324,7 +349,7 @@ class _Splitting:
         self.trees = [_Tree() for _ in self.lo] if plan is None else [_Tree.of(one) for one in plan]
         self.closed = self.lo.new_zeros(len(self.lo), problem.outputs)
         self.balls = self.lo.new_zeros(len(self.lo))
-        self.proven, self.boxes = 0.0, 0
+        self.proven, self.boxes, self.left = 0.0, 0, 0
         self.witness: Tensor | None = None
         self.chunks: list[_Waiting] = []
 
@@ -336,7 +361,7 @@ class _Splitting:
                 lo=self.lo,
                 hi=self.hi,
                 per_output=per_box,
-                size=self._sizes(per_box),
+                size=self._sizes(per_box) if self.claim is None else per_box[:, 0] + math.inf,
                 root=roots,
                 node=torch.zeros_like(roots),
                 row=roots,
@@ -348,8 +373,10 @@ class _Splitting:
             batch = self._next()
             found = self.bounder.bound(batch.lo, batch.hi, batch.known, batch.row)
             self.boxes += len(batch)
-            batch.per_output = torch.minimum(batch.per_output, found.per_output)
-            batch.size = torch.minimum(batch.size, self._sizes(batch.per_output))
+            if found.per_output is not None:
+                batch.per_output = torch.minimum(batch.per_output, found.per_output)
+            own = self._sizes(batch.per_output) if found.size is None else found.size
+            batch.size = torch.minimum(batch.size, own)
             batch.known, batch.row = found.known, torch.arange(len(batch), device=batch.row.device)
             self._sort(batch, found)
             pace.done(
@@ -372,6 +399,7 @@ class _Splitting:
             balls=self.balls,
             parts=tuple(tree.parts() for tree in self.trees),
             share=self.proven / len(self.lo),
+            complete=self.left == 0,
             witness=self.witness,
         )
 
@@ -464,10 +492,15 @@ class _Splitting:
         wide = (self.hi - self.lo)[done.root]
         share = torch.where(wide > 0, (done.hi - done.lo) / wide, 1.0).prod(dim=1)
         self.proven += float(share[there].sum())
+        self.left += int((~there).sum())
 
     def _look(self, x: Tensor) -> None:
         """Keep the input with the largest difference, if that refutes the target."""
-        gap = self._sizes(self.problem.difference(x.reshape(-1, *self.shape)))
+        x = x.reshape(-1, *self.shape)
+        if self.claim is None:
+            gap = self._sizes(self.problem.difference(x))
+        else:
+            gap = self.claim.violation(*(network(x) for network in self.problem.own))
         if self.witness is None and bool((gap > self.refuting).any()):
             self.witness = x[int(gap.argmax())].reshape(self.shape).clone()
 

@@ -46,6 +46,8 @@ class How:
     rounding: bool
     seconds: float | None
     target: float | None
+    claim: str | None
+    margin: float
     alpha: float
     beta: float
     seed: int
@@ -64,6 +66,8 @@ class How:
             "rounding": True if self.rounding else "auto",
             "seconds": self.seconds,
             "target": self.target,
+            "claim": self.claim,
+            "margin": self.margin,
             "generator": generator(self.seed, "certify"),
         }
         if known is not None:
@@ -126,6 +130,14 @@ def certify(
         float | None,
         typer.Option(help="The deviation allowed: balls are split until it is proven or refuted."),
     ] = None,
+    claim: Annotated[
+        str | None,
+        typer.Option(help='"top-1": that both networks answer the same class.'),
+    ] = None,
+    margin: Annotated[
+        float,
+        typer.Option(help="With --claim: only where the dense network leads by more than this."),
+    ] = 0.0,
     save: Annotated[
         Path | None,
         typer.Option(help="Keep the certificate in this file, for `recheck`."),
@@ -150,7 +162,7 @@ def certify(
 
     The region is a ball around each of some test inputs (--data), or around the zero input.
     """
-    how = How(radius, points, method, rounding, seconds, target, alpha, beta, seed)
+    how = How(radius, points, method, rounding, seconds, target, claim, margin, alpha, beta, seed)
     known = DataSource(data, root, download).loaded()
     which = Which(arch, in_channels, classes, size)
     certificate, inputs = proven(which, dense, sparse, known, how)

@@ -1,0 +1,121 @@
+"""Top-1 equivalence: wherever f is confident, g answers the same class.
+
+f is confident of class c at x if its output c exceeds every other by more than a margin δ; with δ =
+0 that is everywhere but at ties. Then g has to answer c, too: its output c exceeds every other.
+
+On a box, from bounds of y_i − y_j of each two outputs (of f, of g, and of what changed between
+them, d): class c can do no harm if f never leads with it by more than δ over some other class, or
+if for every other class j either g_c − g_j > 0 on the whole box, or d_c − d_j ≤ δ there: then
+g_c − g_j = (f_c − f_j) − (d_c − d_j) > δ − δ.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from secateurs.certificates.domain import Domain
+from secateurs.certificates.forms import FIELDS
+from secateurs.certificates.methods import Skip, relaxed
+from secateurs.certificates.problem import NetworkPair
+from secateurs.errors import ArgumentError
+
+_MOST_CLASSES = 64
+"""There are n(n − 1)/2 differences of n outputs: 2,016 of 64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopClass:
+    """The claim, with δ."""
+
+    margin: float
+
+    def violation(self, f: Tensor, g: Tensor) -> Tensor:
+        """Of each input how far another output of g exceeds that of f's class; where f is not
+        confident, or g agrees, at most 0.
+        """
+        top = f.topk(2, dim=1)
+        chosen = top.indices[:, :1]
+        lead = top.values[:, 0] - top.values[:, 1]
+        wrong = (g - g.gather(1, chosen)).scatter(1, chosen, -math.inf).amax(dim=1)
+        return torch.where(lead > self.margin, wrong, -math.inf)
+
+    def sizes(self, ends: Tensor) -> Tensor:
+        """How far each box is from a proof, at most 0 where it is one.
+
+        ends: of y_i − y_j for i < j, (boxes, 6, pairs), in the order of `FIELDS`.
+        """
+        # 2·pairs = n(n − 1).
+        classes = (1 + math.isqrt(1 + 8 * ends.shape[2])) // 2
+        one, two = torch.triu_indices(classes, classes, offset=1, device=ends.device)
+
+        def most(low: int) -> Tensor:
+            """Upper ends of y_i − y_j for all i and j."""
+            both = ends.new_full((len(ends), classes, classes), math.nan)
+            both[:, one, two], both[:, two, one] = ends[:, low + 1], -ends[:, low]
+            return both
+
+        f, g, d = most(0), most(2), most(4)
+        # Column c of g: g_j − g_c. A tie is no agreement, so 0 counts as more than 0.
+        lost = g.transpose(1, 2)
+        lost = torch.where(lost < 0, lost, lost.clamp(min=torch.finfo(lost.dtype).tiny))
+        same = torch.eye(classes, dtype=torch.bool, device=ends.device)
+        harm = torch.minimum(d - self.margin, lost)
+        # Whatever is no number proves nothing.
+        harm = harm.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(same, -math.inf)
+        lead = (f - self.margin).nan_to_num(nan=math.inf, posinf=math.inf)
+        lead = lead.masked_fill(same, math.inf)
+        return torch.minimum(lead.amin(dim=2), harm.amax(dim=2)).amax(dim=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassAnswer:
+    """What became of the claim.
+
+    Attributes:
+        margin: By how much f has to lead for the claim to speak of an input.
+        share: Of the volume, on which it was proven.
+        counterexample: Where f is confident and g answers another class.
+    """
+
+    margin: float
+    answer: Literal["proven", "refuted", "open"]
+    share: float
+    counterexample: Tensor | None
+
+
+def check_classes(problem: NetworkPair) -> None:
+    """Refuse outputs that are no classes, or too many."""
+    if len(problem.output_shape) != 1 or not 2 <= problem.outputs <= _MOST_CLASSES:
+        raise ArgumentError(
+            f"claim='top-1' compares 2 to {_MOST_CLASSES} classes; one answer here has the shape"
+            f" {problem.output_shape}."
+        )
+
+
+def pair_ends(problem: NetworkPair, domain: Domain) -> Tensor:
+    """Ends of y_i − y_j for i < j by the linear relaxation, (boxes, 6, pairs); infinite where it
+    cannot serve.
+    """
+    outputs = problem.outputs
+    one, two = torch.triu_indices(outputs, outputs, offset=1, device=domain.lo.device)
+    unknown = domain.lo.new_full((len(domain), len(FIELDS), len(one)), math.inf)
+    unknown[:, ::2] = -math.inf
+    try:
+        flow, y = relaxed(problem, domain)
+    except Skip:
+        return unknown
+    each = torch.eye(outputs, dtype=domain.lo.dtype, device=domain.lo.device)
+    rows = (each[one] - each[two]).unsqueeze(1).expand(-1, len(domain), -1)
+    toward = torch.cat([rows, -rows]).reshape(2 * len(one), *y.d.shape)
+    ends = []
+    for up in (
+        flow.above(y, toward, None),
+        flow.above(y, None, None, toward),
+        flow.above(y, None, toward),
+    ):
+        high, low = up.detach().chunk(2)
+        ends += [-low.T, high.T]
+    return torch.stack(ends, dim=1)
