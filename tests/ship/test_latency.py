@@ -56,7 +56,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, change):
     path = tmp_path / "t.json"
     table().save(path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ArgumentError, match="no table of latencies"):
+    with pytest.raises(ArgumentError, match="not a table of latencies"):
         LatencyTable.load(path)
 
 

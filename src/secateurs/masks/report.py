@@ -251,5 +251,5 @@ def _rows(
 
 
 def _count_kept(tensor: Tensor) -> int:
-    # count_nonzero also counts NaN, which is no zero, and takes −0 for one.
+    # count_nonzero also counts NaN, which is not zero, and takes −0 for one.
     return sum(int(piece.count_nonzero()) for piece in pieces(tensor))

@@ -112,7 +112,7 @@ class LatencyTable(Printed):
     Attributes:
         kind: What a density leaves: "entries" that the compiled kernels run, or whole "channels".
         densities: From 1 downwards.
-        rest: Seconds of everything that is no layer, which no pruning makes shorter.
+        rest: Seconds of everything outside layers, which no pruning makes shorter.
         threads, machine: Where it was measured.
     """
 
@@ -168,7 +168,7 @@ class LatencyTable(Printed):
             found = json.loads(Path(path).read_text())
             return cls._read(found)
         except (ValueError, KeyError, TypeError) as error:
-            raise ArgumentError(f"{path} is no table of latencies: {error}.") from error
+            raise ArgumentError(f"{path} is not a table of latencies: {error}.") from error
 
     @classmethod
     def _read(cls, found: Mapping[str, Any]) -> Self:
@@ -207,7 +207,7 @@ class LatencyTable(Printed):
 def _numbers(values: Any) -> tuple[float, ...]:
     numbers = tuple(float(value) for value in values)
     if not all(math.isfinite(n) and n >= 0 for n in numbers):
-        raise ValueError(f"{numbers} are no times or densities")
+        raise ValueError(f"{numbers} are not all times or densities")
     return numbers
 
 

@@ -180,7 +180,7 @@ def _module(name: str, module: nn.Module, example: Example) -> Ready:
 def _file(name: str, path: Path) -> Ready:
     runners = {".onnx": onnx_runner, ".pt2": pt2_runner}
     if path.suffix not in runners:
-        raise ArgumentError(f"{name!r}: {path.name} is no .onnx or .pt2 file.")
+        raise ArgumentError(f"{name!r}: {path.name} is not an .onnx or .pt2 file.")
     if not path.exists():
         raise ShipError(f"{name!r}: {path} does not exist.")
     run = runners[path.suffix](path)

@@ -270,5 +270,5 @@ class Exported(Reported):
 
 
 def _free(any_size: bool, why: str) -> str:
-    # The reason is the tracer's: brackets in it are no markup.
+    # The reason is the tracer's: brackets in it are not markup.
     return "any" if any_size else escape(f"that of the example alone: {why}")

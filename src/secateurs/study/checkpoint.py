@@ -98,7 +98,7 @@ def optimizer_state(optimizer: Optimizer) -> tuple[Tensors, dict[str, Any]]:
 def load_optimizer_(
     optimizer: Optimizer, tensors: Mapping[str, Tensor], values: Mapping[str, Any]
 ) -> None:
-    """Give the optimizer a state back. Groups keep what is no plain value as it is."""
+    """Give the optimizer a state back. Groups keep values that are not plain as they are."""
     state: dict[int, dict[str, Any]] = {
         int(i): dict(entries) for i, entries in values["state"].items()
     }

@@ -327,7 +327,7 @@ class Row:
             own metrics under "own.NAME".
         history: The training over time.
         layers: Remaining weights, layer by layer.
-        rows: Lines of a table, for a job that is no network.
+        rows: Lines of a table, for a job that trains no network.
         certificates: What is known of the distance to the dense network.
         timings: Seconds per stage: "begin", "cut", "train", "collapse", "certify", "measure".
         provenance: versions, data hash, seed, threads, machine, device, precision, begun, ended,

@@ -23,7 +23,7 @@ def export(store: Store, path: str | Path, *, table: str = "runs") -> Path:
         store: A study's store.
         path: The file to write.
         table: "runs" (a line a run, metrics and settings flattened), "history" (a line an epoch),
-            "layers" (a line a parameter) or "rows" (those of jobs that are no networks).
+            "layers" (a line a parameter) or "rows" (those of jobs that train no network).
     """
     path = Path(path)
     if table not in TABLES:
@@ -66,7 +66,7 @@ def layer_lines(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
 
 
 def job_lines(rows: Iterable[Row]) -> Iterator[Mapping[str, str]]:
-    """The lines of jobs that are no networks, as they are."""
+    """The lines of jobs that train no network, as they are."""
     for row in rows:
         yield from row.rows
 

@@ -69,7 +69,7 @@ class CheckedSettings:
 
     Attributes:
         called: What messages call it.
-        silent: Fields that decide no result: they are no part of a run's key.
+        silent: Fields that decide no result: they are not part of a run's key.
     """
 
     __slots__ = ()
@@ -104,7 +104,7 @@ def read_fields(kind: Any, given: Any) -> dict[str, Any]:
     """What was given, as the fields of a dataclass have it; those not given are left out.
 
     Raises:
-        Misfit: all that does not fit, and every name that is no field.
+        Misfit: all that does not fit, and every name of no field.
     """
     if not isinstance(given, Mapping):
         raise Misfit.of(f"{excerpt(given)} is not a table of named values")

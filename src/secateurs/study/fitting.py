@@ -57,7 +57,7 @@ Masks = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TrainingJob:
     """What a trainer is made from: the run, its network (on its device) and data, what the cut
     kept.
     """
@@ -119,7 +119,7 @@ class Trainer:
     finish_: Callable[[], None] = field(default=lambda: None)
 
 
-TRAINERS: Registry[Callable[[Job], Trainer]] = Registry("method")
+TRAINERS: Registry[Callable[[TrainingJob], Trainer]] = Registry("method")
 
 
 # What is done during a training: marks, news, checkpoints, and an end to what is hopeless.
@@ -284,7 +284,7 @@ def per_epoch(work: Work) -> int:
 def trainer_of(work: Work) -> Trainer:
     """What the run's method makes of its network, as it stands."""
     steps = per_epoch(work)
-    job = Job(
+    job = TrainingJob(
         run=work.run,
         model=work.model,
         data=work.data,
@@ -327,7 +327,7 @@ def loop_of(work: Work, trainer: Trainer) -> Loop:
 
 
 @TRAINERS.register("dwf")
-def factorized(job: Job) -> Trainer:
+def factorized(job: TrainingJob) -> Trainer:
     """Deep weight factorization: the optimizer holds the factors."""
     method, train = job.method, job.train
     options: dict[str, Any] = {
@@ -380,7 +380,7 @@ def factorized(job: Job) -> Trainer:
 
 
 @TRAINERS.register("gradual")
-def gradual(job: Job) -> Trainer:
+def gradual(job: TrainingJob) -> Trainer:
     """Cut a little every so many steps."""
     method, optimizer, draw = (
         job.method,
@@ -429,7 +429,7 @@ def _ignored(_: object) -> None:
     """A callback returns nothing."""
 
 
-def _point(written: str | None, job: Job, usual: int) -> int:
+def _point(written: str | None, job: TrainingJob, usual: int) -> int:
     return usual if written is None else Step.parse(written).iterations(job.per_epoch)
 
 
@@ -437,7 +437,7 @@ def _point(written: str | None, job: Job, usual: int) -> int:
 
 
 @TRAINERS.register("l1")
-def l1(job: Job) -> Trainer:
+def l1(job: TrainingJob) -> Trainer:
     """The gradient of strength · ‖w‖₁ is added before each step: strength · sign(w)."""
     optimizer, weights = (
         optimizer_of(job.model, job.train),
@@ -458,7 +458,7 @@ def l1(job: Job) -> Trainer:
 
 
 @TRAINERS.register("path-penalty")
-def path_penalty(job: Job) -> Trainer:
+def path_penalty(job: TrainingJob) -> Trainer:
     """The gradient of strength · ln ‖Φ(w)‖_q is added before each step."""
     optimizer = optimizer_of(job.model, job.train)
     # Captured once: the graph depends on the architecture, not on the weights.
@@ -473,11 +473,11 @@ def path_penalty(job: Job) -> Trainer:
     return Trainer(optimizer=optimizer, sample=_strength(job))
 
 
-def _strength(job: Job) -> Callable[[Moment], Sampled]:
+def _strength(job: TrainingJob) -> Callable[[Moment], Sampled]:
     return lambda moment: Sampled(strength=job.method.strength)
 
 
-def _cut_below_(job: Job) -> None:
+def _cut_below_(job: TrainingJob) -> None:
     """What is below the threshold is zero."""
     limit = job.method.threshold
     apply_(
@@ -487,7 +487,7 @@ def _cut_below_(job: Job) -> None:
 
 
 @TRAINERS.register("dense", "prune", "imp")
-def held(job: Job) -> Trainer:
+def held(job: TrainingJob) -> Trainer:
     """Plain training; what was cut is held at zero."""
     optimizer = optimizer_of(job.model, job.train)
     if job.masks is not None:

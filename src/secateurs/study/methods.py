@@ -50,7 +50,7 @@ class Method(CheckedSettings):
     """What all methods have.
 
     Attributes:
-        label: The name in tables and figures; by default made from the settings. It is no part of a
+        label: The name in tables and figures; by default made from the settings. Not part of a
             run's key.
         train: Fields of the study's training that differ for this method.
     """

@@ -212,7 +212,9 @@ def _unknown_name(kind: str, name: str, known: list[str]) -> Iterator[Problem]:
 
 
 def _of_name(kind: Any, name: str) -> Any:
-    """What is wrong with a mere name is told at the name: there is no field of it."""
+    """The value of this name; what is wrong with it is told at the name itself, since what was
+    written has no field `name`.
+    """
     try:
         return kind(name=name)
     except Misfit as error:

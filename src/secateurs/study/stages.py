@@ -145,7 +145,7 @@ def row_of_end(run: Run, bench: Bench, work: Work | None, end: tuple[End, str], 
     state, reason = end
     told: dict[str, Any] = {"provenance": _provenance(run, bench, work, begun)}
     if work is not None:
-        # The weights of a diverged network are no numbers, so nothing of them is kept.
+        # The weights of a diverged network are not numbers, so nothing of them is kept.
         if state in ("done", "collapsed"):
             told |= _weights(work)
             _measured_anyway(work)

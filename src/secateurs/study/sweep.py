@@ -109,7 +109,7 @@ def run(
     [('dense', 'done'), ('magnitude', 'done')]
     """
     how = how or How(**{"engine": "here", **options})
-    # Before there is a folder: what fails everywhere is no result of any run.
+    # Before there is a folder: what fails everywhere is not a result of any run.
     check_ready(study, how)
     opened = Store.create(store or f"{study.name}.study")
     try:

@@ -149,7 +149,7 @@ def written(row: Row) -> str:
         figures = f", {100 * row.progress:.0f} %"
     reason = f" ({row.reason})" if row.reason else ""
     # A line a run: a label with a line feed in it would look like a run of its own.
-    # A job that is no network has its seeds in its label.
+    # A job that trains no network has its seeds in its label.
     seed = f", seed {row.seed}" if row.model else ""
     return one_line(f"{row.key}  {row.label}{asked}{seed}: {row.state}{figures}{reason}")
 
@@ -172,7 +172,7 @@ class PrintedLines:
         self._print(self.score.summary())
 
     def news(self, key: str, news: Mapping[str, Any]) -> None:
-        """What is no everyday matter."""
+        """Events that are worth a line."""
         self.score.news(key, news)
         if news["event"] not in QUIET:
             self._print(f"{key}  {news['event']}: {news.get('text', '')}")
@@ -186,7 +186,7 @@ class PrintedLines:
         """Nothing is left open."""
 
     def _print(self, text: str) -> None:
-        # A label in brackets is no markup.
+        # A label in brackets is not markup.
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -207,7 +207,7 @@ class LiveTable:
         self._draw(at_once=True)
 
     def news(self, key: str, news: Mapping[str, Any]) -> None:
-        """Show how far it is; what is no everyday matter stays above the table."""
+        """Show how far it is; unusual events stay above the table."""
         self.score.news(key, news)
         if news["event"] not in QUIET:
             self.live.console.print(f"{key}  {news['event']}: {news.get('text', '')}", markup=False)

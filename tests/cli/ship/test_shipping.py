@@ -114,7 +114,7 @@ def test_progress_goes_to_standard_error(checkpoint, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["pack", "{path}", "-o", "{path}"], "is an input"),
-        (["unpack", "{path}", "-o", "{folder}/x"], "is no sparse file"),
+        (["unpack", "{path}", "-o", "{folder}/x"], "is not a sparse file"),
         (["export", "{path}", "-o", "{folder}/x.onxx"], ".onxx"),
         (["export", "{folder}/none.pt2", "-o", "{folder}/x.pt2"], "is no file"),
         (["measure", "{folder}/none.safetensors"], "none.safetensors"),

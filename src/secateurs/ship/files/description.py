@@ -251,7 +251,7 @@ def checked_ties(rows: Iterable[Any], lines: tuple[TensorLine, ...], path: Path)
     ties: dict[str, str] = {}
     for row in rows:
         if not isinstance(row, list) or len(row) != 2:
-            raise SparseFileError(f"{path}: a tie is no pair of names: {quoted(row)}.")
+            raise SparseFileError(f"{path}: a tie is not a pair of names: {quoted(row)}.")
         alias, first = row
         if problem := name_problem(alias):
             raise SparseFileError(f"{path}: {quoted(alias)} {problem}.")

@@ -123,7 +123,8 @@ def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
         )
     if held.format != FORMAT or [(e.name, e.dtype) for e in header.entries] != [("sparse", "U8")]:
         raise SparseFileError(
-            f"{path} is no sparse file: its metadata do not say {FORMAT!r} with one entry 'sparse'."
+            f"{path} is not a sparse file: its metadata do not say {FORMAT!r} with one entry"
+            " 'sparse'."
         )
     data = held.data(header.entries[0])
     described, taken = unpack(data, path)
@@ -497,7 +498,7 @@ def check_file(path: str | os.PathLike[str], model: nn.Module) -> None:
 
 
 def is_sparse_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file says it is a sparse one; one that is no safetensors file is not."""
+    """Whether a file says it is a sparse one; one that is not a safetensors file is not."""
     try:
         return read_container(Path(path)).is_sparse
     except SparseFileError:
