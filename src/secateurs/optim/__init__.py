@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from secateurs.lazy import open_on_first_use
 
 if TYPE_CHECKING:
+    from secateurs.optim.attached import StepMethod, TrainingCost
+    from secateurs.optim.changing import ACDC, SET, RigL
     from secateurs.optim.factorized.any_optimizer import Factorized
     from secateurs.optim.factorized.collapse import Collapsed
     from secateurs.optim.factorized.dynamics import Dynamics
@@ -13,10 +15,16 @@ if TYPE_CHECKING:
     from secateurs.optim.factorized.schedules import RampHoldRelax
     from secateurs.optim.factorized.sgd import FactorizedSGD
     from secateurs.optim.holding import Held, Tuned, hold, prune_and_tune_
+    from secateurs.optim.hyperbolic import HAM
+    from secateurs.optim.reparametrized import DGating, PowerPropagation
     from secateurs.optim.sweep import GridRun, RangeTest, grid, largest_stable_lr
 
 __all__ = [
+    "ACDC",
+    "HAM",
+    "SET",
     "Collapsed",
+    "DGating",
     "Dynamics",
     "Factorized",
     "FactorizedOptimizer",
@@ -24,9 +32,13 @@ __all__ = [
     "Forecast",
     "GridRun",
     "Held",
+    "PowerPropagation",
     "RampHoldRelax",
     "RangeTest",
+    "RigL",
     "Skipped",
+    "StepMethod",
+    "TrainingCost",
     "Tuned",
     "forecast",
     "grid",

@@ -387,7 +387,16 @@ class Held:
         changed.
         """
         masks = fitted(masks, self._keeps)
-        problems = self._revived(masks)
+        self._replace(masks, self._revived(masks))
+
+    def change(self, masks: Params) -> None:
+        """Hold other entries. Those that come back begin at zero, with an optimizer state of zeros,
+        since both were held there until now. On error nothing is changed.
+        """
+        masks = fitted(masks, self._keeps)
+        self._replace(masks, self._misfits(masks))
+
+    def _replace(self, masks: Params, problems: Sequence[str]) -> None:
         # Before the error is raised: the other ranks wait in the same collective call.
         if self._compare and distributed():
             check_ranks(
@@ -397,10 +406,7 @@ class Held:
                 prefix=prefix_of(self._model, self._keeps),
             )
         if problems:
-            raise MaskError(
-                f"masks only shrink while they are held; {'; '.join(problems)}. Release and hold"
-                " anew."
-            )
+            raise MaskError(f"{'; '.join(problems)}. Nothing was changed.")
         self._keeps.update(
             {name: Keep(mask, like=self._parameters[name]) for name, mask in masks.items()}
         )
@@ -559,22 +565,27 @@ class Held:
         """Dropped entries that are not zero."""
         return sum(self._keeps[name].alive(p) for name, p in self._parameters.items())
 
-    def _revived(self, masks: Params) -> list[str]:
+    def _misfits(self, masks: Params) -> list[str]:
         strangers = [
             unknown("held parameter", name, self._keeps)
             for name in masks
             if name not in self._keeps
         ]
-        if strangers:
-            return strangers
-        problems = misfits({name: name for name in masks}, masks, self._parameters)
-        if problems:
+        return strangers or misfits({name: name for name in masks}, masks, self._parameters)
+
+    def _revived(self, masks: Params) -> list[str]:
+        if problems := self._misfits(masks):
             return problems
         back = {
             name: int((mask & ~self._keeps[name].mask().to(mask.device)).sum())
             for name, mask in masks.items()
         }
-        return [f"{name!r} would get {count} entries back" for name, count in back.items() if count]
+        return [
+            f"masks only shrink while they are held: {name!r} would get {count} entries back;"
+            " release and hold anew, or change() the masks"
+            for name, count in back.items()
+            if count
+        ]
 
 
 def _at(model: nn.Module, place: Sequence[str]) -> nn.Parameter | None:

@@ -1,0 +1,252 @@
+"""What acts at every step of somebody's optimizer, through its hooks, until it is released.
+
+And what a sparse training costs.
+"""
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from secateurs.errors import ArgumentError, ParameterError, TrainingError
+from secateurs.optim.holding import family, trained_by, unwrapped
+from secateurs.parameters import Params, Where, check_model, prunable
+
+if TYPE_CHECKING:
+    from secateurs.graph import Example
+
+
+class StepMethod:
+    """A method of training that acts before and after each step of an optimizer.
+
+    The model and the optimizer stay what they are. The method's own state travels in the
+    optimizer's `state_dict()`, under `key`, and comes back with `load_state_dict()`: once the
+    method is made anew, a checkpoint of model and optimizer resumes bit for bit. Copies of the
+    optimizer carry no hooks, as always in torch. A model goes to its device before the method is
+    made.
+
+    A closure handed to `step` is called once, before the step. Gradients that a `GradScaler` has
+    left scaled are unscaled first; a step that it skips is not counted.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, where: Where = None) -> None:
+        check_model(model)
+        self._optimizer = _one_optimizer(optimizer)
+        self._parameters = prunable(model, where)
+        trained = trained_by([self._optimizer])
+        if strangers := [n for n, p in self._parameters.items() if id(p) not in trained]:
+            raise ParameterError(
+                f"{', '.join(map(repr, strangers))} is not trained by this"
+                f" {type(self._optimizer).__name__}: add it there, or leave it out with where=."
+            )
+        self.iteration = 0
+        """Optimizer steps done."""
+        self._handles = [
+            self._optimizer.register_step_pre_hook(self._on_step),
+            self._optimizer.register_step_post_hook(self._on_stepped),
+            self._optimizer.register_state_dict_post_hook(self._on_save),
+            self._optimizer.register_load_state_dict_pre_hook(self._on_load),
+        ]
+
+    @property
+    def key(self) -> str:
+        """Where the method's state lies in that of the optimizer."""
+        return f"secateurs.{type(self).__name__}"
+
+    def before(self) -> None:
+        """With the gradients of the step, before the optimizer moves anything."""
+
+    def after(self, *, skipped: bool) -> None:
+        """After the optimizer has moved the weights; `skipped` where a `GradScaler` forbade it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the method needs to go on from here."""
+        return {"iteration": self.iteration}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the state was taken."""
+        self.iteration = int(state["iteration"])
+
+    def release(self) -> None:
+        """Stop acting. The weights stay as they are."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def groups(self) -> list[tuple[str, nn.Parameter, dict[str, Any]]]:
+        """The parameters with the group of the optimizer that each is in."""
+        found = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
+        return [(name, p, found[id(p)]) for name, p in self._parameters.items()]
+
+    def _on_step(
+        self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        changed = None
+        # torch passes the optimizer itself as the first of the arguments of the step.
+        if len(args) > 1 and callable(args[1]):
+            changed = ((args[0], _called(args[1]), *args[2:]), kwargs)
+        elif callable(kwargs.get("closure")):
+            changed = (args, {**kwargs, "closure": _called(kwargs["closure"])})
+        with torch.no_grad():
+            _unscale_(self._optimizer)
+            self.before()
+        return changed
+
+    def _on_stepped(self, *_: object) -> None:
+        found = getattr(self._optimizer, "found_inf", None)
+        skipped = found is not None and bool(found)
+        with torch.no_grad():
+            self.after(skipped=skipped)
+        self.iteration += not skipped
+
+    def _on_save(self, _: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        return {**state, self.key: self.state_dict()}
+
+    def _on_load(self, _: Optimizer, state: dict[str, Any]) -> None:
+        # A state from before the method has nothing to say of it.
+        if self.key in state:
+            self.load_state_dict(state[self.key])
+
+
+def _one_optimizer(optimizer: Optimizer) -> Optimizer:
+    inner = unwrapped(optimizer)
+    if isinstance(inner, LBFGS):
+        raise ArgumentError(
+            "LBFGS evaluates its closure several times within a step, where the weights are not"
+            " those of the method: give an optimizer that steps once per gradient, such as SGD or"
+            " AdamW."
+        )
+    if len(family(inner)) > 1:
+        raise ArgumentError(
+            f"{type(inner).__name__} hands its update to {type(family(inner)[-1]).__name__}: give"
+            " that base optimizer."
+        )
+    return inner
+
+
+def _called(closure: Callable[[], Any]) -> Callable[[], Any]:
+    """The closure's answer, computed now, while the weights are the model's."""
+    with torch.enable_grad():
+        loss = closure()
+    return lambda: loss
+
+
+def _unscale_(optimizer: Optimizer) -> None:
+    """Do what fused optimizers would do themselves with the scale that a `GradScaler` has left."""
+    scale = getattr(optimizer, "grad_scale", None)
+    if scale is None:
+        return
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None:
+                p.grad.div_(scale.to(p.grad.device))
+    vars(optimizer)["grad_scale"] = None
+
+
+def check_steps(**counts: object) -> None:
+    """Refuse what is no number of optimizer steps from 0 on; `every` and `steps` begin at 1."""
+    for name, value in counts.items():
+        low = 1 if name in ("every", "steps") else 0
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise ArgumentError(
+                f"{name}={value!r} is not a whole number of optimizer steps from {low} on."
+            )
+
+
+def check_between(name: str, value: object, low: float, high: float = float("inf")) -> None:
+    """Refuse what is no finite number in [low, high]."""
+    real = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (real and low <= value <= high and value < float("inf")):  # type: ignore[operator]
+        upper = "" if high == float("inf") else f" to {high:g}"
+        raise ArgumentError(
+            f"{name}={value!r} is not a finite number from {low:g}{upper or ' on'}."
+        )
+
+
+def check_finite(name: str, what: str, tensor: Tensor, iteration: int) -> None:
+    """Refuse to rank NaN or infinite values."""
+    if not bool(tensor.isfinite().all()):
+        raise TrainingError(
+            f"{what} of {name!r} is not finite after {iteration} steps: the masks were not changed."
+            " Lower the learning rate, or go back to a checkpoint."
+        )
+
+
+class TrainingCost:
+    """Multiplications of a training so far, beside those of dense training.
+
+    A dense step costs 3f: the forward pass, the gradient by the inputs and the gradient by the
+    weights, f multiplications each. Where weights are zero each of the three falls to the share
+    that is left; a step that needs the gradients of dropped weights, too, costs 2f_sparse + f_dense
+    (as Evci et al. 2020 count). These are multiplications of a sparse program, not times.
+
+    Args:
+        parameters: The masked weights.
+        model, example: With an example of the input, multiplications are counted layer by layer,
+            those of layers without a mask too; without, every weight counts once, as in a fully
+            connected network.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        model: nn.Module,
+        example: "Example | None" = None,
+    ) -> None:
+        self.steps, self.spent = 0, 0.0
+        self._other = 0
+        self._dense: dict[str, int] = {name: p.numel() for name, p in parameters.items()}
+        if example is not None:
+            from secateurs.channels.macs import macs  # loads what captures graphs
+
+            self._dense = dict.fromkeys(parameters, 0)
+            for layer in macs(model, example).layers:
+                if layer.name in parameters:
+                    self._dense[layer.name] += layer.dense
+                else:
+                    self._other += layer.dense
+        self._sparse = self.dense
+
+    @property
+    def dense(self) -> float:
+        """Multiplications of a dense forward pass."""
+        return float(self._other + sum(self._dense.values()))
+
+    @property
+    def share(self) -> float:
+        """Multiplications so far over those of as many dense steps."""
+        return self.spent / (3 * self.dense * self.steps) if self.steps else 0.0
+
+    def take(self, masks: Params) -> None:
+        """Count with these masks from now on."""
+        self._sparse = self._other + sum(
+            self._dense[name] * int(mask.sum()) / max(1, mask.numel())
+            for name, mask in masks.items()
+        )
+
+    def count(self, *, dense_gradient: bool = False) -> None:
+        """Count one step."""
+        self.steps += 1
+        self.spent += 2 * self._sparse + (self.dense if dense_gradient else self._sparse)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts."""
+        return {"steps": self.steps, "spent": self.spent}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The counts again."""
+        self.steps, self.spent = int(state["steps"]), float(state["spent"])

@@ -1,0 +1,392 @@
+"""Masks that change while a network trains: grown again (RigL, SET), or put on and taken off
+(AC/DC).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from secateurs.errors import ArgumentError
+from secateurs.masks import select
+from secateurs.masks.budget import AmountFields, ScopeLike
+from secateurs.masks.topk import largest
+from secateurs.optim.attached import (
+    StepMethod,
+    TrainingCost,
+    check_between,
+    check_finite,
+    check_steps,
+)
+from secateurs.optim.holding import hold
+from secateurs.parameters import Params, Where, prunable
+from secateurs.random import check_generator, uniform
+from secateurs.registry import refuse_unknown
+
+if TYPE_CHECKING:
+    from secateurs.graph import Example
+
+
+class ChangingMasks(StepMethod):
+    """Masks held by an optimizer as by `hold`, and changed by it as training goes on."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        masks: Params,
+        optimizer: Optimizer,
+        *,
+        where: Where,
+        generator: torch.Generator | None,
+        example: "Example | None",
+    ) -> None:
+        check_generator(generator)
+        self._generator = generator
+        # Our hooks first: they see the gradients before `hold` clears those of dropped weights.
+        super().__init__(model, optimizer, where)
+        try:
+            self.held = hold(model, masks, optimizer)
+            """The masks held now; it follows averages of the weights."""
+            self.cost = TrainingCost(self._parameters, model, example)
+            """What the training has cost so far: `cost.share` of dense training."""
+            self.cost.take(masks)
+        except BaseException:
+            self.release()
+            raise
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """The masks held now, True = kept."""
+        return self.held.masks
+
+    def release(self) -> None:
+        """Stop changing and holding. The zeros stay until the next step moves them."""
+        super().release()
+        if hasattr(self, "held"):
+            self.held.release()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps, masks, costs and the state of the generator."""
+        generator = self._generator
+        return {
+            **super().state_dict(),
+            "masks": self.masks,
+            "cost": self.cost.state_dict(),
+            "generator": None if generator is None else generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hold the saved masks and count on."""
+        self.change(state["masks"])
+        super().load_state_dict(state)
+        self.cost.load_state_dict(state["cost"])
+        if self._generator is not None and state["generator"] is not None:
+            self._generator.set_state(state["generator"].cpu())
+
+    def change(self, masks: Params) -> None:
+        """Hold these masks from now on; entries that come back begin at zero."""
+        self.held.change(masks)
+        self.cost.take(self.masks)
+
+    def after(self, *, skipped: bool) -> None:
+        """Count the step."""
+        if not skipped:
+            self.cost.count()
+
+
+class RigL(ChangingMasks):
+    """Sparse from the first step to the last; every so often the smallest weights are dropped and
+    as many grown where the gradient is largest (Evci et al. 2020, algorithm 1).
+
+    At the steps every, 2·every, … below `end`, in each layer: of its n weights the
+    ⌊f(t)·n⌋ smallest are dropped, f(t) = fraction/2 · (1 + cos(πt/end)); as many entries with the
+    largest |∂L/∂w| grow, among all that are not kept. New ones begin at zero with an optimizer
+    state of zeros; one that is dropped and grown at once keeps both. Such a step changes the masks
+    *instead of* the weights: all gradients are taken away before the optimizer sees them.
+
+    Args:
+        sparsity, density, compression: One of them, of all masked entries together, at all times.
+        steps: Optimizer steps of the training.
+        end: The step from which masks stay; three quarters of `steps` by default.
+        every, fraction: ΔT and α of the paper.
+        scope: How the budget is shared out at the start ("erk", "uniform", …); see `select`.
+        masks: The first masks, instead of random ones with that budget.
+        where: Which parameters; by default the weights that `prune_` would prune.
+        generator: Where the first masks are drawn.
+        example: An input, to count the costs layer by layer.
+
+    >>> model = nn.Linear(20, 10)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    >>> rigl = RigL(model, optimizer, sparsity=0.9, steps=100, every=10)
+    >>> for _ in range(30):
+    ...     optimizer.zero_grad()
+    ...     model(torch.randn(8, 20)).square().mean().backward()
+    ...     optimizer.step()
+    >>> int(rigl.masks["weight"].sum()), round(rigl.cost.share, 2)
+    (20, 0.12)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        steps: int,
+        end: int | None = None,
+        every: int = 100,
+        fraction: float = 0.3,
+        scope: ScopeLike = "erk",
+        masks: Params | None = None,
+        where: Where = None,
+        generator: torch.Generator | None = None,
+        example: "Example | None" = None,
+        **amount: Unpack[AmountFields],
+    ) -> None:
+        refuse_unknown(RigL, amount, AmountFields.__annotations__)
+        check_steps(steps=steps, every=every, end=3 * steps // 4 if end is None else end)
+        check_between("fraction", fraction, 0.0, 1.0)
+        self.end, self.every, self.fraction = (
+            3 * steps // 4 if end is None else end,
+            every,
+            fraction,
+        )
+        self._changed = False
+        super().__init__(
+            model,
+            _first_masks(model, where, masks, scope, generator, amount),
+            optimizer,
+            where=where,
+            generator=generator,
+            example=example,
+        )
+
+    def fraction_at(self, iteration: int) -> float:
+        """f(t), the share of the weights that is exchanged at a step.
+
+        >>> model = nn.Linear(4, 4)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> rigl = RigL(model, optimizer, sparsity=0.5, steps=100, end=80)
+        >>> [round(rigl.fraction_at(step), 3) for step in (0, 40, 80)]
+        [0.3, 0.15, 0.0]
+        """
+        return self.fraction / 2 * (1 + math.cos(math.pi * iteration / self.end))
+
+    def before(self) -> None:
+        """Change the masks where that is due, and let nothing else move in that step."""
+        self._changed = (
+            self.iteration > 0 and self.iteration % self.every == 0 and self.iteration < self.end
+        )
+        if not self._changed:
+            return
+        masks, fraction = self.masks, self.fraction_at(self.iteration)
+        for name, p in self._parameters.items():
+            if p.grad is None:
+                continue
+            check_finite(name, "the gradient", p.grad, self.iteration)
+            check_finite(name, "the weight", p, self.iteration)
+            count = int(fraction * int(masks[name].sum()))
+            kept = masks[name] & ~_smallest(p, count, masks[name])
+            masks[name] = kept | _largest(p.grad.abs(), count, ~kept)
+        self.change(masks)
+        for group in self._optimizer.param_groups:
+            for p in group["params"]:
+                p.grad = None
+
+    def after(self, *, skipped: bool) -> None:
+        """Count the step."""
+        if not skipped:
+            self.cost.count(dense_gradient=self._changed)
+
+
+class SET(ChangingMasks):
+    """Sparse from the first step to the last; after each epoch the weights nearest to zero are
+    dropped and as many grown anywhere at random (Mocanu et al. 2018).
+
+    After every `every` steps below `end`, in each layer: the ⌊fraction·n₊⌋ smallest of its n₊
+    positive weights and the ⌊fraction·n₋⌋ largest of its n₋ negative ones are dropped; as many
+    entries that are not kept grow, drawn uniformly. New ones begin at zero, with an optimizer state
+    of zeros.
+
+    Args:
+        every: Steps between two changes: those of an epoch, in the paper.
+        fraction: ζ of the paper.
+        end: The step from which masks stay; by default none changes in the last `every` steps.
+        steps, scope, masks, where, generator, example: As in `RigL`.
+
+    >>> model = nn.Linear(20, 10)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    >>> grown = SET(model, optimizer, density=0.1, steps=40, every=10)
+    >>> before = grown.masks["weight"]
+    >>> for _ in range(10):
+    ...     optimizer.zero_grad()
+    ...     model(torch.randn(8, 20)).square().mean().backward()
+    ...     optimizer.step()
+    >>> int(grown.masks["weight"].sum()), bool((grown.masks["weight"] != before).any())
+    (20, True)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        steps: int,
+        every: int,
+        end: int | None = None,
+        fraction: float = 0.3,
+        scope: ScopeLike = "erk",
+        masks: Params | None = None,
+        where: Where = None,
+        generator: torch.Generator | None = None,
+        example: "Example | None" = None,
+        **amount: Unpack[AmountFields],
+    ) -> None:
+        refuse_unknown(SET, amount, AmountFields.__annotations__)
+        check_steps(steps=steps, every=every, end=steps if end is None else end)
+        check_between("fraction", fraction, 0.0, 1.0)
+        self.end, self.every, self.fraction = steps if end is None else end, every, fraction
+        super().__init__(
+            model,
+            _first_masks(model, where, masks, scope, generator, amount),
+            optimizer,
+            where=where,
+            generator=generator,
+            example=example,
+        )
+
+    def after(self, *, skipped: bool) -> None:
+        """Count the step, and change the masks where that is due."""
+        super().after(skipped=skipped)
+        done = self.iteration + 1
+        if skipped or done % self.every or done >= self.end:
+            return
+        masks = self.masks
+        for name, p in self._parameters.items():
+            check_finite(name, "the weight", p, done)
+            kept = masks[name]
+            for own in (kept & (p >= 0), kept & (p < 0)):
+                kept = kept & ~_smallest(p, int(self.fraction * int(own.sum())), own)
+            count = int(masks[name].sum()) - int(kept.sum())
+            drawn = uniform(p, generator=self._generator, dtype=torch.float32)
+            masks[name] = kept | _largest(drawn, count, ~kept)
+        self.change(masks)
+
+
+class ACDC(ChangingMasks):
+    """Phases of sparse and of dense training in turn; the last one is sparse (Peste et al. 2021).
+
+    After `start` dense steps, phases of `every` steps alternate, sparse first. A sparse phase keeps
+    the largest magnitudes of its beginning, in all layers together or layer by layer (`scope`), and
+    trains them alone. A dense phase trains everything; what was dropped begins at zero, and all of
+    the optimizer's state of the masked weights is zero. The last dense phase lasts the
+    `last_dense` steps before `end`; from `end` on the network is sparse.
+
+    By default, of all `steps`: start 10 %, every 5 %, last_dense 10 %, end 85 %, as in the authors'
+    runs on ImageNet (100 epochs).
+
+    Args:
+        sparsity, density, compression: One of them: what the sparse phases keep.
+        steps: Optimizer steps of the training.
+        where, example: As in `RigL`.
+
+    >>> model = nn.Linear(20, 10)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    >>> phases = ACDC(model, optimizer, sparsity=0.9, steps=40)
+    >>> "".join("sd"[not phases.is_sparse_at(step)] for step in range(40))
+    'ddddssddssddssddssddssddssddssddddssssss'
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        steps: int,
+        start: int | None = None,
+        every: int | None = None,
+        last_dense: int | None = None,
+        end: int | None = None,
+        scope: ScopeLike = "global",
+        where: Where = None,
+        example: "Example | None" = None,
+        **amount: Unpack[AmountFields],
+    ) -> None:
+        refuse_unknown(ACDC, amount, AmountFields.__annotations__)
+        check_steps(steps=steps)
+        self.start = round(0.10 * steps) if start is None else start
+        self.every = max(1, round(0.05 * steps)) if every is None else every
+        self.last_dense = round(0.10 * steps) if last_dense is None else last_dense
+        self.end = round(0.85 * steps) if end is None else end
+        check_steps(start=self.start, every=self.every, last_dense=self.last_dense, end=self.end)
+        if not self.start <= self.end < steps:
+            raise ArgumentError(
+                f"start={self.start}, end={self.end}, steps={steps}: the last phase begins after"
+                " `start`, and before the training ends."
+            )
+        self._selection: dict[str, Any] = {**amount, "scope": scope}
+        parameters = prunable(model, where)
+        # An amount or a scope that is none is refused now, not after the dense steps.
+        first = select(parameters, absolute=True, **self._selection)
+        if not self.is_sparse_at(0):
+            first = {name: torch.ones_like(mask) for name, mask in first.items()}
+        super().__init__(model, first, optimizer, where=where, generator=None, example=example)
+
+    def is_sparse_at(self, iteration: int) -> bool:
+        """Whether the step after so many is one of a sparse phase."""
+        if iteration >= self.end:
+            return True
+        if iteration < self.start or iteration >= self.end - self.last_dense:
+            return False
+        return (iteration - self.start) // self.every % 2 == 0
+
+    def after(self, *, skipped: bool) -> None:
+        """Count the step, and begin the phase that is due."""
+        super().after(skipped=skipped)
+        if skipped or self.is_sparse_at(self.iteration + 1) == self.is_sparse_at(self.iteration):
+            return
+        if self.is_sparse_at(self.iteration + 1):
+            for name, p in self._parameters.items():
+                check_finite(name, "the weight", p, self.iteration + 1)
+            self.change(select(self._parameters, absolute=True, **self._selection))
+            return
+        self.change({name: torch.ones_like(mask) for name, mask in self.masks.items()})
+        for p in self._parameters.values():
+            # Step counts stay: they say how much Adam's averages are to be trusted.
+            for value in self._optimizer.state.get(p, {}).values():
+                if isinstance(value, Tensor) and value.shape == p.shape and p.ndim:
+                    value.zero_()
+
+
+def _first_masks(
+    model: nn.Module,
+    where: Where,
+    masks: Params | None,
+    scope: ScopeLike,
+    generator: torch.Generator | None,
+    amount: AmountFields,
+) -> Params:
+    """The masks given, or random ones."""
+    parameters = prunable(model, where)
+    if masks is None:
+        drawn = {n: uniform(p, generator=generator) for n, p in parameters.items()}
+        return select(drawn, scope=scope, **amount)
+    stated = [name for name, value in amount.items() if value is not None]
+    if stated:
+        raise ArgumentError(f"masks= says how much is kept: leave {stated[0]}= out.")
+    if missing := sorted(parameters.keys() - masks.keys()):
+        raise ArgumentError(
+            f"masks= has none for {', '.join(map(repr, missing))}: give one, or leave the parameter"
+            " out with where=."
+        )
+    return {name: masks[name] for name in parameters}
+
+
+def _smallest(weight: Tensor, count: int, within: Tensor) -> Tensor:
+    return _largest(-weight.abs(), count, within)
+
+
+def _largest(scores: Tensor, count: int, within: Tensor) -> Tensor:
+    return largest({"": scores}, count, within={"": within})[""]

@@ -1,0 +1,64 @@
+"""A hyperbolic step after each step of an optimizer: Hyperbolic Aware Minimization."""
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from secateurs.optim.attached import StepMethod, check_between
+from secateurs.parameters import Where
+
+
+class HAM(StepMethod):
+    """Hyperbolic Aware Minimization (Jacobs et al., ICLR 2026): after each step of the optimizer,
+
+        w ← w ⊙ exp(−η (α sign(w) ⊙ ∂L/∂w + β)),
+
+    with the gradient before that step, the signs after it, and η the learning rate of the weight's
+    group. Large weights move faster than by the optimizer alone; β is a decay. In the limit of
+    small rates that is dw = −(1 + α|w|) ∂L/∂w − βw, whose bias is between L₂ (α = 0) and L₁
+    (α → ∞).
+
+    It makes weights small, and none zero: use it with what cuts (`hold`, `RigL`, `ACDC`,
+    `GradualPruning`). What is zero stays zero. There is no state beside the optimizer's.
+
+    Args:
+        alpha, beta: As in the formula; the paper's for ImageNet by default.
+        limit: The exponent is kept within ±limit, as in the authors' program, so that no weight
+            overflows.
+        where: Which parameters; by default the weights that `prune_` would prune.
+
+    >>> layer = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.constant_(layer.weight, 1.0)
+    >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    >>> ham = HAM(layer, optimizer, alpha=2.0, beta=1.0)
+    >>> layer(torch.ones(1, 1)).sum().backward()  # the gradient is 1
+    >>> optimizer.step()
+    >>> round(layer.weight.item(), 4)  # 0.9 · exp(−0.1 · (2 + 1))
+    0.6667
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        alpha: float = 200.0,
+        beta: float = 1e-3,
+        limit: float = 5.0,
+        where: Where = None,
+    ) -> None:
+        check_between("alpha", alpha, 0.0)
+        check_between("beta", beta, 0.0)
+        check_between("limit", limit, 0.0)
+        self.alpha, self.beta, self.limit = alpha, beta, limit
+        super().__init__(model, optimizer, where)
+
+    def after(self, *, skipped: bool) -> None:
+        """The hyperbolic step."""
+        for _, p, group in self.groups():
+            if p.grad is None or skipped:
+                continue
+            # An optimizer that climbs follows the gradient; here it is the one it descends.
+            alpha = -self.alpha if group.get("maximize") else self.alpha
+            exponent = torch.sign(p).mul_(p.grad).mul_(alpha).add_(self.beta).mul_(-group["lr"])
+            p.mul_(exponent.clamp_(-self.limit, self.limit).exp_())

@@ -1,0 +1,322 @@
+"""Weights that are functions of other numbers, which the optimizer moves in their place: powers
+(PowerPropagation) and gates (D-Gating).
+
+The model keeps its weights. Before a step of the optimizer each weight's tensor is filled with the
+numbers behind it and its gradient with theirs; after the step the weight is computed again. So any
+optimizer works, with momentum, averages and weight decay on the numbers behind, as if the model had
+been written in them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from secateurs.errors import ArgumentError, TrainingError
+from secateurs.optim.attached import StepMethod, check_between
+from secateurs.optim.factorized.layouts import Grouping, grouping
+from secateurs.optim.factorized.maths import EPS, others
+from secateurs.optim.keep import Keep
+from secateurs.parameters import Where
+
+
+class Reparametrized(StepMethod):
+    """Moves the numbers behind the weights by the optimizer of the weights.
+
+    Weights changed between two steps (a mask that sets zeros, a checkpoint) are taken over: what is
+    behind them is computed from them. What was not changed keeps its numbers bit for bit.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, where: Where = None) -> None:
+        super().__init__(model, optimizer, where)
+        self._moving = False
+        try:
+            found = {name: self.behind(name, p.detach()) for name, p in self._parameters.items()}
+        except BaseException:
+            super().release()
+            raise
+        self._behind = found
+        # Rounded as they will be after every step, so that a step that is skipped changes no bit.
+        with torch.no_grad():
+            for name, p in self._parameters.items():
+                p.copy_(self.weight(name, found[name]))
+
+    def behind(self, name: str, weight: Tensor) -> Tensor:
+        """Numbers, one a weight, that this weight can be computed from."""
+        raise NotImplementedError
+
+    def weight(self, name: str, behind: Tensor) -> Tensor:
+        """The weight of these numbers."""
+        raise NotImplementedError
+
+    def gradient(self, name: str, behind: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
+        """The gradient by these numbers, from that by the weight."""
+        raise NotImplementedError
+
+    def numbers(self) -> dict[str, Tensor]:
+        """What the optimizer moves in the place of each weight."""
+        return {name: value.clone() for name, value in self._behind.items()}
+
+    def before(self) -> None:
+        """Put the numbers behind the weights in their place."""
+        for name, p, group in self.groups():
+            behind = self._behind[name]
+            # After an error within a step the weights are not weights.
+            if not self._moving:
+                changed = p != self.weight(name, behind)
+                if changed.any():
+                    behind.copy_(torch.where(changed, self.taken(name, p, changed), behind))
+            if p.grad is not None:
+                p.grad = self.gradient(name, behind, p.grad, group)
+            p.copy_(behind)
+        self._moving = True
+
+    def taken(self, name: str, weight: Tensor, changed: Tensor) -> Tensor:
+        """What is behind a weight of which some entries were changed between two steps."""
+        return self.behind(name, weight)
+
+    def after(self, *, skipped: bool) -> None:
+        """Compute the weights again."""
+        for name, p in self._parameters.items():
+            self._behind[name].copy_(p)
+            p.copy_(self.weight(name, self._behind[name]))
+        self._moving = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps, and the numbers behind the weights."""
+        return {**super().state_dict(), "behind": self.numbers()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The saved numbers again, and the weights that they make."""
+        _check_saved(state["behind"], self._behind)
+        super().load_state_dict(state)
+        with torch.no_grad():
+            for name, p in self._parameters.items():
+                self._behind[name].copy_(state["behind"][name])
+                p.copy_(self.weight(name, self._behind[name]))
+
+
+def _check_saved(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    wrong = [
+        name
+        for name in own.keys() | saved.keys()
+        if name not in saved or name not in own or saved[name].shape != own[name].shape
+    ]
+    if wrong:
+        raise TrainingError(
+            f"cannot resume: the saved state has another {', '.join(map(repr, sorted(wrong)))}."
+            " Nothing was changed; use the model and the where= of the saved run."
+        )
+
+
+class PowerPropagation(Reparametrized):
+    """Weights w = θ|θ|^(α−1) with θ moved by the optimizer (Schwarz et al. 2021).
+
+    Its gradient is α|θ|^(α−1) ∂L/∂w: large weights move faster, small ones hardly at all, so that
+    many stay small and magnitude pruning costs less. The start keeps the weights:
+    θ = sign(w)|w|^(1/α). Weight decay acts on θ.
+
+    It makes no zeros: cut by magnitude, during training (`GradualPruning`) or after it. A weight of
+    zero has a gradient of zero and stays, so methods that grow weights from zero (`RigL`, `SET`,
+    `ACDC`) do nothing for it.
+
+    Args:
+        alpha: From 1 (plain training) on; the paper tries 2 to 5.
+        where: Which parameters; by default the weights that `prune_` would prune.
+
+    >>> layer = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.constant_(layer.weight, 4.0)
+    >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.25)
+    >>> power = PowerPropagation(layer, optimizer, alpha=2.0)
+    >>> layer(torch.ones(1, 1)).sum().backward()  # the gradient is 1, that of θ = 2 is 4
+    >>> optimizer.step()
+    >>> power.numbers()["weight"].item(), layer.weight.item()
+    (1.0, 1.0)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        alpha: float = 2.0,
+        where: Where = None,
+    ) -> None:
+        check_between("alpha", alpha, 1.0)
+        self.alpha = alpha
+        super().__init__(model, optimizer, where)
+
+    def behind(self, name: str, weight: Tensor) -> Tensor:
+        """θ = sign(w)|w|^(1/α)."""
+        return torch.copysign(weight.abs().pow(1 / self.alpha), weight)
+
+    def weight(self, name: str, behind: Tensor) -> Tensor:
+        """w = θ|θ|^(α−1)."""
+        return behind * behind.abs().pow(self.alpha - 1)
+
+    def gradient(self, name: str, behind: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
+        """α|θ|^(α−1) ∂L/∂w."""
+        return grad * behind.abs().pow(self.alpha - 1) * self.alpha
+
+
+class DGating(Reparametrized):
+    """Groups of weights that vanish together: w_g = ω_g · γ_{g,1} ⋯ γ_{g,D−1}, one vector and D − 1
+    numbers for each group g, moved by the optimizer of the weights (Kolb et al. 2025).
+
+    The loss minimised is L(w) + (λ/D)(‖ω‖² + Σ‖γ_d‖²), which is smooth; its minima are those of
+    L(w) + λ Σ_g ‖w_g‖₂^{2/D}, a group lasso for D = 2 and sharper beyond. Every number decays by
+    its own gradient, as the weights' optimizer does it.
+
+    `collapse_()` makes exact zeros of the groups that have vanished; a neuron without weights can
+    then be cut out by `secateurs.compact`.
+
+    Args:
+        depth: D ≥ 2.
+        strength: λ.
+        groups: "neuron" (all weights into one output), "channel" (all out of one input), "kernel"
+            or "block:M", as in `FactorizedSGD`.
+        start: "ones" leaves ω = w with gates of 1; "balanced" gives ω_g and the gates of a group
+            one norm, ‖w_g‖^{1/D}. Both keep the weights.
+        where: Which parameters; by default the weights that `prune_` would prune. The outputs of
+            the last layer are groups as well, unless they are left out.
+
+    >>> model = nn.Linear(8, 4, bias=False)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> gating = DGating(model, optimizer, strength=0.5, depth=3)
+    >>> for _ in range(200):
+    ...     optimizer.zero_grad()
+    ...     model(torch.eye(8))[:, 0].sub(1).square().sum().backward()
+    ...     optimizer.step()
+    >>> gating.collapse_()["weight"].any(1).tolist()
+    [True, False, False, False]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        strength: float,
+        depth: int = 3,
+        groups: str = "neuron",
+        start: str = "ones",
+        where: Where = None,
+    ) -> None:
+        check_between("strength", strength, 0.0)
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 2:
+            raise ArgumentError(f"depth={depth!r} is not a whole number from 2 on.")
+        if start not in ("ones", "balanced"):
+            raise ArgumentError(f"start={start!r} is neither 'ones' nor 'balanced'.")
+        grouping(groups, (2, 4, 1))  # an unknown name is refused before anything is hooked
+        self.strength, self.depth, self._start, self._kind = strength, depth, start, groups
+        self._groupings: dict[str, Grouping] = {}
+        self._gates: dict[str, nn.Parameter] = {}
+        super().__init__(model, optimizer, where)
+        for name, _, group in self.groups():
+            # In the weight's own group: schedulers and options reach both.
+            group["params"].append(self._gates[name])
+            if "param_names" in group:
+                group["param_names"].append(f"{name}.gates")
+
+    def behind(self, name: str, weight: Tensor) -> Tensor:
+        """ω, with new gates."""
+        found = grouping(self._kind, tuple(weight.shape))
+        if found is None:
+            raise ArgumentError(
+                f"groups={self._kind!r}: {name!r} of shape {tuple(weight.shape)} has no such"
+                " groups; leave it out with where=."
+            )
+        self._groupings[name] = found
+        norms = found.total(weight.square()).sqrt().pow(1 / self.depth)
+        if self._start == "ones":
+            norms = torch.ones_like(norms)
+        # A group of zeros has no direction: its gates may be anything.
+        norms[norms == 0] = 1
+        gates = norms.expand(self.depth - 1, *norms.shape).clone()
+        if name in self._gates:
+            self._gates[name].data.copy_(gates)
+        else:
+            self._gates[name] = nn.Parameter(gates)
+        return weight / found.spread(norms.pow(self.depth - 1), weight)
+
+    def taken(self, name: str, weight: Tensor, changed: Tensor) -> Tensor:
+        """ω of changed weights with the gates that there are; gates of 0 open again."""
+        found, gates = self._groupings[name], self._gates[name]
+        shut = (gates.prod(0, keepdim=True) == 0) & (
+            found.total((changed & (weight != 0)).to(weight.dtype)) > 0
+        )
+        gates.data.masked_fill_(shut, 1.0)
+        product = found.spread(gates.prod(0), weight)
+        return torch.where(weight == 0, 0.0, weight / product)
+
+    def weight(self, name: str, behind: Tensor) -> Tensor:
+        """ω · Π γ."""
+        return behind * self._groupings[name].spread(self._gates[name].detach().prod(0), behind)
+
+    def gradient(self, name: str, behind: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
+        """By ω, returned; that by the gates is left in their `grad`."""
+        found, gates = self._groupings[name], self._gates[name].detach()
+        # An optimizer that climbs turns the sign of all it is given, the penalty's too.
+        decay = 2 * self.strength / self.depth * (-1 if group.get("maximize") else 1)
+        self._gates[name].grad = others(gates) * found.total(grad * behind) + decay * gates
+        return grad * found.spread(gates.prod(0), behind) + decay * behind
+
+    def before(self) -> None:
+        """Put ω in the place of the weights; gates move only where the weight has a gradient."""
+        for gate in self._gates.values():
+            gate.grad = None
+        super().before()
+
+    def gates(self) -> dict[str, Tensor]:
+        """The gates, stacked: D − 1 numbers for each group."""
+        return {name: gate.detach().clone() for name, gate in self._gates.items()}
+
+    def penalty(self) -> float:
+        """λ/D (‖ω‖² + Σ‖γ‖²)."""
+        tensors = [*self._behind.values(), *self._gates.values()]
+        total = sum(float(value.detach().double().square().sum()) for value in tensors)
+        return self.strength / self.depth * total
+
+    @torch.no_grad()
+    def collapse_(self, threshold: float = EPS) -> dict[str, Tensor]:
+        """Set every group of norm ‖w_g‖ below the threshold to zero, for good; returns the masks,
+        True = kept.
+        """
+        check_between("threshold", threshold, 0.0)
+        masks = {}
+        for name, p in self._parameters.items():
+            found, gates = self._groupings[name], self._gates[name]
+            alive = found.total(p.square()).sqrt() >= threshold
+            mask = found.spread(alive, p).clone()
+            own, shared = Keep(mask, like=p), Keep(alive.expand_as(gates).clone(), like=gates)
+            for keep, tensor in ((own, p), (own, self._behind[name]), (shared, gates)):
+                keep.clear_(tensor)
+            own.clear_state_(self._optimizer.state.get(p), p)
+            shared.clear_state_(self._optimizer.state.get(gates), gates)
+            masks[name] = mask
+        return masks
+
+    def release(self) -> None:
+        """Stop; the optimizer goes on with the weights as they are, without their gates."""
+        super().release()
+        own = {id(gate) for gate in self._gates.values()}
+        for group in self._optimizer.param_groups:
+            kept = [i for i, p in enumerate(group["params"]) if id(p) not in own]
+            for key in ("params", "param_names"):
+                if key in group:
+                    group[key] = [group[key][i] for i in kept]
+        for gate in self._gates.values():
+            self._optimizer.state.pop(gate, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps, ω and the gates."""
+        return {**super().state_dict(), "gates": self.gates()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The saved ω and gates again, and the weights that they make."""
+        _check_saved(state["gates"], self._gates)
+        for name, gate in self._gates.items():
+            gate.data.copy_(state["gates"][name])
+        super().load_state_dict(state)
