@@ -10,6 +10,7 @@ from attack.cases import Tally, attack_pair, attack_seed, attack_twins, boxes
 from attack.operators import OPERATORS
 from attack.programs import all_shapes, changed, one_literal, random_program
 from attack.rewriting import REWRITES, attack_rewrite
+from attack.splitting import attack_split
 from attack.third_party import PYTORCHCV, attack_capture
 
 
@@ -30,6 +31,32 @@ def test_no_deviation_lies_above_a_bound():
 def test_networks_that_differ_in_one_thing_get_a_bound_or_a_refusal():
     tally = checked(attack_twins, range(8))
     assert tally.counts["twins"] > 3
+
+
+def test_no_deviation_lies_above_a_split_bound():
+    tally = checked(attack_split, range(2))
+    assert tally.counts["split certificates"] >= 90 and tally.counts["parts"] > 100
+
+
+@pytest.mark.slow
+def test_two_thousand_split_certificates():
+    tally = checked(attack_split, range(60))
+    assert tally.counts["split certificates"] >= 2000
+    assert tally.counts["targets proven"] > 1000
+    assert tally.counts["top class proven"] > 5
+
+
+def test_the_attack_sees_a_split_bound_that_is_too_small(monkeypatch):
+    from attack import splitting
+    from secateurs.certificates.splitting import split
+
+    def nearly(*args, **options):
+        found = split(*args, **options)
+        object.__setattr__(found, "balls", 0.7 * found.balls)
+        return found
+
+    monkeypatch.setattr(splitting, "split", nearly)
+    assert any(attack_split(seed).violations for seed in range(3))
 
 
 @pytest.mark.slow
