@@ -3,6 +3,7 @@
 import copy
 import logging
 import threading
+import time
 
 import pytest
 import torch
@@ -252,6 +253,7 @@ def test_two_threads_call_one_program():
 
 
 def test_threads_over_images(monkeypatch):
+    monkeypatch.setattr("secateurs.ship.fast.build.WORTH_A_THREAD", 1)
     model = small()
     module = fast(model)
     x = torch.randn(37, 2, 8, 8)
@@ -260,6 +262,38 @@ def test_threads_over_images(monkeypatch):
         for threads in (1, 2, 3, 50):
             monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
             assert close(module.forward(x), wanted, 1e-5)
+
+
+def test_small_work_stays_on_the_callers_thread(monkeypatch):
+    module = fast(small())
+    program = module._runners[0].program
+    # An image has 128 inputs and at least as many products, and less than all dense ones.
+    assert 100 < program.least < 4_000_000 // 128
+    x = torch.randn(37, 2, 8, 8)
+    with torch.inference_mode():
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+        alone = module.forward(x)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 50)
+        # Nothing is divided, so that not even the last bit differs.
+        assert torch.equal(module.forward(x), alone)
+
+
+def test_one_disturbed_call_does_not_decide():
+    class Disturbed(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            time.sleep(0.2 if self.calls == 3 else 0)
+            return x
+
+    class Slow(nn.Module):
+        def forward(self, x):
+            time.sleep(0.002)
+            return x
+
+    seconds = compared({"a": Disturbed(), "b": Slow()}, torch.zeros(1, 2), 2)
+    assert seconds["a"] < seconds["b"]
 
 
 def test_it_is_found_under_its_public_name():

@@ -21,7 +21,10 @@ from secateurs.ship.fast.trace import arguments, check, smaller
 
 _log = logging.getLogger("secateurs.ship")
 BATCHES = (1, 64)
-ROUNDS = 6  # the first warms up
+ROUNDS = 26  # at most; the first warms up
+# After so many rounds and seconds a comparison ends: calls of microseconds are compared often, for
+# one of them may take a thousand times as long on a busy machine; calls of a second a few times.
+FEWEST, ENOUGH = 4, 1.0
 
 
 def accelerate(
@@ -194,7 +197,10 @@ def compared(forms: Mapping[str, nn.Module], example: Example, batch: int) -> di
     call = (many[: len(args)], dict(zip(kwargs, many[len(args) :], strict=True)))
     times: dict[str, list[float]] = {name: [] for name in forms}
     with torch.inference_mode():
-        for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        for done in range(ROUNDS):
+            if done >= FEWEST and time.perf_counter() - begun > ENOUGH:
+                break
             # In turns: whatever disturbs the machine for a
             # while disturbs all forms alike.
             for name, module in forms.items():

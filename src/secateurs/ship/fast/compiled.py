@@ -232,6 +232,7 @@ class KernelLibrary:
         # told, which cuts an address in half.
         get(f"fast_new_{name}").restype = c_void_p
         get(f"fast_free_{name}").argtypes = [c_void_p]
+        get(f"fast_least_{name}").argtypes = [c_void_p, c_int64]
         get(f"fast_plan_{name}").argtypes = [
             c_void_p,
             POINTER(Op),
@@ -274,7 +275,8 @@ class Program:
     call it at once.
     """
 
-    def __init__(self, library: KernelLibrary, dtype: torch.dtype) -> None:
+    def __init__(self, library: KernelLibrary, dtype: torch.dtype, *, least: int = 1) -> None:
+        """least: images that are worth a thread of their own; fewer stay on the caller's."""
         name = NAMES[dtype]
         self._new = getattr(library.library, f"fast_new_{name}")
         self._free = getattr(library.library, f"fast_free_{name}")
@@ -284,7 +286,9 @@ class Program:
         self._time = getattr(library.library, f"fast_time_plan_{name}")
         self._kept: list[Any] = []
         self._sizes: list[int] = []
+        self.least = least
         self.handle: int = self._new()
+        getattr(library.library, f"fast_least_{name}")(self.handle, least)
 
     def plan(self, ops: list[Op], memory: KeptArrays, group: int, numbers: int) -> None:
         """Add the operations for groups of this size; the largest group comes first, a group of one

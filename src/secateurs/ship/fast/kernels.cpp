@@ -1149,6 +1149,7 @@ struct Program {
     std::mutex lock;
     std::vector<Arena<R>*> idle;
     int64_t numbers = 0;
+    int64_t least = 1;  // images that are worth a thread of their own
 
     ~Program() {
         for (auto* arena : idle) delete arena;
@@ -1196,7 +1197,8 @@ int run_alone(Program<R>& program, const Call& call, int64_t images) {
 template <class R>
 int run(Program<R>& program, const void* const* inputs, void* const* outputs, int64_t images, int64_t threads) {
     const Call call{inputs, outputs, 0, 0};
-    const int64_t share = (images + std::max<int64_t>(threads, 1) - 1) / std::max<int64_t>(threads, 1);
+    const int64_t even = (images + std::max<int64_t>(threads, 1) - 1) / std::max<int64_t>(threads, 1);
+    const int64_t share = std::max(even, program.least);
     if (share >= images) return run_alone(program, call, images);
     std::vector<Arena<R>*> arenas;
     try {  // all memory first: no thread can fail later
@@ -1270,6 +1272,7 @@ int time_plan(Program<R>& program, int64_t which, const void* const* inputs, voi
         program.plans.push_back({ops, count, group, numbers});                                                         \
         program.numbers = std::max(program.numbers, numbers);                                                          \
     }                                                                                                                  \
+    extern "C" void fast_least_##R(void* p, int64_t images) { static_cast<Program<R>*>(p)->least = images; }           \
     extern "C" int fast_run_##R(void* p, const void* const* in, void* const* out, int64_t images, int64_t threads) {   \
         return run(*static_cast<Program<R>*>(p), in, out, images, threads);                                            \
     }                                                                                                                  \
