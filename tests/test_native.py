@@ -91,9 +91,9 @@ def test_a_folder_others_can_write_to_is_not_trusted(tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
     os.chmod(shared, 0o777)
-    assert native._trusted(shared) != shared
+    assert native._trusted_folder(shared) != shared
     private = tmp_path / "private"
-    assert native._trusted(private) == private
+    assert native._trusted_folder(private) == private
 
 
 def cut_off(path):

@@ -4,7 +4,7 @@ import torch.nn.utils.prune
 from torch import nn
 
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
-from secateurs.parameters import aliases, choose, named, pick, prunable
+from secateurs.parameters import aliases, choose, named_parameters, pick, prunable
 
 
 class Tied(nn.Module):
@@ -105,7 +105,7 @@ def test_frozen_parameters_are_weights_too():
 
 def test_named_suggests():
     with pytest.raises(ParameterError, match="Did you mean 'first.weight'"):
-        named(Tied(), ["first.wieght"])
+        named_parameters(Tied(), ["first.wieght"])
 
 
 def tied_language_model():

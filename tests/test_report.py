@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from secateurs.report import page
-from secateurs.report.published import shipped
+from secateurs.report.published import shipped_figures
 from secateurs.report.tables import Overlap
 from study.example import example_store
 
@@ -75,7 +75,7 @@ def in_figure(browser, script):
 
 
 def test_a_page_asks_for_itself_only_and_complains_of_nothing(shown):
-    browser = shown(published=shipped())
+    browser = shown(published=shipped_figures())
     assert [url.partition(":")[0] for url in requests(browser)] == ["file"]
     assert browser.get_log("browser") == []
 
@@ -142,7 +142,7 @@ def test_arrow_keys_go_from_mark_to_mark(shown):
 
 
 def test_the_legend_switches_lines_off_and_on(shown):
-    browser = shown(published=shipped())
+    browser = shown(published=shipped_figures())
     visible = (
         "return [...svg.querySelectorAll('g.line')]"
         ".filter(g => g.getBoundingClientRect().width).length"
@@ -174,7 +174,7 @@ def test_the_theme_follows_the_system_and_the_button(shown, system):
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_fits_its_window_and_its_text_can_be_read(shown, width):
-    browser = shown(published=shipped())
+    browser = shown(published=shipped_figures())
     size = {
         "width": width,
         "height": 844,

@@ -53,13 +53,13 @@ def clear_where_(tensor: Tensor, dropped: Tensor) -> None:
     tensor.detach().view(dtype).bitwise_and_(all_ones(~dropped, dtype))
 
 
-def multiplied_(target: Tensor, whole: Tensor, mask: Tensor) -> None:
+def write_masked_(target: Tensor, whole: Tensor, mask: Tensor) -> None:
     """target = whole where the mask is true, else +0.0, whatever the target held before.
 
     Measured 2.5 times as fast as a float times a bool.
 
     >>> target = torch.full((2,), float("nan"))
-    >>> multiplied_(target, torch.tensor([1.0, float("inf")]), torch.tensor([True, False]))
+    >>> write_masked_(target, torch.tensor([1.0, float("inf")]), torch.tensor([True, False]))
     >>> target
     tensor([1., 0.])
     """

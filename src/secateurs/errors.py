@@ -157,7 +157,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def attempted(*steps: Callable[[], Any]) -> tuple[list[Any], list[SecateursError]]:
+def attempt(*steps: Callable[[], Any]) -> tuple[list[Any], list[SecateursError]]:
     """Run every step: what each returns (None where it raises), and all that they raise."""
     results, problems = list[Any](), list[SecateursError]()
     for step in steps:
@@ -171,7 +171,7 @@ def attempted(*steps: Callable[[], Any]) -> tuple[list[Any], list[SecateursError
 
 def problems_of(*checks: Callable[[], object]) -> list[SecateursError]:
     """Run every check and keep what they raise."""
-    return attempted(*checks)[1]
+    return attempt(*checks)[1]
 
 
 def refuse(what: str, problems: Sequence[SecateursError]) -> None:

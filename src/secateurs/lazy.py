@@ -19,7 +19,7 @@ def open_on_first_use(room: str) -> None:
     To be called at the end of the room's `__init__`, with `__name__`.
     """
     module = sys.modules[room]
-    vars(module)["_homes"] = dict(_stated(module))
+    vars(module)["_homes"] = dict(_stated_imports(module))
     module.__class__ = _Room
 
 
@@ -49,7 +49,7 @@ class _Room(ModuleType):
         return sorted({*super().__dir__(), *self._homes} - {"_homes"})
 
 
-def _stated(module: ModuleType) -> Iterator[tuple[str, tuple[str, str]]]:
+def _stated_imports(module: ModuleType) -> Iterator[tuple[str, tuple[str, str]]]:
     """What the `if TYPE_CHECKING:` block of a room imports: name, module and name in there."""
     loader = module.__spec__.loader if module.__spec__ else None
     source = loader.get_source(module.__name__) if loader else None  # type: ignore[attr-defined]

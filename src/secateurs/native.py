@@ -92,7 +92,7 @@ def build(source: Path, folder: Path | None = None) -> Path:
     whole file is read for this: call it once in a process.
     """
     compiler = _compiler()
-    folder = _trusted(folder or cache_folder())
+    folder = _trusted_folder(folder or cache_folder())
     target = folder / f"{source.stem}-{_fingerprint(source, compiler)}.so"
     if not _whole(target):
         _compile(source, compiler, target)
@@ -116,7 +116,7 @@ def _compiler() -> str:
     return compiler
 
 
-def _trusted(folder: Path) -> Path:
+def _trusted_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if _ours(folder.stat()) and os.access(folder, os.W_OK):

@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
 from secateurs.registry import unknown
-from secateurs.sharding import sharded
+from secateurs.sharding import is_sharded
 
 Params: TypeAlias = Mapping[str, Tensor]
 """Tensors by parameter name."""
@@ -54,7 +54,7 @@ def not_real(tensor: Tensor) -> str:
     """
     if text := without_values(tensor):
         return text
-    if sharded(tensor):
+    if is_sharded(tensor):
         return (
             "lies in pieces on several processes (fully_shard): work on the model before it is"
             " sharded, and give the masks to hold afterwards"
@@ -305,7 +305,7 @@ def read_where(where: object, names: Iterable[str], *, owners: bool) -> Rules:
 
     Globs that match no name are problems: most likely typos, never ignored.
     """
-    rules = _listed(where)
+    rules = _rules_of(where)
     strange = tuple(text for rule in rules if (text := why_no_rule(rule, owners)))
     readable = [rule for rule in rules if not why_no_rule(rule, owners)]
     return Rules(
@@ -314,12 +314,12 @@ def read_where(where: object, names: Iterable[str], *, owners: bool) -> Rules:
             rule[1:] for rule in readable if isinstance(rule, str) and rule.startswith("!")
         ),
         strange=strange,
-        unmatched=tuple(_unmatched(rules, list(names))),
+        unmatched=tuple(_unmatched_globs(rules, list(names))),
         nothing=where is not None and not rules,
     )
 
 
-def _listed(where: object) -> list[object]:
+def _rules_of(where: object) -> list[object]:
     if where is None:
         return []
     several = isinstance(where, Sequence | set | frozenset) and not isinstance(where, str)
@@ -345,7 +345,7 @@ def _excludes(rule: object) -> bool:
     return isinstance(rule, str) and rule.startswith("!")
 
 
-def _unmatched(rules: Sequence[object], known: Sequence[str]) -> list[str]:
+def _unmatched_globs(rules: Sequence[object], known: Sequence[str]) -> list[str]:
     globs = [rule for rule in rules if isinstance(rule, str)]
     lost = [
         glob
@@ -374,7 +374,7 @@ def decide(
     if excluded := rules.excludes(names):
         alias = "" if excluded == names[0] else f" through its other name {excluded!r}"
         return f"excluded by where{alias}", ""
-    usual = _skipped_by_default(parameter, uses)
+    usual = _reason_to_skip(parameter, uses)
     if not rules.chosen and not rules.nothing:
         return usual, names[0]
     named = [rule for rule in rules.chosen if not isinstance(rule, type)]
@@ -385,7 +385,7 @@ def decide(
     return ("" if by_name else usual), through  # a type chooses within the default rule
 
 
-def _skipped_by_default(parameter: nn.Parameter, uses: Sequence[tuple[str, nn.Module]]) -> str:
+def _reason_to_skip(parameter: nn.Parameter, uses: Sequence[tuple[str, nn.Module]]) -> str:
     """Why the default rule leaves a parameter out; one of its names is enough for that."""
     for name, owner in uses:
         if reason := default_skip(name, parameter, owner):
@@ -485,7 +485,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 # Under which names a model, perhaps wrapped, has its parameters, and masks that fit them.
 
 
-def owned(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module]]:
+def owned_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module]]:
     """Every parameter once, under its first name, with the module that holds it."""
     for parameter, uses in uses_in_model(model):
         name, owner = uses[0]
@@ -515,7 +515,7 @@ def absent(name: str, known: Iterable[str]) -> str:
     return unknown("parameter", name, names).rstrip(".")
 
 
-def named(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
+def named_parameters(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
     """The parameters of these names; a name the model lacks is refused with its nearest names."""
     known = dict(model.named_parameters(remove_duplicate=False))
     missing = [name for name in names if name not in known]
@@ -636,7 +636,7 @@ def plain(name: str) -> str:
     return name.replace("._orig_mod.", ".")
 
 
-def fitted(
+def fit_masks(
     masks: Params, known: Iterable[str], *, prefixes: Iterable[str] = ("",)
 ) -> dict[str, Tensor]:
     """Masks under the names a model knows; what wrappers added to theirs or to its names is seen

@@ -284,14 +284,14 @@ def _header(
     if most is not None and len(fields) > most:
         raise error(f"{path} names {len(fields)} tensors; the most is {most}.")
     body = 8 + len(text)
-    entries = [_stored(name, field, body, size, path, error) for name, field in fields.items()]
+    entries = [_read_stored(name, field, body, size, path, error) for name, field in fields.items()]
     entries.sort(key=lambda entry: (entry.start, entry.stop))
     # The tensors fill the file: nothing is hidden, nothing is read twice.
     position = body
     for entry in entries:
         if entry.start != position:
             raise error(
-                f"{path}: {quoted(entry.name)} begins at byte {entry.start - body} of the data, not"
+                f"{path}: {quote(entry.name)} begins at byte {entry.start - body} of the data, not"
                 f" at {position - body}: overlap or gap."
             )
         position = entry.stop
@@ -302,26 +302,24 @@ def _header(
     return FileHeader(entries=tuple(entries), metadata=metadata, body=body)
 
 
-def _stored(
+def _read_stored(
     name: str, field: Any, body: int, size: int, path: Path, error: type[SecateursError]
 ) -> StoredTensor:
-    where = f"{path}: {quoted(name)}"
+    where = f"{path}: {quote(name)}"
     # Compared whole: a field that says more than expected is not one of this format.
     if not isinstance(field, dict) or set(field) != {"dtype", "shape", "data_offsets"}:
         raise error(f"{where} is not described by dtype, shape and data_offsets.")
     dtype, shape, offsets = field["dtype"], field["shape"], field["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise error(
-            f"{where} has the unknown dtype {quoted(dtype)}; known are {', '.join(DTYPES)}."
-        )
+        raise error(f"{where} has the unknown dtype {quote(dtype)}; known are {', '.join(DTYPES)}.")
     if not is_shape(shape):
         raise error(
-            f"{path}: the shape of {quoted(name)} is not a list of sizes below 2^48 entries."
+            f"{path}: the shape of {quote(name)} is not a list of sizes below 2^48 entries."
         )
     # In bits, because entries of four and six bits share bytes.
     bits = math.prod(shape) * DTYPES[dtype].bits
     if not are_counts(offsets) or len(offsets) != 2 or 8 * (offsets[1] - offsets[0]) != bits:
-        raise error(f"{where} claims {dtype}{shape}, but its offsets are {quoted(offsets)}.")
+        raise error(f"{where} claims {dtype}{shape}, but its offsets are {quote(offsets)}.")
     start, stop = (body + offset for offset in offsets)
     if stop > size:
         raise error(f"{where} ends at byte {offsets[1]} of {size - body}: cut off?")
@@ -350,7 +348,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         key.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
         if key in fields:
-            raise ValueError(f"{quoted(key)} is given twice")
+            raise ValueError(f"{quote(key)} is given twice")
         fields[key] = value
     return fields
 
@@ -369,7 +367,7 @@ def are_counts(value: object) -> TypeGuard[list[int]]:
     return all(type(size) is int and 0 <= size <= _LARGEST for size in value)
 
 
-def quoted(value: object) -> str:
+def quote(value: object) -> str:
     """A name, or what stands in its place, as it can stand in a message."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."

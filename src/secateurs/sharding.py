@@ -11,11 +11,11 @@ import sys
 from torch import Tensor
 
 
-def sharded(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> bool:
     """Whether this process has only a piece of the tensor.
 
     >>> import torch
-    >>> sharded(torch.zeros(2))
+    >>> is_sharded(torch.zeros(2))
     False
     """
     # Where nobody has imported the module there is no such tensor, and no import to pay for.
@@ -26,7 +26,7 @@ def sharded(tensor: Tensor) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """The piece of a sharded tensor that is here, sharing its memory; any other tensor itself."""
-    if not sharded(tensor):
+    if not is_sharded(tensor):
         return tensor
     piece: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
     return piece
@@ -34,7 +34,7 @@ def local(tensor: Tensor) -> Tensor:
 
 def local_mask(mask: Tensor, like: Tensor) -> Tensor:
     """The piece of a whole mask that belongs to the piece of the parameter that is here."""
-    if not sharded(like):
+    if not is_sharded(like):
         return mask
     from torch.distributed.tensor import distribute_tensor
 

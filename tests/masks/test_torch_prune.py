@@ -97,7 +97,7 @@ def test_everything_wrong_at_once():
     ):
         assert text in str(caught.value)
     assert "'d_mask' has values other than 0 and 1" in str(caught.value)
-    assert "'e' is there both plain and pruned" in str(caught.value)
+    assert "'e' is present both plain and pruned" in str(caught.value)
 
 
 def test_masks_that_do_not_fit_the_model():

@@ -6,7 +6,7 @@ import pytest
 
 from secateurs.errors import DataError
 from secateurs.report import page, read_published, write_page
-from secateurs.report.published import names_in_print, printed_lines, shipped
+from secateurs.report.published import names_in_print, printed_lines, shipped_figures
 from secateurs.study import Prune, Study, Training, run
 from secateurs.study.file import StudyFileError, parse
 from study.example import example_store
@@ -21,7 +21,7 @@ def rows(tmp_path_factory):
 def test_the_figures_of_the_paper_as_printed():
     found = {
         (p.method, p.compression): (p.accuracy, p.dense)
-        for p in shipped()
+        for p in shipped_figures()
         if (p.model, p.data) == ("lenet-300-100", "fashion-mnist")
     }
     assert found["dwf-depth-3", 800.0] == (82.35, 89.12)
@@ -31,7 +31,7 @@ def test_the_figures_of_the_paper_as_printed():
 def test_print_stands_where_network_and_data_are_the_same(rows):
     same, other = (
         printed_lines(
-            shipped(),
+            shipped_figures(),
             model="lenet-300-100",
             data=data,
             ours={"magnitude": 1, "dwf D=3": 4},
@@ -49,7 +49,7 @@ def test_print_stands_where_network_and_data_are_the_same(rows):
 def test_the_page_shows_them_dotted_and_measures_them_by_their_own_dense_network(
     rows,
 ):
-    text = page(rows, name="a", published=shipped())
+    text = page(rows, name="a", published=shipped_figures())
     assert "gmp (Kolb et al. 2025, table 2)" in text and 'stroke-dasharray="1.5 4"' in text
     assert "printed" not in page(rows, name="a").partition("<body>")[2].lower()
 

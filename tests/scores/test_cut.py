@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from compilers import need
-from secateurs.bits import multiplied_
+from secateurs.bits import write_masked_
 from secateurs.scores import Scorer, cut
 from secateurs.scores.scorer import Copy
 
@@ -36,7 +36,7 @@ def test_equals_the_product_round_after_round(dtype, size, threads):
         for share in (0.9, 0.2, 0.0, 0.5, 1.0, 0.01):  # masks may grow again
             mask = torch.rand(size, generator=g) < share
             KERNEL(target, whole, mask, last)
-            multiplied_(expected, whole, mask)
+            write_masked_(expected, whole, mask)
             bits = torch.int32 if dtype == torch.float32 else torch.int64
             assert torch.equal(target.view(bits), expected.view(bits))
             assert torch.equal(last, mask)

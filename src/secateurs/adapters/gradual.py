@@ -14,7 +14,7 @@ from secateurs.masks import sparsity
 from secateurs.optim.holding import unwrapped
 from secateurs.parameters import prunable
 from secateurs.prune import GradualPruning, Recipe
-from secateurs.sharding import local, local_mask, sharded
+from secateurs.sharding import is_sharded, local, local_mask
 
 _log = logging.getLogger("secateurs.adapters")
 
@@ -128,7 +128,7 @@ class Pruner:
             "nonzero": {
                 name: int(weight.count_nonzero())
                 for name, weight in weights.items()
-                if not sharded(weight)
+                if not is_sharded(weight)
             },
         }
 
@@ -248,7 +248,7 @@ def _other_weights(model: nn.Module, saved: Mapping[str, Any], recipe: Recipe) -
         nonzero, expected = int(weight.count_nonzero()), saved["nonzero"].get(name)
         if alive:
             problems.append(f"{name!r} has {alive} weights that its mask drops")
-        elif expected is not None and not sharded(parameter) and nonzero != expected:
+        elif expected is not None and not is_sharded(parameter) and nonzero != expected:
             kind = "sparser" if nonzero < expected else "denser"
             problems.append(
                 f"{name!r} is {kind} than it was saved ({nonzero} weights that are not zero,"
@@ -270,7 +270,7 @@ def _infer_state(gradual: GradualPruning, model: nn.Module, done: int) -> dict[s
     kept = gradual.kept_after(done)
     if kept is None:
         return {"iteration": done, "masks": gradual.masks}
-    if not any(sharded(weight) for weight in weights.values()):
+    if not any(is_sharded(weight) for weight in weights.values()):
         masks = {name: weight != 0 for name, weight in weights.items()}
         counts = {name: int(mask.sum()) for name, mask in masks.items()}
         if counts == kept if isinstance(kept, Mapping) else sum(counts.values()) == kept:

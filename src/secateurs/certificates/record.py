@@ -24,7 +24,7 @@ from secateurs.certificates.problem import NetworkPair, Own
 from secateurs.certificates.statistical import StatisticalCertificate
 from secateurs.errors import ArgumentError, DomainError, SecateursError
 from secateurs.graph.capture import canonical
-from secateurs.graph.ir import unwrapped
+from secateurs.graph.ir import unwrap
 from secateurs.safefile import replacing
 from secateurs.version import __version__
 
@@ -136,7 +136,7 @@ def state_hash(model: nn.Module | Mapping[str, Tensor]) -> str:
 
 def _counted(model: nn.Module | Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Those that count, tied ones once."""
-    state = unwrapped(model).state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
+    state = unwrap(model).state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
     known = set[object]()
     for name, value in state.items():
         # Counted in training, and read by nobody in evaluation mode.

@@ -12,8 +12,8 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from secateurs.channels.folding import folded
-from secateurs.channels.labels import AllOutputs, Labelled, labelled, own_name
+from secateurs.channels.folding import apply_folds
+from secateurs.channels.labels import AllOutputs, Labelled, label_channels, own_name
 from secateurs.channels.macs import Macs, macs
 from secateurs.channels.removal import Removal, RemovalOptions, narrowed_state, removal
 from secateurs.channels.verify import (
@@ -38,8 +38,8 @@ Progress = Callable[[str], None]
 
 _ROUNDING = 1e-3
 
-# What a compaction did: what went, what stayed and why, and how far the outputs are from what they
-# were.
+# What a compaction did: what was removed, what stayed and why, and how far the outputs are from
+# what they were.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction(Reported):
-    """A smaller model and the account of how it came about.
+    """A smaller model, with a record of everything that was changed.
 
     Attributes:
         model: The same class with smaller tensors.
@@ -164,12 +164,12 @@ class ReadModel:
 
 def read_model(model: nn.Module, example: Example, masks: Params) -> ReadModel:
     """A private copy with the masks applied, and what is known of its channels."""
-    sparse = copied(model)
+    sparse = copy_model(model)
     if masks:
         apply_(sparse, masks)
     # What is decided and compared must not depend on
     # the rounding of the model's own dtype.
-    exact = AllOutputs(copied(sparse).double().cpu())
+    exact = AllOutputs(copy_model(sparse).double().cpu())
     COMPARED.share(exact, model)
     try:
         graph = capture(exact, example, opaque=True)
@@ -179,7 +179,7 @@ def read_model(model: nn.Module, example: Example, masks: Params) -> ReadModel:
             f" compares ({error}). Its code or its library names single precision somewhere: let"
             " it follow the dtype of its weights, or bring the library up to date."
         ) from error
-    found = labelled(graph, exact)
+    found = label_channels(graph, exact)
     state = {name: value.detach() for name, value in graph.state(exact).items()}
     return ReadModel(
         original=model,
@@ -192,7 +192,7 @@ def read_model(model: nn.Module, example: Example, masks: Params) -> ReadModel:
     )
 
 
-def copied(model: nn.Module) -> nn.Module:
+def copy_model(model: nn.Module) -> nn.Module:
     """A copy of the model, or an error that says why there is none."""
     try:
         return private(model)
@@ -203,16 +203,16 @@ def copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def applied(
+def shrunken_copy(
     model: AllOutputs, read: ReadModel, choice: Removal, small: Mapping[str, Tensor]
 ) -> AllOutputs:
     """A smaller copy of the model."""
-    copy = AllOutputs(copied(model.inner))
+    copy = AllOutputs(copy_model(model.inner))
     shrink_(copy, read.found, small, choice.resized, choice.folds.fresh)
     return copy
 
 
-# From a sparse model to a smaller one.
+# Turns a sparse model into a smaller one.
 
 
 def compact(
@@ -230,7 +230,7 @@ def compact(
     A channel is dead when no input reaches it or no output uses it, by the zeros of the weights.
     What dead channels emit (a bias behind zero weights) moves into the layers that read it,
     exactly, at every pixel and resolution. The outputs of both models are compared in float64 on
-    every call. The account is at `.compaction` of the result: print it.
+    every call. The record is `.compaction` of the result: print it.
 
     Args:
         model: any module that `secateurs.capture` reads, in evaluation mode; it is left as it is.
@@ -276,7 +276,7 @@ def compaction(
     tolerance: float = 1e-9,
     progress: Progress | None = None,
 ) -> Compaction:
-    """What `compact` does, as the account with the smaller model in it."""
+    """What `compact` does, as a record that holds the smaller model."""
     if multiple_of < 1:
         raise ArgumentError(f"multiple_of={multiple_of!r} is below 1; 1 rounds nothing.")
     refuse_wrapped(model)
@@ -307,17 +307,17 @@ def _compaction(
         say("choosing the channels that go")
         choice = removal(read.exact, read.found, read.known, read.state, options)
         say("cutting them out")
-        small = _cut(read, choice)
+        small = _narrow_tensors(read, choice)
         say("comparing the outputs in float64")
-        tried = applied(read.exact, read, choice, small)
+        tried = shrunken_copy(read.exact, read, choice, small)
         try:
             apart = difference(read.exact.inner, tried.inner, example)
-        # The smaller model does not even run: its code counts on the old sizes.
+        # The smaller model does not even run: its code relies on the old sizes.
         except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
             apart = float("inf")
         if apart <= tolerance:
-            # Asked once of a model, a cut and a size of input: weights do not choose what
-            # gradients change.
+            # Checked once per model, cut and input size: whether gradients change anything does not
+            # depend on weights.
             sizes = [(name, tuple(value.shape)) for name, value in small.items()]
             cut = f"cut {held} {sizes} {[tuple(t.shape) for t in pytree.tree_leaves(example)]}"
             known = COMPARED.is_done(model, cut)
@@ -334,7 +334,7 @@ def _compaction(
             if not done.rounding <= _ROUNDING:
                 apart = difference_in_a_batch(read.exact.inner, tried.inner, example)
             if apart <= tolerance:
-                done = _rounded_alike(done, model)
+                done = _check_own_precision(done, model)
                 COMPARED.note(model, cut)
                 say("done")
                 return done
@@ -354,7 +354,7 @@ def idle_blocks(model: nn.Module, example: Example) -> tuple[str, ...]:
     return idle(read_model(model, example, {}))
 
 
-def _rounded_alike(done: Compaction, model: nn.Module) -> Compaction:
+def _check_own_precision(done: Compaction, model: nn.Module) -> Compaction:
     """Refuse a model whose code does something else in its own precision than in float64."""
     floating = [p.dtype for p in model.parameters() if p.is_floating_point()]
     epsilons = [torch.finfo(dtype).eps for dtype in floating]
@@ -372,7 +372,7 @@ def _rounded_alike(done: Compaction, model: nn.Module) -> Compaction:
 def _more_careful(
     options: RemovalOptions, tried: AllOutputs, example: Example
 ) -> RemovalOptions | None:
-    """What to try after a failure, from hope to caution; None after the last one.
+    """The options to try after a failure, each more cautious; None after the last.
 
     First the class of modules whose code failed gets all attributes that could be meant, then it
     keeps its sizes, then every reshape that asks for
@@ -390,9 +390,9 @@ def _more_careful(
     return replace(options, rearranged=False) if options.rearranged else None
 
 
-def _cut(read: ReadModel, choice: Removal) -> dict[str, Tensor]:
+def _narrow_tensors(read: ReadModel, choice: Removal) -> dict[str, Tensor]:
     """The tensors that change, in float64."""
-    changed = folded(read.state, choice.folds)
+    changed = apply_folds(read.state, choice.folds)
     for name, labels in choice.folds.fresh.items():
         # A new bias is narrowed with its layer, like
         # the tensors that were there before.
@@ -408,7 +408,7 @@ def _cut(read: ReadModel, choice: Removal) -> dict[str, Tensor]:
     }
 
 
-# The account: the smaller model in its own dtype, with everything that is told of it.
+# The record: the smaller model in its own dtype, with everything that is reported of it.
 
 
 def account(
@@ -421,11 +421,12 @@ def account(
     tolerance: float,
     differ: Callable[[nn.Module, nn.Module, Example], float],
 ) -> Compaction:
-    """The smaller model in its own dtype, with everything that is told of it.
+    """The record of a compaction: the smaller model in its own dtype, and everything reported of
+    it.
 
     differ: how far two models differ in the model's own precision.
     """
-    model = applied(read.sparse, read, choice, small).inner
+    model = shrunken_copy(read.sparse, read, choice, small).inner
     _restore_(model, read.original)
     before = macs(read.exact, read.graph)
     count = (
@@ -459,7 +460,7 @@ def account(
         tolerance=tolerance,
         rounding=differ(read.sparse.inner, model, example),
         removed=_channels(read.found, choice.gone),
-        dead=_channels(read.found, choice.dead) + _pinned(read.found, choice),
+        dead=_channels(read.found, choice.dead) + _count_pinned(read.found, choice),
     )
 
 
@@ -479,7 +480,7 @@ def _channels(found: Labelled, marks: Tensor) -> int:
     return sum(int(marks[found.groups.roots(use.out)].sum()) for use in found.uses)
 
 
-def _pinned(found: Labelled, choice: Removal) -> int:
+def _count_pinned(found: Labelled, choice: Removal) -> int:
     """How many rows of weights carry dead labels that are tied to what stays."""
     dead = torch.zeros(len(found.groups), dtype=torch.bool)
     for labels in choice.pinned.values():

@@ -57,8 +57,8 @@ def move_constants_(model: nn.Module, graph: Graph, node: Affine, arrive: Tensor
 
 @torch.no_grad()
 def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
-    """Set the weights of dead channels to zero, in place, without changing any output; what was
-    dead is returned.
+    """Set the weights of dead channels to zero, in place, without changing any output; returns what
+    was dead.
 
     A constant channel's emission (such as ReLU(b)) moves into the bias of the layers that read it,
     where it is the same at every position; where zero padding makes it differ at the border, where
@@ -67,9 +67,8 @@ def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
     them; if one cannot be read, nothing is changed and an error says which. At the end all outputs
     are compared in float64; a difference is taken back and raised.
 
-    It speaks of `forward` in the mode the model is in. What reads the weights elsewhere (another
-    method, another model that shares them) cannot be seen.
-    """
+    The guarantee is about `forward` in the mode the model is in. Other readers of the weights
+    (another method, another model that shares them) cannot be seen."""
     # Names in the result are those of the user's model, not of the wrapper below.
     model, graph = whole(model, example, "remove_dead_")
     before = liveness(model, graph)

@@ -1,5 +1,5 @@
-"""Where the constants of removed channels go: a bias, a running mean, or one channel that stands
-for all.
+"""Moves the constants of removed channels into a bias, a running mean, or one channel for all of
+them.
 
 A constant read by a layer without border is a bias. Read through zero padding it is not: there one
 constant channel stays, and the weights of the others are added to its own in proportion (c_j/c ·
@@ -50,7 +50,7 @@ class Folds:
         self.kept[why] = torch.cat([self.kept.get(why, labels[:0]), labels])
 
 
-def folded(state: State, result: Folds) -> dict[str, Tensor]:
+def apply_folds(state: State, result: Folds) -> dict[str, Tensor]:
     """The tensors that the folds change, still at full width."""
     changed: dict[str, Tensor] = {}
     for name, columns in result.columns.items():
@@ -65,13 +65,12 @@ def folded(state: State, result: Folds) -> dict[str, Tensor]:
     return changed
 
 
-# Which tensor can take a constant: a bias, the running mean behind it, or a bias not there yet.
+# Which tensor can take a constant: a bias, the running mean behind it, or a new bias.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A tensor that can take a constant: bias or running mean (with sign −1), or a bias that is not
-    there yet."""
+    """A tensor that can take a constant: bias or running mean (with sign −1), or a new bias."""
 
     name: str
     sign: float = 1.0
@@ -87,7 +86,7 @@ def target_of(model: nn.Module, graph: Graph, uses: list[LayerUse]) -> Target | 
 
 def _target_of_one(model: nn.Module, graph: Graph, node: Affine, nodes: set[str]) -> Target | None:
     if node.bias is not None:
-        return _own(graph, node, nodes)
+        return _own_bias(graph, node, nodes)
     after = [graph.by_name[name] for name in graph.consumers[node.name]]
     if len(after) == 1 and isinstance(after[0], Affine) and after[0].bias is not None:
         follower, read = after[0], after[0].bias.names
@@ -96,12 +95,15 @@ def _target_of_one(model: nn.Module, graph: Graph, node: Affine, nodes: set[str]
         # be shifted, too.
         if mean is not None and _readers(graph, mean) == {follower.name}:
             return Target(name=mean, sign=-1.0)
-        if follower.weight is None and (own := _own(graph, follower, {follower.name})) is not None:
+        if (
+            follower.weight is None
+            and (own := _own_bias(graph, follower, {follower.name})) is not None
+        ):
             return own
     return _new_bias(model, node)
 
 
-def _own(graph: Graph, node: Affine, nodes: set[str]) -> Target | None:
+def _own_bias(graph: Graph, node: Affine, nodes: set[str]) -> Target | None:
     """The bias of a node, when it is a parameter that nobody else reads."""
     name = None if node.bias is None else node.bias.direct
     if name is None or len(graph.parameters.get(name, ())) != 1:
@@ -110,7 +112,7 @@ def _own(graph: Graph, node: Affine, nodes: set[str]) -> Target | None:
 
 
 def _new_bias(model: nn.Module, node: Affine) -> Target | None:
-    """A layer of PyTorch's own made without bias takes one."""
+    """A layer of PyTorch's own that was made without a bias can be given one."""
     owner = model.get_submodule(node.place.module)
     plain = isinstance(owner, nn.Linear | nn.modules.conv._ConvNd) and owner.bias is None
     direct = "" if node.weight is None else str(node.weight.direct)

@@ -32,7 +32,7 @@ from secateurs.graph import (
 )
 from secateurs.graph.ir import Wrapper
 from secateurs.graph.propagate import step
-from secateurs.paths.reach import along, full, in_full, laid, reduced, rows, together
+from secateurs.paths.reach import along, compress_marks, full, in_full, laid, rows, together
 
 # Which dimension of a named tensor becomes which dimension of the weight that the graph computes
 # from it.
@@ -42,7 +42,7 @@ Alignment = Mapping[str, tuple[int | None, ...]]
 none does."""
 
 
-def aligned(source: Source, graph: Graph) -> Alignment | None:
+def alignment_of(source: Source, graph: Graph) -> Alignment | None:
     """The alignment of every tensor a source reads; None where it is not known, and then nothing
     may be cut.
 
@@ -55,7 +55,7 @@ def aligned(source: Source, graph: Graph) -> Alignment | None:
     shapes = {name: _shape(name, graph) for name in source.names}
     if len(shapes) == 1:
         name, shape = next(iter(shapes.items()))
-        moved = _rearranged(source, name, shape)
+        moved = _follow_positions(source, name, shape)
         if moved is not None:
             return {name: moved}
     broadcast = {name: _broadcast(shape, source.shape) for name, shape in shapes.items()}
@@ -69,7 +69,9 @@ def _shape(name: str, graph: Graph) -> tuple[int, ...]:
     return tuple(graph.parameters[name] if name in graph.parameters else graph.buffers[name])
 
 
-def _rearranged(source: Source, name: str, shape: Sequence[int]) -> tuple[int | None, ...] | None:
+def _follow_positions(
+    source: Source, name: str, shape: Sequence[int]
+) -> tuple[int | None, ...] | None:
     """Follow positions through the source: it rearranges when they come out as they went in, in
     another order."""
     count = torch.Size(shape).numel()
@@ -166,7 +168,7 @@ class Groups:
             return
         # A feature map holds the same pair at every pixel: each is united once.
         pairs = torch.unique(torch.stack([a[differ], b[differ]]), dim=1)
-        self._root = _united(self._root, self._root[pairs])
+        self._root = _unite_pairs(self._root, self._root[pairs])
         bound = (pairs == PINNED).any(0)
         self._free_ties.append(pairs[:, ~bound])
         self._unpinned = None
@@ -176,7 +178,7 @@ class Groups:
         """These stay."""
         labels = torch.unique(labels[labels > PINNED])
         self._note(why, labels)
-        self._root = _united(
+        self._root = _unite_pairs(
             self._root, torch.stack([self._root[labels], torch.zeros_like(labels)])
         )
 
@@ -189,13 +191,13 @@ class Groups:
         if self._unpinned is None:
             none = torch.zeros(2, 0, dtype=torch.long)
             pairs = torch.cat([none, *self._free_ties], dim=1)
-            self._unpinned = _united(torch.arange(len(self)), pairs)
+            self._unpinned = _unite_pairs(torch.arange(len(self)), pairs)
         return self._unpinned[labels]
 
     def reasons(self) -> dict[int, str]:
         """Why unpinned roots stay: the first pin that met them, a named one before a mere tie."""
         found: dict[int, str] = {}
-        # The last to write is the one that counts: ties first, then names, latest before earliest.
+        # The last write counts: ties first, then names, the latest before the earliest.
         pins = sorted(self.pins, key=lambda pin: pin[0] != _TIED)
         ties = [pin for pin in pins if pin[0] == _TIED]
         for why, labels in (*reversed(ties), *reversed(pins[len(ties) :])):
@@ -216,7 +218,7 @@ class Groups:
             self.pins.append((why, labels))
 
 
-def _united(root: Tensor, pairs: Tensor) -> Tensor:
+def _unite_pairs(root: Tensor, pairs: Tensor) -> Tensor:
     """Every label's root once the roots in each column of `pairs` are one group."""
     if not pairs.numel():
         return root
@@ -231,7 +233,7 @@ def _united(root: Tensor, pairs: Tensor) -> Tensor:
     return joined[root]
 
 
-# A model seen through all of its outputs at once, so that nothing an output needs is taken for
+# A model seen through all its outputs at once, so that nothing an output needs is taken for
 # dead.
 
 _PREFIX = "inner."
@@ -318,8 +320,8 @@ class Labelled:
         return self.groups.roots(self.values[name])
 
 
-def described(node: Node) -> str:
-    """A node as an account names it: its operator and the module that runs it."""
+def describe_node(node: Node) -> str:
+    """A node as a record names it: its operator and the module that runs it."""
     return f"{node.place.operation} in {own_name(node.place.module) or 'the model itself'}"
 
 
@@ -339,13 +341,13 @@ def label(flow: "LabelFlow") -> None:
 # follow pin them.
 
 
-def labelled(graph: Graph, model: nn.Module) -> Labelled:
+def label_channels(graph: Graph, model: nn.Module) -> Labelled:
     """Label every channel of the graph of a model."""
     found = Labelled(graph)
     flow = LabelFlow(found, model)
     label(flow)
     for node, source, y in flow.later:
-        flow.tie_elementwise(node, source, reduced(found.groups.roots(y)))
+        flow.tie_elementwise(node, source, compress_marks(found.groups.roots(y)))
     # The user reads the outputs, so they keep their
     # shape even where a channel is constant.
     found.groups.pin(found.values[graph.output], "is an output of the model")
@@ -403,7 +405,7 @@ class LabelFlow:
             # are equal only where it has one label.
             high, low = node.maximum(labels).long(), (-node.maximum(-labels)).long()
             if torch.equal(high, low):
-                return reduced(high)
+                return compress_marks(high)
             self.groups.unite(high, low)
         return self.pin(x, node)
 
@@ -436,7 +438,7 @@ class LabelFlow:
             others = [self.groups.roots(r) for j, r in enumerate(rows) if j != i]
             # One gate for many channels cannot go with any of them.
             if varies(node, i, others):
-                self.groups.pin(row, f"{described(node)} applies it to many channels")
+                self.groups.pin(row, f"{describe_node(node)} applies it to many channels")
             else:
                 whole.append(row)
         if not whole:
@@ -466,7 +468,7 @@ class LabelFlow:
 
     def tie_weight(self, use: LayerUse) -> None:
         """Give the labels of a layer's channels to its weight."""
-        axes, where = use.axes, described(use.node)
+        axes, where = use.axes, describe_node(use.node)
         labels = {axes.weight_in: use.into, axes.weight_out: use.out}
         if axes.groups > 1:
             # A group goes whole or not at all; where the number of groups is fixed, none goes.
@@ -501,7 +503,7 @@ class LabelFlow:
 
     def pin(self, x: Tensor, node: Node) -> Tensor:
         """Everything that a value carries stays; so does what follows from it."""
-        self.groups.pin(x, f"{described(node)} mixes all of it")
+        self.groups.pin(x, f"{describe_node(node)} mixes all of it")
         return _pinned(node)
 
     def tie_elementwise(self, node: Affine, source: Source, y: Tensor) -> None:
@@ -517,7 +519,7 @@ class LabelFlow:
             # What is broadcast along a dimension belongs to none of the channels there.
             if source.shape[i] > 1 and dim < y.ndim and y.shape[dim] > 1
         }
-        self._tie(source, labels, described(node))
+        self._tie(source, labels, describe_node(node))
 
     def one_each(
         self, node: Affine | Pool, total: Callable[[Tensor], Tensor], x: Tensor
@@ -562,7 +564,7 @@ class LabelFlow:
             self.tie_weight(use)
             return along(out, axes.y, len(node.shape))
         if self.learnt(weight):
-            self._freeze(node, f"{described(node)} is no layer between channels")
+            self._freeze(node, f"{describe_node(node)} is no layer between channels")
             return self.pin(x, node)
         # The weight holds constants only: an average pool or an interpolation.
         ones = torch.ones(weight.shape, dtype=torch.float64)
@@ -601,10 +603,11 @@ class LabelFlow:
         empty = labels < NOTHING
         if bool(empty.any()):
             labels[empty] = self.padding(int(empty.sum()))
-        return reduced(labels)
+        return compress_marks(labels)
 
     def _unite(self, node: Opaque | Add, xs: Sequence[Tensor]) -> None:
-        """Channels that meet go together; with what stays they stay, and it is told where."""
+        """Unite channels that meet; those that meet something pinned stay, and the place is
+        noted."""
         free = [x for x in xs if not bool((self.groups.roots(x) == PINNED).all())]
         if not free:
             return
@@ -613,7 +616,7 @@ class LabelFlow:
             self.groups.unite(met, x)
             met = torch.where(met < 0, x, met)
         if len(free) < len(xs):
-            self.groups.pin(met, f"{described(node)} ties it to {self._what_stays(node)}")
+            self.groups.pin(met, f"{describe_node(node)} ties it to {self._what_stays(node)}")
 
     def _what_stays(self, node: Opaque | Add) -> str:
         """What a node ties its channels to: a parameter that all of them share, or what stays."""
@@ -630,7 +633,7 @@ class LabelFlow:
 
     def _tie(self, source: Source, labels: dict[int, Tensor], where: str) -> None:
         """Give the labels of a source's dimensions to the named tensors behind it."""
-        found, known = self.found, aligned(source, self.found.graph)
+        found, known = self.found, alignment_of(source, self.found.graph)
         if known is None:
             for vector in labels.values():
                 self.groups.pin(vector, f"{where} computes its weight")

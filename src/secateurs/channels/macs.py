@@ -16,7 +16,7 @@ from secateurs.graph.ir import own_name, own_place
 from secateurs.parameters import Params
 from secateurs.printing import Reported
 
-# Multiplications as a value: layer by layer, and how many of them are left.
+# The result of a count: multiplications layer by layer, and how many of them are left.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ def macs(model: nn.Module, example: Example | Graph, *, masks: Params | None = N
 
 
 def _refuse_hidden(graph: Graph, model: nn.Module) -> None:
-    """Weights inside an operator that nothing is known of, such as an LSTM, cannot be counted."""
+    """Refuse weights inside an unknown operator, such as an LSTM: their uses cannot be counted."""
     for node in graph.nodes:
         mixed = isinstance(node, Opaque) and not any(
             dim is not None for own in node.carried for dim in own
@@ -164,7 +164,7 @@ def _layer(node: Affine, shapes: dict[str, tuple[int, ...]], state: State) -> La
     kept, total = int(weight.count_nonzero()), weight.numel()
     each = _uses(node, shapes[node.inputs[0]])
     if each is None:
-        dense, nonzero = _counted(node, shapes[node.inputs[0]], weight)
+        dense, nonzero = _count_products(node, shapes[node.inputs[0]], weight)
     else:
         dense, nonzero = total * each, kept * each
     # A computed weight is listed under the first tensor it is computed from.
@@ -184,7 +184,7 @@ def _uses(node: Affine, before: tuple[int, ...]) -> int | None:
     return math.prod(node.shape) // max(1, node.shape[axes.y])
 
 
-def _counted(node: Affine, before: tuple[int, ...], weight: Tensor) -> tuple[int, int]:
+def _count_products(node: Affine, before: tuple[int, ...], weight: Tensor) -> tuple[int, int]:
     """Products of an einsum or of a batched matrix product, counted with ones in all places."""
     ones = torch.ones(before, dtype=torch.float64)
     every = node.linear(ones, torch.ones(weight.shape, dtype=torch.float64))

@@ -189,7 +189,11 @@ def _added_biases(
     state: State, found: Coupling, use: LayerUse, channels: dict[int, int], norms: Tensor
 ) -> Tensor:
     """|b| of biases that stand on their own, added behind the layer: relu(l(x) + b)."""
-    counted = {name for node in (use.node, *(n for n, _ in found.diagonal)) for name in _read(node)}
+    counted = {
+        name
+        for node in (use.node, *(n for n, _ in found.diagonal))
+        for name in _tensors_behind_bias(node)
+    }
     added = torch.zeros_like(norms)
     for name, labels in found.biases:
         if name in counted:
@@ -201,7 +205,7 @@ def _added_biases(
     return added
 
 
-def _read(node: Affine) -> tuple[str, ...]:
+def _tensors_behind_bias(node: Affine) -> tuple[str, ...]:
     """The tensors behind the node's bias."""
     return () if node.bias is None else node.bias.names
 

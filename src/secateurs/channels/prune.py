@@ -1,4 +1,4 @@
-"""Which channels of a network can go whole, and everything that has to go with each of them.
+"""Which channels of a network can be removed whole, and everything that has to go with each.
 
 A filter that is set to zero leaves its bias, its batch norm and the columns that read it behind; a
 channel of a residual stream is written by many layers. Here a channel is a label of the graph: all
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from secateurs.channels.labels import AllOutputs, Labelled, distinct, labelled, own_name
+from secateurs.channels.labels import AllOutputs, Labelled, distinct, label_channels, own_name
 from secateurs.channels.macs import Macs, macs
-from secateurs.channels.removal import even_, layers_of, narrowed_state, removable, resized
+from secateurs.channels.removal import even_, find_resized, layers_of, narrowed_state, removable
 from secateurs.channels.verify import difference, failing_module, shrink_
 from secateurs.graph import Example, capture
 from secateurs.graph.replay import COMPARED
@@ -24,7 +24,7 @@ from secateurs.scores.scorer import private
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channels:
-    """The channels of a network that can go whole.
+    """The channels of a network that can be removed whole.
 
     Attributes:
         labels: One number per channel.
@@ -92,8 +92,8 @@ def _stays(kept: Tensor, index: Tensor) -> Tensor:
 
 @torch.no_grad()
 def channels(model: nn.Module, example: Example) -> Channels:
-    """Every channel that can go whole, with everything that goes with it; the model is left as it
-    is.
+    """Every channel that can be removed whole, with everything that goes with it; the model stays
+    as it is.
 
     Channels tied to an input or an output stay, and those that a reordering in the model's code
     counts on (a `view(b, 9216)`). Heads of an attention and feed-forward neurons count as channels.
@@ -107,7 +107,7 @@ def channels(model: nn.Module, example: Example) -> Channels:
     seen = AllOutputs(model)
     COMPARED.share(seen, model)
     graph = capture(seen, example, opaque=True)
-    found = labelled(graph, seen)
+    found = label_channels(graph, seen)
     even_(found)
     labels = removable(found)
     # A reshape by an attribute or a shape may follow: a narrowed copy shows whether it does.
@@ -130,7 +130,8 @@ def channels(model: nn.Module, example: Example) -> Channels:
     )
 
 
-# Which classes of modules do not follow when channels go: seen on a copy that has lost some.
+# Finds the classes of modules that cannot run with fewer channels, by trying a copy that has lost
+# some.
 
 # Sums of other lengths in the model's own precision differ by far less, other channels by far more.
 _ROUNDING = 1e-2
@@ -142,15 +143,15 @@ def refusing(model: AllOutputs, found: Labelled, example: Example) -> frozenset[
     contested: frozenset[str] = frozenset()
     while True:
         gone = _half(found, removable(found, failed))
-        small = _narrowed(model, found, gone, contested)
+        small = _narrow(model, found, gone, contested)
         failing = failing_module(small.inner, example)
         if failing is None:
             # A reshape can go through and put channels in other places.
-            same = difference(_masked(model, found, gone).inner, small.inner, example)
+            same = difference(_mask_model(model, found, gone).inner, small.inner, example)
             return failed if same <= _ROUNDING else None
         kind = type(small.inner.get_submodule(failing)).__name__
         if kind in failed:
-            # It failed for what another module hands it: nothing is taken to follow.
+            # It failed because of what another module passes to it: no class is assumed to follow.
             return None
         if kind in contested:
             failed |= {kind}
@@ -172,7 +173,7 @@ def _half(found: Labelled, labels: Tensor) -> Tensor:
     return gone
 
 
-def _masked(model: AllOutputs, found: Labelled, gone: Tensor) -> AllOutputs:
+def _mask_model(model: AllOutputs, found: Labelled, gone: Tensor) -> AllOutputs:
     """The model with zeros in the place of what goes."""
     copy = AllOutputs(private(model.inner))
     own = dict(copy.named_parameters(remove_duplicate=False))
@@ -182,7 +183,7 @@ def _masked(model: AllOutputs, found: Labelled, gone: Tensor) -> AllOutputs:
     return copy
 
 
-def _narrowed(
+def _narrow(
     model: AllOutputs, found: Labelled, gone: Tensor, contested: frozenset[str]
 ) -> AllOutputs:
     # Only shapes matter here: whatever the weights are, they lose half of their channels.
@@ -190,5 +191,5 @@ def _narrowed(
     small = narrowed_state(found, gone, state)
     changed = {n: t for n, t in small.items() if t.shape != state[n].shape}
     copy = AllOutputs(private(model.inner))
-    shrink_(copy, found, changed, resized(copy, found, gone, contested))
+    shrink_(copy, found, changed, find_resized(copy, found, gone, contested))
     return copy

@@ -1,5 +1,4 @@
-"""Which labels go: the dead ones, less those that something holds back, until nothing more is held
-back."""
+"""Which labels are removed: the dead ones, minus those that must stay, until no more are found."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.channels.folding import Folds, folds
-from secateurs.channels.labels import PINNED, Labelled, described, distinct, own_name
+from secateurs.channels.labels import PINNED, Labelled, describe_node, distinct, own_name
 from secateurs.graph import Affine, Node, State, Structural, affines
-from secateurs.paths.reach import Reachability, reduced, together
+from secateurs.paths.reach import Reachability, compress_marks, together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalOptions:
-    """What holds channels back besides the network itself.
+    """Options that make channels stay, besides the network itself.
 
     Attributes:
         multiple_of: Kept channels of a layer are rounded up to a multiple.
@@ -61,7 +60,7 @@ class Removal:
 def removal(
     model: nn.Module, found: Labelled, known: Reachability, state: State, options: RemovalOptions
 ) -> Removal:
-    """Start from every dead label and give back what must stay; cheap reasons first, rounding
+    """Start from every dead label and take out what must stay; cheap reasons first, rounding
     last."""
     dead = _dead(found, known)
     gone = dead.clone()
@@ -73,12 +72,12 @@ def removal(
         # `or`: one reason a round, since labels given back
         # for it change what the later ones see.
         blocked = (
-            emptied(found, gone)
-            or uneven(found, gone)
-            or rearranged(found, gone, options)
-            or computed(found, gone, state)
+            last_of_layers(found, gone)
+            or uneven_slices(found, gone)
+            or stuck_in_rearrangements(found, gone, options)
+            or stuck_in_computed_weights(found, gone, state)
             or folding.kept
-            or rounded(found, gone, options.multiple_of)
+            or surplus_to_multiple(found, gone, options.multiple_of)
         )
         if not blocked:
             return Removal(
@@ -86,7 +85,7 @@ def removal(
                 dead=dead,
                 pinned=pinned_and_dead(found, known),
                 folds=folding,
-                resized=resized(model, found, gone, options.contested),
+                resized=find_resized(model, found, gone, options.contested),
                 kept=kept,
             )
         for why, labels in blocked.items():
@@ -137,7 +136,7 @@ def _lifeless(found: Labelled, known: Reachability, roots: Callable[[Tensor], Te
 # found is not trusted: the smaller model is run and compared, as always.
 
 
-def resized(
+def find_resized(
     model: nn.Module, found: Labelled, gone: Tensor, contested: frozenset[str]
 ) -> tuple[Resized, ...]:
     """Every integer attribute that a changed size stands behind; none where two sizes claim it.
@@ -222,7 +221,7 @@ def kept_box(gone: Tensor, shape: Sequence[int]) -> list[Tensor] | None:
         varies = gone.shape[dim] > 1
         kept.append((~whole).nonzero().flatten() if varies else torch.arange(marks.shape[dim]))
     # If marked neurons are left over now, they were no whole slices.
-    left = narrowed(marks, kept)
+    left = narrow_tensor(marks, kept)
     return None if bool(left.any()) or left.numel() == 0 else kept
 
 
@@ -237,7 +236,7 @@ def sticking_out(gone: Tensor, shape: Sequence[int]) -> Tensor:
     return marks
 
 
-def narrowed(tensor: Tensor, kept: Sequence[Tensor]) -> Tensor:
+def narrow_tensor(tensor: Tensor, kept: Sequence[Tensor]) -> Tensor:
     """Only these indices along each dimension."""
     for dim, index in enumerate(kept):
         if len(index) < tensor.shape[dim]:
@@ -309,14 +308,14 @@ def _tried(
         count = torch.Size(shape).numel()
         places.append(torch.arange(count, dtype=torch.float64).reshape(*shape) + offset)
         offset += count
-    few = [narrowed(p, box) for p, box in zip(places, boxes, strict=True) if box is not None]
-    return few, narrowed(node.function(*places), after)
+    few = [narrow_tensor(p, box) for p, box in zip(places, boxes, strict=True) if box is not None]
+    return few, narrow_tensor(node.function(*places), after)
 
 
 # Weights that the model computes, and every tensor without the slices that go.
 
 
-def computed(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
+def stuck_in_computed_weights(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
     """Weights that the model computes: on the narrowed tensors the computation must give the
     narrowed weight."""
     blocked: dict[str, Tensor] = {}
@@ -337,7 +336,7 @@ def computed(found: Labelled, gone: Tensor, state: State) -> dict[str, Tensor]:
             # Only once: narrowing goes through every tensor of the model.
             small = small or narrowed_state(found, gone, state)
             if not _same_weight(found, gone, node, source(state), source(small)):
-                blocked[f"{described(node)} computes its weight from all channels"] = roots
+                blocked[f"{describe_node(node)} computes its weight from all channels"] = roots
     return blocked
 
 
@@ -387,14 +386,16 @@ def narrowed_state(found: Labelled, gone: Tensor, state: State) -> dict[str, Ten
     return small
 
 
-# What holds dead channels back besides their constants.
+# Why dead channels stay, apart from their constants.
 
 # Its code divides embed_dim by num_heads, and torch's fused kernels trust both.
 _PACKED = "MultiheadAttention"
 
 
-def rearranged(found: Labelled, gone: Tensor, options: RemovalOptions) -> dict[str, Tensor]:
-    """Reorderings whose code does not follow."""
+def stuck_in_rearrangements(
+    found: Labelled, gone: Tensor, options: RemovalOptions
+) -> dict[str, Tensor]:
+    """Labels stuck in reorderings whose code does not follow the new sizes."""
     blocked: dict[str, Tensor] = {}
     for node in found.graph.nodes:
         if not isinstance(node, Structural):
@@ -432,7 +433,7 @@ def _counting(node: Structural) -> str:
             f"{own_name(node.place.module)} is torch's {_PACKED}, whose heads share out embed_dim: "
             "write the attention with linear layers to lose heads"
         )
-    return f"{described(node)} counts on every channel"
+    return f"{describe_node(node)} counts on every channel"
 
 
 def _labels_of(found: Labelled, gone: Tensor, node: Node) -> Tensor:
@@ -440,8 +441,8 @@ def _labels_of(found: Labelled, gone: Tensor, node: Node) -> Tensor:
     return distinct(labels[gone[labels]])
 
 
-def emptied(found: Labelled, gone: Tensor) -> dict[str, Tensor]:
-    """A layer of no channels does not run: where all would go, one stays."""
+def last_of_layers(found: Labelled, gone: Tensor) -> dict[str, Tensor]:
+    """A layer without channels does not run: where all would go, one stays."""
     for labels in found.values.values():
         roots = found.groups.roots(labels)
         if bool(gone[roots].all()):
@@ -449,7 +450,7 @@ def emptied(found: Labelled, gone: Tensor) -> dict[str, Tensor]:
     return {}
 
 
-def uneven(found: Labelled, gone: Tensor) -> dict[str, Tensor]:
+def uneven_slices(found: Labelled, gone: Tensor) -> dict[str, Tensor]:
     """What goes has to be whole slices of every value; only what sticks out is given back.
 
     Behind `view(b, groups, c // groups, h, w)` a channel goes where its like goes in every group.
@@ -467,7 +468,7 @@ def uneven(found: Labelled, gone: Tensor) -> dict[str, Tensor]:
     return {}
 
 
-def rounded(found: Labelled, gone: Tensor, multiple: int) -> dict[str, Tensor]:
+def surplus_to_multiple(found: Labelled, gone: Tensor, multiple: int) -> dict[str, Tensor]:
     """Give channels back until every layer writes a multiple of what is asked, or all it had."""
     if multiple <= 1:
         return {}
@@ -480,7 +481,7 @@ def rounded(found: Labelled, gone: Tensor, multiple: int) -> dict[str, Tensor]:
     return {}
 
 
-# Which labels of a network can go whole.
+# Which labels of a network can be removed whole.
 
 
 def removable(found: Labelled, failed: frozenset[str] | None = None) -> Tensor:
@@ -532,7 +533,7 @@ def even_(found: Labelled) -> None:
     """
     for name in found.values:
         # Ties made here are seen by the values that follow.
-        labels = reduced(found.roots(name))
+        labels = compress_marks(found.roots(name))
         varying = [d for d in range(labels.ndim) if labels.shape[d] > 1]
         if len(varying) > 1:
             longest = max(varying, key=lambda d: labels.shape[d])

@@ -13,7 +13,7 @@ from secateurs.channels.labels import NOTHING, LabelFlow, Labelled, LayerUse, la
 from secateurs.errors import CaptureError, TheoryError, UnsupportedOperation
 from secateurs.graph import Affine, Example, Graph, Pool, Source, affines, capture, evaluate
 from secateurs.graph.export import Call, call_of, check_parameters, outputs_of
-from secateurs.graph.ir import Wrapper, kind_of, unwrapped
+from secateurs.graph.ir import Wrapper, kind_of, unwrap
 from secateurs.graph.replay import COMPARED
 from secateurs.graph.spot_check import answers
 from secateurs.graph.untouched import untouched
@@ -120,7 +120,7 @@ def _pin_foreign(found: Coupling) -> None:
     for node in affines(found.graph):
         if node.weight is not None and node.weight.direct is None:
             foreign |= set(node.weight.names)
-        # It is not known how to scale what this bias is computed from.
+        # How to scale what this bias is computed from is unknown.
         if node.bias is not None and node.bias_scaled_by is None:
             foreign |= set(node.bias.names)
     foreign |= {str(use.weight.direct) for use in found.uses} & {name for name, _ in found.biases}
@@ -214,7 +214,7 @@ def _multiply_(tensor: Tensor, scale: Tensor) -> bool:
     return moved
 
 
-# Rewriting a model and checking that its function stayed; what went wrong is taken back.
+# Rewrites a model and checks that its function is unchanged; a rewrite that fails is undone.
 
 _FEW, _MANY, _LARGE = 2, 32, 1_000_000
 """Random inputs that are compared: many where they are cheap, since a neuron that is off on all of
@@ -270,7 +270,7 @@ def _calls(model: nn.Module, x: Example | Graph, graph: Graph) -> list[Call]:
 
 @torch.no_grad()
 def _answers(model: nn.Module, graph: Graph, calls: list[Call]) -> list[dict[str, Tensor]]:
-    """Of the graph, and of the model itself (all its outputs) where it runs in float64."""
+    """Outputs of the graph, and of the model itself (all of them) where it runs in float64."""
     state = graph.state(model)
     found = []
     for call in calls:
@@ -300,11 +300,11 @@ def _compare(
                 raise TheoryError(
                     f"{name} would move {key or 'the output'} of {kind_of(model)} by"
                     f" {gap:.3g} (outputs reach {scale:.3g}), so everything was put back."
-                    f"{_tied(model)} Please report the model if its weights are its own."
+                    f"{_tied_note(model)} Please report the model if its weights are its own."
                 )
 
 
-def _tied(model: nn.Module) -> str:
+def _tied_note(model: nn.Module) -> str:
     tied = sorted(alias for alias, first in aliases(model).items() if alias != first)
     return f" Tied tensors, often the reason: {', '.join(tied[:4])}." if tied else ""
 
@@ -346,10 +346,10 @@ def whole(model: nn.Module, example: Example | Graph, name: str) -> tuple[nn.Mod
     Refused where one of the outputs cannot be read, or where the forward pass writes into a buffer:
     then nobody knows what else reads the channels that are to be changed.
     """
-    model = unwrapped(model)
+    model = unwrap(model)
     check_parameters(model)
     call = _call(model, example, name)
-    found, written = _returned(model, call)
+    found, written = _call_outputs(model, call)
     if written:
         raise UnsupportedOperation(
             f"{name} must know all that reads a channel, but the forward pass of"
@@ -359,7 +359,7 @@ def whole(model: nn.Module, example: Example | Graph, name: str) -> tuple[nn.Mod
     # One output: the graph given, or captured as usual, already says all.
     if len(found) == 1:
         graph = example if isinstance(example, Graph) else capture(model, example)
-        return model, _unmixed(graph, name)
+        return model, _refuse_mixed_batch(graph, name)
     together = Whole(model, found)
     COMPARED.share(together, model)
     named: Any = call.kwargs or list(call.args)
@@ -374,10 +374,10 @@ def whole(model: nn.Module, example: Example | Graph, name: str) -> tuple[nn.Mod
             f" ({listed}), and not all can be read: {error}"
             " Wrap the model so that it returns the output you use, if nobody reads the others."
         ) from error
-    return together, _unmixed(graph, name)
+    return together, _refuse_mixed_batch(graph, name)
 
 
-def _unmixed(graph: Graph, name: str) -> Graph:
+def _refuse_mixed_batch(graph: Graph, name: str) -> Graph:
     """What is equal for one sample need not be for a batch whose samples act on each other."""
     if graph.alone:
         raise UnsupportedOperation(
@@ -395,7 +395,7 @@ def _call(model: nn.Module, example: Example | Graph, name: str) -> Call:
 
 
 @torch.no_grad()
-def _returned(model: nn.Module, call: Call) -> tuple[dict[str, Tensor], list[str]]:
+def _call_outputs(model: nn.Module, call: Call) -> tuple[dict[str, Tensor], list[str]]:
     """What one call returns, and the buffers it writes into; these are put back."""
     before = [b.clone() for b in model.buffers()]
     try:

@@ -1,4 +1,5 @@
-"""Are two models the same function? Tried on inputs, in float64, on every call of `compact`."""
+"""Checks on inputs, in float64, that two models are the same function: on every call of
+`compact`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +26,7 @@ def samples(example: Example, like: Tensor) -> Iterator[Example]:
 
     def noise(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
-            return _shuffled(tensor, generator).to(like.device)
+            return _shuffle(tensor, generator).to(like.device)
         # Drawn in float64 and then cast: the same input for a model of any dtype.
         return torch.randn(tensor[:1].shape, generator=generator, dtype=torch.float64).to(like)
 
@@ -43,7 +44,7 @@ def samples(example: Example, like: Tensor) -> Iterator[Example]:
             yield [change(tensor) for tensor in example]
 
 
-def _shuffled(ids: Tensor, generator: torch.Generator) -> Tensor:
+def _shuffle(ids: Tensor, generator: torch.Generator) -> Tensor:
     """Ids drawn from the example's own, so that none lies outside of a vocabulary."""
     known = ids.detach().cpu().flatten()
     index = torch.randint(len(known), ids[:1].shape, generator=generator)
@@ -71,7 +72,7 @@ def difference_in_a_batch(
         try:
             with mode():
                 wanted = run(one, together)
-        except Exception:  # it takes one sample at a time, or not this mode
+        except Exception:  # it takes one sample at a time, or does not run in this mode
             return difference(one, other, example)
         try:
             with mode():
@@ -92,7 +93,7 @@ def difference_in_every_mode(one: nn.Module, other: nn.Module, example: Example)
 
 @contextmanager
 def _kept(model: nn.Module) -> Iterator[None]:
-    """Whatever runs, these are copies of ours, and one of them is given back."""
+    """Keeps our copies as they are whatever runs: one of them is returned to the user."""
     before = [(b, b.clone()) for b in model.buffers()]
     with keeping(model):
         yield

@@ -192,13 +192,13 @@ def open_model(
         check_file(path, empty)
         return load_sparse(path, into=build(name, **shape)), told  # type: ignore[arg-type]
     held = read_checkpoint(path)
-    if _compacted(empty, held.tensors):
+    if _is_compacted(empty, held.tensors):
         return load_sparse(path, build(name, **shape), narrow=True), told  # type: ignore[arg-type]
     check_fit(empty, held, path)
     return load_model_(build(name, **shape), path), told  # type: ignore[arg-type]
 
 
-def _compacted(model: "nn.Module", tensors: "Mapping[str, Tensor]") -> bool:
+def _is_compacted(model: "nn.Module", tensors: "Mapping[str, Tensor]") -> bool:
     """Whether these are the model's tensors, none of them larger and some smaller.
 
     Compaction leaves inputs and outputs alone, so the first weight reads as much and the last one

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from secateurs.cli.commands import Download, Quiet, Root, Seed, check_outputs, notes, say
-from secateurs.cli.train_order import own, usual_order
+from secateurs.cli.train_order import options_of_method, usual_order
 from secateurs.errors import ArgumentError
 
 
@@ -81,7 +81,7 @@ def train(
     With --start the weights of a checkpoint are trained on; its zeros stay zero.
     """
     # Checked before torch is loaded, so that a misspelt option is answered at once.
-    options = own(
+    options = options_of_method(
         method,
         momentum=momentum,
         weight_decay=weight_decay,
@@ -98,7 +98,7 @@ def train(
         seed=seed,
         options=options,
     )
-    out = _unused(Path(f"{arch}-{method}.safetensors")) if out is None else out
+    out = _refuse_existing(Path(f"{arch}-{method}.safetensors")) if out is None else out
     check_outputs([out], inputs=[start])
     from secateurs.cli.train_work import carry_out
     from secateurs.data import load
@@ -110,7 +110,7 @@ def train(
     say(f"{out}: {arch} {trained.said}")
 
 
-def _unused(path: Path) -> Path:
+def _refuse_existing(path: Path) -> Path:
     """A path nobody asked for is never written over."""
     if path.exists():
         raise ArgumentError(f"{path} is there already: name the checkpoint to write with --out.")

@@ -141,7 +141,7 @@ USUAL = {
 """By method; another method runs with those of sgd."""
 
 
-def own(method: str, **options: Any) -> dict[str, Any]:
+def options_of_method(method: str, **options: Any) -> dict[str, Any]:
     """The options that were given; an error names those that this method would not look at."""
     given = {name: value for name, value in options.items() if value is not None}
     # An option without effect is refused: whoever gives it expects that it does
@@ -172,7 +172,7 @@ class Order:
     start: Path | None = None
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The method's own options, as `methods.own` collected them."""
+    """The method's own options, as `options_of_method` collected them."""
 
     def __post_init__(self) -> None:
         if self.batch < 1:

@@ -41,7 +41,7 @@ def carry_out(
     model = build(arch, **shape, generator=generator(order.seed, "init"))  # type: ignore[arg-type]
     if order.start is not None:
         load_model_(model, order.start)
-    method = _prepared(order, model, data)
+    method = _prepare(order, model, data)
     result = fit_(
         model,
         data,
@@ -65,7 +65,7 @@ def carry_out(
     return Trained(model=model, shape=shape, said=said)
 
 
-def _prepared(order: Order, model: nn.Module, data: Dataset) -> Method:
+def _prepare(order: Order, model: nn.Module, data: Dataset) -> Method:
     """The optimizer and what belongs to it; zeros of a checkpoint are held."""
     # Rounded up, as the loop takes a shorter last batch.
     per_epoch = -(-len(data.train_y) // order.batch)

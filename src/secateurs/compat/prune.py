@@ -82,7 +82,7 @@ def enrol(module: nn.Module, name: str, parameter: Tensor) -> None:
     if parameter.requires_grad and not known:
         self = weakref.ref(parameter)
         parameter.register_hook(  # type: ignore[no-untyped-call]
-            lambda gradient: _masked(self(), gradient)
+            lambda gradient: _mask_gradient(self(), gradient)
         )
     # One hook for all optimizers of the process, made with the first pruning.
     if not _hooked:
@@ -107,7 +107,7 @@ def _mask_for(parameter: Tensor) -> Tensor | None:
     return None if owner is None else owner[0].get_buffer(f"{owner[1]}_mask").to(parameter.device)
 
 
-def _masked(parameter: Tensor | None, gradient: Tensor) -> Tensor:
+def _mask_gradient(parameter: Tensor | None, gradient: Tensor) -> Tensor:
     mask = None if parameter is None else _mask_for(parameter)
     return gradient if mask is None else gradient.masked_fill(mask == 0, 0)
 
@@ -228,7 +228,7 @@ Place: TypeAlias = tuple[nn.Module, str]
 """A module and the name of one of its parameters."""
 
 
-def allowed(place: Place) -> Tensor:
+def remaining(place: Place) -> Tensor:
     """Which entries earlier pruning has left; all of them where there was none."""
     mask = mask_of(*place)
     if mask is None:
@@ -273,7 +273,7 @@ def prune_smallest(places: list[Place], amount: Amount, importance: Mapping[Plac
     for place, score in zip(places, scores.values(), strict=True):
         check_shape(place, score)
     known = {
-        key: allowed(place)
+        key: remaining(place)
         for key, place in zip(scores, places, strict=True)
         if mask_of(*place) is not None
     }
@@ -281,16 +281,16 @@ def prune_smallest(places: list[Place], amount: Amount, importance: Mapping[Plac
         int(known[key].count_nonzero()) if key in known else score.numel()
         for key, score in scores.items()
     )
-    masks = largest(scores, room - _pruned(amount, room), within=known, absolute=True)
+    masks = largest(scores, room - _count_to_prune(amount, room), within=known, absolute=True)
     for key, (module, name) in zip(scores, places, strict=True):
         # Not all masks twice at a time: they take an eighth of the memory.
         keep(module, name, masks.pop(key))
 
 
 def prune_random(places: list[Place], amount: Amount) -> None:
-    rooms = [allowed(place) for place in places]
+    rooms = [remaining(place) for place in places]
     room = sum(int(mask.sum()) for mask in rooms)
-    pruned = _pruned(amount, room)
+    pruned = _count_to_prune(amount, room)
     first = parameter_of(*places[0])
     # Torch prunes the largest numbers drawn.
     lot = torch.rand(room, dtype=first.dtype, device=first.device)
@@ -309,7 +309,7 @@ def prune_channels(
     dim: int,
     score: Callable[[Tensor], Tensor],
 ) -> nn.Module:
-    left = allowed((module, name))
+    left = remaining((module, name))
     if left.ndim < 2 or not -left.ndim <= dim < left.ndim:
         raise ArgumentError(
             f"{name!r} of shape {tuple(left.shape)} has no channels along dim={dim}."
@@ -317,7 +317,7 @@ def prune_channels(
     # A channel of which anything is left counts as there, as in torch.
     channels = left.any(tuple(other for other in range(left.ndim) if other != dim % left.ndim))
     alive = channels.nonzero().flatten()
-    pruned = _pruned(amount, len(alive))
+    pruned = _count_to_prune(amount, len(alive))
     if pruned:
         kept = largest({"": score(alive)}, len(alive) - pruned)[""]
         channels[alive] = kept.to(channels.device)
@@ -333,7 +333,7 @@ def norms_of(channels: Tensor, n: float | str, dim: int) -> Tensor:
     return norms
 
 
-def _pruned(amount: Amount, room: int) -> int:
+def _count_to_prune(amount: Amount, room: int) -> int:
     """How many to prune of what is left, rounded as torch does."""
     if isinstance(amount, bool) or not isinstance(amount, Real):
         raise ArgumentError(f"amount={amount!r} is neither a number of entries nor a fraction.")
@@ -442,7 +442,7 @@ def apply_(
         # The first method sees the tensor as it is, as in torch: no entry is singled out yet.
         _compute_mask(method, ranked, ones)
         if before is None
-        else _among_the_left(method, ranked, before.clone())
+        else _within_remaining(method, ranked, before.clone())
     )
     keep(module, name, mask != 0, method=method)
 
@@ -465,8 +465,8 @@ def prune_together(
     # One vector has one dtype and one device: those of the first parameter.
     first = parameter_of(*places[0])
     ranked = torch.cat([score.flatten().to(first) for score in scores])
-    before = torch.cat([allowed(place).flatten() for place in places]).to(first)
-    mask = _among_the_left(method, ranked, before)
+    before = torch.cat([remaining(place).flatten() for place in places]).to(first)
+    mask = _within_remaining(method, ranked, before)
     parts = torch.split(mask, [score.numel() for score in scores])
     for (module, name), part in zip(places, parts, strict=True):
         weight = parameter_of(module, name)
@@ -484,7 +484,7 @@ def method_of(module: nn.Module, name: str) -> torch_prune.BasePruningMethod:
     return container
 
 
-def _among_the_left(
+def _within_remaining(
     method: torch_prune.BasePruningMethod, ranked: Tensor, before: Tensor
 ) -> Tensor:
     """torch's own rule for which part of the tensor a method sees after another one."""
@@ -587,9 +587,9 @@ def global_unstructured(
 def custom_from_mask(module: nn.Module, name: str, mask: Tensor) -> nn.Module:
     """Prune what the mask says is 0, besides what is pruned already."""
     check_shape((module, name), mask)
-    return keep(module, name, (mask != 0) & allowed((module, name)))
+    return keep(module, name, (mask != 0) & remaining((module, name)))
 
 
 def identity(module: nn.Module, name: str) -> nn.Module:
     """Prune nothing, but leave a mask on the module."""
-    return keep(module, name, allowed((module, name)))
+    return keep(module, name, remaining((module, name)))

@@ -94,7 +94,7 @@ def verify(
         )
     if certificate.answer == "refuted":
         x = _within(certificate.worst_input, lo[0], hi[0])
-        outputs = [_replayed(path, net, x) for path, net in zip(files, networks, strict=True)]
+        outputs = [_replay(path, net, x) for path, net in zip(files, networks, strict=True)]
         if float((outputs[0].double() - outputs[1].double()).abs().max()) > allowed:
             return VerifyAnswer(
                 answer="sat",
@@ -139,7 +139,7 @@ def _within(x: Tensor, lo: Tensor, hi: Tensor) -> Tensor:
     return torch.where(near.double() < lo, torch.nextafter(near, high), near)
 
 
-def _replayed(path: Path, network: nn.Module, x: Tensor) -> Tensor:
+def _replay(path: Path, network: nn.Module, x: Tensor) -> Tensor:
     """The output at this input, flat."""
     if path.suffix != ".onnx":
         with torch.no_grad():

@@ -310,10 +310,10 @@ def from_pixels(
         test_y=test[1].long(),
         classes=classes,
     )
-    return normalised(plain) if normalise else plain
+    return standardise(plain) if normalise else plain
 
 
-def normalised(data: Dataset, *, channels: int | None = None) -> Dataset:
+def standardise(data: Dataset, *, channels: int | None = None) -> Dataset:
     """Channels (the first ones, or all) less their mean, over their standard deviation, in place:
     the images must have been made for this data set.
     """

@@ -76,7 +76,7 @@ def read_cifar(layout: Layout, root: Path | None, download: bool) -> Dataset:
         found = fetch(f"{layout.address}{layout.archive}", archive, md5=layout.md5)
     if found is None:
         raise missing(layout.name, looked, _ways_to_cifar(layout, root or home()))
-    bodies = _unpacked(layout, found) if found.is_dir() else _archived(layout, found)
+    bodies = _read_unpacked(layout, found) if found.is_dir() else _read_archived(layout, found)
     parts = [_records(layout, found / name, body) for name, body in bodies.items()]
     train = (
         torch.cat([x for x, _ in parts[:-1]]),
@@ -93,16 +93,16 @@ def _holder(layout: Layout, folder: Path) -> Path | None:
     return archive if archive.is_file() else None
 
 
-def _unpacked(layout: Layout, folder: Path) -> dict[str, bytes]:
-    return {name: _bounded(layout, folder / name) for name in (*layout.train, layout.test)}
+def _read_unpacked(layout: Layout, folder: Path) -> dict[str, bytes]:
+    return {name: _read_bounded(layout, folder / name) for name in (*layout.train, layout.test)}
 
 
-def _bounded(layout: Layout, path: Path) -> bytes:
+def _read_bounded(layout: Layout, path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(_most(layout) + 1)
 
 
-def _archived(layout: Layout, archive: Path) -> dict[str, bytes]:
+def _read_archived(layout: Layout, archive: Path) -> dict[str, bytes]:
     """The wanted members, read without unpacking anything to disk."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
@@ -326,11 +326,11 @@ def read_tiny_imagenet(root: Path | None, download: bool) -> Dataset:
             for path in _images(folder / "train" / name / "images")
         ]
     )
-    test = _pixels(_annotated(folder / "val", numbers))
+    test = _pixels(_read_annotations(folder / "val", numbers))
     return from_pixels("tiny-imagenet", train, test, classes=len(numbers), normalise=True)
 
 
-def _annotated(folder: Path, numbers: dict[str, int]) -> list[tuple[Path, int]]:
+def _read_annotations(folder: Path, numbers: dict[str, int]) -> list[tuple[Path, int]]:
     """The pairs of val_annotations.txt: file name, class, then a box that is not used."""
     rows = [line.split("\t") for line in _lines(folder / "val_annotations.txt")]
     wrong = next(
@@ -356,11 +356,11 @@ def _pixels(pairs: list[tuple[Path, int]]) -> tuple[Tensor, Tensor]:
     # there twice.
     x = torch.empty(len(pairs), 3, SIDE, SIDE, dtype=torch.uint8)
     for row, (path, _) in zip(x, pairs, strict=True):
-        row.copy_(_decoded(path))
+        row.copy_(_decode_jpeg(path))
     return x, torch.tensor([number for _, number in pairs])
 
 
-def _decoded(path: Path) -> Tensor:
+def _decode_jpeg(path: Path) -> Tensor:
     """One JPEG file as [3, 64, 64] bytes. The size is read before the pixels, so that no bomb is
     unpacked.
     """

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secateurs.data.dataset import DATA, Dataset, Source, from_tensors, normalised
+from secateurs.data.dataset import DATA, Dataset, Source, from_tensors, standardise
 from secateurs.data.files import fetch, home, missing, places
 from secateurs.errors import DataError, MissingExtra
 
@@ -39,7 +39,7 @@ def read_covertype(root: Path | None, download: bool) -> Dataset:
         None,
     )
     # With a root only that folder is meant: a set found elsewhere would be a surprise.
-    table = None if found is not None or root is not None else _cached()
+    table = None if found is not None or root is not None else _read_cached()
     if table is None and found is None and download:
         found = fetch(ADDRESS, (root or home()) / "covertype" / FILES[0], sha256=SHA256)
     if found is not None:
@@ -84,7 +84,7 @@ def _text(path: Path) -> tuple[Tensor, Tensor]:
     return x, y.long()
 
 
-def _cached() -> tuple[Tensor, Tensor] | None:
+def _read_cached() -> tuple[Tensor, Tensor] | None:
     """What scikit-learn keeps in its own folder. These files are pickles: only scikit-learn, which
     wrote them, may read them, and only there.
     """
@@ -124,7 +124,7 @@ def _split(x: Tensor, y: Tensor) -> Dataset:
         classes=CLASSES,
     )
     # Columns of 0 and 1 stay as they are.
-    return normalised(plain, channels=NUMERICAL)
+    return standardise(plain, channels=NUMERICAL)
 
 
 def _ways(folder: Path) -> list[str]:

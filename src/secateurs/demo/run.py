@@ -103,7 +103,7 @@ def _network(study: Study, store: Store, row: Row, data: Dataset) -> nn.Module:
 FILE = "shipped.safetensors"
 
 
-def shipped(outcome: Outcome) -> RenderableType:
+def ship_pruned(outcome: Outcome) -> RenderableType:
     """The pruned network compacted and on the fast path, measured beside the dense one."""
     dense, sparse = outcome.dense, outcome.sparse
     example = outcome.data.test_x[:1]
@@ -155,7 +155,7 @@ def certificate(outcome: Outcome) -> str:
     )
 
 
-SECTIONS: list[Section] = [shipped, certificate]
+SECTIONS: list[Section] = [ship_pruned, certificate]
 """What the demo shows at its end."""
 
 

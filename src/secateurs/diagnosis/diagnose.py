@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
 from secateurs.graph.untouched import keeping
-from secateurs.parameters import Where, check_model, owned, prunable
+from secateurs.parameters import Where, check_model, owned_parameters, prunable
 from secateurs.stateless import call_with
 from secateurs.theory import conv_operator_norm, spectral_norms
 from secateurs.theory.convolutions import multiplicity, padding_of
@@ -42,9 +42,9 @@ def product_bound(dense: nn.Module, sparse: nn.Module, norms: Norms) -> float | 
     otherwise.
     """
     before, after = _chain(dense), _chain(sparse)
-    names = {id(parameter): name for name, parameter, _ in owned(dense)}
+    names = {id(parameter): name for name, parameter, _ in owned_parameters(dense)}
     same = len(before) == len(after) and all(map(_same_kind, before, after))
-    if not same or _hooked(dense) or _hooked(sparse):
+    if not same or _has_hooks(dense) or _has_hooks(sparse):
         return None
     twin = dict(sparse.named_parameters(remove_duplicate=False))
     error, reach = 0.0, 1.0
@@ -74,10 +74,10 @@ def _chain(model: nn.Module) -> list[nn.Module]:
 
 def _same_kind(one: nn.Module, other: nn.Module) -> bool:
     """The same admitted module; its settings show in its text."""
-    return type(one) is type(other) and str(one) == str(other) and _admitted(one)
+    return type(one) is type(other) and str(one) == str(other) and _is_admitted(one)
 
 
-def _admitted(module: nn.Module) -> bool:
+def _is_admitted(module: nn.Module) -> bool:
     rule = _ADMITTED.get(type(module))
     return rule is not None and rule(module)
 
@@ -97,7 +97,7 @@ _ADMITTED: dict[type[nn.Module], Callable[..., bool]] = {
 }
 
 
-def _hooked(model: nn.Module) -> bool:
+def _has_hooks(model: nn.Module) -> bool:
     """Does anything change what a module returns?"""
     tables: Iterable[Mapping[int, object]] = (
         table for m in model.modules() for table in (m._forward_hooks, m._forward_pre_hooks)
@@ -200,7 +200,9 @@ def module_roles(model: nn.Module) -> dict[str, Role]:
         if isinstance(module, nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention)
         for parameter in module.parameters()
     }
-    return {name: _module_role(inside.get(id(p)), owner) for name, p, owner in owned(model)}
+    return {
+        name: _module_role(inside.get(id(p)), owner) for name, p, owner in owned_parameters(model)
+    }
 
 
 def _module_role(inside: str | None, owner: nn.Module) -> Role:
@@ -485,10 +487,10 @@ def alive(name: str, weight: Tensor) -> tuple["np.ndarray[Any, Any]", float]:
     pruned = float((values == 0).mean())
     # A few exact zeros are chance or initialisation; many are a mask, and no law of
     # weights.
-    return (values[values != 0] if left_out(pruned) else values), pruned
+    return (values[values != 0] if note_on_zeros(pruned) else values), pruned
 
 
-def left_out(pruned: float) -> tuple[str, ...]:
+def note_on_zeros(pruned: float) -> tuple[str, ...]:
     """The note on zeros that are left out; empty where they are few, or all there is."""
     return (
         (f"{100 * pruned:.1f} % of the entries are zero and left out",)
@@ -603,7 +605,7 @@ _REFUSALS = (
 """What a forward pass raises when it does not take its input."""
 
 
-def checked_output(model: nn.Module, x: Tensor, name: str, hint: str) -> Tensor:
+def check_output(model: nn.Module, x: Tensor, name: str, hint: str) -> Tensor:
     """The output in evaluation mode: one finite tensor with the batch in front, or an error that
     says what else.
     """
@@ -659,7 +661,7 @@ def uses_of(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
     """By parameter name, every convolution with that weight and every map size it meets in one
     forward pass.
     """
-    names = {id(parameter): name for name, parameter, _ in owned(model)}
+    names = {id(parameter): name for name, parameter, _ in owned_parameters(model)}
     convs = {
         module: names[id(module.weight)]
         for module in model.modules()
@@ -679,7 +681,7 @@ def uses_of(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
     hook = register_module_forward_hook(see)
     try:
         with torch.no_grad():
-            checked_output(
+            check_output(
                 model,
                 example,
                 "the dense model",
@@ -766,5 +768,5 @@ def _layer(name: str, weight: Tensor, role: Role) -> LayerDiagnosis:
         counts=tuple(map(int, counts)),
         **asdict(moments),
         **asdict(fit_of_entries(entries)),
-        **asdict(verdict) | {"notes": (*verdict.notes, *left_out(pruned))},
+        **asdict(verdict) | {"notes": (*verdict.notes, *note_on_zeros(pruned))},
     )

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from secateurs import random
 from secateurs.diagnosis.diagnose import (
     Use,
-    checked_output,
+    check_output,
     layer_norm,
     product_bound,
     uses_of,
 )
 from secateurs.errors import ArgumentError, ParameterError, StructureMismatch
-from secateurs.parameters import Where, owned, prunable
+from secateurs.parameters import Where, owned_parameters, prunable
 
 # What a pruning changed in one layer, beside the thresholds of the theorems.
 
@@ -126,7 +126,7 @@ class OutputErrors:
     def at(self, x: Tensor) -> Tensor:
         """One error for each point."""
         one, other = (
-            checked_output(model, x, f"the {name} model", self.hint)
+            check_output(model, x, f"the {name} model", self.hint)
             for name, model in (("sparse", self.sparse), ("dense", self.dense))
         )
         if one.shape != other.shape:
@@ -319,7 +319,7 @@ def measure_pruning(
         raise ArgumentError(f"epsilon = {epsilon:g} is not positive.")
     found = _errors(dense, sparse, None if example is None else example_for(example, dense))
     uses = {} if example is None else uses_of(dense, example_for(example, dense))
-    owners = {name: owner for name, _, owner in owned(dense)}
+    owners = {name: owner for name, _, owner in owned_parameters(dense)}
     layers = tuple(
         layer_change(name, owners[name], before[name], after[name], uses.get(name))
         for name in before

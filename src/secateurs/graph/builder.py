@@ -36,7 +36,7 @@ _NO_BILINEAR = Bilinear(label="identity", function=lambda x, weight: x)
 
 @dataclass(slots=True, kw_only=True)
 class Builder:
-    """Collects nodes in order. The rules' only way to write a graph."""
+    """Collects nodes in order: the only way in which rules write a graph."""
 
     tensors: State
     nodes: list[Node] = field(default_factory=list)
@@ -57,8 +57,8 @@ class Builder:
     def literal(self, source: Source) -> Tensor:
         """The value of a source as it is now, such as an index.
 
-        What comes from floating-point tensors is written down: they may change, and with them this
-        value, while the graph is otherwise the same.
+        Values computed from floating-point tensors are recorded: these tensors may change, and the
+        value with them, while the graph is otherwise the same.
         """
         value = source({**self.tensors, **self.constants}).detach().clone()
         named = [self.tensors[name] for name in source.names if name in self.tensors]
@@ -80,7 +80,7 @@ class Builder:
             weight = _floating(weight)
         if bias is not None and not bias.floating:
             bias = _floating(bias)
-        # A plain parameter as bias scales with itself; all else has to be said by the
+        # A plain parameter as bias scales with itself; everything else has to be stated by the
         # rule.
         if bias_scaled_by is None and bias is not None and bias.direct is not None:
             bias_scaled_by = (bias.direct,)
@@ -174,7 +174,7 @@ class Builder:
             Opaque,
             values,
             tuple(shape),
-            function=_filled(function, len(xs), fixed),
+            function=_with_fixed_inputs(function, len(xs), fixed),
             carried=tuple(tuple(dims[i]) for i in open_),
             **facts,
         )
@@ -217,7 +217,7 @@ def _neuron(build: Builder, x: "Value | Source") -> Value:
     return x if isinstance(x, Value) else build.affine(None, bias=x)
 
 
-def _filled(
+def _with_fixed_inputs(
     function: Callable[..., Tensor], count: int, fixed: dict[int, Tensor]
 ) -> Callable[..., Tensor]:
     """The function of the inputs that are left when some are fixed."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from secateurs.errors import StructureMismatch
 from secateurs.graph import lowering
 from secateurs.graph.export import Call, Example, call_of, check_parameters, export
-from secateurs.graph.ir import Graph, tensors_of, unwrapped
+from secateurs.graph.ir import Graph, tensors_of, unwrap
 from secateurs.graph.primitives import (
     Activation,
     Add,
@@ -32,10 +32,10 @@ from secateurs.graph.replay import (
     COMPARED,
     REMEMBERED,
     fill_caches,
-    own,
+    own_copy,
     program_key,
     raw,
-    recorded,
+    recorded_key,
     replay_key,
 )
 from secateurs.graph.spot_check import compare
@@ -58,12 +58,13 @@ def capture(
     The graph is compared with the model itself on random inputs, alone and two at a time, with and
     without recording gradients, one call after the other; a difference is an error, so that a
     misread model never gives a number. Where the samples of a batch act on each other, the graph
-    says so (`Graph.alone`). A model is compared once in each state of its attributes; what
-    `forward` looks at outside of the model, and only where nobody traces it, is not seen to change.
+    says so (`Graph.alone`). A model is compared once in each state of its attributes; changes in
+    what `forward` reads outside the model, and only when it is not traced, are not noticed.
 
-    Nor is a program traced again: the model runs once without values, and where it asks of torch
-    exactly what it asked before, the graph of then is returned. Whatever changes what `forward`
-    does, an attribute, a hook, a global, an index computed from a weight, leads to a fresh trace.
+    Nor is a program traced twice: the model runs once without values, and if its calls to torch are
+    exactly those of an earlier trace, the graph of that trace is returned. Whatever changes what
+    `forward` does, an attribute, a hook, a global, an index computed from a weight, leads to a
+    fresh trace.
 
     Args:
         model: any module, in evaluation mode where that matters (batch norm, dropout). What
@@ -81,28 +82,28 @@ def capture(
             not compute what it computes.
         ParameterError: lazy, meta, complex or integer parameters.
     """
-    model = unwrapped(model)
+    model = unwrap(model)
     check_model(model)
     refuse_quantized(model)
     check_parameters(model)
     call = call_of(example, model, integers=opaque)
     fill_caches(model, call.args, call.kwargs)
     with keeping(model) as held:
-        done = recorded(model, call, output, opaque=opaque)
+        done = recorded_key(model, call, output, opaque=opaque)
     known = REMEMBERED.graph(done, tensors_of(model))
-    graph, program = known or _traced(model, call, output, opaque=opaque)
-    key = f"{program} {_decided(graph)} {held}"
+    graph, program = known or _trace(model, call, output, opaque=opaque)
+    key = f"{program} {_decided_indices(graph)} {held}"
     seen = COMPARED.seen(model, key)
     if seen is None:
         seen = compare(model, call, graph)
         COMPARED.remember(model, key, seen)
-    # Asked again: a model that changes itself as it runs was perhaps traced in another state.
+    # Computed again: a model that changes itself as it runs was perhaps traced in another state.
     if not known and done == replay_key(model, call, output, opaque=opaque):
         REMEMBERED.remember(done, graph, program)
     return replace(graph, alone=seen.alone)
 
 
-def _decided(graph: Graph) -> str:
+def _decided_indices(graph: Graph) -> str:
     """The indices that a graph was read with: its program does not hold them."""
     digest = hashlib.sha256()
     for _, value in graph.decided:
@@ -110,7 +111,7 @@ def _decided(graph: Graph) -> str:
     return digest.hexdigest() if graph.decided else ""
 
 
-def _traced(
+def _trace(
     model: nn.Module, call: Call, output: str | int | None, *, opaque: bool
 ) -> tuple[Graph, str]:
     """The graph of a fresh trace, and the key of its program."""
@@ -118,8 +119,8 @@ def _traced(
     # The key comes first: reading resolves what is changed in place in the program itself.
     key = f"{opaque} {program_key(exported, model, call, output)}"
     graph = ProgramReader(model, exported, output, opaque=opaque).graph()
-    # Constants of the code are the user's own tensors up to here.
-    return own(graph), key
+    # Up to here, constants of the code are the user's own tensors.
+    return own_copy(graph), key
 
 
 # Two models as one graph with two parameter vectors: matched by structure, not by names.
@@ -212,7 +213,7 @@ def _same_functions(a: Graph, b: Graph, weights: Mapping[str, Tensor]) -> None:
 
     for one, two in zip(a.nodes, b.nodes, strict=True):
         xs = [drawn(a.by_name[name].shape) for name in one.inputs]
-        for left, right in _probed(one, two, xs, weights):
+        for left, right in _probe(one, two, xs, weights):
             # The same function on the same numbers: only the order of a sum may differ.
             if left.shape != right.shape or not torch.allclose(left, right, rtol=1e-9, atol=1e-12):
                 raise StructureMismatch(
@@ -222,7 +223,7 @@ def _same_functions(a: Graph, b: Graph, weights: Mapping[str, Tensor]) -> None:
                 )
 
 
-def _probed(
+def _probe(
     one: Node, two: Node, xs: list[Tensor], weights: Mapping[str, Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
     match one, two:
@@ -275,7 +276,7 @@ def same_structure(a: Graph, b: Graph) -> None:
 
 
 def _advice(a: Graph, b: Graph) -> str:
-    """What usually stands behind this difference."""
+    """The usual reason for this difference, and what to do."""
     norms = [sum("batch_norm" in _does(node) for node in g.nodes) for g in (a, b)]
     if norms[0] != norms[1]:
         return (

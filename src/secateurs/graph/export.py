@@ -15,12 +15,12 @@ from torch.utils import _pytree as pytree
 from secateurs.errors import CaptureError, ParameterError, UnsupportedOperation, first_line
 from secateurs.graph.ir import kind_of
 from secateurs.graph.operators import runnable
-from secateurs.graph.plain import inlined, plain_program
+from secateurs.graph.plain import inline_regions, plain_program
 from secateurs.graph.primitives import Computed, Role, Source
 from secateurs.graph.untouched import keeping, quietly, untouched
 from secateurs.parameters import check_model, not_real
 
-# What a model is called with while it is read, and the checks of it and of the model's parameters.
+# The arguments a model is called with while it is read, and checks of them and of its parameters.
 
 Example: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 """What the model is called with: a tensor, a sequence of positional tensors, or keyword tensors.
@@ -93,7 +93,7 @@ def check_parameters(model: nn.Module) -> None:
 
 
 def check_example(example: object) -> None:
-    """A module here is most likely the model, given in the wrong place."""
+    """A module in this place is most likely the model itself."""
     if isinstance(example, nn.Module):
         raise CaptureError(
             f"the example is a {type(example).__name__}: the model comes first, then an example of"
@@ -147,13 +147,13 @@ def flatten(out: Any, path: str) -> Iterator[tuple[str, Tensor]]:
         yield from flatten(value, f"{path}.{key}" if path else str(key))
 
 
-# Why a model cannot be traced: told apart, and with a way out.
+# Why a model cannot be traced: the reasons distinguished, each with a way out.
 
 
 def explain(model: nn.Module, call: Call, error: Exception) -> None:
     """Raise a clearer error when the model does not even run on the example."""
     try:
-        # This run is only for its message.
+        # The model is run only for its error message.
         with torch.no_grad(), untouched(model):
             model(*call.args, **call.kwargs)
     except Exception as own:
@@ -174,7 +174,8 @@ _DATA_DEPENDENT = (
 
 
 def refusal(model: nn.Module, error: Exception) -> UnsupportedOperation:
-    """Control flow that needs data, told apart from whatever else the tracer stumbles on."""
+    """The error for a model that cannot be traced: data-dependent control flow, or anything else
+    the tracer stumbles on."""
     name, reason = kind_of(model), first_line(error)
     kinds = [kind.__name__ for kind in type(error).__mro__]
     # Names are looked up along the whole line of base classes.
@@ -244,7 +245,8 @@ def export(model: nn.Module, call: Call) -> ExportedModel:
 def _without_stacks() -> Iterator[None]:
     """No line of the user's code is kept beside each operator: a fifth of the time of a trace.
 
-    Places are told by modules, which are kept. Older versions of torch know no such switch.
+    Places in messages come from the modules, which are kept. Older versions of torch lack this
+    switch.
     """
     from torch.fx import config
 
@@ -283,7 +285,7 @@ def _tracee(model: nn.Module, leaves: list[str]) -> nn.Module:
     return Tracee()
 
 
-# Which operators change a value in place, and which may return a view of their argument.
+# Which operators change a value in place, and which may return a view of an argument.
 
 aten = torch.ops.aten
 # Operators that return their first argument itself in evaluation mode, or where the dtype is the
@@ -411,7 +413,7 @@ class Renamed:
         return (node for node in self.order if node.name in wanted)
 
 
-def resolved(program: ExportedProgram, model: str) -> tuple[ExportedProgram, Renamed]:
+def resolve_in_place(program: ExportedProgram, model: str) -> tuple[ExportedProgram, Renamed]:
     """The program with its in-place operators resolved.
 
     Renaming is tried first, because the tracer's own functionalisation is slower and trusts the
@@ -430,7 +432,7 @@ def resolved(program: ExportedProgram, model: str) -> tuple[ExportedProgram, Ren
     if hidden:
         raise UnsupportedOperation(
             f"{model} changes values in place, and {', '.join(hidden)} may"
-            " return its input itself, so that who reads which value is unknown. Write the"
+            " return its input itself, so which value is read where is unknown. Write the"
             " change out of place: y = f(x) instead of f_(x)."
         )
     functional = _functional(program, model)
@@ -456,7 +458,7 @@ def rename_in_place(module: fx.GraphModule) -> Renamed | None:
     """Resolve in-place operators by renaming; None where views of a changed value are read
     afterwards.
     """
-    order, packed, outputs = inlined(module, {})
+    order, packed, outputs = inline_regions(module, {})
     current: dict[str, fx.Node] = {}
     memory: dict[str, str] = {}
     stale: set[str] = set()
@@ -542,10 +544,10 @@ class StaticMany:
         self.node, self.args, self.kwargs = node, args, kwargs
 
     def __getitem__(self, index: int) -> Source:
-        return computed(self.node, self.args, self.kwargs, index)
+        return computed_source(self.node, self.args, self.kwargs, index)
 
 
-def computed(node: fx.Node, args: Any, kwargs: Any, index: int | None = None) -> Computed:
+def computed_source(node: fx.Node, args: Any, kwargs: Any, index: int | None = None) -> Computed:
     """The operator's result (or one of its results) as a source."""
     target: Any = runnable(node.target, node)
     expected = node.meta["val"] if index is None else node.meta["val"][index]

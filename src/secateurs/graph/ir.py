@@ -78,7 +78,7 @@ class Graph:
         own.
         """
         # Names are those inside of torch.compile and DataParallel.
-        found = tensors_of(unwrapped(model))
+        found = tensors_of(unwrap(model))
         self._check(found, kind_of(model))
         # Constants follow the parameters to their device.
         device = next((found[name].device for name in self.parameters), torch.device("cpu"))
@@ -110,7 +110,7 @@ class Graph:
     def decides_the_same(self, tensors: Mapping[str, Tensor]) -> bool:
         """Whether the indices computed from these tensors are those that were read."""
         values = {**tensors, **self.constants}
-        # Shapes and missing names are told by the one who reads the state.
+        # Shapes and missing names are reported where the state is read.
         try:
             now = [(source(values), then) for source, then in self.decided]
         except (KeyError, RuntimeError, IndexError):
@@ -148,13 +148,13 @@ class Graph:
         return "\n".join(_line(node) for node in self.nodes) + f"\noutput {self.output}"
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside `torch.compile`, DataParallel and DistributedDataParallel."""
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside `torch.compile`, `DataParallel` and `DistributedDataParallel`."""
     inner = getattr(model, "_orig_mod", None)
     if isinstance(inner, nn.Module):
-        return unwrapped(inner)
+        return unwrap(inner)
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return unwrapped(model.module)
+        return unwrap(model.module)
     return model
 
 
@@ -194,11 +194,11 @@ def _line(node: Node) -> str:
             return f"{head} {node.place.operation} {node.carried}"
 
 
-# Modules of ours around a user's model, and how messages speak of what is inside.
+# Our own modules around a user's model, and how messages name what is inside.
 
 
 class Wrapper(nn.Module):
-    """A model inside of a module that nobody but this library knows."""
+    """A model inside a module of this library, which users never see."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

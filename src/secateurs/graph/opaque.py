@@ -22,7 +22,7 @@ from secateurs.graph.operators import (
     lowers_opaquely,
     runnable,
 )
-from secateurs.graph.primitives import Axes, Bilinear, Source, negated
+from secateurs.graph.primitives import Axes, Bilinear, Source, negate
 
 # An operator that no lowering rule covers, read by its opaque rule or as a mixture of everything.
 
@@ -71,7 +71,7 @@ def mixture(build: Builder, operator: Any, args: Any, kwargs: Any, expected: Any
 
 
 def _fits(value: Value, expected: Any) -> bool:
-    """A rule that is wrong is found where it is wrong."""
+    """Checks a rule's result at once, so that a wrong rule is found where it is wrong."""
     return isinstance(expected, Tensor) and value.shape == tuple(expected.shape)
 
 
@@ -131,7 +131,8 @@ _register(
     *(aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default),
     rising=True,
 )
-# Curved, falling somewhere or not defined everywhere: known is only what one constant becomes.
+# Curved, decreasing somewhere or not defined everywhere: all that is known is what a constant
+# becomes.
 _register(
     *(aten.sigmoid.default, aten.tanh.default, aten.softplus.default),
     *(aten.elu.default, aten.selu.default, aten.celu.default, aten.exp.default),
@@ -171,9 +172,9 @@ def prelu(build: Builder, x: Value, weight: Source) -> Value:
             bias_shape=spread,
             axes=Axes(diagonal=True),
         )
-        bent = build.affine(below, each, negated(slopes))
+        bent = build.affine(below, each, negate(slopes))
     else:
-        bent = build.scale(below, negated(slopes))
+        bent = build.scale(below, negate(slopes))
     return build.add([build.activation(x, slope=0.0), bent], (1, 1))
 
 
@@ -187,7 +188,7 @@ def _sources(build: Builder, *xs: Any) -> list[Value | Source]:
 F = torch.nn.functional
 
 
-def _mixed(build: Builder, function: Any, x: Value, dims: Sequence[int], **facts: Any) -> Value:
+def _mixing(build: Builder, function: Any, x: Value, dims: Sequence[int], **facts: Any) -> Value:
     """A function of the shape of its input that mixes these dimensions."""
     mixing = {dim % len(x.shape) for dim in dims}
     carried = [None if i in mixing else i for i in range(len(x.shape))]
@@ -197,19 +198,19 @@ def _mixed(build: Builder, function: Any, x: Value, dims: Sequence[int], **facts
 @lowers_opaquely(aten.softmax.int, aten._softmax.default)
 def softmax(build: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
     """exp(x) / Σ exp(x) along one dimension; in the dtype of the analysis."""
-    return _mixed(build, lambda t: torch.softmax(t, dim), x, [dim])
+    return _mixing(build, lambda t: torch.softmax(t, dim), x, [dim])
 
 
 @lowers_opaquely(aten.log_softmax.int, aten._log_softmax.default)
 def log_softmax(build: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
     """x − log Σ exp(x) along one dimension."""
-    return _mixed(build, lambda t: torch.log_softmax(t, dim), x, [dim])
+    return _mixing(build, lambda t: torch.log_softmax(t, dim), x, [dim])
 
 
 @lowers_opaquely(aten.cumsum.default)
 def cumsum(build: Builder, x: Value, dim: int, *, dtype: Any = None) -> Value:
     """Sums of all entries up to each one, along one dimension."""
-    return _mixed(build, lambda t: torch.cumsum(t, dim), x, [dim], zeros=(0,))
+    return _mixing(build, lambda t: torch.cumsum(t, dim), x, [dim], zeros=(0,))
 
 
 @lowers_opaquely(aten.layer_norm.default)
@@ -225,8 +226,8 @@ def layer_norm(
     """(x − mean) / √(var + ε) over the last dimensions, then a weight and a bias for each entry."""
     size = tuple(shape)
     dims = range(-len(size), 0)
-    y = _mixed(build, lambda t: F.layer_norm(t, size, None, None, eps), x, dims)
-    return _scaled(build, y, weight, bias)
+    y = _mixing(build, lambda t: F.layer_norm(t, size, None, None, eps), x, dims)
+    return _scale_and_shift(build, y, weight, bias)
 
 
 @lowers_opaquely(aten.rms_norm.default)
@@ -240,8 +241,8 @@ def rms_norm(
     """x / √(mean of x² + ε) over the last dimensions."""
     size = tuple(shape)
     dims = range(-len(size), 0)
-    y = _mixed(build, lambda t: F.rms_norm(t, size, None, eps), x, dims, zeros=(0,))
-    return _scaled(build, y, weight, None)
+    y = _mixing(build, lambda t: F.rms_norm(t, size, None, eps), x, dims, zeros=(0,))
+    return _scale_and_shift(build, y, weight, None)
 
 
 @lowers_opaquely(aten.instance_norm.default)
@@ -261,7 +262,7 @@ def instance_norm(
     if not use_input_stats:
         raise Gap("running statistics are a lowering rule's")
     dims = range(2, len(x.shape))
-    y = _mixed(build, lambda t: F.instance_norm(t, eps=eps), x, dims)
+    y = _mixing(build, lambda t: F.instance_norm(t, eps=eps), x, dims)
     spread = (1, -1, *[1] * len(dims))
     each = Bilinear(
         label="instance_norm",
@@ -274,7 +275,7 @@ def instance_norm(
     return build.affine(y, each, weight, bias)
 
 
-def _scaled(build: Builder, y: Value, weight: Source | None, bias: Source | None) -> Value:
+def _scale_and_shift(build: Builder, y: Value, weight: Source | None, bias: Source | None) -> Value:
     if weight is not None:
         return build.scale(y, weight, bias=bias)
     return y if bias is None else build.affine(y, bias=bias)

@@ -118,22 +118,23 @@ def functional(target: Any) -> Any:
     return getattr(packet, target._overloadname, target) if packet is not None else target
 
 
-# Operators with a chance in them that does nothing in evaluation; their rules look at that.
+# Operators whose randomness does nothing in evaluation mode; their rules check the mode.
 _QUIET = ("dropout", "attention", "rrelu")
 
 
 def draws(target: Any) -> bool:
-    """Whether an operator answers otherwise at every call."""
+    """Whether an operator draws random numbers, so that every call gives another result."""
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
         return False
     return not any(word in str(target) for word in _QUIET)
 
 
 def runnable(target: Any, node: fx.Node) -> Any:
-    """The operator as it runs on float64, too.
+    """The operator in a form that also runs on float64.
 
     Fake quantisation takes its steps in single precision and nothing else, and a value halfway
-    between two of them goes where the model's own precision puts it: it is computed in that.
+    between two of them is rounded as in the model's own precision, so it is computed in that
+    precision.
     """
     if "fake_quantize" not in str(target):
         return target

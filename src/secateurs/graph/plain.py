@@ -1,9 +1,9 @@
-"""A program in plain operators of known sizes, whatever the tracer wrote.
+"""Turns whatever the tracer wrote into a program of plain operators with known sizes.
 
 The tracer keeps some of a model's Python as it found it: a region under autocast is one operator
 that holds a program, `torch.vmap` is a pair of functions around operators on other shapes, and a
-size that depends on values (`h[:, mask]`) is an unknown number. None of them is anything that rules
-are written for.
+size that depends on values (`h[:, mask]`) is an unknown number. No lowering rule handles any of
+these.
 """
 
 import warnings
@@ -22,7 +22,7 @@ from secateurs.errors import UnsupportedOperation, first_line
 # program that holds them.
 
 
-def inlined(
+def inline_regions(
     module: fx.GraphModule, known: dict[str, Any]
 ) -> tuple[list[fx.Node], dict[str, tuple[Any, Any]], list[Any]]:
     """The operators in order, with the bodies of regions spliced in."""
@@ -41,7 +41,7 @@ def inlined(
             inner = dict(zip((n.name for n in slots), given, strict=True))
             _prefix(body, node.name)
             inner = {f"{node.name}/{k}": v for k, v in inner.items()}
-            more, more_packed, results = inlined(body, inner)
+            more, more_packed, results = inline_regions(body, inner)
             order += more
             packed |= more_packed
             known[node.name] = tuple(results)
@@ -95,7 +95,7 @@ _DECIDING = {
     aten.masked_select.default: 1,
 }
 _SIZES = (torch.SymInt, torch.SymBool)
-_UNBACKED = ("u", "zuf")  # how torch names what only a run can tell
+_UNBACKED = ("u", "zuf")  # how torch names sizes that are known only at run time
 
 
 def plain_program(
@@ -118,7 +118,7 @@ def plain_program(
                 warnings.simplefilter("ignore")
                 # An empty table decomposes nothing: regions are opened, that is all.
                 program = program.run_decompositions({})
-        # The tracer raises what it likes.
+        # The tracer may raise any error.
         except Exception as error:
             raise UnsupportedOperation(
                 f"{kind} cannot be read: torch.export of torch {torch.__version__} cannot open what"
@@ -187,7 +187,7 @@ class _Settling:
         self._write_numbers()
 
     def note(self, node: fx.Node, result: Any) -> None:
-        """Learn sizes from what a node really answers."""
+        """Learn sizes from the actual result of a node."""
         expected = node.meta.get("val")
         if isinstance(expected, torch.SymInt) and isinstance(result, int):
             self._learn(expected, result)

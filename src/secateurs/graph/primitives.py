@@ -125,17 +125,19 @@ def elementwise(
     return Computed(function, *args, label=label, shape=shape, roles=roles)
 
 
-def negated(source: Source) -> Source:
+def negate(source: Source) -> Source:
     """−source."""
     return elementwise("neg", torch.neg, source, roles=source.roles)
 
 
-def scaled(source: Source, factor: float) -> Source:
+def scale_source(source: Source, factor: float) -> Source:
     """factor · source; the source itself for 1."""
     # The source keeps its name, and with it the exact costs of a plain parameter.
     if factor == 1:
         return source
-    return elementwise("scale", lambda value: value * factor, source, roles=_dimmed(source, factor))
+    return elementwise(
+        "scale", lambda value: value * factor, source, roles=_roles_of_product(source, factor)
+    )
 
 
 def product_roles(*sources: Source) -> dict[str, Role]:
@@ -149,7 +151,7 @@ def product_roles(*sources: Source) -> dict[str, Role]:
     return roles
 
 
-def _dimmed(source: Source, factor: float) -> Mapping[str, Role]:
+def _roles_of_product(source: Source, factor: float) -> Mapping[str, Role]:
     # 0 · w no longer says anything of w.
     return source.roles if factor else dict.fromkeys(source.roles, "other")
 

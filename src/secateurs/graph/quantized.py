@@ -1,8 +1,8 @@
-"""Networks whose layers were exchanged by `torch.ao.quantization`.
+"""Networks whose layers were replaced by `torch.ao.quantization`.
 
 Such a layer keeps its weights as integers, and rounds its input as it runs, by a step it takes from
-the largest value of the whole batch. Its answer to one input depends on the others, and is no
-piecewise linear function: no graph computes it. What a graph can say is said of its weights.
+the largest value of the whole batch. Its output for one input depends on the others and is not
+piecewise linear, so no graph computes it. A graph can only speak of its weights.
 """
 
 from copy import deepcopy
@@ -26,7 +26,7 @@ def quantized_layers(model: nn.Module) -> list[str]:
     >>> quantized_layers(nn.Sequential(nn.Linear(2, 2)))
     []
     """
-    return [name for name, m in model.named_modules() if _counts(m)]
+    return [name for name, m in model.named_modules() if _works_on_integers(m)]
 
 
 def refuse_quantized(model: nn.Module) -> None:
@@ -58,7 +58,7 @@ def dequantized(model: nn.Module) -> nn.Module:
         UnsupportedOperation: A quantised layer is neither linear nor a convolution.
     """
     # The model may itself be a single quantised layer.
-    if _counts(model):
+    if _works_on_integers(model):
         return _plain(model, "")
     copied = deepcopy(model)
     for name, layer in quantized_modules(copied):
@@ -68,17 +68,17 @@ def dequantized(model: nn.Module) -> nn.Module:
 
 
 def quantized_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The outermost quantised layers by name; what they are made of is theirs."""
+    """The outermost quantised layers by name, without the modules they are made of."""
     found: list[tuple[str, nn.Module]] = []
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer, _ in found)
-        if _counts(module) and not inside:
+        if _works_on_integers(module) and not inside:
             found.append((name, module))
     return found
 
 
-def _counts(module: nn.Module) -> bool:
-    """Whether this layer works on integers: told by where its class comes from."""
+def _works_on_integers(module: nn.Module) -> bool:
+    """Whether this layer works on integers, judged by the module that defines its class."""
     kinds = type(module).__mro__
     # Packed parameters are the inside of a layer that is listed already.
     packed = type(module).__name__.endswith("PackedParams")
@@ -90,13 +90,13 @@ def _plain(layer: nn.Module, name: str) -> nn.Module:
     kind = type(layer).__name__
     if kind not in ("Linear", "Conv1d", "Conv2d", "Conv3d"):
         raise UnsupportedOperation(
-            f"{name or 'the model'} is a quantised {kind}, for which there is no float copy here;"
+            f"{name or 'the model'} is a quantised {kind}, which cannot be copied to float;"
             " only linear layers and convolutions have one."
         )
     weight: Tensor = layer.weight().dequantize()  # type: ignore[operator]
     bias: Tensor | None = layer.bias()  # type: ignore[operator]
     # In the dtype the weights come in: nothing is rounded a second time.
-    plain = _made(layer, kind, bias is not None).to(weight.dtype)
+    plain = _empty_float_layer(layer, kind, bias is not None).to(weight.dtype)
     with torch.no_grad():
         plain.weight.copy_(weight)  # type: ignore[operator]
         if bias is not None:
@@ -104,7 +104,7 @@ def _plain(layer: nn.Module, name: str) -> nn.Module:
     return plain.train(layer.training)
 
 
-def _made(layer: nn.Module, kind: str, bias: bool) -> nn.Module:
+def _empty_float_layer(layer: nn.Module, kind: str, bias: bool) -> nn.Module:
     own = vars(layer)
     if kind == "Linear":
         return nn.Linear(own["in_features"], own["out_features"], bias=bias)

@@ -1,5 +1,5 @@
 """`ProgramReader`: an exported program walked node by node, each operator handed to its lowering
-rule; with what the program is given and what it returns."""
+rule; also its inputs and outputs."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +18,9 @@ from secateurs.graph.export import (
     ExportedModel,
     Renamed,
     StaticMany,
-    computed,
+    computed_source,
     nodes_in,
-    resolved,
+    resolve_in_place,
 )
 from secateurs.graph.ir import Graph, kind_of, own_place
 from secateurs.graph.opaque import read_opaquely
@@ -42,7 +42,7 @@ from secateurs.graph.operators import (
 from secateurs.graph.primitives import Cast, Input, Named, Node, Place, Source
 from secateurs.parameters import aliases
 
-# What a traced program is given: inputs, parameters, buffers and constants, by their names.
+# The placeholders of a traced program: inputs, parameters, buffers and constants, by their names.
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -63,7 +63,7 @@ class Given:
     buffers: Shapes = field(default_factory=dict)
 
 
-def given(program: Any, model: nn.Module, build: Builder) -> Given:
+def read_placeholders(program: Any, model: nn.Module, build: Builder) -> Given:
     """Read the placeholders of an exported program of this model."""
     found, first = Given(), aliases(model)
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
@@ -79,9 +79,9 @@ def given(program: Any, model: nn.Module, build: Builder) -> Given:
         elif spec.kind is InputKind.PARAMETER:
             # A tied parameter goes under its first name, so that its uses are seen as
             # one.
-            value = _named(first.get(target, target), node, found.parameters)
+            value = _read_named(first.get(target, target), node, found.parameters)
         elif spec.kind is InputKind.BUFFER:
-            value = _named(target, node, found.buffers)
+            value = _read_named(target, node, found.buffers)
         else:
             value = build.constant(program.constants[spec.target])
         found.values[node.name] = value
@@ -95,7 +95,7 @@ def _input(node: fx.Node, inputs: list[Input], kind: str) -> Value:
     return Value(node.name, shape)
 
 
-def _named(name: str, node: fx.Node, table: Shapes) -> Named:
+def _read_named(name: str, node: fx.Node, table: Shapes) -> Named:
     value = node.meta["val"]
     table[name] = tuple(value.shape)
     return Named(name, tuple(value.shape), floating=value.is_floating_point())
@@ -122,7 +122,7 @@ def chosen_output(leaves: Sequence[str], wanted: str | int | None, model: str) -
     return 0, leaves[0]
 
 
-def assembled(
+def assemble(
     build: Builder,
     given: Given,
     casts: Iterable[Cast],
@@ -134,7 +134,7 @@ def assembled(
     """Keep what the output depends on; all inputs stay, so that callers feed what the model
     takes.
     """
-    needed = _needed(build.nodes, output.name)
+    needed = _needed_names(build.nodes, output.name)
     nodes: tuple[Node, ...] = (
         *given.inputs,
         *(n for n in build.nodes if n.name in needed),
@@ -154,7 +154,7 @@ def assembled(
     )
 
 
-def _needed(nodes: Sequence[Node], output: str) -> set[str]:
+def _needed_names(nodes: Sequence[Node], output: str) -> set[str]:
     """The names of all that an output depends on."""
     by_name = {node.name: node for node in nodes}
     needed: set[str] = set()
@@ -237,19 +237,19 @@ class ProgramReader:
         result = renamed.outputs[position]
         self.build = Builder(tensors=self._tensors())
         self._parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        placeholders = given(self.program, self.model, self.build)
+        placeholders = read_placeholders(self.program, self.model, self.build)
         self.env: dict[str, Any] = {**placeholders.values}
         # Only what the chosen output needs: an uncovered auxiliary head is no reason to
         # refuse.
         for node in renamed.needed(result):
             self._visit(node, renamed)
         value = self.env[result.name]
-        # After the whole pass, so that all gaps are told at once.
+        # After the whole pass, so that all gaps are reported at once.
         self._refuse_gaps()
         # An output that does not depend on the input is a constant network.
         if isinstance(value, Source):
             value = self.build.affine(None, bias=value)
-        return assembled(
+        return assemble(
             self.build,
             placeholders,
             self.casts,
@@ -261,7 +261,7 @@ class ProgramReader:
     def _renamed(self) -> Renamed:
         """In-place operators resolved, and the updates of buffers dropped from the outputs."""
         kind = kind_of(self.model)
-        self.program, renamed = resolved(self.program, kind)
+        self.program, renamed = resolve_in_place(self.program, kind)
         # Functionalised buffer updates come first.
         skipped = len(renamed.outputs) - len(self.leaves)
         renamed.outputs = renamed.outputs[skipped:]
@@ -278,17 +278,17 @@ class ProgramReader:
         packed = renamed.arguments(node)
         args, kwargs = self._arguments(packed)
         leaves = pytree.tree_leaves((args, kwargs))
-        # What builds on a gap is no gap of its own.
+        # Operators that depend on a gap are not gaps of their own.
         if any(isinstance(leaf, Unknown) for leaf in leaves):
             self.env[node.name] = Unknown()
         elif draws(node.target):
             self.env[node.name] = self._gap(
-                node, "it draws random numbers, so no two answers are equal"
+                node, "it draws random numbers, so its results differ from call to call"
             )
         elif watches(node.target):
             self.env[node.name] = self._gap(
                 node,
-                "it writes down what it sees while it runs: quantise for good, and give"
+                "it records statistics while it runs: finish the quantisation, and give"
                 " secateurs.graph.dequantized(torch.ao.quantization.convert(model))",
             )
         elif node.target is operator.getitem:
@@ -367,7 +367,7 @@ class ProgramReader:
         # detach, clone and the like: the source itself keeps its name.
         if node.target in SAME and isinstance(args[0], Source):
             return args[0]
-        return computed(node, args, kwargs)
+        return computed_source(node, args, kwargs)
 
     def _number(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """A number that the model takes out of a tensor of its own: read now, like an index."""
@@ -393,7 +393,7 @@ class ProgramReader:
         return self.build.constant(value.to(torch.float64))
 
     def _unread(self, node: fx.Node, args: Any, kwargs: Any, reason: str) -> Any:
-        """What no lowering rule covers: an opaque node where those are wanted, else a gap."""
+        """An operator that no rule covers: an opaque node where those are allowed, else a gap."""
         if not self.opaque:
             return self._gap(node, reason)
         return read_opaquely(self.build, node, args, kwargs)

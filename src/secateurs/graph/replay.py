@@ -1,8 +1,8 @@
-"""What a call of a model does, as a key: a graph read before is read again from nothing but this.
+"""A key for what a call of a model does, by which a graph that was read before is found again.
 
-Tracing a ResNet-18 takes as long as half of its forward and backward pass. Whether a graph of
-before is still the model's cannot be told from the model's attributes: `forward` may look at a
-global, a closure, a file. So `forward` runs again, on tensors without values, and everything it
+Tracing a ResNet-18 takes as long as half of its forward and backward pass. Whether an earlier graph
+is still the model's cannot be seen from the model's attributes: `forward` may read a global, a
+closure, a file. So `forward` runs again, on tensors without values, and everything it
 asks of torch is written down: each operator with its literals, which of its tensors are which
 parameter, buffer, input or earlier result, the bytes of every other tensor, and the module that
 asks. Two calls with one record compute the same function of their weights. That takes a twentieth
@@ -30,7 +30,7 @@ from secateurs.graph.operators import LOWERINGS, Rule
 from secateurs.graph.untouched import keeping, quietly, untouched
 from secateurs.stateless import call_with
 
-# What a traced program is, as a key, and which model was compared with which program.
+# The key of a traced program, and which model was compared with which program.
 #
 # Comparing a graph with its model costs several forward passes, where reading costs none. So a
 # model is compared with its graph once: with every program that it gives, in every state of what
@@ -42,7 +42,7 @@ _REMEMBERED = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What comparing a model with its graph showed.
+    """The result of comparing a model with its graph.
 
     Attributes:
         unseen: The parameters that were zero as a whole, such as fresh biases: how they are used
@@ -75,7 +75,8 @@ class Compared:
         self._done.setdefault(model, set()).add(what)
 
     def seen(self, model: nn.Module, key: str) -> Seen | None:
-        """What was seen of this model; None where comparing it could show something new."""
+        """The result of an earlier comparison of this model; None where a new one could show
+        more."""
         own = self._models.get(model)
         seen = own.get(key) if own else None
         if seen is None:
@@ -87,7 +88,7 @@ class Compared:
         return None if any(bool(named[n].any()) for n in seen.unseen) else seen
 
     def remember(self, model: nn.Module, key: str, seen: Seen) -> None:
-        """File one more; the oldest goes where there are too many."""
+        """Store one more; the oldest is dropped when there are too many."""
         own = self._models.setdefault(model, OrderedDict())
         before = own.get(key)
         if before and before.unseen is not None and seen.unseen is not None:
@@ -97,7 +98,7 @@ class Compared:
             own.popitem(last=False)
 
     def share(self, copy: nn.Module, model: nn.Module) -> None:
-        """What is seen of a copy that we made, or of a wrapper of ours, is seen of the model."""
+        """Let a copy or a wrapper that we made share the results of its model."""
         self._models[copy] = self._models.setdefault(model, OrderedDict())
         self._done[copy] = self._done.setdefault(model, set())
 
@@ -129,7 +130,7 @@ def fill_caches(model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, T
     if COMPARED.is_done(model, form):
         return
     COMPARED.note(model, form)
-    # What the user's code raises is met again in the trace, and told there.
+    # An error of the user's code comes again in the trace, and is reported there.
     with suppress(Exception), torch.inference_mode(False), torch.no_grad(), untouched(model):
         model(*args, **kwargs)
 
@@ -218,10 +219,12 @@ def replay_key(
     operator takes something that is neither a tensor nor a plain literal.
     """
     with keeping(model):
-        return recorded(model, call, output, opaque=opaque)
+        return recorded_key(model, call, output, opaque=opaque)
 
 
-def recorded(model: nn.Module, call: Call, output: str | int | None, *, opaque: bool) -> str | None:
+def recorded_key(
+    model: nn.Module, call: Call, output: str | int | None, *, opaque: bool
+) -> str | None:
     """`replay_key` for callers that keep the model as it is themselves."""
     try:
         with torch.no_grad(), quietly():
@@ -268,7 +271,7 @@ class _Record(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._write(f"{func} {self._text(args)} {self._text(kwargs)}")
         result = func(*args, **kwargs)
         for number, tensor in enumerate(_tensors(result)):
-            # What is changed in place comes back as itself and keeps its label.
+            # A tensor changed in place comes back as itself and keeps its label.
             if id(tensor) not in self.labels:
                 self._name(f"{len(self.labels)}.{number}", tensor)
             self._write(_form(tensor))
@@ -282,7 +285,7 @@ class _Record(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for text in (
             f"{self.output!r} {self.model.training} {torch.get_default_dtype()}",
             str([(name, str(type(module))) for name, module in modules]),
-            # A tied parameter is told by the name it has first.
+            # A tied parameter goes by its first name.
             str([(name, first.setdefault(id(p), name)) for name, p in named]),
             rules(),
         ):
@@ -305,14 +308,14 @@ class _Record(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not plain or odd or tensor.layout != torch.strided:
             return self.fake.from_tensor(tensor)
         # A tenth of the time of `from_tensor`, which was 40 % of a replay: that also carries over
-        # gradients, bases of views and storages. None of these is asked here: a record names
-        # storages by the true tensors.
+        # gradients, bases of views and storages. None of these is needed here: a record names
+        # storages by the real tensors.
         shape, strides = tensor.shape, tensor.stride()
         empty = torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
         fake = FakeTensor(self.fake, empty, tensor.device)
         fake.requires_grad_(tensor.requires_grad)
         if isinstance(tensor, nn.Parameter):
-            # What isinstance asks: a model may treat parameters otherwise.
+            # For `isinstance`: a model may treat parameters differently.
             fake._is_param = True
         return fake
 
@@ -330,7 +333,7 @@ class _Record(TorchDispatchMode):  # type: ignore[no-untyped-call]
         names = {id(module): name for name, module in self.model.named_modules()}
 
         def note(word: str, module: nn.Module) -> None:
-            if threading.get_ident() == self.thread:  # another thread's model is none of ours
+            if threading.get_ident() == self.thread:  # a model of another thread is ignored
                 self._write(f"{word} {names.get(id(module), type(module))}")
 
         before = register_module_forward_pre_hook(lambda m, _: note("begin", m))
@@ -401,13 +404,14 @@ class Remembered:
         if key is None or key not in self._graphs:
             return None
         graph, program = self._graphs[key]
-        return (own(graph), program) if graph.decides_the_same(tensors) else None
+        return (own_copy(graph), program) if graph.decides_the_same(tensors) else None
 
     def remember(self, key: str | None, graph: Graph, program: str) -> None:
-        """File a graph; the oldest goes where there are too many. None is no key."""
+        """Store a graph; the oldest is dropped when there are too many. Nothing is stored under
+        None."""
         if key is None:
             return
-        self._graphs[key] = (own(graph), program)
+        self._graphs[key] = (own_copy(graph), program)
         while len(self._graphs) > _LATEST:
             self._graphs.popitem(last=False)
 
@@ -416,8 +420,8 @@ class Remembered:
         self._graphs.clear()
 
 
-def own(graph: Graph) -> Graph:
-    """A graph with mappings and tensors of its own: what a caller does to his stays his."""
+def own_copy(graph: Graph) -> Graph:
+    """A graph with its own mappings and tensors, so that callers cannot change the stored one."""
 
     def copied(tensor: Tensor) -> Tensor:
         return tensor.detach().clone()

@@ -22,7 +22,7 @@ from secateurs.graph.replay import Seen
 from secateurs.graph.untouched import keeping
 from secateurs.stateless import call_with
 
-# What the model itself answers to calls, in a dtype of our choice.
+# The outputs of the model itself, in a dtype of our choice.
 
 
 def own_answer(
@@ -33,7 +33,7 @@ def own_answer(
     *,
     cast: Mapping[str, Tensor],
 ) -> tuple[Tensor, bool]:
-    """What the model answers, and whether in this dtype: else it is in its own precision.
+    """The model's outputs, and whether they are in this dtype (else in the model's own precision).
 
     `cast` is as for `answers`.
     """
@@ -84,10 +84,10 @@ class SpotRun:
 def answers_in_turn(
     model: nn.Module, runs: Sequence[SpotRun], dtype: torch.dtype | None
 ) -> list[dict[str, Tensor] | Exception]:
-    """All outputs of calls that follow each other, each finding what the one before has left; what
-    a call raises stands in its place.
+    """All outputs of consecutive calls, each on the state that the one before left; where a call
+    raises, its error takes the place of its outputs.
 
-    The states of random numbers are none that any other run begins with.
+    The random states differ from those with which any other run begins.
     """
     # Gradients are not recorded in inference mode, whatever is asked.
     with torch.inference_mode(False), keeping(model):
@@ -132,7 +132,7 @@ def _state(
         ready = cast.get(name)
         # A cast to the tensor's own dtype copies nothing: that is the model's own memory.
         if ready is None or ready.dtype == tensor.dtype:
-            ready = _copied(tensor, dtype)
+            ready = _copy(tensor, dtype)
         state[name] = ready
     return state
 
@@ -147,7 +147,7 @@ def _run(
     return call_with(model, state, moved.args, moved.kwargs)
 
 
-def _copied(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+def _copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """A copy in this dtype, made once: a cast and then a clone would move every weight twice."""
     wanted = dtype if dtype and tensor.is_floating_point() else tensor.dtype
     return tensor.detach().to(wanted, copy=True)
@@ -190,7 +190,7 @@ class _Peak(Evaluate):
         return y
 
     def activation(self, node: Activation, x: Tensor) -> Tensor:
-        # A layer that is off on this input answers 0 whatever was misread behind it.
+        # A layer that is off on this input gives 0, whatever was misread behind it.
         self.alive &= bool(x.numel()) and bool(x.max() > 0)
         return super().activation(node, x)
 
@@ -205,7 +205,7 @@ class _Difference:
         size: The largest value on the way, which rounding is measured against: outputs may cancel
             to far less.
         finite: The model answers finite numbers.
-        telling: Something wrong would have shown.
+        telling: A misreading would have shown.
         precise: The model ran in the precision asked for.
     """
 
@@ -227,11 +227,11 @@ def compare(model: nn.Module, call: Call, graph: Graph) -> Seen:
     gradients and without, for one input and in a batch, after other calls.
     """
     unseen = spot_check(model, call, graph)
-    return Seen(unseen=unseen, alone=_called_otherwise(model, call, graph))
+    return Seen(unseen=unseen, alone=_compare_calls(model, call, graph))
 
 
 @torch.no_grad()
-def _called_otherwise(model: nn.Module, call: Call, graph: Graph) -> str:
+def _compare_calls(model: nn.Module, call: Call, graph: Graph) -> str:
     """Compare calls in turn; in which way the samples of a batch act on each other."""
     one, two = _two_samples(call)
     small = sum(t.numel() for t in call.tensors) <= _SMALL
@@ -241,7 +241,7 @@ def _called_otherwise(model: nn.Module, call: Call, graph: Graph) -> str:
     )
     runs = [
         SpotRun(call=together, gradients=True),
-        # Without gradients alone the model has answered already.
+        # The call without gradients was made already.
         SpotRun(call=together, gradients=False, inference=True),
         SpotRun(call=one, gradients=True),
         *([SpotRun(call=two, gradients=False)] if small else []),
@@ -254,7 +254,7 @@ def _called_otherwise(model: nn.Module, call: Call, graph: Graph) -> str:
     asked = None if graph.casts else dtype
     found = answers_in_turn(model, runs, asked)
     if asked and any(isinstance(answer, Exception) for answer in found):
-        asked = None  # a dtype written in the code meets another one
+        asked = None  # a dtype written in the code meets another
         found = answers_in_turn(model, runs, asked)
     coarse = 0.0 if asked else coarsest(model, graph)
     eps = max(torch.finfo(dtype).eps, coarse)
@@ -265,7 +265,7 @@ def _called_otherwise(model: nn.Module, call: Call, graph: Graph) -> str:
         # `not … <=`: NaN is a difference.
         if gap is not None and not gap <= share * alone.size:
             raise CaptureError(
-                f"{kind_of(model)} does not answer one input alike at every call: while"
+                f"{kind_of(model)} does not give the same output for one input at every call: while"
                 f" gradients are recorded, or after other calls, an answer differs by {gap:.3g}"
                 f" from the one without (values reach {alone.size:.3g}). Nothing said of it would"
                 " hold for all of them. Let forward depend neither on torch.is_grad_enabled(), nor"
@@ -277,14 +277,14 @@ def _called_otherwise(model: nn.Module, call: Call, graph: Graph) -> str:
         return ""
     return (
         f"{kind_of(model)} lets the samples of a batch act on each other, or counts them: fed"
-        f" two at a time its answers differ by {max(far):.3g} from those to each alone"
+        f" two at a time its outputs differ by {max(far):.3g} from those for each alone"
         f" (values reach {both.size:.3g})"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """What the graph answers, and the largest value on the way."""
+    """The expected outputs, from the graph, and the largest value on the way."""
 
     answer: Tensor
     size: float
@@ -295,7 +295,7 @@ class _Wanted:
         return _Wanted(answer=answer, size=max(self.size, other.size))
 
     def gap(self, answers: dict[str, Tensor] | Exception, name: str) -> float | None:
-        """The largest difference; None where there is no answer, or none that is finite."""
+        """The largest difference; None where there is no output, or no finite one."""
         # A model that takes one sample, or no gradients, answers nothing false.
         if isinstance(answers, Exception) or name not in answers:
             return None
@@ -433,7 +433,7 @@ def _compare(
     state: dict[str, Tensor],
     dtype: torch.dtype,
 ) -> bool:
-    """Raise on a difference; whether one would have shown."""
+    """Raise on a difference; returns whether one would have shown."""
     found = _difference(model, call, graph, state, dtype)
     # Overflow on this input: nothing to compare.
     if not found.finite:

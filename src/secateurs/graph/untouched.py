@@ -1,11 +1,11 @@
-"""A model that somebody runs and that is afterwards as it was, down to what it keeps for itself.
+"""Runs a model so that it is afterwards as it was, down to the state it keeps for itself.
 
 A forward pass may write more than outputs: a table for the last size seen, a counter, the features
 of the last call, an entry in a list. Traced, these become tensors without values. So whatever a
 model holds, itself or through containers, plain objects and closures, is noted before a run and put
 back after it. A deep copy would not do: closures and hooks would still write into the original.
 
-Nor does the tracer speak meanwhile (`quietly`).
+The tracer is silenced meanwhile (`quietly`).
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _PLAIN = frozenset(
         *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
     }
 )
-# What is looked at and neither changed by a forward pass nor looked into.
+# Types that a forward pass does not change and that are not looked into.
 _CLOSED = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
 _ABSENT = object()
 
@@ -92,7 +92,7 @@ class _Held:
         # Most tables of a module are of hooks, and empty: they need no more than a look.
         self._empty: list[dict[Any, Any]] = []
         self._left = _MOST_BYTES
-        # Parameters and buffers have other keepers.
+        # Parameters and buffers are kept elsewhere.
         self._named = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         # By identity; the objects are kept, for that of one that is gone is given to another.
         self._seen: dict[int, tuple[int, Any]] = {}
@@ -118,7 +118,7 @@ class _Held:
             undo()
 
     def _look(self, value: Any) -> None:
-        """Note one object, and what it holds for later."""
+        """Record one object, and queue what it holds."""
         kind, seen = type(value), self._seen
         if kind in _PLAIN:
             self._words.append(repr(value))
@@ -301,7 +301,7 @@ def _reset(holder: Any, name: str, value: Any) -> None:
         object.__setattr__(holder, name, value)
 
 
-# The tracer's own words, left out: what goes wrong is raised in words of ours.
+# Hides the tracer's own messages: errors are raised in our own words.
 #
 # torch logs warnings and whole stacks while it traces, and prints the graph so far where it fails:
 # 20 to 150 lines before the message. What the user's own code prints, warns of or logs is not
@@ -318,9 +318,9 @@ _WARNINGS = (
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Trace and export without what torch says about its own insides.
+    """Trace and export without torch's messages about its internals.
 
-    TORCH_LOGS is a wish to hear it: then all is left as it is.
+    If TORCH_LOGS is set, the user wants these messages: then nothing is hidden.
     """
     if os.environ.get("TORCH_LOGS"):
         yield
@@ -334,7 +334,7 @@ def quietly() -> Iterator[None]:
         try:
             yield
         finally:
-            # Somebody may have put another stream there meanwhile.
+            # Other code may have replaced the stream meanwhile.
             if sys.stderr is sieve:
                 sys.stderr = stream
 
@@ -368,13 +368,13 @@ def _set_levels(levels: list[tuple[logging.Logger, int]]) -> None:
 
 
 class _Sieve:
-    """A stream that lets through what others than torch write."""
+    """A stream that passes on everything but what torch writes."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, unless the line that writes is torch's own."""
+        """Write, unless the caller is torch's own code."""
         writer = sys._getframe(1).f_globals.get("__name__", "")
         if writer.startswith(("torch.export", "torch._export", "torch.fx")):
             return len(text)

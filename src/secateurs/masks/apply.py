@@ -1,4 +1,5 @@
-"""Masks onto the model's own parameters, once; `secateurs.hold` keeps the zeros during training."""
+"""Applies masks to the model's own parameters, once; `secateurs.hold` keeps the zeros in
+training."""
 
 from collections.abc import Mapping
 
@@ -11,7 +12,7 @@ from secateurs.parameters import (
     absent,
     aliases,
     check_model,
-    fitted,
+    fit_masks,
     mask_misfit,
     unworkable,
     without_values,
@@ -32,9 +33,9 @@ def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """
     check_model(model)
     parameters = dict(model.named_parameters())
-    # With duplicates here and without below: names of tied parameters are known, and
-    # refused with the name to use.
-    masks = fitted(masks, dict(model.named_parameters(remove_duplicate=False)))
+    # Tied parameters are listed under all their names here and only once below, so that a mask
+    # under another name is recognised and refused with the name to use.
+    masks = fit_masks(masks, dict(model.named_parameters(remove_duplicate=False)))
     check(model, masks)
     with torch.no_grad():
         for name, mask in masks.items():

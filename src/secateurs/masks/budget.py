@@ -20,11 +20,11 @@ from secateurs.registry import Registry, unknown
 if TYPE_CHECKING:
     from secateurs.masks.units import Units
 
-# How much is kept, as one exact fraction, whichever way it is said.
+# How much is kept, as one exact fraction, whichever way it is given.
 
 
 class AmountFields(TypedDict, total=False):
-    """How much to keep, as keywords: one of them, or none where something else says it."""
+    """How much to keep, as keywords: one of them, or none where something else decides it."""
 
     sparsity: float | None
     density: float | None
@@ -33,7 +33,7 @@ class AmountFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """How much is kept: exactly one of these, or none where a pattern or a scope says it.
+    """How much is kept: exactly one of these, or none where a pattern or a scope decides it.
 
     What is wrong with an amount is said here and nowhere else, as soon as its `fraction` is asked
     for.
@@ -194,7 +194,7 @@ def entries(density: Fraction, total: int) -> int:
 
 
 def check_share(name: str, value: object) -> None:
-    """Refuse what is no share of work."""
+    """Refuse a value that is not a share of work."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise ArgumentError(f"{name}={value!r} is not a share between 0 and 1.")
 
@@ -242,12 +242,12 @@ _DENSITY: dict[str, Callable[[Fraction], Fraction]] = {
 }
 
 
-# What a scope shares out, and how.
+# What a scope divides among the parameters, and how.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a scope shares out: `keep` entries among parameters with these shapes.
+    """What a scope divides: `keep` entries among parameters with these shapes.
 
     `capacity` is how many entries of a parameter may be kept (pattern and `within` considered),
     `floor` how many must be. `scores` and `weights` are for scopes that look at values; `weights`
@@ -329,7 +329,7 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
         fixed |= over if excess >= lack else under
 
 
-# How many entries each parameter keeps: what a selection demands of its scope, and what that says.
+# How many entries each parameter keeps: what a selection asks of its scope, and the answer.
 
 
 def demand_of(
@@ -341,9 +341,8 @@ def demand_of(
     weights: Mapping[str, Tensor] | None = None,
     absolute: bool = False,
 ) -> Demand:
-    """Entries in all, floors and capacities of each parameter; asking for more than there is room
-    for is refused.
-    """
+    """The total, and the floor and capacity of each parameter; a total beyond all capacities is
+    refused."""
     density, floor = selection.fraction, selection.floor
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     capacity = {name: units.capacity(name) for name in shapes}
@@ -375,10 +374,12 @@ def demand_of(
 
 def counts_of(scope: ScopeLike, demand: Demand) -> Mapping[str, int] | None:
     """How many entries each parameter keeps; None where the global threshold decides."""
-    return _mapped(scope, demand) if isinstance(scope, Mapping) else SCOPES[scope](demand)
+    return (
+        _counts_from_mapping(scope, demand) if isinstance(scope, Mapping) else SCOPES[scope](demand)
+    )
 
 
-def _mapped(scope: Mapping[str, float], demand: Demand) -> dict[str, int]:
+def _counts_from_mapping(scope: Mapping[str, float], demand: Demand) -> dict[str, int]:
     densities = {name: _density_for(name, scope) for name in demand.shapes}
     problems = [f"no density for {name!r}" for name, value in densities.items() if value is None]
     problems += [

@@ -21,7 +21,7 @@ from secateurs.masks.topk import largest
 from secateurs.random import uniform
 from secateurs.registry import Registry
 
-# What masks are drawn from, and what is drawn: rows of scores, units and weights.
+# The input and the result of a draw: rows of scores, and the units drawn with their weights.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ Draw: TypeAlias = Callable[[ScoreRows], Drawn]
 """A rule that draws the units of each row on its own."""
 
 
-# Who wins a race: the largest keys of each row, and the first that loses.
+# The winners of a race: the largest keys of each row, and the largest that loses.
 
 
 def winners(keys: Tensor, counts: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -160,9 +160,8 @@ def _log(scores: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choosing:
-    """A way to choose. `draw` is None for the hard threshold; `exact` says whether the count is met
-    exactly.
-    """
+    """A way to choose units. `draw` is None for the hard threshold; `exact`: whether the count is
+    met exactly."""
 
     draw: Draw | None
     exact: bool = True

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import MaskError, MaskFileError
 from secateurs.masks.apply import check
-from secateurs.parameters import check_model, fitted, masks_in
+from secateurs.parameters import check_model, fit_masks, masks_in
 from secateurs.safefile import (
     FileHeader,
     begin_file,
@@ -21,7 +21,7 @@ from secateurs.safefile import (
     is_shape,
     json_object,
     parse_header,
-    quoted,
+    quote,
     reading,
     refusing,
     replacing,
@@ -72,7 +72,7 @@ def packed_size(shape: tuple[int, ...]) -> int:
     return (math.prod(shape) + 7) // 8
 
 
-def sealed(name: str, shape: tuple[int, ...]) -> bytes:
+def seal_prefix(name: str, shape: tuple[int, ...]) -> bytes:
     """What the seal covers before the bits of a mask."""
     return json.dumps([name, shape, packed_size(shape)]).encode()
 
@@ -81,7 +81,7 @@ def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     """Read masks written by `save_masks`; with a model, names and shapes are checked against it,
     and the names are those of this model, compiled or wrapped or neither.
 
-    Anything damaged, foreign or made up raises MaskFileError (a mask that does not fit the model:
+    Anything damaged, foreign or forged raises MaskFileError (a mask that does not fit the model:
     MaskError). Nothing in the file is run, and no more memory is taken than its own size justifies.
     """
     if model is not None:
@@ -93,7 +93,7 @@ def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     shapes, seal = _shapes_and_seal(header, path)
     packed = {entry.name: blob[entry.start : entry.stop] for entry in header.entries}
     packed = {name: packed[name] for name in shapes}
-    # Against damage, not against forgery: a flipped bit would else be another mask.
+    # Protects against damage, not forgery: otherwise a flipped bit would be another valid mask.
     if _seal(shapes, packed) != seal:
         raise MaskFileError(
             f"{path}: the seal does not match the masks: the file is damaged. Save the masks again."
@@ -101,7 +101,7 @@ def load_masks(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     masks = {name: _unpack(packed[name], shape, path) for name, shape in shapes.items()}
     if model is None:
         return masks
-    masks = fitted(masks, dict(model.named_parameters(remove_duplicate=False)))
+    masks = fit_masks(masks, dict(model.named_parameters(remove_duplicate=False)))
     check(model, masks)
     return masks
 
@@ -118,7 +118,7 @@ def _shapes_and_seal(header: FileHeader, path: Path) -> tuple[dict[str, tuple[in
     text = metadata["shapes"].encode("utf-8", "surrogatepass")
     shapes = json_object(text, f"{path}: the table of shapes", MaskFileError)
     entries = {entry.name: entry for entry in header.entries}
-    # Shapes and bits are described at two places; where they disagree neither is believed.
+    # Shapes and bits are described in two places; where the two disagree, neither is trusted.
     if set(shapes) != set(entries):
         raise MaskFileError(
             f"{path}: the shapes in the metadata name other masks than the file holds."
@@ -126,12 +126,12 @@ def _shapes_and_seal(header: FileHeader, path: Path) -> tuple[dict[str, tuple[in
     for name, shape in shapes.items():
         if not is_shape(shape):
             raise MaskFileError(
-                f"{path}: the shape of {quoted(name)} is not a list of sizes below 2^48 entries."
+                f"{path}: the shape of {quote(name)} is not a list of sizes below 2^48 entries."
             )
         entry = entries[name]
         if (entry.dtype, entry.shape) != ("U8", (packed_size(tuple(shape)),)):
             raise MaskFileError(
-                f"{path}: {quoted(name)} is not described as a mask of shape {tuple(shape)}."
+                f"{path}: {quote(name)} is not described as a mask of shape {tuple(shape)}."
             )
     return {name: tuple(shape) for name, shape in shapes.items()}, metadata["seal"]
 
@@ -155,7 +155,7 @@ def _unpack(data: bytes, shape: tuple[int, ...], path: Path) -> Tensor:
 def _seal(shapes: Mapping[str, tuple[int, ...]], packed: Mapping[str, bytes]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, data in packed.items():
-        digest.update(sealed(name, shapes[name]))
+        digest.update(seal_prefix(name, shapes[name]))
         digest.update(data)
     return digest.hexdigest()
 
@@ -183,7 +183,7 @@ class MaskWriter:
         """The next entries of a mask; all pieces but a mask's last are whole bytes."""
         if name != self.begun:
             self.begun = name
-            self.digest.update(sealed(name, self.shapes[name]))
+            self.digest.update(seal_prefix(name, self.shapes[name]))
         bits = pack(piece)
         self.digest.update(bits)
         with refusing(self.path, MaskFileError):

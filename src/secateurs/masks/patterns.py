@@ -85,7 +85,9 @@ class NM:
 
     def __post_init__(self) -> None:
         if not 0 < self.n <= self.m:
-            raise ArgumentError(f"{self.n}:{self.m} is no N:M pattern: N must be between 1 and M.")
+            raise ArgumentError(
+                f"{self.n}:{self.m} is not an N:M pattern: N must be between 1 and M."
+            )
 
     def misfit(self, shape: tuple[int, ...]) -> str:
         """Why the pattern does not fit this shape; empty when it does."""
@@ -141,15 +143,15 @@ def _largest_of_run(score: Tensor, allowed: Tensor, n: int) -> Tensor:
 
 
 class Slices(Grouped):
-    """The entries that share their places in some dimensions."""
+    """The entries that share their indices in some dimensions."""
 
     __slots__ = ()
     shared: ClassVar[tuple[int, ...]]
-    """Dimensions whose places name a group."""
+    """Dimensions whose indices identify a group."""
     fewest: ClassVar[int]
-    """Dimensions that a weight has at least."""
+    """The least number of dimensions a weight must have."""
     lacks: ClassVar[str]
-    """What is wrong with a weight of fewer."""
+    """The message for a weight with fewer."""
 
     def misfit(self, shape: tuple[int, ...]) -> str:
         """Why the pattern does not fit this shape; empty when it does."""
@@ -245,7 +247,7 @@ class Block(Grouped):
 
 @dataclass(frozen=True, slots=True)
 class Unstructured:
-    """Every entry for itself."""
+    """Every entry on its own."""
 
     def misfit(self, shape: tuple[int, ...]) -> str:
         """Why the pattern does not fit this shape; empty when it does."""
@@ -258,7 +260,7 @@ class Unstructured:
 Pattern: TypeAlias = Unstructured | NM | Grouped
 
 PATTERNS: Registry[Pattern] = Registry("pattern")
-"""Patterns by name. Any "N:M" ("1:8") and any block "RxC" ("16x1") is understood besides."""
+"""Patterns by name. Any "N:M" ("1:8") and any block "RxC" ("16x1") is understood as well."""
 for _pattern in (
     Unstructured(),
     NM(2, 4),

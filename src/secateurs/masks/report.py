@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from secateurs.graph import Example
 
 
-# How sparse one parameter is: its figures, and how they are written into tables and JSON.
+# How sparse one parameter is: its figures, and their form in tables and JSON.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class SparsityReport(Reported):
             table.add_column(heading, justify="right")
         table.add_column("")
         for tensor in self.tensors:
-            # Other names, and what it means that nothing is left.
+            # Other names of the parameter, and what its collapse means.
             remarks = [f"also {', '.join(tensor.aliases)}"] if tensor.aliases else []
             if tensor.collapsed:
                 remarks.append(f"[bold red]collapsed[/] {escape(tensor.verdict)}".rstrip())
@@ -165,11 +165,10 @@ def verdicts_of(
     masks: Mapping[str, Tensor] | None = None,
     judge: Judge | None = None,
 ) -> Mapping[str, str]:
-    """What the loss of these parameters means; nothing where nothing is lost or neither example nor
-    judge is given.
-    """
+    """What the loss of these parameters means; empty where nothing is lost or neither example nor
+    judge is given."""
     if judge is None and example is not None:
-        # The analysis of paths is loaded only here: hardly any count asks for it.
+        # The analysis of paths is loaded only here, because few counts need it.
         from secateurs.paths import lost_layers
 
         judge = lost_layers(example, masks=masks)
@@ -178,10 +177,10 @@ def verdicts_of(
     try:
         return judge(model, collapsed)
     except SecateursError as error:
-        # A count is asked for, not a proof: say what is not known and why.
+        # The caller wants a count, not a proof: say what is unknown and why, instead of failing.
         return dict.fromkeys(
             collapsed,
-            f"whether it matters cannot be told: {str(error).partition('. ')[0]}",
+            f"whether it matters is unknown: {str(error).partition('. ')[0]}",
         )
 
 
@@ -201,9 +200,9 @@ def sparsity(
         where: which parameters of a model; the default rule is that of `prunable`.
         masks: count these instead of the values; only parameters with a mask are listed.
         example: one input of the model; says of every collapsed parameter whether that matters,
-            that is whether the output still depends on the input (`secateurs.liveness`), or why it
-            cannot be told.
-        judge: says it instead, in your own words.
+            that is whether the output still depends on the input (`secateurs.liveness`), or why
+            that is unknown.
+        judge: a function that says it instead, in your own words.
 
     Tied parameters are counted once. density = kept / total, sparsity = 1 − density, compression =
     total / kept.

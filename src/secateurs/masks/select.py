@@ -66,7 +66,9 @@ def select(
     {'weight': tensor([[ True, False], [False,  True]])}
     """
     refuse_unknown(select, selection, SelectionFields.__annotations__)
-    choice = read(Selection(**selection), scores, within=within, weights=weights, absolute=absolute)
+    choice = check_selection(
+        Selection(**selection), scores, within=within, weights=weights, absolute=absolute
+    )
     return choose_masks(choice, generator)
 
 
@@ -89,7 +91,7 @@ class CheckedSelection(Generic[AnyUnits]):
     how: str = "topk"
 
 
-def read(
+def check_selection(
     selection: Selection,
     scores: Mapping[str, Tensor],
     *,
@@ -100,9 +102,8 @@ def read(
 ) -> CheckedSelection[TensorUnits]:
     """Check everything before anything is computed, and say how many entries each parameter keeps.
 
-    `finite` says that somebody has looked at every score and found it finite: of large ones another
-    look would cost as much as the choice.
-    """
+    `finite` states that every score is known to be finite: for large tensors, another check would
+    cost as much as the choice itself."""
     pattern, random = pattern_of(selection.pattern), SELECTIONS[selection.how].draw is not None
     by_rows = selection.scope == "row"
     check_scores(scores, random and not absolute, finite=finite)
@@ -139,10 +140,10 @@ def read(
 def choice_of(
     selection: Selection, units: SomeUnits, demand: Demand
 ) -> CheckedSelection[SomeUnits]:
-    """What the scope says to the demand."""
+    """The answer of the scope to the demand."""
     counts = counts_of(selection.scope, demand)
     if counts is not None:
-        # A density of 0 in a mapping asks for nothing there, so no floor stands against it.
+        # A density of 0 in a mapping asks for nothing from that parameter, so its floor is ignored.
         least = {name: min(floor, counts[name]) for name, floor in demand.floor.items()}
         demand = replace(demand, floor=least)
     return CheckedSelection(units=units, demand=demand, counts=counts, how=selection.how)
@@ -175,9 +176,9 @@ def _with_floors(
             f"{keep} entries cannot keep the floor of {least} in {len(names)} parameters. "
             "Ask for more, or allow parameters to vanish with floor=0."
         )
-    # Parameters that may keep no more than their floor must keep all that: they would lose and cost
-    # a new round of competition. (Among groups they take part, because the nearest reachable number
-    # depends on who does.)
+    # Parameters that may keep no more than their floor keep exactly that: they would lose the
+    # competition and cost another round. (Among groups they take part, because the nearest
+    # reachable number depends on who does.)
     capacity = choice.demand.capacity
     settled = [name for name in names if not units.whole and capacity[name] <= floor[name]]
     fixed = {name: units.at_least(name, floor[name]) for name in settled}
@@ -195,9 +196,7 @@ def _with_floors(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnMask:
-    """What was chosen of one parameter; `biased` says whether entries of positive score had no
-    chance.
-    """
+    """The draw from one parameter; `biased`: whether entries of positive score had no chance."""
 
     mask: Tensor
     weights: Tensor | None = None
@@ -226,11 +225,11 @@ def draw(
         drawn = rule(rows)
         weights = None if drawn.weights is None else units.entries(name, drawn.weights)
         mask = units.entries(name, drawn.mask)
-        biased = weighted and _biased(choice, name, rows)
+        biased = weighted and _is_biased(choice, name, rows)
         yield name, DrawnMask(mask=mask, weights=weights, biased=biased)
 
 
-def _biased(choice: CheckedSelection[TensorUnits], name: str, rows: ScoreRows) -> bool:
+def _is_biased(choice: CheckedSelection[TensorUnits], name: str, rows: ScoreRows) -> bool:
     """Whether an entry of positive score had no chance: no count in its row, or not allowed."""
     idle = (rows.scores > 0).any(1) & (rows.counts == 0)
     within = choice.units.within.get(name)
@@ -238,13 +237,13 @@ def _biased(choice: CheckedSelection[TensorUnits], name: str, rows: ScoreRows) -
     return forbidden or bool(idle.any())
 
 
-# What is wrong with scores, shapes and companions, all of it in one error.
+# Everything that is wrong with scores, shapes and companions, in one error.
 
 
 def check_scores(scores: Mapping[str, Tensor], positive: bool, *, finite: bool = False) -> None:
     """Scores must be finite real numbers, and not negative where they are probabilities.
 
-    `finite`: that they are finite is known, and need not be looked at.
+    `finite`: they are known to be finite and are not checked again.
     """
     if not isinstance(scores, Mapping):
         raise ScoreError(

@@ -10,7 +10,7 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.masks.budget import Selection, SelectionFields
 from secateurs.masks.draw import SELECTIONS
-from secateurs.masks.select import draw, read
+from secateurs.masks.select import check_selection, draw
 from secateurs.registry import refuse_unknown
 
 
@@ -20,10 +20,9 @@ class Sketch:
     it.
 
     E[weight] = 1 on every entry of positive score, given how many units each parameter draws.
-    `biased` names the parameters where that fails because somewhere nothing at all is drawn (a
+    `biased` names the parameters where that fails because nothing at all is drawn in some place (a
     floor of 0, a run of N:M that the threshold leaves empty, entries outside `within`), so that
-    entries of positive score have weight 0 always.
-    """
+    entries of positive score always have weight 0."""
 
     masks: dict[str, Tensor]
     weights: dict[str, Tensor]
@@ -57,7 +56,7 @@ def sketch(
         raise ArgumentError(
             f"how={asked.how!r} draws nothing, so it has no weights. Random draws: {randoms}."
         )
-    choice = read(asked, scores, within=within, weights=weights)
+    choice = check_selection(asked, scores, within=within, weights=weights)
     drawn = dict(draw(choice, weighted=True, generator=generator))
     return Sketch(
         masks={name: part.mask for name, part in drawn.items()},

@@ -50,7 +50,7 @@ def allocate(curves: Mapping[str, CostCurve], total: int) -> dict[str, int]:
     amounts = dict(zip(curves, _in_units(list(curves.values()), total // unit, unit), strict=True))
     # From coarse to fine: an exchange of single entries alone would take a step per
     # entry.
-    for step in _halved(unit):
+    for step in _halve(unit):
         _fill_(amounts, curves, total, step)
         _exchange_(amounts, curves, step)
     return amounts
@@ -128,7 +128,7 @@ def _price(curve: CostCurve, amount: int, change: int) -> float:
     return float(after - before)
 
 
-def _halved(unit: int) -> Iterator[int]:
+def _halve(unit: int) -> Iterator[int]:
     while unit > 1:
         yield unit
         unit //= 2
@@ -239,7 +239,7 @@ def matrix_of(weight: Tensor) -> Tensor:
 
 
 def _norms(matrices: Tensor) -> Tensor:
-    # All of theory is loaded for this one function, and only where scope="spectral" is asked for.
+    # Loads the whole room `theory` for this one function, so only where scope="spectral" is used.
     from secateurs.theory import spectral_norms
 
     return spectral_norms(matrices, tolerance=_TOLERANCE).values
@@ -287,9 +287,8 @@ Curves = dict[str, dict[int, float]]
 def refine_budget(
     layers: Mapping[str, RankedWeight], curves: Curves, tried: list[Amounts]
 ) -> Amounts:
-    """The best of the budgets tried, of those that the model leads to, and of what is measured
-    around the best.
-    """
+    """The best of the budgets tried, those that the model leads to, and those measured around the
+    best."""
     # Power laws first, since they interpolate well from few points; chords afterwards,
     # which follow what has been measured around the best.
     tried = [*tried, *_descent(power_laws, layers, curves, sum(tried[0].values()))]
@@ -322,7 +321,7 @@ def _descent(
 def _measure_(
     curves: Curves, layers: Mapping[str, RankedWeight], name: str, amounts: set[int]
 ) -> None:
-    """Add to a curve what it lacks of these counts."""
+    """Measure a curve at those of these counts where it has no point yet."""
     layer = layers[name]
     curves[name] |= measure_curve(
         layer, {n for n in amounts if n <= layer.room} - set(curves[name])
@@ -373,7 +372,7 @@ def spectral(demand: Demand) -> dict[str, int]:
     entries could go. Needs `weights=`; without it the scores stand in for the weights.
     """
     weights = _weights(demand)
-    starts = [_removed(demand, scope(demand) or {}) for scope in (uniform, erk, _global)]
+    starts = [_remove(demand, scope(demand) or {}) for scope in (uniform, erk, _global)]
     layers = {
         name: layer for name in demand.sizes if (layer := _layer(demand, name, weights[name]))
     }
@@ -413,14 +412,14 @@ def _layer(demand: Demand, name: str, weight: Tensor) -> RankedWeight | None:
     room = min(demand.capacity[name] - demand.floor[name], left)
     return layer_of(
         weight,
-        _ranked(demand, name),
+        _rank(demand, name),
         allowed=demand.allowed.get(name),
         first=first,
         room=room,
     )
 
 
-def _ranked(demand: Demand, name: str) -> Tensor:
+def _rank(demand: Demand, name: str) -> Tensor:
     return demand.scores[name].abs() if demand.absolute else demand.scores[name]
 
 
@@ -451,7 +450,7 @@ def _global(demand: Demand) -> Mapping[str, int]:
     )
 
 
-def _removed(demand: Demand, kept: Mapping[str, int]) -> Amounts:
+def _remove(demand: Demand, kept: Mapping[str, int]) -> Amounts:
     return {name: size - kept[name] for name, size in demand.sizes.items()}
 
 

@@ -60,8 +60,8 @@ def ticks(parts: Tensor, bits: int, *, generator: torch.Generator | None) -> Ten
         parts.device
     )
     end = parts.cumsum(1) - 1 - start
-    # A tick lies in a unit where the number of ticks passed differs at its ends. Shifts
-    # round towards minus infinity, so negative positions count rightly.
+    # A unit contains a tick if the number of ticks passed differs at its ends. Shifts round towards
+    # minus infinity, so negative positions are counted correctly.
     return (end >> bits) > ((end - parts) >> bits)
 
 

@@ -92,8 +92,10 @@ def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool
             rest - _DIGIT,
         )
     if rest:
-        values = _gathered(source, prefix, rest, absolute, into=torch.empty(inside, dtype=dtype))
-        cut = _ranked(values.abs() if absolute else values, wanted)
+        values = _gather_bucket(
+            source, prefix, rest, absolute, into=torch.empty(inside, dtype=dtype)
+        )
+        cut = _rank_bucket(values.abs() if absolute else values, wanted)
     else:
         cut = Cut(value=_value(prefix, dtype), ties=wanted)
     # 0.0 and -0.0 are one value with two bit patterns.
@@ -136,7 +138,9 @@ def _bucket(counts: Tensor, rank: int) -> tuple[int, int, int]:
     return len(counts) - 1 - place, rank - (int(from_top[place]) - inside), inside
 
 
-def _gathered(source: Source, prefix: int, rest: int, absolute: bool, *, into: Tensor) -> Tensor:
+def _gather_bucket(
+    source: Source, prefix: int, rest: int, absolute: bool, *, into: Tensor
+) -> Tensor:
     """The entries of one bucket. Into one buffer: a list of small parts kept between large
     temporaries splits the heap, which cost 0.7 GB on 96 M float64.
     """
@@ -148,7 +152,7 @@ def _gathered(source: Source, prefix: int, rest: int, absolute: bool, *, into: T
     return into
 
 
-def _ranked(values: Tensor, rank: int) -> Cut:
+def _rank_bucket(values: Tensor, rank: int) -> Cut:
     # Ties are counted from the value itself, so that earlier entries can be preferred
     # later on.
     ordered = values.sort(descending=True).values
@@ -203,8 +207,8 @@ def largest(
         for name, score in scores.items()
     }
     if count:
-        # The compiled pass gives up where many entries lie at the threshold; the
-        # streamed one never does.
+        # The compiled pass gives up where many entries are at the threshold; the streamed one never
+        # does.
         kernel = kernel_for(scores, within or {})
         if not (
             kernel
@@ -217,11 +221,11 @@ def largest(
                 room=room,
             )
         ):
-            streamed_(masks, scores, count, within=within or {}, absolute=absolute)
+            stream_largest_(masks, scores, count, within=within or {}, absolute=absolute)
     return masks
 
 
-def streamed_(
+def stream_largest_(
     masks: Mapping[str, Tensor],
     scores: Mapping[str, Tensor],
     count: int,
@@ -286,7 +290,7 @@ def _ties(piece: Tensor, allowed: Tensor | None, cut: Cut) -> Tensor:
 
 
 def row_ranks(score: Tensor, allowed: Tensor | None) -> Tensor:
-    """Minus the place of each entry in its row, largest first, earlier first among equals.
+    """Minus the rank of each entry in its row, largest first, earlier first among equals.
 
     The largest of these in a whole tensor are the largest of every row alike. Entries that are not
     allowed come last.
@@ -421,7 +425,8 @@ def kernel() -> CompiledSelection | None:
 
 
 def _load_and_try(library: ctypes.CDLL) -> CompiledSelection:
-    """One tiny selection with ties, so that a wrong binary is refused rather than pruned with."""
+    """Builds the kernel and tries one tiny selection with ties, so that a wrong binary is
+    refused."""
     # Equal scores, a negative one and a mask: the three things a wrong build gets wrong
     # first.
     made = CompiledSelection(library)

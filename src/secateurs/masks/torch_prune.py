@@ -41,11 +41,11 @@ def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None
     names = [
         key.removesuffix(_ORIG)
         for key in state
-        # A model may have a parameter of its own whose name ends so.
+        # A model may have a parameter of its own whose name has this ending.
         if key.endswith(_ORIG) and key not in own
     ]
     problems = [
-        *_unpaired(state, names, own),
+        *_unpaired_entries(state, names, own),
         *(text for name in names if (text := _problem(name, state))),
     ]
     if problems:
@@ -66,7 +66,7 @@ def from_torch_prune(state: Mapping[str, Tensor], model: nn.Module | None = None
         name: state[name + _ORIG].detach().masked_fill(~mask, 0)
         for name, mask in masks.items()
     }
-    return Imported(masks=masks if model is None else _untied(model, masks), state=plain)
+    return Imported(masks=masks if model is None else _merge_tied(model, masks), state=plain)
 
 
 def _check_kind(state: object) -> None:
@@ -96,7 +96,7 @@ def _some(state: Mapping[str, object]) -> str:
     return listed + (", ..." if len(state) > 6 else "")
 
 
-def _unpaired(state: Mapping[str, Tensor], names: list[str], own: set[str]) -> list[str]:
+def _unpaired_entries(state: Mapping[str, Tensor], names: list[str], own: set[str]) -> list[str]:
     paired = {name + _MASK for name in names} | own
     alone = [key for key in state if key.endswith(_MASK) and key not in paired]
     return [f"{key!r} has no {key.removesuffix(_MASK) + _ORIG!r}" for key in alone]
@@ -107,7 +107,7 @@ def _problem(name: str, state: Mapping[str, Tensor]) -> str:
     if mask is None:
         return f"{name + _ORIG!r} has no {name + _MASK!r}"
     if name in state:
-        return f"{name!r} is there both plain and pruned"
+        return f"{name!r} is present both plain and pruned"
     if mask.shape != original.shape:
         return (
             f"{name + _MASK!r} has shape {tuple(mask.shape)}, {name + _ORIG!r}"
@@ -120,7 +120,7 @@ def _problem(name: str, state: Mapping[str, Tensor]) -> str:
     )
 
 
-def _untied(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _merge_tied(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Masks under the parameters' own names, checked against the model."""
     first, tied = aliases(model), dict[str, Tensor]()
     for name, mask in masks.items():

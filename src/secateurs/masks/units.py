@@ -18,7 +18,7 @@ a file.
 
 
 class Units(Protocol[Chosen]):
-    """The things that are kept or pruned, per parameter."""
+    """What is kept or pruned as one, per parameter: entries or groups."""
 
     whole: bool
     """Whether units are groups of entries, so that not every count can be reached."""
@@ -150,8 +150,8 @@ class GroupUnits(TensorUnits):
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
         order, reached = self._ranked(names)
         fewer = int((reached <= keep).sum())
-        # Groups are whole, so the count asked may lie between two reachable ones: the
-        # nearer is taken, and of two equally near ones the smaller.
+        # Groups are whole, so the requested count may be between two reachable ones: the nearer is
+        # taken, and of two equally near ones the smaller.
         under = keep - (int(reached[fewer - 1]) if fewer else 0)
         more = fewer < len(reached) and int(reached[fewer]) - keep < under
         return self._first(names, order, fewer + more)

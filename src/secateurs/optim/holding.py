@@ -18,9 +18,17 @@ from torch.utils.hooks import RemovableHandle
 from secateurs.errors import ArgumentError, MaskError
 from secateurs.masks import SparsityReport, apply_, select, sparsity
 from secateurs.optim.keep import Keep, forget_mixed_history, tensors_in
-from secateurs.parameters import Params, Where, absent, check_model, fitted, mask_misfit, prunable
+from secateurs.parameters import (
+    Params,
+    Where,
+    absent,
+    check_model,
+    fit_masks,
+    mask_misfit,
+    prunable,
+)
 from secateurs.registry import unknown
-from secateurs.sharding import sharded
+from secateurs.sharding import is_sharded
 
 # Which optimizers pass the hooks: those inside wrappers, those inside others, and those that do
 # not.
@@ -500,7 +508,7 @@ class Held:
             # Weights that are elsewhere for a while (offloaded to the meta device), and those that
             # fully_shard shows whole between a forward and a backward pass, are not the
             # parameters that the optimizer moves.
-            elif new.is_meta or sharded(new) != sharded(parameter):
+            elif new.is_meta or is_sharded(new) != is_sharded(parameter):
                 continue
             elif new.shape != parameter.shape:
                 problems.append(
@@ -668,7 +676,7 @@ def hold(
     check_model(model)
     *wrappers, inner = layers(optimizer)
     known = dict(model.named_parameters(remove_duplicate=False))
-    masks = fitted(masks, known, prefixes=prefixes())
+    masks = fit_masks(masks, known, prefixes=prefixes())
     prefix = prefix_of(model, masks)
     names = {name: prefix + name for name in masks}
     # `unheld` looks parameters up by name, so it may only follow where all names are

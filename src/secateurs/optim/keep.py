@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from secateurs.bits import INTEGERS
-from secateurs.sharding import local, local_mask, sharded
+from secateurs.sharding import is_sharded, local, local_mask
 
 
 class Keep:
@@ -31,7 +31,7 @@ class Keep:
         self._bits = [bits.copy_(piece).neg_()]
         self.drops = not bool(piece.all())
         # The bits of a sharded parameter cover the piece that is here; the mask is whole.
-        self._whole = mask if sharded(like) else None
+        self._whole = mask if is_sharded(like) else None
 
     def mask(self) -> Tensor:
         """The whole mask as booleans, True = kept."""

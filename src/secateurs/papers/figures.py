@@ -26,7 +26,7 @@ from secateurs.registry import Registry
 from secateurs.report import tables
 from secateurs.report.figures import chart
 from secateurs.report.page import document, section, write_text
-from secateurs.report.published import printed_rows, shipped
+from secateurs.report.published import printed_rows, shipped_figures
 from secateurs.report.series import ChartLine, Dot, number
 from secateurs.report.tables import Panel, Table
 
@@ -468,7 +468,7 @@ def _print(model: str, data: str, names: Sequence[str], first: int = 0) -> list[
     for place, name in enumerate(names):
         points = [
             (each.compression, each.accuracy)
-            for each in shipped()
+            for each in shipped_figures()
             if (each.model, each.data, each.method) == (model, data, name)
         ]
         found.append(line(f"{name}, print", points, colour=first + place, printed=True))
@@ -530,7 +530,7 @@ def beyond(rows: Sequence[Row]) -> Iterator[Panel]:
     after = [point(row, "compression", "accuracy") for row in rows]
     printed = [
         (each.compression, each.accuracy)
-        for each in shipped()
+        for each in shipped_figures()
         if (each.model, each.data) == ("lenet-300-100", "fashion-mnist")
         and each.method == "dwf-depth-3"
     ]

@@ -34,15 +34,15 @@ from secateurs.paths.mass import (
     Mass,
     MassFlow,
     Scaled,
-    added,
+    add_scaled,
     alone_reasons,
     constant_inputs,
     graph_of,
     power,
-    rescaled,
+    rescale,
     upper_bound_reasons,
 )
-from secateurs.paths.norms import first_order_names, on_one_scale, repeated
+from secateurs.paths.norms import first_order_names, on_one_scale, repeated_parameters
 
 
 class Collector:
@@ -100,7 +100,7 @@ class Collector:
         ):
             # No derivative exists: the cost is not known.
             share = torch.full_like(leaf, torch.nan)
-        self._give(name, rescaled(share if signed else share.abs(), mass.exponent))
+        self._give(name, rescale(share if signed else share.abs(), mass.exponent))
 
     def _offset(
         self, node: Affine, source: Source, name: str, mass: Scaled, gradient: Scaled
@@ -118,17 +118,19 @@ class Collector:
         # Zeroing is not a derivative here: β − γm/σ may grow when γ or β goes, so the
         # cost is the difference of two masses and may be negative.
         without = power(source({**self.state, name: torch.zeros_like(self.state[name])}), self.q)
-        lost = rescaled(gradient.value * without.value, gradient.exponent + without.exponent)
-        self._give(name, added(mass, Scaled(-lost.value, lost.exponent)))
+        lost = rescale(gradient.value * without.value, gradient.exponent + without.exponent)
+        self._give(name, add_scaled(mass, Scaled(-lost.value, lost.exponent)))
 
     def _give(self, name: str | None, share: Scaled) -> None:
         if name is not None:
-            self.shares[name] = added(self.shares[name], share) if name in self.shares else share
+            self.shares[name] = (
+                add_scaled(self.shares[name], share) if name in self.shares else share
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PathCosts(Mapping[str, Tensor]):
-    """Cost tensors by parameter name (a mapping), and what they are worth.
+    """Cost tensors by parameter name (a mapping), and how exact they are.
 
     Attributes:
         costs: One float64 tensor per parameter of the model; zero for parameters the output does
@@ -197,7 +199,7 @@ def path_costs(
         exponent=exponent,
         log2_norm=float(total.log2_sum()),
         relative=relative,
-        upper_bounds=repeated(graph),
+        upper_bounds=repeated_parameters(graph),
         first_order=first_order_names(graph),
         assumptions=(*upper_bound_reasons(graph), *alone_reasons(graph)),
     )

@@ -95,7 +95,7 @@ def _lean(f: Facts) -> str:
 
 
 def first_of(*reasons: str) -> str:
-    """The first reason that is one, or ''."""
+    """The first reason that is not empty, or ''."""
     return next((reason for reason in reasons if reason), "")
 
 
@@ -256,7 +256,7 @@ def _window(graph: Graph, node: Pool) -> int:
     )
 
 
-# The rows of the comparison of generalisation bounds, and how they are told.
+# The rows of the comparison of generalisation bounds, and how they are shown.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,8 +315,8 @@ def _bound_text(row: GeneralizationBound) -> str:
 
 
 def verdict_of(log2: float, facts: Facts, constant: bool, loss_range: float) -> str:
-    """What a bound of this size says about a loss of this range."""
-    # Short of where 2.0**log2 overflows; beyond, a power of two tells as much.
+    """A sentence on what a bound of this size says about a loss of this range."""
+    # Below the overflow of 2.0**log2; beyond it, a power of two says as much.
     size = f"{2.0**log2:.3g}" if log2 < 1000 else f"2^{log2:.0f}"
     over = log2 - math.log2(loss_range)
     if not constant:
@@ -352,8 +352,8 @@ def generalization_bounds(
     definitions A.2, G.3 and G.4: no zero padding whose border neurons have fewer antecedents, no
     weight in two layers, no leaky ReLU. Where they fail, "theorem G.2, kinds of neurons" gives what
     still holds: the theorem for the coarsest partition of the neurons that the definitions allow,
-    with #params counted over its kinds. Each row also says in plain words when its number tells
-    nothing, the rule for trained networks: no such bound looks at the data beyond B.
+    with #params counted over its kinds. Each row also says in plain words when its number is
+    vacuous, which is usual for trained networks: no such bound uses the data beyond B.
 
     Args:
         example: one input, for its shape.
@@ -422,7 +422,7 @@ def _check(samples: int, input_bound: float, loss_lipschitz: float, loss_range: 
         raise ArgumentError(f"{', '.join(wrong)}: must be positive.")
 
 
-# The rows of the Lipschitz bounds, and how they are told.
+# The rows of the Lipschitz bounds, and how they are shown.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,7 +129,7 @@ def lipschitz_bounds(
         one, two = layers_of(graph, pair.f), layers_of(graph, pair.g)
         rows = (
             _lemma(problem, q),
-            _normalised(problem, q),
+            _normalised_bound(problem, q),
             _theorem(problem, size),
             *_corollary(one, two, size),
         )
@@ -153,7 +153,7 @@ def _lemma(problem: NetworkPair, q: float) -> LipschitzBound:
     )
 
 
-def _normalised(problem: NetworkPair, q: float) -> LipschitzBound:
+def _normalised_bound(problem: NetworkPair, q: float) -> LipschitzBound:
     """Equation (22) for q = 1, both networks normalised."""
     name, of = "theorem E.1", "‖Φ(θ) − Φ(θ')‖_1"
     if q != 1:

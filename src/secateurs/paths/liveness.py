@@ -139,7 +139,7 @@ def liveness(
     """
     graph = graph_of(model, example)
     state = {name: value.detach() for name, value in graph.state(model).items()}
-    # Masked here rather than in the model: the user's model is not touched.
+    # Masked here and not in the model, which stays untouched.
     state |= {name: state[name] * mask for name, mask in (masks or {}).items() if name in state}
     found = zero_pattern(graph, state)
     total, masses = path_mass(graph, state)

@@ -64,7 +64,7 @@ def two_to(exponent: int) -> float:
     return math.ldexp(1.0, exponent) if exponent < 1024 else math.inf
 
 
-def rescaled(value: Tensor, exponent: int = 0) -> Scaled:
+def rescale(value: Tensor, exponent: int = 0) -> Scaled:
     """Move the magnitude of the largest entry into the exponent when it leaves the safe range."""
     top = _largest(value)
     # No exponent can be read off zeros.
@@ -86,7 +86,7 @@ def _largest(value: Tensor) -> float:
     return max(-low, high)
 
 
-def aligned(parts: Sequence[Scaled]) -> tuple[list[Tensor], int]:
+def align(parts: Sequence[Scaled]) -> tuple[list[Tensor], int]:
     """The mantissas under one exponent, the largest."""
     exponent = max(part.exponent for part in parts)
     same = [
@@ -97,20 +97,20 @@ def aligned(parts: Sequence[Scaled]) -> tuple[list[Tensor], int]:
     return same, exponent
 
 
-def added(*parts: Scaled) -> Scaled:
+def add_scaled(*parts: Scaled) -> Scaled:
     """Σ parts, broadcasting."""
-    values, exponent = aligned(parts)
+    values, exponent = align(parts)
     total = values[0]
     for value in values[1:]:
         total = total + value
-    return rescaled(total, exponent)
+    return rescale(total, exponent)
 
 
 def power(weight: Tensor, q: float) -> Scaled:
     """|weight|^q, scaled before the power is taken; q = 0 marks the non-zero entries."""
     if q == 0:
-        return rescaled((weight != 0).to(weight.dtype))
-    scaled = rescaled(weight.abs())
+        return rescale((weight != 0).to(weight.dtype))
+    scaled = rescale(weight.abs())
     if q == 1 or scaled.exponent == ZERO:
         return scaled
     top = _largest(scaled.value)
@@ -146,7 +146,7 @@ class NormFlow:
             parts.append(spread_bias(node, power(bias, self.q)))
         if not parts:
             return Scaled(torch.zeros(node.shape, dtype=torch.float64), ZERO)
-        return added(*parts)
+        return add_scaled(*parts)
 
     def activation(self, node: Activation, x: Scaled) -> Scaled:
         """Nothing for relu; a leaky relu grows by at most max(1, |slope|)."""
@@ -155,17 +155,17 @@ class NormFlow:
 
     def pool(self, node: Pool, x: Scaled) -> Scaled:
         """The sum over each window."""
-        return rescaled(node.total(x.value), x.exponent)
+        return rescale(node.total(x.value), x.exponent)
 
     def structural(self, node: Structural, xs: Sequence[Scaled]) -> Scaled:
         """The same reordering, under one exponent."""
         # One exponent for the result: a reordering mixes entries of its inputs.
-        values, exponent = aligned(xs)
+        values, exponent = align(xs)
         return Scaled(node.function(*values), exponent)
 
     def add(self, node: Add, xs: Sequence[Scaled]) -> Scaled:
         """The sum, whatever the signs."""
-        return added(*xs)
+        return add_scaled(*xs)
 
 
 def through(node: Affine, x: Scaled, weight: Tensor | None, q: float = 1) -> Scaled:
@@ -173,7 +173,7 @@ def through(node: Affine, x: Scaled, weight: Tensor | None, q: float = 1) -> Sca
     if weight is None:
         return Scaled(x.value.expand(node.shape), x.exponent)
     scaled = power(weight, q)
-    return rescaled(node.linear(x.value, scaled.value), x.exponent + scaled.exponent)
+    return rescale(node.linear(x.value, scaled.value), x.exponent + scaled.exponent)
 
 
 def spread_bias(node: Affine, bias: Scaled) -> Scaled:
@@ -220,9 +220,7 @@ def pull_through(step: TapeStep, out: Scaled) -> list[tuple[str, Scaled]]:
     if step.result is None:
         return [(name, out) for name in step.names]
     gradients = torch.autograd.grad(step.result, step.leaves, out.value)
-    return [
-        (name, rescaled(g, out.exponent)) for name, g in zip(step.names, gradients, strict=True)
-    ]
+    return [(name, rescale(g, out.exponent)) for name, g in zip(step.names, gradients, strict=True)]
 
 
 def pull_affine(node: Affine, step: TapeStep, out: Scaled) -> tuple[Mass, list[tuple[str, Scaled]]]:
@@ -235,7 +233,7 @@ def pull_affine(node: Affine, step: TapeStep, out: Scaled) -> tuple[Mass, list[t
             out.value.sum_to_size(shape).reshape(step.bias.value.shape),
             out.exponent,
         )
-        mass_bias = rescaled(
+        mass_bias = rescale(
             bias_gradient.value * step.bias.value, out.exponent + step.bias.exponent
         )
     wanted = [leaf for leaf in step.leaves if leaf.requires_grad]
@@ -253,7 +251,7 @@ def pull_affine(node: Affine, step: TapeStep, out: Scaled) -> tuple[Mass, list[t
         pulled.append(
             (
                 step.names[0],
-                rescaled(gradients[id(step.leaves[0])], out.exponent + step.shifts[0]),
+                rescale(gradients[id(step.leaves[0])], out.exponent + step.shifts[0]),
             )
         )
     mass = None
@@ -294,7 +292,7 @@ class Tape:
                 continue
             # Marked at each node: entries far below the largest would be lost in the
             # end.
-            out = marked(out) if self.marks_only else out
+            out = mark_positive(out) if self.marks_only else out
             if visit is not None:
                 visit(node.name, out)
             if step is None:
@@ -304,13 +302,15 @@ class Tape:
             else:
                 pulled = pull_through(step, out)
             for name, gradient in pulled:
-                flow_out[name] = added(flow_out[name], gradient) if name in flow_out else gradient
+                flow_out[name] = (
+                    add_scaled(flow_out[name], gradient) if name in flow_out else gradient
+                )
         return masses
 
 
-def marked(scaled: Scaled) -> Scaled:
+def mark_positive(scaled: Scaled) -> Scaled:
     """1 where the value is positive."""
-    return rescaled((scaled.value > 0).to(scaled.value.dtype))
+    return rescale((scaled.value > 0).to(scaled.value.dtype))
 
 
 class MassFlow:
@@ -398,12 +398,12 @@ class MassFlow:
             bias=bias,
             x_exponent=x.scaled.exponent,
         )
-        return rescaled(result.detach(), x.scaled.exponent + exponent), step
+        return rescale(result.detach(), x.scaled.exponent + exponent), step
 
     def _local(
         self, name: str, function: Callable[..., Tensor], xs: "Sequence[Flowing]"
     ) -> "Flowing":
-        values, exponent = aligned([x.scaled for x in xs])
+        values, exponent = align([x.scaled for x in xs])
         leaves = tuple(value.detach().requires_grad_() for value in values)
         with torch.enable_grad():
             result = function(*leaves)
@@ -413,13 +413,13 @@ class MassFlow:
             shifts=(0,) * len(xs),
             names=tuple(x.name for x in xs),
         )
-        return self._record(name, rescaled(result.detach(), exponent), step)
+        return self._record(name, rescale(result.detach(), exponent), step)
 
     def _record(self, name: str, scaled: Scaled, step: TapeStep | None) -> "Flowing":
         if step is not None:
             self.tape.steps[name] = step
         if self.tape.marks_only:
-            scaled = marked(scaled)
+            scaled = mark_positive(scaled)
         if self.keep_flow:
             self.tape.flow_in[name] = scaled
         return Flowing(name, scaled, is_input=step is None)
@@ -452,15 +452,15 @@ def _with_bias(linear: Scaled, bias: Scaled, step: TapeStep) -> Scaled:
     shared = {leaf.untyped_storage().data_ptr() for leaf in step.leaves}
     own = linear.value.untyped_storage().data_ptr() not in shared
     if not own or linear.exponent != bias.exponent or not linear.value.is_contiguous():
-        return added(linear, bias)
-    return rescaled(linear.value.add_(bias.value), linear.exponent)
+        return add_scaled(linear, bias)
+    return rescale(linear.value.add_(bias.value), linear.exponent)
 
 
 def _zeros(node: Affine) -> Scaled:
     return Scaled(torch.zeros(node.shape, dtype=torch.float64), ZERO)
 
 
-# What norms are computed on: a graph and constant inputs; and why they may be bounds only.
+# What norms are computed on: a graph and constant inputs; and why they may only be bounds.
 
 
 def graph_of(model: nn.Module, x: Example | Graph, output: str | int | None = None) -> Graph:
@@ -475,7 +475,7 @@ def upper_bound_reasons(graph: Graph) -> tuple[str, ...]:
 
 
 def alone_reasons(graph: Graph) -> tuple[str, ...]:
-    """What a number of this graph assumes of batches."""
+    """The assumption about batches behind a number of this graph."""
     return (f"each input alone: {graph.alone}",) if graph.alone else ()
 
 
@@ -487,11 +487,11 @@ def constant_inputs(graph: Graph, state: State, fill: float = 1.0) -> Sequence[T
     ]
 
 
-# How the coordinates of one path lifting lie to those of another: equal, below, above or mixed.
+# How the coordinates of one path lifting compare with those of another: equal, below, above, mixed.
 
 
 class PathOrder(Enum):
-    """How the second network's path coordinates lie to the first's."""
+    """How the second network's path coordinates compare with the first's."""
 
     EQUAL = 0
     BELOW = 1  # between 0 and the first's: pruned, rounded toward zero
@@ -500,7 +500,7 @@ class PathOrder(Enum):
 
 
 def compare(a: Tensor, b: Tensor) -> PathOrder:
-    """Where the entries of b lie to those of a."""
+    """How the entries of b compare with those of a."""
     if bool((a == b).all()):
         return PathOrder.EQUAL
     # Signs before sizes: a weight of the other sign is no smaller version of the first.
@@ -517,8 +517,8 @@ def same_sign(a: Tensor, b: Tensor) -> bool:
 
 
 def join(a: PathOrder, b: PathOrder) -> PathOrder:
-    """What two orders on parts of the paths leave for all of them."""
+    """The order on all paths that follows from two orders on parts of them."""
     if a is b or b is PathOrder.EQUAL:
         return a
-    # EQUAL is neutral; two different orders leave nothing that can be said.
+    # EQUAL is neutral; from two different orders nothing follows.
     return b if a is PathOrder.EQUAL else PathOrder.MIXED

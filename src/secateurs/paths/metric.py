@@ -26,14 +26,14 @@ from secateurs.paths.mass import (
     ZERO,
     PathOrder,
     Scaled,
-    added,
-    aligned,
+    add_scaled,
+    align,
     alone_reasons,
     compare,
     constant_inputs,
     growth,
     join,
-    rescaled,
+    rescale,
     same_sign,
     spread_bias,
     upper_bound_reasons,
@@ -73,7 +73,7 @@ class DifferenceFlow:
     def input(self, node: Input, value: Tensor) -> PathDifference:
         """Both networks read the same input."""
         # One tensor for both: no flow writes into what it received.
-        norm = rescaled(value.abs())
+        norm = rescale(value.abs())
         return PathDifference(
             first=norm,
             second=norm,
@@ -104,9 +104,9 @@ class DifferenceFlow:
         """The same reordering of each."""
         order, exact = _joint(xs)
         return PathDifference(
-            first=_reordered(node, [x.first for x in xs]),
-            second=_reordered(node, [x.second for x in xs]),
-            distance=_reordered(node, [x.distance for x in xs]),
+            first=_reorder(node, [x.first for x in xs]),
+            second=_reorder(node, [x.second for x in xs]),
+            distance=_reorder(node, [x.distance for x in xs]),
             order=order,
             exact=exact,
         )
@@ -136,7 +136,7 @@ class DifferenceFlow:
         return PathDifference(
             first=_through(node, x.first, a.abs()),
             second=_through(node, x.second, b.abs()),
-            distance=added(*parts),
+            distance=add_scaled(*parts),
             order=join(x.order, order),
             exact=x.exact
             and (order is PathOrder.EQUAL or x.order is PathOrder.EQUAL or compatible),
@@ -146,7 +146,7 @@ class DifferenceFlow:
         a, b = node.bias_in(params[0]), node.bias_in(params[1])
         if a is None or b is None:
             return _nothing(node)
-        parts = [spread_bias(node, rescaled(t.abs())) for t in (a, b, a - b)]
+        parts = [spread_bias(node, rescale(t.abs())) for t in (a, b, a - b)]
         return PathDifference(
             first=parts[0],
             second=parts[1],
@@ -157,13 +157,13 @@ class DifferenceFlow:
 
 
 def _through(node: Affine, x: Scaled, weight: Tensor) -> Scaled:
-    scaled = rescaled(weight)
-    return rescaled(node.linear(x.value, scaled.value), x.exponent + scaled.exponent)
+    scaled = rescale(weight)
+    return rescale(node.linear(x.value, scaled.value), x.exponent + scaled.exponent)
 
 
 def _map(function: Callable[[Tensor], Tensor], x: PathDifference) -> PathDifference:
     first, second, distance = (
-        rescaled(function(part.value), part.exponent) for part in (x.first, x.second, x.distance)
+        rescale(function(part.value), part.exponent) for part in (x.first, x.second, x.distance)
     )
     return PathDifference(
         first=first, second=second, distance=distance, order=x.order, exact=x.exact
@@ -173,16 +173,16 @@ def _map(function: Callable[[Tensor], Tensor], x: PathDifference) -> PathDiffere
 def _sum(xs: Sequence[PathDifference]) -> PathDifference:
     order, exact = _joint(xs)
     return PathDifference(
-        first=added(*[x.first for x in xs]),
-        second=added(*[x.second for x in xs]),
-        distance=added(*[x.distance for x in xs]),
+        first=add_scaled(*[x.first for x in xs]),
+        second=add_scaled(*[x.second for x in xs]),
+        distance=add_scaled(*[x.distance for x in xs]),
         order=order,
         exact=exact,
     )
 
 
-def _reordered(node: Structural, parts: Sequence[Scaled]) -> Scaled:
-    values, exponent = aligned(parts)
+def _reorder(node: Structural, parts: Sequence[Scaled]) -> Scaled:
+    values, exponent = align(parts)
     return Scaled(node.function(*values), exponent)
 
 

@@ -38,7 +38,9 @@ def layers_of(graph: Graph, state: State) -> list[MatrixLayer] | None:
                 continue
             # Only what keeps every entry of the input, a flattening, changes no
             # theorem.
-            case Structural() if not layers and torch.Size(node.shape).numel() == _fed(graph):
+            case Structural() if not layers and torch.Size(node.shape).numel() == _count_inputs(
+                graph
+            ):
                 continue
             case Affine() if ready and _full(node):
                 layers.append(_layer(node, state))
@@ -73,7 +75,7 @@ def normalized(layers: list[MatrixLayer]) -> list[MatrixLayer]:
     return result
 
 
-def _fed(graph: Graph) -> int:
+def _count_inputs(graph: Graph) -> int:
     return sum(torch.Size(node.shape).numel() for node in graph.inputs)
 
 

@@ -20,7 +20,7 @@ from secateurs.paths.mass import (
     alone_reasons,
     constant_inputs,
     graph_of,
-    rescaled,
+    rescale,
     two_to,
     upper_bound_reasons,
 )
@@ -178,8 +178,8 @@ def path_norm_penalty(model: nn.Module, example: Example | Graph, *, q: float = 
     >>> bool((model.weight.grad * model.weight > 0).all())
     True
     """
-    graph = example if isinstance(example, Graph) else _captured_in_eval(model, example)
-    scaled = _scaled(graph, graph.state(model), q, "all")
+    graph = example if isinstance(example, Graph) else _capture_in_eval(model, example)
+    scaled = _as_scaled(graph, graph.state(model), q, "all")
     if scaled.exponent == ZERO:
         raise ParameterError(
             "the path norm is zero: no path carries weight, so it has no logarithm. Unprune a"
@@ -189,14 +189,14 @@ def path_norm_penalty(model: nn.Module, example: Example | Graph, *, q: float = 
     return scaled.log2_sum() * (math.log(2) / q)
 
 
-def _scaled(graph: Graph, state: State, q: float, part: Part) -> Scaled:
+def _as_scaled(graph: Graph, state: State, q: float, part: Part) -> Scaled:
     fed = constant_inputs(graph, state, 0.0 if part == "biases" else 1.0)
     return propagate(graph, NormFlow(q, biases=part != "inputs"), fed, state)
 
 
 @torch.no_grad()
 def _norm(graph: Graph, state: State, q: float, part: Part) -> PathNorm:
-    scaled = _scaled(graph, state, q, part)
+    scaled = _as_scaled(graph, state, q, part)
     # Exponents are common to a tensor: entries further apart than a float64 reaches are
     # lost.
     if not bool(torch.isfinite(scaled.value).all()):
@@ -211,7 +211,7 @@ def _norm(graph: Graph, state: State, q: float, part: Part) -> PathNorm:
     )
 
 
-def _captured_in_eval(model: nn.Module, x: Example) -> Graph:
+def _capture_in_eval(model: nn.Module, x: Example) -> Graph:
     check_model(model)
     modes = {module: module.training for module in model.modules()}
     try:
@@ -224,7 +224,7 @@ def _captured_in_eval(model: nn.Module, x: Example) -> Graph:
 # Parameters whose costs are upper bounds, or known to first order only.
 
 
-def repeated(graph: Graph) -> tuple[str, ...]:
+def repeated_parameters(graph: Graph) -> tuple[str, ...]:
     """Parameters used by two nodes of which one can be reached from the other."""
     users: dict[str, list[str]] = {}
     for node in affines(graph):
@@ -277,7 +277,7 @@ def on_one_scale(
     relative: bool,
 ) -> tuple[dict[str, Tensor], int]:
     """Plain tensors under one common exponent, 0 wherever float64 can hold them."""
-    whole = rescaled(total.value.sum(), total.exponent)
+    whole = rescale(total.value.sum(), total.exponent)
     divisor = float(whole.value) if relative and whole.exponent != ZERO else 1.0
     offset = whole.exponent if relative and whole.exponent != ZERO else 0
     top = max(

@@ -1,4 +1,4 @@
-"""What Theorems G.2 and H.1 need of a network: its kinds of neurons, and every obstacle."""
+"""What Theorems G.2 and H.1 need from a network: its kinds of neurons, and every obstacle."""
 
 import math
 from collections import Counter
@@ -22,7 +22,8 @@ from secateurs.graph import (
 )
 from secateurs.graph.primitives import Source
 
-# Numbers that stand for kinds: equal for equal things, different otherwise but by rare chance.
+# Numbers that stand for kinds: equal for equal things, and with high probability different
+# otherwise.
 
 
 def distinct(values: Tensor) -> Tensor:
@@ -31,7 +32,7 @@ def distinct(values: Tensor) -> Tensor:
     return found
 
 
-def joined_keys(keys: Sequence[Tensor], shape: Sequence[int], generator: torch.Generator) -> Tensor:
+def join_keys(keys: Sequence[Tensor], shape: Sequence[int], generator: torch.Generator) -> Tensor:
     """All keys of a neuron in one number modulo 2⁶⁴, never 0."""
     joined = torch.zeros(tuple(shape), dtype=torch.int64)
     for key in keys:
@@ -124,7 +125,7 @@ def leaky(graph: Graph) -> list[str]:
     ]
 
 
-def tied(graph: Graph) -> list[str]:
+def shared_parameters(graph: Graph) -> list[str]:
     """Parameters that several layers read."""
     uses = Counter(
         name
@@ -350,7 +351,7 @@ class KindsFlow:
     ) -> NeuronKinds:
         """New neurons: equal keys are one kind. Where nothing enters there is no neuron."""
         there = coordinates.expand(node.shape).double() > 0
-        joined = torch.where(there, joined_keys(keys, node.shape, self.drawn.generator), 0)
+        joined = torch.where(there, join_keys(keys, node.shape, self.drawn.generator), 0)
         values, index = torch.unique(joined, return_inverse=True)
         # Neurons of one kind have equally many coordinates, so it does not matter which
         # of them is written last.
@@ -428,7 +429,7 @@ def partition(model: nn.Module, graph: Graph) -> Partition:
         depth=final.depth + (own is None),
         outputs=_outputs(final),
         parameters=sum(math.prod(shape) for shape in graph.parameters.values()),
-        obstacles=(*leaky(graph), *tied(graph), *irregular(layers)),
+        obstacles=(*leaky(graph), *shared_parameters(graph), *irregular(layers)),
         unknown=tuple(leaky(graph)),
     )
 

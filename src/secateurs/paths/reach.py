@@ -30,7 +30,7 @@ from secateurs.graph.propagate import step
 # tensors that broadcast to the value's shape.
 
 
-def reduced(marks: Tensor) -> Tensor:
+def compress_marks(marks: Tensor) -> Tensor:
     """The same marks with size 1 along every dimension in which nothing changes; NaN counts as
     equal to NaN."""
     for dim in range(marks.ndim):
@@ -71,7 +71,7 @@ def together(*tensors: Tensor) -> list[Tensor]:
     return list(torch.broadcast_tensors(*tensors))  # type: ignore[no-untyped-call]
 
 
-def pulled_back(
+def pull_back(
     function: Callable[..., Tensor], shapes: Sequence[Sequence[int]], marks: Tensor
 ) -> list[Tensor]:
     """Which entries of each input of a linear function with weights ≥ 0 reach a marked output."""
@@ -85,7 +85,7 @@ def pulled_back(
             y, xs, full(marks, y.shape), allow_unused=True, materialize_grads=True
         )
     # With weights ≥ 0 no two paths cancel: a zero says that there is none.
-    return [reduced(each != 0) for each in back]
+    return [compress_marks(each != 0) for each in back]
 
 
 def blocks(weight: Tensor, axes: Axes) -> Tensor:
@@ -184,7 +184,7 @@ def reach(graph: Graph, state: State, *, constants: bool = True) -> Reachability
             # A ReLU behind a bound below zero always emits zero: no input arrives there.
             met = met & ~span.fixed
             known.constant[node.name] = torch.where(span.fixed, span.low, torch.nan)
-        known.arrive[node.name] = reduced(met)
+        known.arrive[node.name] = compress_marks(met)
     _carry_back(graph, state, known)
     return known
 
@@ -223,29 +223,31 @@ class Arrival:
         if weight is None:
             return x
         if axes is not None and axes.diagonal:
-            return reduced(x & (gain(node, weight) != 0))
+            return compress_marks(x & (gain(node, weight) != 0))
         shape = self.graph.by_name[node.inputs[0]].shape
         if axes is not None and node.name in self.known.weights:
             reads = (self.known.weights[node.name] != 0).any(3)
             met = rows(x, axes.x, shape[axes.x]).any(1).reshape(axes.groups, 1, -1)
             return along((reads & met).any(2).flatten(), axes.y, len(node.shape))
         # Without signs no two paths cancel, so a path that exists is seen.
-        return reduced(node.linear(full(x, shape), (weight != 0).double()) > 0)
+        return compress_marks(node.linear(full(x, shape), (weight != 0).double()) > 0)
 
     def activation(self, node: Activation, x: Tensor) -> Tensor:
         return x
 
     def pool(self, node: Pool, x: Tensor) -> Tensor:
-        return reduced(node.total(full(x, self.graph.by_name[node.inputs[0]].shape)) > 0)
+        return compress_marks(node.total(full(x, self.graph.by_name[node.inputs[0]].shape)) > 0)
 
     def structural(self, node: Structural, xs: Sequence[Tensor]) -> Tensor:
-        return reduced(node.function(*in_full(self.graph, node, xs)) > 0)
+        return compress_marks(node.function(*in_full(self.graph, node, xs)) > 0)
 
     def add(self, node: Add, xs: Sequence[Tensor]) -> Tensor:
         return reduce(torch.logical_or, xs)
 
     def opaque(self, node: Opaque, xs: Sequence[Tensor]) -> Tensor:
-        return reduced(reduce(torch.logical_or, (_laid(node, i, x) for i, x in enumerate(xs))))
+        return compress_marks(
+            reduce(torch.logical_or, (_laid(node, i, x) for i, x in enumerate(xs)))
+        )
 
 
 # Bounds on values that hold for every input, at every pixel and every resolution.
@@ -260,7 +262,9 @@ class Span:
 
     def each(self, function: Callable[[Tensor], Tensor]) -> "Span":
         """Both bounds through a function that never falls."""
-        return Span(low=reduced(function(self.low)), high=reduced(function(self.high)))
+        return Span(
+            low=compress_marks(function(self.low)), high=compress_marks(function(self.high))
+        )
 
     def plus(self, other: Tensor) -> "Span":
         """Both bounds shifted."""
@@ -289,7 +293,7 @@ class SpanFlow:
     def affine(self, node: Affine, x: Span | None, state: State) -> Span:
         weight, bias, axes = node.weight_in(state), node.bias_in(state), node.operation.axes
         if x is None:
-            value = reduced(node.apply(None, None, bias).double())
+            value = compress_marks(node.apply(None, None, bias).double())
             return Span(low=value, high=value)
         shape = self.graph.by_name[node.inputs[0]].shape
         if axes is not None and node.name in self.known.weights:
@@ -300,7 +304,7 @@ class SpanFlow:
             ends = (_times(factor, x.low), _times(factor, x.high))
             x = Span(low=torch.minimum(*ends), high=torch.maximum(*ends))
         elif weight is not None:
-            x = _summed(node, x, weight.double(), shape)
+            x = _sum_windows(node, x, weight.double(), shape)
         return x.plus(torch.zeros((), dtype=torch.float64) if bias is None else node.spread(bias))
 
     def activation(self, node: Activation, x: Span) -> Span:
@@ -314,7 +318,7 @@ class SpanFlow:
 
     def structural(self, node: Structural, xs: Sequence[Span]) -> Span:
         low, high = (
-            reduced(node.function(*in_full(self.graph, node, ends)))
+            compress_marks(node.function(*in_full(self.graph, node, ends)))
             for ends in ([x.low for x in xs], [x.high for x in xs])
         )
         return Span(low=low, high=high)
@@ -334,7 +338,7 @@ class SpanFlow:
         for i in node.zeros:
             zero = ~_laid(node, i, ~((xs[i].low == 0) & (xs[i].high == 0)))
             low, high = (torch.where(zero, 0.0, end) for end in (low, high))
-        return Span(low=reduced(low), high=reduced(high))
+        return Span(low=compress_marks(low), high=compress_marks(high))
 
     def _layer(self, node: Affine, axes: Axes, x: Span, shape: tuple[int, ...]) -> Span:
         """A layer between channels: one span per output channel."""
@@ -393,7 +397,7 @@ def _times(weight: Tensor, bound: Tensor) -> Tensor:
     return torch.where(weight == 0, 0.0, weight * bound)
 
 
-def _summed(node: Affine, x: Span, weight: Tensor, shape: tuple[int, ...]) -> Span:
+def _sum_windows(node: Affine, x: Span, weight: Tensor, shape: tuple[int, ...]) -> Span:
     """Averages; only zero is known where a window at the border sums less than one inside."""
     inside = node.linear(torch.ones(shape, dtype=torch.float64), weight)
     even = bool(((inside - inside.flatten()[0]).abs() <= 1e-12 * inside.abs().max()).all())
@@ -403,11 +407,11 @@ def _summed(node: Affine, x: Span, weight: Tensor, shape: tuple[int, ...]) -> Sp
         low, high = (torch.where(zero, 0.0, end) for end in (-torch.inf, torch.inf))
     elif low.ndim > 2:
         # Sums of equal numbers in another order differ by a rounding.
-        low, high = _levelled(low), _levelled(high)
+        low, high = _level(low), _level(high)
     return _unless_unknown(low, high)
 
 
-def _levelled(y: Tensor) -> Tensor:
+def _level(y: Tensor) -> Tensor:
     """Each channel's first pixel everywhere, where the others differ from it by rounding only."""
     first = y.flatten(2)[:, :, :1].reshape(*y.shape[:2], *[1] * (y.ndim - 2))
     # 1e-13 is some hundred roundings of float64. Infinities, whose difference is NaN,
@@ -441,8 +445,8 @@ def _unless_unknown(low: Tensor, high: Tensor) -> Span:
     # infinities, are NaN: nothing is known there.
     unknown = low.isnan() | high.isnan()
     return Span(
-        low=reduced(low.masked_fill(unknown, -torch.inf)),
-        high=reduced(high.masked_fill(unknown, torch.inf)),
+        low=compress_marks(low.masked_fill(unknown, -torch.inf)),
+        high=compress_marks(high.masked_fill(unknown, torch.inf)),
     )
 
 
@@ -466,7 +470,7 @@ def _carry_back(graph: Graph, state: State, known: Reachability) -> None:
         if not bool(marks.any()):
             continue
         for name, back in zip(node.inputs, _pulls(graph, state, known, node, marks), strict=True):
-            known.used[name] = reduced(known.used[name] | back)
+            known.used[name] = compress_marks(known.used[name] | back)
 
 
 def _pulls(
@@ -480,18 +484,18 @@ def _pulls(
             if weight is None:
                 return [marks]
             if axes is not None and axes.diagonal:
-                return [reduced(marks & (gain(node, weight) != 0))]
+                return [compress_marks(marks & (gain(node, weight) != 0))]
             if axes is not None and node.name in known.weights:
                 out = rows(marks, axes.y, node.shape[axes.y]).any(1).reshape(axes.groups, -1, 1)
                 reads = (known.weights[node.name] != 0).any(3)
                 return [along((reads & out).any(1).flatten(), axes.x, len(shapes[0]))]
             # Weights ≥ 0: signs must not cancel a path.
             pattern = (weight != 0).double()
-            return pulled_back(lambda t: node.linear(t, pattern), shapes, marks)
+            return pull_back(lambda t: node.linear(t, pattern), shapes, marks)
         case Pool():
-            return pulled_back(node.total, shapes, marks)
+            return pull_back(node.total, shapes, marks)
         case Structural():
-            return pulled_back(node.function, shapes, marks)
+            return pull_back(node.function, shapes, marks)
         case Opaque():
             return _used_through(node, known, marks)
         case _:
@@ -507,5 +511,5 @@ def _used_through(node: Opaque, known: Reachability, marks: Tensor) -> list[Tens
             constant = known.constant.get(node.inputs[j])
             if j != i and constant is not None:
                 some = some & _laid(node, j, constant != 0)
-        back.append(reduced(spread(some, carried)))
+        back.append(compress_marks(spread(some, carried)))
     return back

@@ -1,4 +1,4 @@
-"""Which dimension of a weight is output and which is input, from whoever uses it."""
+"""Which dimension of a weight is output and which is input, from the operators that use it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from secateurs.errors import PatternError
 from secateurs.masks.patterns import NM, Block, Channel, Filter, Kernel, pattern_of
-from secateurs.parameters import Params, owned
+from secateurs.parameters import Params, owned_parameters
 from secateurs.scores.task import call
 
 # A weight seen as (outputs, inputs, *rest), and back.
@@ -94,7 +94,7 @@ def by_type(owner: nn.Module, shape: tuple[int, ...]) -> AxisOrder | bool | None
     if len(shape) < 2:
         return _AS_IT_IS
     if isinstance(owner, _ConvTransposeNd):
-        return _transposed(owner.groups, shape)
+        return _transposed_order(owner.groups, shape)
     if isinstance(owner, _USUAL):
         return _AS_IT_IS
     if isinstance(owner, nn.Embedding | nn.EmbeddingBag) or _is_conv1d(owner):
@@ -104,7 +104,7 @@ def by_type(owner: nn.Module, shape: tuple[int, ...]) -> AxisOrder | bool | None
     return None
 
 
-def _transposed(groups: int, shape: tuple[int, ...]) -> AxisOrder:
+def _transposed_order(groups: int, shape: tuple[int, ...]) -> AxisOrder:
     """(inputs, outputs per group, *kernel); the outputs of all groups are the outputs."""
     view = (groups, shape[0] // groups, *shape[1:])
     return AxisOrder(view=view, outs=(0, 2), ins=(1,))
@@ -226,9 +226,9 @@ def by_use(model: nn.Module, weights: Params, example: Any) -> dict[str, AxisOrd
 # Which dimension of a weight is output and which is input, from whoever uses it.
 #
 # Patterns and rows are defined on (outputs, inputs, rest). Linear layers and convolutions keep
-# their weights so; transposed convolutions, the `Conv1D` of GPT-2 and fused experts do not. Types
-# that are known say it; for the others the model is run on an example, and the operators that take
-# the weight say it. What stays unknown is refused by name.
+# their weights so; transposed convolutions, the `Conv1D` of GPT-2 and fused experts do not. For
+# known types the type decides; for the others the model is run on an example, and the operators
+# that take the weight decide. A weight whose order stays unknown is refused by name.
 
 ORDERED = (NM, Block, Kernel, Filter, Channel)
 """Patterns of this library for which the order of dimensions matters."""
@@ -250,7 +250,7 @@ def orders_of(
         return Orders(orders={}, shapes=shapes)
     # The type of the module tells most; only what is left is watched while the example
     # runs.
-    owners = {name: owner for name, _, owner in owned(model)}
+    owners = {name: owner for name, _, owner in owned_parameters(model)}
     orders: dict[str, AxisOrder] = {}
     unknown: list[str] = []
     for name, parameter in parameters.items():
@@ -268,8 +268,8 @@ def orders_of(
     return Orders(orders=orders, shapes=shapes)
 
 
-def refuse_turned(model: nn.Module, parameters: Params, recipe: Any, example: Any) -> None:
-    """Pruning during training takes weights as they lie: refuse those that lie another way."""
+def refuse_reordered(model: nn.Module, parameters: Params, recipe: Any, example: Any) -> None:
+    """Pruning during training uses weights as stored: refuse those stored in another order."""
     turned = orders_of(
         model, parameters, pattern=recipe.pattern, scope=recipe.scope, example=example
     ).orders
@@ -291,7 +291,7 @@ def _refusal(
         f"{name!r} {shapes[name]} of {type(owners[name]).__name__}" for name in unknown[:8]
     )
     way = (
-        "pass example=, one input of the model, and its operators will tell"
+        "pass example=, one input of the model, and its operators will show it"
         if example is None
         else "no linear or convolution operator took them while the example ran, or two disagree"
     )

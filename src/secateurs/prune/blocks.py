@@ -16,7 +16,7 @@ from secateurs.errors import ArgumentError, ScoreError
 from secateurs.masks.apply import apply_
 from secateurs.masks.patterns import NM, Unstructured, pattern_of
 from secateurs.masks.report import SparsityReport, TensorSparsity
-from secateurs.masks.select import check_shapes, choose_masks, read, trouble
+from secateurs.masks.select import check_selection, check_shapes, choose_masks, trouble
 from secateurs.masks.topk import count_true
 from secateurs.parameters import Params, check_model, choose, prunable, refuse_wrapped
 from secateurs.printing import Printed
@@ -168,7 +168,7 @@ def _mask(
                 f"the score {recipe.score!r} of {name!r} is not finite: the weights or the"
                 " activations of the block hold NaN or infinite values."
             )
-        kept = choose_masks(read(recipe, {name: score}, finite=True), generator)[name]
+        kept = choose_masks(check_selection(recipe, {name: score}, finite=True), generator)[name]
         mask[number * length : number * length + len(piece)] = kept
     return orders.restore({name: mask})[name].reshape(weight.shape)
 

@@ -30,7 +30,7 @@ _log = logging.getLogger("secateurs.prune")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedChannels(Printed):
-    """What pruning whole channels left.
+    """What is left after pruning whole channels.
 
     Attributes:
         masks: By parameter name, True = kept, for `hold`, `compact` or `save_masks`.
@@ -61,7 +61,8 @@ class PrunedChannels(Printed):
         return table
 
 
-# Which channels go, until a budget is met: entries, counts, multiplications, or measured time.
+# Which channels are removed until a budget is met: entries, counts, multiplications, or measured
+# time.
 
 
 class ChannelBudget(TypedDict, total=False):
@@ -76,7 +77,7 @@ class ChannelBudget(TypedDict, total=False):
 
 
 def read_budget(budget: ChannelBudget) -> tuple[str, float]:
-    """Which budget, and the share that stays."""
+    """The name of the budget, and the share that stays."""
     given: dict[str, Any] = {**budget}
     known = list(ChannelBudget.__annotations__)
     refuse_unknown(prune_channels_, given, known)
@@ -143,7 +144,7 @@ def entries_of(found: Channels, kept: Tensor) -> float:
     return sum(share * math.prod(found.shapes[n]) for n, share in found.shares(kept).items())
 
 
-def pruned_by(
+def result_of(
     found: Channels, kept: Tensor, latency: tuple[float, float] | None = None
 ) -> PrunedChannels:
     whole = torch.ones_like(kept)
@@ -159,7 +160,7 @@ def pruned_by(
 # Channels pruned to a share of the measured time of a forward pass.
 
 
-def fitted_to_time(
+def fit_to_time(
     model: nn.Module, example: Example, found: Channels, ranked: Tensor, share: float
 ) -> PrunedChannels:
     """Halving on the measured time of the compacted network; seven tries come within a hundredth of
@@ -173,10 +174,10 @@ def fitted_to_time(
             high, best = middle, took
         else:
             low = middle
-    return pruned_by(found, without(found, ranked, high), (best, dense))
+    return result_of(found, without(found, ranked, high), (best, dense))
 
 
-def fitted_to_table(
+def fit_to_table(
     table: LatencyTable, found: Channels, ranked: Tensor, share: float
 ) -> PrunedChannels:
     """As many channels as a table of the layers' times lets stay: an estimate, always the same."""
@@ -190,7 +191,7 @@ def fitted_to_table(
         return table.seconds(found.shares(kept))
 
     kept = largest_within(ranked, found, took, share)
-    return pruned_by(found, kept, (took(kept), table.dense))
+    return result_of(found, kept, (took(kept), table.dense))
 
 
 def _compacted_seconds(model: nn.Module, example: Example, found: Channels, kept: Tensor) -> float:
@@ -315,16 +316,17 @@ def cut_channels(
     )
     ranked = ranked_channels(found, found.score(scores), scope, floor)
     if kind == "latency" and latencies is None:
-        return replace(fitted_to_time(model, example, found, ranked, share), idle=idle)
+        return replace(fit_to_time(model, example, found, ranked, share), idle=idle)
     if kind == "latency" and latencies is not None:
-        return replace(fitted_to_table(latencies, found, ranked, share), idle=idle)
+        return replace(fit_to_table(latencies, found, ranked, share), idle=idle)
     measure = {"density": entries_of, "channels": count_of, "macs": Channels.macs}[kind]
     kept = largest_within(ranked, found, lambda some: measure(found, some), share)
-    return replace(pruned_by(found, kept), idle=idle)
+    return replace(result_of(found, kept), idle=idle)
 
 
 def _say_idle(model: nn.Module, example: Example) -> tuple[str, ...]:
-    """Blocks that are dead before anything is cut, with a warning that names them and what is zero.
+    """Warn of blocks that are dead before anything is cut, naming them and the weights that are
+    zero.
 
     Fresh residual networks often begin with scales of zero in the last norm of every block.
     """

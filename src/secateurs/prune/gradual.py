@@ -152,7 +152,7 @@ class GradualPruning:
         """Go on where `state_dict` was taken; the masks held until now must contain those of the
         state, and the cuts to come must be those of this run. On an error nothing is changed.
         """
-        # Read first: a state that is none is refused before masks change.
+        # Read first: an invalid state is refused before masks change.
         iteration = Step(state["iteration"]).count
         rounds = tuple(
             Round(number=number, asked=wanted, kept=kept, total=total)
@@ -177,7 +177,7 @@ class GradualPruning:
 
     def _planned(self, state: Mapping[str, Any], iteration: int) -> dict[int, Target]:
         """The targets of a saved state, if the cuts to come and the end are those of this run."""
-        if "due" not in state:  # a state of before
+        if "due" not in state:  # a state saved by an earlier version
             return self._targets
         saved: dict[int, Target] = dict(zip(state["due"], state["keep"], strict=True))
 
@@ -199,8 +199,8 @@ class GradualPruning:
                 f" {ends[1]}: make GradualPruning with the recipe, start, end and every of the run"
                 " that was saved. Nothing was changed."
             )
-        # Taken over, not only compared: budgets that follow the weights were read from those of
-        # the start.
+        # Taken over, not only compared: budgets that depend on the weights were computed at the
+        # start.
         return saved
 
 

@@ -174,9 +174,7 @@ def imp_(
 def _targets(
     recipe: Recipe, model: nn.Module, given: Mapping[str, Any], per_round: float
 ) -> list[Target]:
-    """What each round keeps; everything that stands in the way is refused before hours of
-    training.
-    """
+    """What each round keeps; every problem is reported before hours of training."""
     if recipe.rounds != 1 or recipe.schedule is not None:
         raise ArgumentError(
             "the rounds of imp follow from per_round and the amount: leave rounds= and schedule="
@@ -201,7 +199,7 @@ def _train_round(model: nn.Module, train: Train, run: ImpRun, wanted: int) -> Im
         if run.held is not None:
             run.held.release()
     parameters = dict(model.named_parameters())
-    # A `train` that forgot run.hold looks fine until here: its zeros have come back.
+    # A `train` without run.hold goes unnoticed until here: its zeros have come back.
     moved = {
         name: int((parameters[name].detach()[~mask] != 0).sum()) for name, mask in run.masks.items()
     }

@@ -1,4 +1,4 @@
-"""Weights pruned where they lie: safetensors files and sharded folders, read piece by piece."""
+"""Prunes weights on disk: safetensors files and sharded folders, read piece by piece."""
 
 import math
 import re
@@ -23,7 +23,7 @@ from secateurs.masks.budget import SCOPES, AmountFields, Selection, demand_of
 from secateurs.masks.files import MaskWriter
 from secateurs.masks.patterns import NM, Grouped, Unstructured, pattern_of
 from secateurs.masks.report import SparsityReport, TensorSparsity
-from secateurs.masks.select import best, check_shapes, choice_of, draw, read
+from secateurs.masks.select import best, check_selection, check_shapes, choice_of, draw
 from secateurs.masks.topk import Cut, kth_largest
 from secateurs.masks.units import Units
 from secateurs.parameters import Rules, read_where
@@ -53,7 +53,7 @@ model, which is often the embedding itself."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenTensors:
-    """The tensors to prune, in the order of the files, and why the others are left."""
+    """The tensors to prune, in the order of the files, and why the others stay as they are."""
 
     chosen: tuple[tuple[Shard, StoredTensor], ...]
     left: dict[str, str]
@@ -165,10 +165,10 @@ def _nonzero_sixes(chunk: Tensor) -> int:
 # Scores of stored weights, made while they are read: magnitudes, or random numbers.
 
 Chunks = Callable[[Shard, StoredTensor], Iterator[Tensor]]
-"""The scores of a tensor, in the pieces in which its bytes are read."""
+"""Yields the scores of a tensor in the pieces in which its bytes are read."""
 
 Places = Mapping[str, tuple[Shard, StoredTensor]]
-"""Where tensors lie, by name, in the order of the files."""
+"""The place of each tensor in the files, by name, in the order of the files."""
 
 
 def values(shard: Shard, entry: StoredTensor) -> Iterator[Tensor]:
@@ -313,7 +313,7 @@ class StoredEntries(Units[Threshold]):
         return self._count(name, chosen.again())
 
     def short(self, chosen: Mapping[str, Threshold], floor: Mapping[str, int]) -> list[str]:
-        # The cheap question first: it is nearly always yes, and reads one piece per tensor.
+        # The cheap check first: it nearly always succeeds, and reads one piece per tensor.
         if all(self._reaches(name, cut.value, floor[name]) for name, cut in chosen.items()):
             return []
         return self._below_floor(chosen, floor)
@@ -416,7 +416,7 @@ _PIECE = 1 << 20
 """Entries that are counted at a time."""
 
 
-# A checkpoint pruned where it lies: read twice piece by piece, written once, never held whole.
+# Prunes a checkpoint on disk: read twice piece by piece, written once, never held whole.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -486,7 +486,7 @@ def prune_file(
     masks = _masks(selection, places, chunks)
     say = progress or (lambda name: None)
     chosen = {entry.name: entry.shape for _, entry in found.chosen}
-    kept = _written(stored, out, chosen, masks, say, masks_out)
+    kept = _write(stored, out, chosen, masks, say, masks_out)
     rows = [
         TensorSparsity(name=e.name, shape=e.shape, total=e.total, kept=kept[e.name])
         for _, e in found.chosen
@@ -507,7 +507,7 @@ def _check_scope(scope: str) -> None:
         )
 
 
-def _written(
+def _write(
     stored: Stored,
     out: Path,
     chosen: dict[str, tuple[int, ...]],
@@ -560,7 +560,7 @@ def _masks(selection: Selection, places: Places, chunks: Chunks) -> Masks:
         alone = selection.keeping(
             densities[entry.name], scope="row" if selection.scope == "row" else "layer"
         )
-        choice = read(alone, {entry.name: scores.whole(entry.name)})
+        choice = check_selection(alone, {entry.name: scores.whole(entry.name)})
         ((_, part),) = draw(choice)
         yield from torch.split(part.mask.flatten(), scores.lengths(entry.name))
 

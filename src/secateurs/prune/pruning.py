@@ -15,7 +15,7 @@ from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.masks.apply import check as check_masks
 from secateurs.masks.budget import entries
 from secateurs.masks.topk import count_true
-from secateurs.parameters import Params, check_model, choose, fitted, prunable
+from secateurs.parameters import Params, check_model, choose, fit_masks, prunable
 from secateurs.printing import Reported
 from secateurs.prune.recipe import Recipe, RecipeFields
 from secateurs.prune.rounds import Round, entries_left
@@ -46,7 +46,7 @@ def masks_of_nonzeros(parameters: Params, within: Params) -> dict[str, Tensor]:
 
 
 def counting_all(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
-    """The recipe that asks of all weights what this one asks of those that are left."""
+    """The recipe over all weights that is equivalent to this one over the weights that are left."""
     counts, sizes = entries_left(left), {name: mask.numel() for name, mask in left.items()}
     if isinstance(recipe.scope, Mapping):
         raise ArgumentError(
@@ -70,7 +70,7 @@ def counting_all(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
 
 
 def sparse_note(parameters: Params, within: Params, masks: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """What to know about a model that had zeros before; empty where `within` knows of them."""
+    """A note on a model that had zeros before; empty where `within` accounts for them."""
     total = sum(p.numel() for p in parameters.values())
     zeros = unexplained = kept_zeros = 0
     for name, parameter in parameters.items():
@@ -217,25 +217,26 @@ def cut(
         )
     counted = asked_for
     if of == "left":
-        # Converted once, then run as any recipe: "left" is a way of asking, not a way of pruning.
+        # Converted once, then run like any recipe: "left" changes how the amount is counted, not
+        # the pruning.
         earlier = masks_of_nonzeros(prunable(model, asked_for.where), earlier)
         counted = counting_all(asked_for, earlier)
     if counted.work is None:
-        done = _pruned(model, counted, given, earlier, generator)
+        done = _prune_to_count(model, counted, given, earlier, generator)
     else:
-        done = _pruned_to_work(model, counted, given, earlier, generator, latencies)
+        done = _prune_to_work(model, counted, given, earlier, generator, latencies)
     # The result shows what the user asked for, not what it was converted to.
     return replace(done, recipe=asked_for)
 
 
-def _pruned(
+def _prune_to_count(
     model: nn.Module,
     recipe: Recipe,
     given: Mapping[str, Any],
     within: Params,
     generator: torch.Generator | None,
 ) -> Pruned:
-    """Round by round, by a recipe that counts entries."""
+    """Prune round by round, by a recipe whose amount counts entries."""
     ready = recipe.ready(model, given=given, within=within, generator=generator)
     masks, done = dict[str, Tensor](), list[Round]()
     # Only the latest masks are held: those of a hundred rounds are 25 times the model.
@@ -256,7 +257,7 @@ def _pruned(
     return Pruned(recipe=recipe, masks=masks, rounds=tuple(done), report=report, notes=tuple(notes))
 
 
-def _pruned_to_work(
+def _prune_to_work(
     model: nn.Module,
     recipe: Recipe,
     given: Mapping[str, Any],
@@ -264,11 +265,12 @@ def _pruned_to_work(
     generator: torch.Generator | None,
     latencies: "LatencyTable | None",
 ) -> Pruned:
-    """The densest cut that leaves a share of the multiplications or of the time.
+    """Prune to the largest density that leaves the given share of the multiplications or of the
+    time.
 
     Work falls as the density falls, so halving finds it; each try scores and cuts anew.
     """
-    # Counting and timing need most of the package, and few budgets need them.
+    # Imported here: counting and timing load most of the package, and few budgets need them.
     from secateurs.prune.work_budget import work_left
 
     left = work_left(recipe, model, given["example"], latencies)
@@ -283,7 +285,7 @@ def _pruned_to_work(
             # moving answer.
             generator.set_state(state)
         try:
-            done = _pruned(model, recipe.keeping(density), given, within, generator)
+            done = _prune_to_count(model, recipe.keeping(density), given, within, generator)
         except ArgumentError as error:  # a floor that so few entries cannot keep
             low, stopped = density, error
             continue
@@ -302,7 +304,7 @@ def _pruned_to_work(
 def _earlier_masks(model: nn.Module, recipe: Recipe, within: Params) -> dict[str, Tensor]:
     """Earlier masks, checked, for the parameters of the recipe."""
     check_model(model)
-    within = fitted(within, dict(model.named_parameters(remove_duplicate=False)))
+    within = fit_masks(within, dict(model.named_parameters(remove_duplicate=False)))
     check_masks(model, within)
     if not within:
         return {}

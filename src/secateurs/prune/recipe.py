@@ -18,7 +18,7 @@ from secateurs.errors import (
     ArgumentError,
     SecateursError,
     UnknownNameError,
-    attempted,
+    attempt,
     one_error,
     problems_of,
     refuse,
@@ -30,7 +30,7 @@ from secateurs.masks.select import CheckedSelection, best, check_shapes
 from secateurs.masks.units import TensorUnits
 from secateurs.parameters import Chosen, Params, Where, choose, prunable
 from secateurs.printing import Reported
-from secateurs.prune.axes import Orders, orders_of, refuse_turned
+from secateurs.prune.axes import Orders, orders_of, refuse_reordered
 from secateurs.prune.rounds import (
     SCHEDULES,
     Masks,
@@ -111,7 +111,7 @@ class Recipe(Selection):
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        # All of them run, so that one attempt tells everything that is wrong.
+        # All of them run, so that one attempt reports everything that is wrong.
         problems = problems_of(*self.checks().values())
         refuse("this recipe cannot be read", problems)
 
@@ -138,8 +138,7 @@ class Recipe(Selection):
         dry_run: bool = False,
         generator: torch.Generator | None = None,
     ) -> "PruningPlan":
-        """Everything that stands in the way, what would be pruned or skipped and how much; nothing
-        is changed.
+        """Every problem, what would be pruned or skipped, and how much; nothing is changed.
 
         Where parameters compete for one budget, how much each keeps is decided by its scores;
         `dry_run=True` computes them, without touching the model or the generator.
@@ -172,7 +171,7 @@ class Recipe(Selection):
         within: Params,
         generator: torch.Generator | None = None,
     ) -> "Prepared":
-        """The recipe ready for this model; everything that stands in the way in one error."""
+        """The recipe prepared for this model; every problem is reported in one error."""
         ready = prepare(self, model, given=given, within=within, generator=generator)
         if not isinstance(ready, Prepared):
             raise one_error("the recipe does not fit the model", ready)
@@ -307,7 +306,7 @@ def prepare(
     within: Params,
     generator: torch.Generator | None,
 ) -> Prepared | list[SecateursError]:
-    """The recipe ready for this model, or everything that stands in the way."""
+    """The recipe prepared for this model, or a list of every problem."""
     chosen = choose(model, recipe.where)
     # A lazy parameter has no shape to check; it is among the problems already.
     values = {name: p.detach() for name, p in chosen.parameters.items() if not is_lazy(p)}
@@ -324,13 +323,13 @@ def prepare(
         check_shapes(pattern_of(recipe.pattern), shapes)
         return orders
 
-    (_, orders), problems = attempted(lambda: prunable(model, recipe.where), oriented)
+    (_, orders), problems = attempt(lambda: prunable(model, recipe.where), oriented)
     if problems:
-        # The parameters cannot be scored; whether the score has its data can still be told.
+        # The parameters cannot be scored; whether the score has its data can still be checked.
         blind = replace(recipe, where=None)
         return problems + problems_of(lambda: blind.scorer(_AnyModel(), given, None))
     laid, laid_within = orders.lay(values), orders.lay(within)
-    (scorer, choice), problems = attempted(
+    (scorer, choice), problems = attempt(
         lambda: recipe.scorer(model, given, generator),
         lambda: budget(recipe, laid, laid_within),
     )
@@ -360,7 +359,7 @@ def ready_in_training(
     Everything is refused here, since an error after hours of training helps nobody.
     """
     ready = recipe.ready(model, given=given, within=within)
-    refuse_turned(model, ready.parameters, recipe, given["example"])
+    refuse_reordered(model, ready.parameters, recipe, given["example"])
     return ready
 
 
@@ -380,7 +379,7 @@ def cut_in_training(
 
 
 class _AnyModel(nn.Module):
-    """Any model at all: whether a score has its data and its options does not depend on the
+    """Stands for any model: whether a score has its data and options does not depend on the
     parameters.
     """
 
@@ -390,7 +389,7 @@ class _AnyModel(nn.Module):
         self.weight = nn.Parameter(torch.ones(2, 2))
 
 
-# What a recipe would do to a model, before it does it.
+# What a recipe would do to a model.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,7 +412,7 @@ class PruningPlan(Reported):
     """Problems, chosen and skipped parameters, and the entries asked for after each round.
 
     Attributes:
-        problems: Everything that stands in the way; the recipe runs when there is none.
+        problems: Everything that keeps the recipe from running; it runs when there is none.
         parameters: What is pruned, in the model's order.
         skipped: What is not pruned, and why.
         rounds: Entries asked for after each round, the last one exactly; empty when a problem
@@ -429,7 +428,7 @@ class PruningPlan(Reported):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether there is no problem."""
         return not self.problems
 
     @property
@@ -443,7 +442,7 @@ class PruningPlan(Reported):
         return self.rounds[-1] if self.rounds else None
 
     def enforce(self) -> None:
-        """Raise everything that stands in the way as one error."""
+        """Raise every problem as one error."""
         refuse("the recipe does not fit the model", self.problems)
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Going back: what one training sees of the rounds, and the memory of the rewinding point."""
+"""Rewinding: what one training sees of the rounds, and the state stored at the rewinding point."""
 
 import copy
 from collections.abc import Mapping
@@ -168,7 +168,7 @@ class RewindPoint:
             optimizer.load_state_dict(copy.deepcopy(self.optimizer_state))
 
     def found(self) -> Snapshot:
-        """The snapshot; an error if the dense training never came to it."""
+        """The snapshot; an error if the dense training never reached its point."""
         if self.snapshot is None:
             raise TrainingError(
                 f"the dense training took {self.steps} optimizer steps that run.hold counted and"

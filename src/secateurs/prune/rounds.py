@@ -11,7 +11,7 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.masks.budget import ScopeLike, Selection
 from secateurs.masks.patterns import NM, pattern_of
-from secateurs.masks.select import CheckedSelection, best, choose_masks, read
+from secateurs.masks.select import CheckedSelection, best, check_selection, choose_masks
 from secateurs.masks.topk import count_true
 from secateurs.masks.units import TensorUnits, units_of
 from secateurs.parameters import Params
@@ -146,7 +146,9 @@ def budget(selection: Selection, weights: Params, within: Params) -> CheckedSele
         )
     # Only counts are read here. They do not depend on the scores, for which the weights stand in,
     # and are those of topk, however the entries are chosen.
-    choice = read(replace(selection, how="topk"), weights, within=within, weights=weights)
+    choice = check_selection(
+        replace(selection, how="topk"), weights, within=within, weights=weights
+    )
     demand = choice.demand
     if choice.counts is None and demand.keep < sum(demand.floor.values()):
         best(choice)  # refuses floors beyond the budget before it does anything else
@@ -157,7 +159,7 @@ def targets_of(
     choice: CheckedSelection[TensorUnits], scope: ScopeLike, within: Params, fall: Fall
 ) -> list[Target]:
     """What each round is to keep. Parameters with a density of their own (scope "layer", a mapping)
-    fall each alone.
+    each follow their own schedule.
 
     A later pruning falls from what an earlier one has left, not from everything.
     """
@@ -236,5 +238,5 @@ def cut_once(
         }
         now = selection.keeping(None, scope=densities)
     # A scorer refuses scores that are not finite.
-    choice = read(now, scores, within=within, weights=weights, finite=True)
+    choice = check_selection(now, scores, within=within, weights=weights, finite=True)
     return choose_masks(choice, generator)

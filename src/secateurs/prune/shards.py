@@ -55,7 +55,7 @@ class Stored:
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What the first file says beside its tensors."""
+        """The metadata of the first file."""
         return self.shards[0].header.metadata
 
     def entries(self) -> Iterator[tuple[Shard, StoredTensor]]:
@@ -77,7 +77,7 @@ def open_stored(source: str | Path) -> Stored:
         _refuse_pickle(source)
         shards = (Shard(path=source, header=read_header(source, DataError)),)
     names = [entry.name for shard in shards for entry in shard.header.entries]
-    # Which of the two a loader takes is a matter of luck.
+    # Which of the two a loader takes is undefined.
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"{source}: {twice!r} lies in two files.")
@@ -86,7 +86,7 @@ def open_stored(source: str | Path) -> Stored:
 
 def _shards(folder: Path) -> tuple[Shard, ...]:
     if (folder / INDEX).exists():
-        return _indexed(folder)
+        return _read_index(folder)
     alone = sorted(folder.glob("*.safetensors"))
     if len(alone) == 1:
         return (Shard(path=alone[0], header=read_header(alone[0], DataError)),)
@@ -96,7 +96,7 @@ def _shards(folder: Path) -> tuple[Shard, ...]:
     raise DataError(f"{folder} has {what}: name one file, or a folder with an index.")
 
 
-def _indexed(folder: Path) -> tuple[Shard, ...]:
+def _read_index(folder: Path) -> tuple[Shard, ...]:
     index = folder / INDEX
     try:
         places = json.loads(index.read_text())["weight_map"]
@@ -139,7 +139,7 @@ Masks = Callable[[Shard, StoredTensor], Iterator[Tensor]]
 
 
 def check_out(stored: Stored, out: Path) -> None:
-    """Nothing is written over an input, and of a folder a folder is made."""
+    """Refuse to write over an input; a folder is written as a folder."""
     if stored.source.is_dir():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ArgumentError(f"{out} exists: name a new folder for a folder.")
@@ -179,7 +179,7 @@ def write(
             for entry in shard.header.entries:
                 say(entry.name)
                 if entry.name in chosen:
-                    kept[entry.name] = _pruned(shard, entry, masks, file)
+                    kept[entry.name] = _write_pruned(shard, entry, masks, file)
                 else:
                     for chunk in shard.chunks(entry):
                         file.write(chunk.numpy().data)
@@ -209,7 +209,7 @@ def write(
     return kept
 
 
-def _pruned(shard: Shard, entry: StoredTensor, masks: Masks, file: BinaryIO) -> int:
+def _write_pruned(shard: Shard, entry: StoredTensor, masks: Masks, file: BinaryIO) -> int:
     kept = 0
     dtype = getattr(torch, entry.kind.torch)
     for chunk, mask in zip(shard.chunks(entry), masks(shard, entry), strict=True):
@@ -220,7 +220,7 @@ def _pruned(shard: Shard, entry: StoredTensor, masks: Masks, file: BinaryIO) -> 
 
 
 def _copy_others(stored: Stored, folder: Path) -> None:
-    """What is no weights: configuration, tokenizer, the index. Other weights are left behind."""
+    """Copy the files that are not weights: configuration, tokenizer, the index."""
     weights = {
         ".safetensors",
         ".bin",

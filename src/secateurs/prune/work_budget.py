@@ -16,7 +16,8 @@ from secateurs.ship import LatencyTable, latency_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLeft:
-    """A budget of work, the share of the work that masks leave, and what to know about it."""
+    """A budget of work: the share of the work that masks leave, and a note on how it was
+    estimated."""
 
     budget: float
     share: Callable[[Params], float]

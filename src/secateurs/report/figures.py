@@ -261,7 +261,7 @@ def chart(
     parts = [grid(across, up), level_line(level, up) if level else ""]
     drawn = [_line(l, names.index(l.name), across, up, marks) for l in lines]
     return Drawing(
-        body="".join(parts) + _clipped(drawn),
+        body="".join(parts) + _clip(drawn),
         width=WIDTH,
         height=HEIGHT,
         label=f"{y} against {x}; arrow keys go from mark to mark",
@@ -317,7 +317,7 @@ def _line(line: ChartLine, place: int, across: Axis, up: Axis, marks: bool) -> s
     )
 
 
-def _clipped(parts: Sequence[str]) -> str:
+def _clip(parts: Sequence[str]) -> str:
     """A drawing within the drawing: what leaves the field between the axes is cut off."""
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     # A little wider than the field, so that marks on its border stay whole.

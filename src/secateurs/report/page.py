@@ -13,16 +13,16 @@ from typing import Any
 
 from secateurs.report import tables
 from secateurs.report.figures import DARK, INK, LIGHT, PAPER, chart, legend
-from secateurs.report.published import Published, named_figures, shipped
+from secateurs.report.published import Published, named_figures, shipped_figures
 from secateurs.report.series import (
     MOST,
     at,
     colours,
     compressions,
-    counted,
     dynamics,
     first_seeds,
     histogram,
+    is_result,
     spread,
 )
 from secateurs.report.tables import (
@@ -82,7 +82,7 @@ def _colours(palette: tuple[str, ...]) -> str:
     return "".join(f"--c{place}:{colour};" for place, colour in enumerate(palette))
 
 
-def _read(name: str) -> str:
+def _read_asset(name: str) -> str:
     # importlib.resources also reads a package that lies in an archive; a path beside
     # this file would not.
     return files("secateurs.report").joinpath(name).read_text(encoding="utf-8")
@@ -98,10 +98,10 @@ STYLE = (
     f":root[data-theme=dark]{{{_DARK}}}\n"
     + "".join(f".c{place}{{color:var(--c{place})}}" for place in range(len(LIGHT)))
     + "\n"
-    + _read("page.css")
+    + _read_asset("page.css")
 )
 
-SCRIPT = _read("page.js")
+SCRIPT = _read_asset("page.js")
 
 
 def document(title: str, body: str) -> str:
@@ -262,7 +262,7 @@ def methods_paragraph(rows: Sequence[Row]) -> list[tuple[str, str]]:
     parts = [("What was run", _what(rows)), ("All runs share", _settings_text(common))]
     for label in dict.fromkeys(row.label for row in rows):
         mine = [own for own, row in zip(shown, rows, strict=True) if row.label == label]
-        parts.append((label, _own(mine, common)))
+        parts.append((label, _particulars(mine, common)))
     return [*parts, *_machine(rows)]
 
 
@@ -278,7 +278,7 @@ def _same(key: str, shown: Iterable[Mapping[str, Any]]) -> bool:
     return len({str(own.get(key, "")) for own in shown}) == 1
 
 
-def _own(mine: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> str:
+def _particulars(mine: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> str:
     """What is special about a method; a list of strengths is said as a list."""
     # A dict and not a set: settings are said in the order in which they were given.
     keys = dict.fromkeys(key for own in mine for key in own if key not in common)
@@ -430,7 +430,7 @@ def write_page(
         study = opened.note("study") or {}
         own = named_figures(opened.note("published") or {})
     name = str(study.get("name") or Path(store).stem)
-    printed = [*published, *own, *shipped()]
+    printed = [*published, *own, *shipped_figures()]
     write_text(out, page(rows, name=name, overlaps=laid, published=printed))
     if figures is not None:
         write_files(Path(figures), parts(rows, overlaps=laid, published=printed))
@@ -469,7 +469,7 @@ def parts(
 def _lead(rows: Sequence[Row]) -> str:
     """What was compared, in two lines; and what went wrong, so that nobody overlooks it."""
     ours = [row for row in rows if not row.hidden]
-    if not any(map(counted, ours)):
+    if not any(map(is_result, ours)):
         return "<p>Nothing to show yet: no run has ended.</p>"
     models = ", ".join(dict.fromkeys(row.model for row in ours))
     data = ", ".join(dict.fromkeys(row.data for row in ours))

@@ -46,7 +46,7 @@ class Published:
     dense: float | None = None
 
 
-def shipped() -> list[Published]:
+def shipped_figures() -> list[Published]:
     """The accuracies at given sparsities that ship with the package."""
     return [*_factorization(), *_sketching()]
 

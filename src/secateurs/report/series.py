@@ -116,7 +116,7 @@ def _even(low: float, high: float) -> list[Tick]:
     first, last = math.ceil(low / step), math.floor(high / step)
     return [
         # Multiples instead of a running sum: no rounding error grows along the axis.
-        Tick(value=count * step, text=_written(count * step, step))
+        Tick(value=count * step, text=_format_tick(count * step, step))
         for count in range(first, last + 1)
     ]
 
@@ -127,7 +127,7 @@ def _round_step(step: float) -> float:
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= step * 0.999)
 
 
-def _written(value: float, step: float) -> str:
+def _format_tick(value: float, step: float) -> str:
     """As many decimals as the step has, so that all numbers of an axis look alike."""
     if step < 1e-5 or step >= 1e5:
         return number(value)
@@ -176,7 +176,7 @@ def colours(rows: Iterable[Row]) -> dict[str, int]:
     return {name: number for number, name in enumerate(names)}
 
 
-def counted(row: Row) -> bool:
+def is_result(row: Row) -> bool:
     """Whether a row is a result: it came to its end, and there are figures."""
     # A collapsed network counts: that a method breaks down there is a result.
     ended = row.state in ("done", "collapsed")
@@ -194,7 +194,7 @@ def frontier(rows: Iterable[Row], colour: Mapping[str, int] | None = None) -> li
     for row in rows:
         asked = (row.asked or 0.0, row.strength or 0.0)
         begun[(row.label, *asked)] += 1
-        if counted(row):
+        if is_result(row):
             methods[row.label].setdefault(asked, []).append(row)
     return [
         ChartLine(
@@ -242,7 +242,7 @@ def dynamics(
         ]
         if dots:
             place = (colour or {}).get(row.label, 0)
-            lines.append(ChartLine(name=row.label, dots=_thinned(dots), colour=place))
+            lines.append(ChartLine(name=row.label, dots=_thin(dots), colour=place))
     return lines
 
 
@@ -282,7 +282,7 @@ def _mark(x: float, y: float, where: str, *, unit: str = "") -> Dot:
     return Dot(x=x, y=y, low=y, high=y, text=f"{where}: {y:.4g}{unit}")
 
 
-def _thinned(dots: Sequence[Dot]) -> tuple[Dot, ...]:
+def _thin(dots: Sequence[Dot]) -> tuple[Dot, ...]:
     """At most `POINTS` of them, evenly, the last one always."""
     step = -(-len(dots) // POINTS)
     # Counted from the end, because the last mark says where the training arrived.
@@ -315,7 +315,7 @@ NEAR = 1.5
 def first_seeds(rows: Iterable[Row]) -> list[Row]:
     """One finished run of each setting: the first of its seeds."""
     found: dict[tuple[object, ...], Row] = {}
-    for row in filter(counted, rows):
+    for row in filter(is_result, rows):
         found.setdefault((row.label, row.asked, row.strength), row)
     return list(found.values())
 

@@ -365,12 +365,12 @@ def frontier_panels(
     )
     drawn = [*lines, *(_near(line, lines) for line in printed)]
     numbers = frontier_table([*ours, *printed])
-    yield from _figures(drawn, dense, numbers, _lost(rows))
+    yield from _figures(drawn, dense, numbers, _runs_without_mark(rows))
     if dense is not None:
         yield _largest([*lines, *printed], dense, sources)
 
 
-def _lost(rows: Sequence[Row]) -> str:
+def _runs_without_mark(rows: Sequence[Row]) -> str:
     """Which runs leave no mark: a median of those that are left would hide them."""
     ends = Counter(row.state for row in rows if row.state in LOST)
     if not ends:

@@ -1,6 +1,5 @@
-"""Weights cut by a mask, again and again: in torch, or compiled where the tensors are large and
-plain.
-"""
+"""Cuts weights by a mask in every round: in torch, or compiled where the tensors are large and
+plain."""
 
 import ctypes
 import logging
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from secateurs import native
-from secateurs.bits import multiplied_
+from secateurs.bits import write_masked_
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 FEWEST = 1 << 18
@@ -26,7 +25,8 @@ _log = logging.getLogger("secateurs.scores")
 
 
 def first_mask(target: Tensor, whole: Tensor) -> Tensor | None:
-    """The mask of a target that is whole, for `recut_` to follow; None where that gains nothing."""
+    """The mask of a target that is whole, as the first `last` of `recut_`; None where that gains
+    nothing."""
     mask = torch.ones(target.shape, dtype=torch.bool, device=target.device)
     return mask if _large(target, whole, mask) and kernel() else None
 
@@ -36,13 +36,13 @@ def recut_(target: Tensor, whole: Tensor, mask: Tensor, last: Tensor) -> None:
     which becomes this one.
 
     From round to round few entries change: compiled, two masks are compared and what changed is
-    written, a tenth of the time of `multiplied_`. `SECATEURS_NATIVE=0` turns that off.
+    written, a tenth of the time of `write_masked_`. `SECATEURS_NATIVE=0` turns that off.
     """
     run = kernel() if _large(target, whole, mask) else None
     if run is not None:
         run(target, whole, mask, last)
         return
-    multiplied_(target, whole, mask)
+    write_masked_(target, whole, mask)
     last.copy_(mask)
 
 
@@ -73,7 +73,7 @@ def _load_and_try(library: ctypes.CDLL) -> Cut:
             ctypes.c_int64(torch.get_num_threads()),
         )
         runs[target.element_size()](*addresses, *sizes)
-        torch.autograd.graph.increment_version(target)  # written behind autograd's back
+        torch.autograd.graph.increment_version(target)  # written without autograd's knowledge
 
     # 43 is no multiple of a word: the tail of the loop is tried as well.
     whole, last = torch.arange(1.0, 44.0), torch.ones(43, dtype=torch.bool)

@@ -59,7 +59,7 @@ def probe(
     empty = like.new_empty((examples, *like.shape[1:]))
     noise = PROBES[kind](empty, generator)
     if kind in ("random", "sparse"):
-        noise = _scaled(
+        noise = _standardise(
             noise,
             _per_channel(mean, like, "mean"),
             _positive(_per_channel(std, like, "std")),
@@ -108,7 +108,7 @@ def _ones(empty: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.ones_like(empty)
 
 
-def _scaled(noise: Tensor, mean: Tensor, std: Tensor, kind: str) -> Tensor:
+def _standardise(noise: Tensor, mean: Tensor, std: Tensor, kind: str) -> Tensor:
     scaled = noise * std + mean
     if kind == "random":
         return scaled

@@ -1,6 +1,5 @@
-"""`score`, and `Scorer` for rounds: check everything, run a rule on a private copy, check what it
-gave.
-"""
+"""`score`, and `Scorer` for rounds: check everything, run a rule on a private copy, check its
+result."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from secateurs.bits import multiplied_
+from secateurs.bits import write_masked_
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
 from secateurs.parameters import (
     Params,
@@ -89,7 +88,7 @@ class Copy:
             elif last is not None:
                 recut_(target, whole, masks[name], last)
             else:
-                multiplied_(target, whole, masks[name])
+                write_masked_(target, whole, masks[name])
 
 
 def private(model: nn.Module) -> nn.Module:
@@ -138,7 +137,7 @@ def seeded(model: nn.Module, generator: torch.Generator | None) -> Iterator[None
         yield
 
 
-# What a score needs and what the caller gave: brought together, or refused in one error.
+# What a score needs against what the caller gave: combined, or refused in one error.
 
 
 def own_rule(rule: Rule) -> ScoreRule:
@@ -151,7 +150,7 @@ def own_rule(rule: Rule) -> ScoreRule:
 
 
 def complete(entry: ScoreRule, task: Task) -> Task:
-    """The task with its example; everything the rule needs and does not get, in one error."""
+    """The task with its example; everything that the rule needs and was not given, in one error."""
     if task.example is None and task.data is not None and "example" in entry.needs:
         # A loader may draw: looking at its first batch leaves the global generators as
         # they were.
@@ -163,20 +162,20 @@ def complete(entry: ScoreRule, task: Task) -> Task:
         for need in ("batch", "loss", "example")
         if need in entry.needs
         and have[need] is None
-        and not (need == "loss" and _labelled(task.data))
+        and not (need == "loss" and _has_labels(task.data))
     ]
     if missing:
         raise ArgumentError(f"score {entry.name!r} needs {' and '.join(missing)}.")
     return task
 
 
-def _labelled(data: Any) -> bool:
+def _has_labels(data: Any) -> bool:
     """Whether batches are dicts with labels, so that a model may compute its own loss."""
     # Only looked at, never read: a loader would lose its first batch.
     first = data[0] if isinstance(data, list) and data else data
     if isinstance(first, Mapping):
         return first.get("labels") is not None
-    # A loader tells when it runs.
+    # A loader shows it only when it runs.
     return not isinstance(first, Tensor | tuple | list | type(None))
 
 
@@ -190,15 +189,15 @@ _HOW = {
 }
 
 
-def readable_again(batch: Any) -> Any:
+def make_rereadable(batch: Any) -> Any:
     """An iterator can be read once: keep what it gives."""
     return list(batch) if isinstance(batch, Iterator) else batch
 
 
-# What a score is refused for: models, options and masks beforehand, its own result afterwards.
+# Checks of a score: model, options and masks beforehand, its own result afterwards.
 
 
-def checked_options(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]:
+def check_options(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]:
     """Options the rule does not have are most likely typos: refused with the nearest names."""
     # The first parameter is the task; what follows are the options of the rule.
     parameters = list(signature(entry.rule).parameters.values())[1:]
@@ -225,7 +224,7 @@ def check_weights(sources: Mapping[str, Tensor]) -> None:
 
 
 def check_scores(scores: Mapping[str, Tensor], rule: str) -> None:
-    """Scores that cannot be ranked are refused here, where the rule is known by name."""
+    """Scores that cannot be ranked are refused here, where the name of the rule is known."""
     if bad := _not_finite(scores):
         raise ScoreError(
             f"score {rule!r} is NaN or infinite in {bad}; look at the inputs, at the loss and at"
@@ -269,7 +268,8 @@ def in_model_order(result: Params, sources: Mapping[str, Tensor], rule: str) -> 
 
 
 def check_loss(loss: object) -> None:
-    """A name or a class is no function: called with outputs it would fail in words of its own."""
+    """Refuse a name or a class in place of a function: called with outputs, it would fail
+    obscurely."""
     if loss is None or (callable(loss) and not isinstance(loss, type)):
         return
     if isinstance(loss, type):
@@ -321,10 +321,10 @@ def score(
 
 
 class Scorer:
-    """A score prepared once and asked in every round of pruning: `scorer.scores(masks)`; arguments
-    as for `score`.
+    """A score prepared once and computed in every round of pruning: `scorer.scores(masks)`;
+    arguments as for `score`.
 
-    The model must stay as it is from round to round: what has been cut is told by the masks. Draws
+    The model must stay as it is from round to round: the masks say what has been cut. Draws
     continue the generator's stream from round to round.
 
     >>> scorer = Scorer(nn.Linear(4, 3), "synflow", example=torch.zeros(1, 4))
@@ -353,7 +353,7 @@ class Scorer:
         refuse_wrapped(model)
         # Everything that can be wrong is found here, once, so that rounds only compute.
         self._entry = SCORES[rule] if isinstance(rule, str) else own_rule(rule)
-        self._options = checked_options(self._entry, options)
+        self._options = check_options(self._entry, options)
         self._model, self._generator = model, generator
         self._sources = prunable(model, where)
         check_weights(self._sources)
@@ -361,7 +361,7 @@ class Scorer:
             model=model,
             parameters=dict(self._sources),
             convention=convention,
-            data=readable_again(batch),
+            data=make_rereadable(batch),
             loss=loss,
             example=example,
             generator=generator,
@@ -379,8 +379,7 @@ class Scorer:
         if problems := mask_misfits(masks, self._sources, "scored parameter"):
             raise ScoreError(f"{'; '.join(problems)}.")
         with (
-            # Users often score inside no_grad or inference_mode; gradients are needed
-            # all the same.
+            # Users often score inside no_grad or inference_mode; gradients are needed nevertheless.
             torch.inference_mode(False),
             torch.enable_grad(),
             seeded(self._model, self._generator),
@@ -471,7 +470,7 @@ def gradient_of(
     ]
 
 
-def own_copies(gradients: Iterable[Tensor]) -> list[Tensor]:
+def separate_copies(gradients: Iterable[Tensor]) -> list[Tensor]:
     """The gradients, each in memory of its own, so that it may be written to.
 
     The terms of a sum are given one and the same gradient, and that of `sum()` is one number for

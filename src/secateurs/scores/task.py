@@ -130,8 +130,8 @@ def _batch(item: Any) -> Batch:
         return item
     if isinstance(item, Mapping):
         return Batch(
-            # With labels among the inputs a model of Hugging Face would compute a loss
-            # nobody reads.
+            # With labels among its inputs, a model of Hugging Face would compute a loss that is not
+            # used.
             inputs={k: v for k, v in item.items() if k != "labels"},
             targets=item.get("labels"),
         )
@@ -171,9 +171,8 @@ _IGNORED = -100
 def call(model: nn.Module, inputs: Inputs) -> Any:
     """Call the model with a tensor, a tuple of positional or a dict of keyword arguments.
 
-    What a model raises on data of another shape or precision names neither the model nor the data,
-    so both are told; the model's own error is its cause.
-    """
+    Errors on data of another shape or precision name neither the model nor the data. The error
+    raised here names both; the model's own error is its cause."""
     try:
         if isinstance(inputs, Mapping):
             return model(**inputs)
@@ -222,7 +221,7 @@ def _lacks_decoder_inputs(model: nn.Module, inputs: Any) -> bool:
 
 
 def _refusal(model: nn.Module, error: Exception) -> ArgumentError:
-    """For a model that does not run because its decoder is given nothing."""
+    """The error for a model that does not run because its decoder has no input."""
     return ArgumentError(
         f"{type(model).__name__} is an encoder-decoder, and the batch or example has nothing for"
         f" its decoder ({error}): put 'decoder_input_ids', or 'labels' from which they are made,"
@@ -245,7 +244,7 @@ Convention: TypeAlias = Literal["paper", "reference"]
 
 
 def check_convention(convention: object) -> None:
-    """Refuse what is no convention."""
+    """Refuse an unknown convention."""
     if convention not in ("paper", "reference"):
         raise ArgumentError(f"convention={convention!r}; it is 'paper' or 'reference'.")
 
@@ -412,11 +411,11 @@ def _loss(task: Task, batch: Batch, number: int, temperature: float) -> Tensor:
     output = output / temperature if temperature != 1 else output
     try:
         value = task.loss(output, batch.targets)
-    # A RuntimeError too, but no fault of the targets.
+    # A RuntimeError too, but not because of the targets.
     except torch.OutOfMemoryError:
         raise
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        # Torch names neither the batch nor what it got: most often the targets do not fit.
+        # Torch names neither the batch nor its inputs: most often the targets do not fit.
         raise ArgumentError(
             f"the loss fails on batch {number}, outputs {_value_in_words(output)}, targets"
             f" {_value_in_words(batch.targets)}: {str(error).splitlines()[0]}"
@@ -432,7 +431,7 @@ def _own_loss(task: Task, batch: Batch, number: int, temperature: float) -> Tens
     """The loss a model of Hugging Face computes itself when `labels` are among its inputs."""
     if not isinstance(batch.inputs, Mapping) or batch.targets is None:
         raise ArgumentError(
-            f"batch {number} is no dict with 'labels', from which a model computes its own loss:"
+            f"batch {number} is not a dict with 'labels', from which a model computes its own loss:"
             " give loss=, a function loss(output, y) that averages over the batch."
         )
     if temperature != 1:

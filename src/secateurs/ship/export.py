@@ -36,7 +36,7 @@ from secateurs.ship.programs import (
     length_of,
     refuse_beyond,
     silently,
-    traced,
+    trace_program,
 )
 
 # C files: written by `c_source`, compiled and called before they are kept.
@@ -101,7 +101,7 @@ def _compiler() -> str:
 
 def write_pt2(model: nn.Module, part: Path, example: Example) -> Free:
     """Write the program; which sizes of a call it takes."""
-    program = traced(model, example)
+    program = trace_program(model, example)
     # Into memory first: where a disk is full torch's own writer ends the process.
     content = io.BytesIO()
     try:
@@ -123,7 +123,7 @@ def write_compiled(model: nn.Module, part: Path, example: Example) -> Free:
     """Write machine code for this processor; takes a C++ compiler and up to a minute."""
     from torch._inductor import aoti_compile_and_package
 
-    program = traced(model, example)
+    program = trace_program(model, example)
     try:
         with silently():
             aoti_compile_and_package(program.program, package_path=str(part))

@@ -247,7 +247,7 @@ def latency_table(
     >>> [layer.name for layer in table.layers], table.dense > 0
     (['0.weight', '2.weight'], True)
     """
-    falling = _checked(kind, densities)
+    falling = _check_densities(kind, densities)
     source = generator or torch.Generator().manual_seed(0)
     say = progress or (lambda text: None)
     graph = capture(model, example, opaque=True)
@@ -291,7 +291,7 @@ def samples(example: Example) -> int:
     return len(next(iter(given)))
 
 
-def _checked(kind: str, densities: Sequence[float]) -> tuple[float, ...]:
+def _check_densities(kind: str, densities: Sequence[float]) -> tuple[float, ...]:
     if kind not in KINDS:
         raise ArgumentError(f"kind={kind!r} is none of {', '.join(KINDS)}.")
     falling = tuple(float(density) for density in densities)

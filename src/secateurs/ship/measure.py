@@ -456,10 +456,10 @@ def measure(
         for form in forms.values():
             if isinstance(form, nn.Module):
                 stack.enter_context(untouched(form))
-        return _measured(opened, batch_sizes, seconds, (args, kwargs), say)
+        return _measure(opened, batch_sizes, seconds, (args, kwargs), say)
 
 
-def _measured(
+def _measure(
     opened: Mapping[str, Ready],
     batch_sizes: Sequence[int],
     seconds: float,
@@ -471,7 +471,7 @@ def _measured(
     for batch in batch_sizes:
         say(f"batch {batch}: {', '.join(opened)} in turns")
         call = random_call(args, kwargs, batch)
-        for name, latency in _timed(opened, call, seconds).items():
+        for name, latency in _time_in_rounds(opened, call, seconds).items():
             times[name][batch] = latency
     say("peak memory")
     largest = random_call(args, kwargs, max(batch_sizes))
@@ -497,7 +497,7 @@ def _check(forms: Mapping[str, Form], batch_sizes: Sequence[int], seconds: float
         raise ArgumentError(f"seconds={seconds!r}: a measurement takes time.")
 
 
-def _timed(opened: Mapping[str, Ready], call: Call, seconds: float) -> dict[str, Latency]:
+def _time_in_rounds(opened: Mapping[str, Ready], call: Call, seconds: float) -> dict[str, Latency]:
     """Rounds in which every form is called once, each round beginning with another form."""
     names = list(opened)
     for name in names * 2:  # caches, lazy set-up

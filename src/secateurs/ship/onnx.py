@@ -11,20 +11,20 @@ from torch.export import ExportedProgram
 
 from secateurs.errors import MissingExtra, ShipError
 from secateurs.graph import Example
-from secateurs.ship.programs import Free, silently, traced
+from secateurs.ship.programs import Free, silently, trace_program
 
 
 def write_onnx(model: nn.Module, part: Path, example: Example) -> Free:
     """Write the file; which sizes of a call it takes."""
     _present()
-    program = traced(model, example)
-    made = _written(program.program)
+    program = trace_program(model, example)
+    made = _write(program.program)
     # One file: weights in a second one would stay behind in the temporary folder.
     made.save(part, external_data=False)
     return program.free
 
 
-def _written(program: ExportedProgram) -> Any:
+def _write(program: ExportedProgram) -> Any:
     try:
         with silently():
             made = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True)

@@ -44,7 +44,7 @@ class TracedProgram:
     """What the inputs are called, in the order of a call."""
 
 
-def traced(model: nn.Module, example: Example) -> TracedProgram:
+def trace_program(model: nn.Module, example: Example) -> TracedProgram:
     """The model as an exported program: with any batch size and any length of token sequences,
     else with any batch size, or else with the sizes of the example.
     """
@@ -57,17 +57,17 @@ def traced(model: nn.Module, example: Example) -> TracedProgram:
     length = "" if length_of(args, kwargs) is not None else None
     if length is not None:
         try:
-            return _traced(model, doubled, batch, Free(why_fixed="", why_length=""))
+            return _trace(model, doubled, batch, Free(why_fixed="", why_length=""))
         except Exception as error:
             # The tracer raises errors of any kind: their
             # first line says why a size is fixed.
             length = _why(error)
     try:
-        return _traced(model, doubled, batch, Free(why_fixed="", why_length=length))
+        return _trace(model, doubled, batch, Free(why_fixed="", why_length=length))
     except Exception as error:
         free = Free(why_fixed=_why(error), why_length=length)
     try:
-        return _traced(model, (args, kwargs), None, free)
+        return _trace(model, (args, kwargs), None, free)
     except Exception as error:
         text = str(error).strip().partition("\n")[0][:300]
         raise ShipError(
@@ -100,7 +100,7 @@ def silently() -> Iterator[None]:
         yield
 
 
-def _traced(
+def _trace(
     model: nn.Module,
     given: tuple[tuple[Tensor, ...], dict[str, Tensor]],
     batch: Any,
@@ -168,7 +168,7 @@ def largest_difference(model: nn.Module, run: Runner, example: Example, free: Fr
         calls += [random_call(args, kwargs, batch) for batch in BATCHES]
         if free.why_length == "":
             # Shorter ones only: a longer one may have no positions.
-            calls += [_cut(call, length) for call, length in _shorter(calls)]
+            calls += [_shorten(call, length) for call, length in _shorter(calls)]
     found = []
     for a, k in calls:
         try:
@@ -191,7 +191,7 @@ def _shorter(calls: list[Called]) -> list[tuple[Called, int]]:
     return [(calls[-1], cut) for cut in {length // 2, 2} if 1 < cut < length]
 
 
-def _cut(call: Called, length: int) -> Called:
+def _shorten(call: Called, length: int) -> Called:
     def first(value: Tensor) -> Tensor:
         return value[:, :length].contiguous() if is_tokens(value) else value
 

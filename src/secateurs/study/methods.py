@@ -14,7 +14,7 @@ from secateurs.optim.factorized.start import INITS
 from secateurs.prune.recipe import Recipe
 from secateurs.registry import Registry, unknown
 from secateurs.scores import SCORES
-from secateurs.scores.scorer import checked_options
+from secateurs.scores.scorer import check_options
 from secateurs.study.fields import (
     CheckedSettings,
     Count,
@@ -194,7 +194,7 @@ class Prune(Method, Recipe):
         if isinstance(self.score, str) and self.score in SCORES:
             # Options that the score does not have would fail in every run.
             rule, given = SCORES[self.score], dict(self.options)
-            yield from problems_at(("options",), lambda: checked_options(rule, given))
+            yield from problems_at(("options",), lambda: check_options(rule, given))
         yield from self.misplacements()
 
     def misplacements(self) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
-from secateurs.parameters import Where, named, prunable
+from secateurs.parameters import Where, named_parameters, prunable
 from secateurs.stateless import call_with
 from secateurs.theory.guarantee import check_positive
 from secateurs.theory.sketching import check_share, finite, whole
@@ -48,7 +48,8 @@ def linearise(model: nn.Module, names: Sequence[str], x: Tensor, run: Run) -> Li
         if value.is_floating_point() and value.numel():
             finite(f"{run.name} {name!r}", value.detach())
     chosen = {
-        name: parameter.detach().to(run.dtype) for name, parameter in named(model, names).items()
+        name: parameter.detach().to(run.dtype)
+        for name, parameter in named_parameters(model, names).items()
     }
     theta = torch.cat([value.flatten() for value in chosen.values()]).double()
     squares, energy = torch.zeros_like(theta), 0.0

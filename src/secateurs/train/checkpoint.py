@@ -12,13 +12,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from secateurs.errors import DataError
-from secateurs.graph.ir import unwrapped
+from secateurs.graph.ir import unwrap
 from secateurs.parameters import aliases
 from secateurs.safefile import begin_file, read_header, replacing
 from secateurs.train.fit import Checkpoint, check_fit, wanted
 
 
-def written(tensors: dict[str, Tensor], notes: Mapping[str, str]) -> bytes:
+def to_bytes(tensors: dict[str, Tensor], notes: Mapping[str, str]) -> bytes:
     """What safetensors would write, with the notes in a fixed order: it shuffles them from call to
     call.
     """
@@ -36,14 +36,14 @@ def save_model(
     The result is an ordinary safetensors file that any tool reads, and the same model gives the
     same bytes. `notes` is a mapping of text kept in its header.
     """
-    model = unwrapped(model)  # the names of the plain model, which loads the file
+    model = unwrap(model)  # the names of the plain model, which loads the file
     tied = aliases(model)
     state = {name: value for name, value in model.state_dict().items() if name not in tied}
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     # Written beside and renamed: a reader sees the old file or the new one, never half
     # of one.
     with replacing(Path(path)) as part:
-        part.write_bytes(written(tensors, {"format": "pt", **(notes or {})}))
+        part.write_bytes(to_bytes(tensors, {"format": "pt", **(notes or {})}))
     return Path(path)
 
 
@@ -51,7 +51,7 @@ def load_model_(model: nn.Module, path: str | Path) -> nn.Module:
     """Copy a checkpoint into the model, in place. Anything missing, unexpected or misshapen is
     listed; then nothing is changed.
     """
-    held, inner = read_checkpoint(path), unwrapped(model)
+    held, inner = read_checkpoint(path), unwrap(model)
     check_fit(inner, held, path)
     with torch.no_grad():
         for name, value in wanted(inner).items():

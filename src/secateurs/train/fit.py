@@ -82,7 +82,7 @@ class _Lines(Progress):
         self.console = console
 
     def epoch(self, line: Line) -> None:
-        self.console.print(written(line), highlight=False, soft_wrap=True)
+        self.console.print(describe_epoch(line), highlight=False, soft_wrap=True)
 
 
 class _Bar(Progress):
@@ -97,7 +97,7 @@ class _Bar(Progress):
             self.bar.update(self.task, completed=done)
 
     def epoch(self, line: Line) -> None:
-        self.bar.update(self.task, description=written(line))
+        self.bar.update(self.task, description=describe_epoch(line))
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def progress(
             yield _Bar(bar, total)
 
 
-def written(line: Line) -> str:
+def describe_epoch(line: Line) -> str:
     """An epoch in one line."""
     accuracy = "" if line.test_accuracy is None else f"  accuracy {100 * line.test_accuracy:6.2f} %"
     return (

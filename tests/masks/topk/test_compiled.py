@@ -15,7 +15,7 @@ from masks.grid import equal
 from secateurs import native
 from secateurs.errors import ArgumentError
 from secateurs.masks import select, topk
-from secateurs.masks.topk import CompiledSelection, count_true, largest, streamed_
+from secateurs.masks.topk import CompiledSelection, count_true, largest, stream_largest_
 
 KERNEL = topk.kernel()  # built once per machine and kept
 DTYPES = (torch.float32, torch.float64)
@@ -30,7 +30,7 @@ def compiled_everywhere(monkeypatch):
 
 def streamed(scores, count, *, within=None, absolute=False):
     masks = {name: torch.zeros(score.shape, dtype=torch.bool) for name, score in scores.items()}
-    streamed_(masks, scores, count, within=within or {}, absolute=absolute)
+    stream_largest_(masks, scores, count, within=within or {}, absolute=absolute)
     return masks
 
 

@@ -91,7 +91,7 @@ def text(renderable):
             "convention='papr'; it is 'paper' or 'reference'",
         ),
         ({"sparsity": 0.5, "options": 3}, "options=3 is not a mapping"),
-        ({"pattern": "3:2"}, "3:2 is no N:M pattern"),
+        ({"pattern": "3:2"}, "3:2 is not an N:M pattern"),
         (
             {"sparsty": 0.5},
             "there is no field of a recipe 'sparsty'. Did you mean 'sparsity'",

@@ -8,7 +8,7 @@ import secateurs as sc
 from compilers import need
 from secateurs.scores.rules import product
 from secateurs.scores.rules.product import absolute_product
-from secateurs.scores.scorer import own_copies
+from secateurs.scores.scorer import separate_copies
 
 KERNEL = product.kernel()
 
@@ -66,7 +66,7 @@ def test_a_product_that_overflows_is_no_score():
 def test_other_layouts_are_multiplied_by_torch(turned):
     gradient, weight = turned(torch.rand(6, 5)), torch.rand(6, 5)
     expected = gradient * weight.to(gradient.dtype)
-    (apart,) = own_copies([gradient])
+    (apart,) = separate_copies([gradient])
     assert torch.equal(absolute_product(apart, weight.to(gradient.dtype)), expected)
 
 

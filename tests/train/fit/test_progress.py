@@ -9,7 +9,7 @@ from rich.console import Console
 from secateurs.data import from_tensors
 from secateurs.models import build
 from secateurs.train import Epoch, fit_
-from secateurs.train.fit import progress, written
+from secateurs.train.fit import describe_epoch, progress
 
 LINE = Epoch(
     epoch=3,
@@ -57,7 +57,7 @@ def test_an_epoch_without_evaluation_says_no_accuracy():
         learning_rate=1,
         seconds=0,
     )
-    assert written(without) == "epoch   1  loss 1.0000  rate 1  0.0 s"
+    assert describe_epoch(without) == "epoch   1  loss 1.0000  rate 1  0.0 s"
 
 
 @pytest.mark.parametrize("verbose", [True, False])

@@ -12,7 +12,7 @@ from secateurs.graph.builder import Builder
 from secateurs.graph.lowering.linear import PRODUCT
 from secateurs.graph.lowering.reduction import maximum_of
 from secateurs.graph.operators import Gap, Value, lowers
-from secateurs.graph.primitives import Source, elementwise, scaled
+from secateurs.graph.primitives import Source, elementwise, scale_source
 
 aten = torch.ops.aten
 
@@ -23,7 +23,7 @@ def add(build: Builder, a: Any, b: Any, alpha: float = 1) -> Value:
     if isinstance(a, Value) and isinstance(b, Value):
         return _sum(build, a, b, alpha)
     if isinstance(a, Value):
-        return build.affine(a, bias=scaled(_source(build, b), alpha))
+        return build.affine(a, bias=scale_source(_source(build, b), alpha))
     return build.affine(b if alpha == 1 else build.scale(b, alpha), bias=_source(build, a))
 
 
@@ -99,7 +99,8 @@ def maximum(build: Builder, a: Any, b: Any) -> Value:
 def minimum(build: Builder, a: Any, b: Any) -> Value:
     """−max(−a, −b)."""
     flipped = [
-        neg(build, t) if isinstance(t, Value) else scaled(_source(build, t), -1.0) for t in (a, b)
+        neg(build, t) if isinstance(t, Value) else scale_source(_source(build, t), -1.0)
+        for t in (a, b)
     ]
     return neg(build, maximum(build, *flipped))
 

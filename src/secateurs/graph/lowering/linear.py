@@ -8,7 +8,7 @@ from torch import Tensor
 
 from secateurs.graph.builder import Builder
 from secateurs.graph.operators import Gap, Value, lowers
-from secateurs.graph.primitives import Axes, Bilinear, Source, scaled
+from secateurs.graph.primitives import Axes, Bilinear, Source, scale_source
 
 aten = torch.ops.aten
 PRODUCT = "a product of two activations is not covered by the theory"
@@ -21,7 +21,7 @@ def linear(build: Builder, x: Any, weight: Any, bias: Any = None) -> Value:
         return _product("linear", lambda a, b: torch.nn.functional.linear(a, b))(build, x, weight)
     if not isinstance(weight, Source) or not (bias is None or isinstance(bias, Source)):
         raise Gap(PRODUCT)
-    # A vector as weight has no output channels to speak of.
+    # A vector as weight has no output channels.
     axes = Axes(x=-1, y=-1, weight_in=1, weight_out=0) if len(weight.shape) == 2 else None
     operation = Bilinear(label="linear", function=torch.nn.functional.linear, axes=axes)
     return build.affine(x, operation, weight, bias)
@@ -42,7 +42,7 @@ def addmm(
     if alpha != 1:
         y = build.scale(y, alpha)
     if isinstance(bias, Source):
-        return build.affine(y, bias=scaled(bias, beta))
+        return build.affine(y, bias=scale_source(bias, beta))
     return build.add([y, bias if beta == 1 else build.scale(bias, beta)], (1, 1))
 
 
@@ -116,5 +116,5 @@ def baddbmm(
     y = _product("bmm", torch.bmm)(build, x, weight)
     y = y if alpha == 1 else build.scale(y, alpha)
     if isinstance(bias, Source):
-        return build.affine(y, bias=scaled(bias, beta))
+        return build.affine(y, bias=scale_source(bias, beta))
     return build.add([y, bias if beta == 1 else build.scale(bias, beta)], (1, 1))

@@ -206,9 +206,7 @@ def topk(
         raise Gap("topk(sorted=False) leaves the order open; ask for sorted=True")
     size = x.shape[dim]
     ranks = range(1, k + 1) if largest else range(size, size - k, -1)
-    return _values(
-        lambda: _joined(build, [kth_largest(build, x, r, dim, True) for r in ranks], dim)
-    )
+    return _values(lambda: _join(build, [kth_largest(build, x, r, dim, True) for r in ranks], dim))
 
 
 @lowers(aten.sort.default)
@@ -255,5 +253,5 @@ def _values(make: Any) -> Many:
     return Many(lambda i: make() if i == 0 else refuse(INDICES))
 
 
-def _joined(build: Builder, values: list[Value], dim: int) -> Value:
+def _join(build: Builder, values: list[Value], dim: int) -> Value:
     return build.structural(lambda *ts: torch.cat(ts, dim), *values, detail=f"cat {dim}")

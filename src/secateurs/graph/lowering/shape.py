@@ -38,7 +38,7 @@ def apply_structural(
     """`operator(*args)` as a Structural node, whatever the positions of its tensors."""
     leaves, spec = pytree.tree_flatten((list(args), kwargs or {}))
     indices = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Source) and not leaf.floating]
-    # An index is read now: it decides which entry goes where, so it cannot stay open.
+    # An index is read now: it decides which entry goes where, so it must be known.
     literals = [
         _places(build.literal(leaf)) if i in indices else leaf for i, leaf in enumerate(leaves)
     ]
@@ -54,7 +54,7 @@ def apply_structural(
 
     xs: list[Any] = [literals[slot] for slot in slots]
     result = function(*[x.meta() for x in xs])
-    detail = str([_told(leaf) for leaf in literals if not isinstance(leaf, Value | Source)])
+    detail = str([_literal_text(leaf) for leaf in literals if not isinstance(leaf, Value | Source)])
     if isinstance(result, Tensor):
         return build.structural(function, *xs, detail=detail)
     return Many(
@@ -68,7 +68,7 @@ def _places(index: Tensor) -> Tensor:
     return index.nonzero().flatten() if flags else index
 
 
-def _told(literal: Any) -> Any:
+def _literal_text(literal: Any) -> Any:
     """A literal as text: of a tensor all values, or their hash where they are many."""
     if not isinstance(literal, Tensor):
         return literal

@@ -35,15 +35,15 @@ def absolute_product(gradient: Tensor, weight: Tensor) -> Tensor | None:
     if not gradient.is_contiguous():
         gradient = gradient.clone(memory_format=torch.contiguous_format)
     run = kernel() if _large(gradient, weight) else None
-    found = run(gradient, weight) if run else _multiplied(gradient, weight)
+    found = run(gradient, weight) if run else _multiply_(gradient, weight)
     if found & _BROKEN:
         return None
     # Only attention makes a flow negative: most products are not written twice.
     return gradient.abs_() if found & _NEGATIVE else gradient
 
 
-def _multiplied(gradient: Tensor, weight: Tensor) -> int:
-    """gradient *= weight, in two passes of torch; what was found."""
+def _multiply_(gradient: Tensor, weight: Tensor) -> int:
+    """gradient *= weight, in two passes of torch; returns what the entries showed."""
     gradient.mul_(weight)
     if not gradient.numel():
         return 0
@@ -84,7 +84,7 @@ def _load_and_try(library: ctypes.CDLL) -> Product:
             ctypes.c_int64(gradient.numel()),
             ctypes.c_int64(torch.get_num_threads()),
         )
-        # Written behind autograd's back.
+        # Written without autograd's knowledge.
         torch.autograd.graph.increment_version(gradient)
         return int(found)
 

@@ -19,5 +19,5 @@ def random(task: Task) -> dict[str, Tensor]:
 
 
 def _draw(parameter: Tensor, generator: torch.Generator | None) -> Tensor:
-    # From [0, 1) to (0, 1]: a score of 0 could not be told from a weight that is cut.
+    # From [0, 1) to (0, 1]: a score of 0 would look like a weight that is cut.
     return 1 - uniform(parameter, generator=generator, dtype=torch.float32)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from secateurs.errors import ScoreError
 from secateurs.random import normal
 from secateurs.scores.rules.product import absolute_product
-from secateurs.scores.scorer import gradient_of, own_copies, set_mode, wide_dtype
+from secateurs.scores.scorer import gradient_of, separate_copies, set_mode, wide_dtype
 from secateurs.scores.task import (
     Finite,
     Inputs,
@@ -130,7 +130,7 @@ def _products(
     value = (
         flow if _comfortable(total) or total == 0 or not math.isfinite(total) else flow / abs(total)
     )
-    gradients = own_copies(gradient_of(value, list(parameters.values())))
+    gradients = separate_copies(gradient_of(value, list(parameters.values())))
     scores = Finite()
     for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
         score = absolute_product(gradient, parameter)

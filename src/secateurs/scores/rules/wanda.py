@@ -76,7 +76,7 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
 
 
 def _matrix(module: nn.Module) -> str:
-    """How the inputs of a matrix lie in its weight; empty for any other layer."""
+    """Which dimension of a matrix holds its inputs; empty for any other layer."""
     if isinstance(module, nn.Linear):
         return "columns"
     # transformers is no dependency: its layer is known by its name and by what it keeps.

@@ -206,7 +206,7 @@ def read_places(coding: Coding, count: int, size: int, rows: int, readers: Place
     return places
 
 
-def claimed_bits(coding: Coding, count: int, size: int, rows: int) -> tuple[int, int, int]:
+def count_claimed_bits(coding: Coding, count: int, size: int, rows: int) -> tuple[int, int, int]:
     """How many bits a tensor takes of the masks, at most of the quotients, and of the
     remainders."""
     area = size if coding.grid is None else coding.grid[0] * coding.grid[1]
@@ -376,7 +376,7 @@ def to_tensor(words: Words, kind: WordKind, shape: tuple[int, ...]) -> Tensor:
 def split(kept: Words, kind: WordKind) -> tuple[bytes, bytes]:
     """The top bytes, and the other bytes of the words: all lowest bytes, then all next ones, and so
     on."""
-    planes = _turned_left(kept, kind).view(np.uint8).reshape(-1, kind.width)
+    planes = _rotate_left(kept, kind).view(np.uint8).reshape(-1, kind.width)
     return planes[:, -1].tobytes(), b"".join(planes[:, i].tobytes() for i in range(kind.width - 1))
 
 
@@ -387,10 +387,10 @@ def join(tops: memoryview, rests: memoryview, kind: WordKind) -> Words:
     planes[:, -1] = np.frombuffer(tops, np.uint8)
     for i in range(kind.width - 1):
         planes[:, i] = np.frombuffer(rests[i * count : (i + 1) * count], np.uint8)
-    return _turned_right(planes.view(_UNSIGNED[kind.width])[:, 0], kind)
+    return _rotate_right(planes.view(_UNSIGNED[kind.width])[:, 0], kind)
 
 
-def _turned_left(words: Words, kind: WordKind) -> Words:
+def _rotate_left(words: Words, kind: WordKind) -> Words:
     if not kind.rotated:
         return words
     one, last = words.dtype.type(1), words.dtype.type(8 * kind.width - 1)
@@ -398,7 +398,7 @@ def _turned_left(words: Words, kind: WordKind) -> Words:
     return turned
 
 
-def _turned_right(words: Words, kind: WordKind) -> Words:
+def _rotate_right(words: Words, kind: WordKind) -> Words:
     if not kind.rotated:
         return words
     one, last = words.dtype.type(1), words.dtype.type(8 * kind.width - 1)

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ParameterError, SparseFileError
-from secateurs.graph.ir import unwrapped
+from secateurs.graph.ir import unwrap
 from secateurs.parameters import check_model, without_values
 from secateurs.safefile import (
     are_counts,
     begin_file,
     header_fields,
     is_shape,
-    quoted,
+    quote,
     size_in_bytes,
 )
 from secateurs.ship.files.coding import (
@@ -125,24 +125,24 @@ def from_fields(fields: Any, path: Path) -> TensorLine:
         count = len(fields) if isinstance(fields, list) else "none"
         raise SparseFileError(
             f"{path}: a line of the description must have 6 to 8 fields, got {count}:"
-            f" {quoted(fields)}."
+            f" {quote(fields)}."
         )
     name, dtype, shape, kept, digest, k = fields[:6]
     grid: Any = fields[6] if len(fields) > 6 else []
     stored: Any = fields[7] if len(fields) > 7 else ""
-    where = f"{path}: {quoted(name)}"
+    where = f"{path}: {quote(name)}"
     # Only scales have no name: they belong to the line before.
     if name != "" and (problem := name_problem(name)):
         raise SparseFileError(f"{where} {problem}.")
     if not isinstance(dtype, str) or dtype not in KINDS or stored not in ("", *ROUNDED.values()):
-        raise SparseFileError(f"{where} has the unknown dtype {quoted(dtype)} {quoted(stored)}.")
+        raise SparseFileError(f"{where} has the unknown dtype {quote(dtype)} {quote(stored)}.")
     if not is_shape(shape) or not isinstance(digest, str) or len(digest) != 16:
         raise SparseFileError(
-            f"{where} has an invalid shape or digest: {quoted(shape)}, {quoted(digest)}."
+            f"{where} has an invalid shape or digest: {quote(shape)}, {quote(digest)}."
         )
     # A place below 2^48 never leaves a remainder of 48 bits.
     if type(k) is not int or not FULL <= k < 48:
-        raise SparseFileError(f"{where} has places in the unknown coding {quoted(k)}.")
+        raise SparseFileError(f"{where} has places in the unknown coding {quote(k)}.")
     coding = Coding(k=k, grid=_grid(grid, where))
     line = TensorLine(
         name=name,
@@ -161,7 +161,7 @@ def _grid(grid: Any, where: str) -> tuple[int, int] | None:
     if grid == []:
         return None
     if not is_shape(grid) or len(grid) != 2:
-        raise SparseFileError(f"{where} has the impossible grid {quoted(grid)}.")
+        raise SparseFileError(f"{where} has the impossible grid {quote(grid)}.")
     return grid[0], grid[1]
 
 
@@ -175,7 +175,7 @@ def _check_line(line: TensorLine, where: str) -> None:
             f"{where} {list(line.shape)} cannot hold the grid {line.coding.grid}."
         )
     if type(line.kept) is not int or not 0 <= line.kept <= area:
-        raise SparseFileError(f"{where} claims {quoted(line.kept)} kept entries of {area}.")
+        raise SparseFileError(f"{where} claims {quote(line.kept)} kept entries of {area}.")
     if line.coding.k == FULL and line.kept != area:
         raise SparseFileError(f"{where} claims {line.kept} kept entries, and that all {area} are.")
     if line.stored and (not KINDS[line.dtype].floating or KINDS[line.dtype].per_entry == 2):
@@ -191,14 +191,14 @@ STREAMS = ("masks", "quotients", "remainders", "tops", "rests")
 _LONGEST_LINE = 1 << 16
 
 
-def parsed(row: str, path: Path, what: str) -> Any:
+def parse_line(row: str, path: Path, what: str) -> Any:
     if len(row) > _LONGEST_LINE:
-        raise SparseFileError(f"{path}: {what} of {len(row)} characters: {quoted(row)}.")
+        raise SparseFileError(f"{path}: {what} of {len(row)} characters: {quote(row)}.")
     try:
         return json.loads(row)
     except (ValueError, RecursionError) as error:
         raise SparseFileError(
-            f"{path}: {what} is not valid JSON ({str(error)[:80]}): {quoted(row)}."
+            f"{path}: {what} is not valid JSON ({str(error)[:80]}): {quote(row)}."
         ) from None
 
 
@@ -216,7 +216,7 @@ def check_counts(counts: Any, path: Path) -> None:
     for what in ("lines", "ties"):
         if type(counts[what]) is not int or not 0 <= counts[what] <= MOST:
             raise SparseFileError(
-                f"{path}: {quoted(counts[what])} {what} are described; the most is {MOST}."
+                f"{path}: {quote(counts[what])} {what} are described; the most is {MOST}."
             )
 
 
@@ -228,7 +228,7 @@ def check_order(lines: tuple[TensorLine, ...], path: Path) -> None:
         scaled = before is not None and before.stored == "I8"
         if scaled != (line.name == ""):
             raise SparseFileError(
-                f"{path}: the scales of {quoted(before.name if before else '')} are not behind it."
+                f"{path}: the scales of {quote(before.name if before else '')} are not behind it."
             )
         if (
             scaled
@@ -236,17 +236,17 @@ def check_order(lines: tuple[TensorLine, ...], path: Path) -> None:
             and (line.dtype, line.shape, line.stored) != ("F32", (before.rows,), "")
         ):
             raise SparseFileError(
-                f"{path}: the scales of {quoted(before.name)} are not one float32 per row."
+                f"{path}: the scales of {quote(before.name)} are not one float32 per row."
             )
         if line.name and line.name in seen:
-            raise SparseFileError(f"{path}: {quoted(line.name)} is described twice.")
+            raise SparseFileError(f"{path}: {quote(line.name)} is described twice.")
         seen.add(line.name)
         before = line
     if before is not None and before.stored == "I8":
-        raise SparseFileError(f"{path}: the scales of {quoted(before.name)} are missing.")
+        raise SparseFileError(f"{path}: the scales of {quote(before.name)} are missing.")
 
 
-def checked_ties(rows: Iterable[Any], lines: tuple[TensorLine, ...], path: Path) -> dict[str, str]:
+def check_ties(rows: Iterable[Any], lines: tuple[TensorLine, ...], path: Path) -> dict[str, str]:
     known = {line.name for line in lines if line.name}
     ties: dict[str, str] = {}
     for row in rows:
@@ -254,9 +254,9 @@ def checked_ties(rows: Iterable[Any], lines: tuple[TensorLine, ...], path: Path)
             raise SparseFileError(f"{path}: a tie is not a pair of names: {quoted(row)}.")
         alias, first = row
         if problem := name_problem(alias):
-            raise SparseFileError(f"{path}: {quoted(alias)} {problem}.")
+            raise SparseFileError(f"{path}: {quote(alias)} {problem}.")
         if not isinstance(first, str) or first not in known or alias in known or alias in ties:
-            raise SparseFileError(f"{path}: {quoted(alias)} cannot be tied to {quoted(first)}.")
+            raise SparseFileError(f"{path}: {quote(alias)} cannot be tied to {quote(first)}.")
         ties[alias] = first
     return ties
 
@@ -302,16 +302,18 @@ def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
     is checked."""
     text, taken = _inflate(data, path)
     first, _, rest = text.partition("\n")
-    counts = parsed(first, path, "the description")
+    counts = parse_line(first, path, "the description")
     check_counts(counts, path)
     # No more often than there are lines: what stands behind them is kept whole.
     rows = rest.split("\n", counts["lines"] + counts["ties"])
     if len(rows) != counts["lines"] + counts["ties"] + 1:
         raise SparseFileError(f"{path}: the description ends early.")
-    lines = tuple(from_fields(parsed(row, path, "a line"), path) for row in rows[: counts["lines"]])
+    lines = tuple(
+        from_fields(parse_line(row, path, "a line"), path) for row in rows[: counts["lines"]]
+    )
     check_order(lines, path)
-    ties = checked_ties(
-        (parsed(row, path, "a tie") for row in rows[counts["lines"] : -1]),
+    ties = check_ties(
+        (parse_line(row, path, "a tie") for row in rows[counts["lines"] : -1]),
         lines,
         path,
     )
@@ -440,12 +442,12 @@ def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> ModelTensors:
     them in one error."""
     if isinstance(model, nn.Module):
         # The names of the plain model: a file made in a distributed run loads outside of it.
-        model = unwrapped(model).state_dict(keep_vars=True)
+        model = unwrap(model).state_dict(keep_vars=True)
     if not isinstance(model, Mapping):
         check_model(model)
     named = dict(model)
     problems = [
-        f"{quoted(name)} {text}" for name, value in named.items() if (text := _problem(name, value))
+        f"{quote(name)} {text}" for name, value in named.items() if (text := _problem(name, value))
     ]
     if len(named) > MOST:
         problems.append(f"there are {len(named)} tensors; a file holds {MOST}")

@@ -25,7 +25,7 @@ from secateurs.safefile import (
     begin_file,
     header_fields,
     parse_header,
-    quoted,
+    quote,
     reading,
     replacing,
 )
@@ -37,7 +37,7 @@ from secateurs.ship.files.coding import (
     PlaceReaders,
     UnaryReader,
     Words,
-    claimed_bits,
+    count_claimed_bits,
     join,
     read_places,
     to_tensor,
@@ -91,7 +91,7 @@ def read_container(path: Path) -> Container:
     header = parse_header(blob, path, SparseFileError, most=MOST)
     for entry in header.entries:
         if problem := name_problem(entry.name):
-            raise SparseFileError(f"{path}: {quoted(entry.name)} {problem}.")
+            raise SparseFileError(f"{path}: {quote(entry.name)} {problem}.")
     return Container(path=path, blob=blob, header=header)
 
 
@@ -118,7 +118,7 @@ def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
     path, header = held.path, held.header
     if held.is_sparse and held.format != FORMAT:
         raise SparseFileError(
-            f"{path} has the format {quoted(held.format)}; this version reads {FORMAT!r}. Update"
+            f"{path} has the format {quote(held.format)}; this version reads {FORMAT!r}. Update"
             " secateurs."
         )
     if held.format != FORMAT or [(e.name, e.dtype) for e in header.entries] != [("sparse", "U8")]:
@@ -151,7 +151,7 @@ def _check_claims(opened: Opened, at_most: int | None) -> None:
         dense += line.bytes
         if dense > limit:
             raise SparseFileError(
-                f"{path} claims over {limit:,} dense bytes, {quoted(line.name)} "
+                f"{path} claims over {limit:,} dense bytes, {quote(line.name)} "
                 f"{list(line.shape)} among them. If you trust it, say how many it may: at_most=."
             )
     if not _can_hold(lines, dict(zip(STREAMS, map(len, opened.streams), strict=True))):
@@ -163,7 +163,7 @@ def _check_claims(opened: Opened, at_most: int | None) -> None:
 
 def _can_hold(lines: Sequence[TensorLine], held: Mapping[str, int]) -> bool:
     """Whether streams of these lengths can hold what the lines claim."""
-    bits = [claimed_bits(line.coding, line.kept, line.size, line.rows) for line in lines]
+    bits = [count_claimed_bits(line.coding, line.kept, line.size, line.rows) for line in lines]
     masks, quotients, remainders = ((sum(b[i] for b in bits) + 7) // 8 for i in range(3))
     return (
         held["masks"] == masks
@@ -228,18 +228,18 @@ def read_sparse(path: str | os.PathLike[str], *, at_most: int | None = None) -> 
     justifies.
     """
     opened = open_sparse(read_container(Path(path)), at_most=at_most)
-    tensors = decoded(opened)
+    tensors = decode(opened)
     told = about(opened)
     return SparseFile(tensors=tensors, ties=opened.described.ties, sizes=opened.sizes, **told)
 
 
-def decoded(opened: Opened) -> dict[str, Tensor]:
+def decode(opened: Opened) -> dict[str, Tensor]:
     """The dense tensors by name."""
     tensors: dict[str, Tensor] = {}
-    for line, tensor in _decoded(opened):
+    for line, tensor in _decode_each(opened):
         if digest_of(line.name, tensor) != line.digest:
             raise SparseFileError(
-                f"{opened.path} is damaged: {quoted(line.name)} has another SHA-256."
+                f"{opened.path} is damaged: {quote(line.name)} has another SHA-256."
             )
         if line.name:
             tensors[line.name] = tensor
@@ -252,12 +252,12 @@ def decoded(opened: Opened) -> dict[str, Tensor]:
     return tensors
 
 
-def _decoded(opened: Opened) -> Iterator[tuple[TensorLine, Tensor]]:
+def _decode_each(opened: Opened) -> Iterator[tuple[TensorLine, Tensor]]:
     masks, quotients, remainders, packed, rests = opened.streams
     lines = opened.described.lines
     readers = PlaceReaders(BitReader(masks), UnaryReader(quotients), BitReader(remainders))
     tops, top, rest = (
-        memoryview(_inflated(packed, sum(line.kept for line in lines), opened.path)),
+        memoryview(_inflate(packed, sum(line.kept for line in lines), opened.path)),
         0,
         0,
     )
@@ -268,7 +268,7 @@ def _decoded(opened: Opened) -> Iterator[tuple[TensorLine, Tensor]]:
         try:
             words = _words(line, join(tops[top:end], rests[rest:last], line.kind), readers)
         except ValueError as error:
-            raise SparseFileError(f"{opened.path}: {quoted(line.name)}: {error}.") from None
+            raise SparseFileError(f"{opened.path}: {quote(line.name)}: {error}.") from None
         top, rest = end, last
         tensor = to_tensor(words, line.kind, line.shape)
         if waiting is not None:
@@ -282,7 +282,7 @@ def _decoded(opened: Opened) -> Iterator[tuple[TensorLine, Tensor]]:
                 line,
                 tensor if not line.stored else tensor.to(KINDS[line.dtype].dtype),
             )
-    _finished(readers, opened.path)
+    _finish(readers, opened.path)
 
 
 def _words(line: TensorLine, kept: Words, readers: PlaceReaders) -> Words:
@@ -295,7 +295,7 @@ def _words(line: TensorLine, kept: Words, readers: PlaceReaders) -> Words:
     return words
 
 
-def _inflated(data: memoryview, count: int, path: Path) -> bytes:
+def _inflate(data: memoryview, count: int, path: Path) -> bytes:
     """Exactly `count` top bytes; a stream that would give more is stopped after one byte too
     many."""
     machine = zlib.decompressobj()
@@ -312,7 +312,7 @@ def _inflated(data: memoryview, count: int, path: Path) -> bytes:
     return tops
 
 
-def _finished(readers: PlaceReaders, path: Path) -> None:
+def _finish(readers: PlaceReaders, path: Path) -> None:
     try:
         for reader in (readers.masks, readers.quotients, readers.remainders):
             reader.finish()
@@ -535,7 +535,7 @@ def _state(held: Container, at_most: int | None) -> dict[str, Tensor]:
     """The tensors under all their names, whatever kind of file this is."""
     if held.is_sparse:
         opened = open_sparse(held, at_most=at_most)
-        tensors = decoded(opened)
+        tensors = decode(opened)
         return tensors | {alias: tensors[first] for alias, first in opened.described.ties.items()}
     if held.format.startswith("secateurs.masks"):
         raise SparseFileError(f"{held.path} holds masks, not weights: read it with load_masks.")
@@ -560,7 +560,7 @@ def _claims(described: Description) -> dict[str, Tensor]:
 def _dense(entry: StoredTensor, held: Container) -> Tensor:
     if entry.dtype not in KINDS:
         raise SparseFileError(
-            f"{held.path}: {quoted(entry.name)} has dtype {entry.dtype}, which is not read."
+            f"{held.path}: {quote(entry.name)} has dtype {entry.dtype}, which is not read."
         )
     dtype = KINDS[entry.dtype].dtype
     # frombuffer refuses an empty buffer.

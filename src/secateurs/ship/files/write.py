@@ -47,7 +47,7 @@ class Rounded:
     restored: Tensor
 
 
-def rounded(name: str, tensor: Tensor, values: str) -> Rounded | None:
+def round_weight(name: str, tensor: Tensor, values: str) -> Rounded | None:
     """A weight in fewer bits; None where it stays exact: biases, norms, integers, and what is as
     short already.
 
@@ -92,8 +92,8 @@ def _int8(tensor: Tensor) -> Rounded:
     scales = rows.abs().amax(dim=1) / 127
     # A row of zeros: any scale will do, but none that divides by zero.
     scales[scales == 0] = 1.0
-    if _rounded_before(rows, scales):
-        scales = _same_again(rows, scales, tensor.dtype)
+    if _was_rounded_before(rows, scales):
+        scales = _reproducing_scale(rows, scales, tensor.dtype)
     stored = _nearest(rows, scales).to(torch.int8).view(tensor.shape)
     return Rounded(stored=stored, scales=scales, restored=spread(stored, scales, tensor.dtype))
 
@@ -102,7 +102,7 @@ def _nearest(rows: Tensor, scales: Tensor) -> Tensor:
     return (rows / scales[:, None]).round().clamp(-127, 127)
 
 
-def _rounded_before(rows: Tensor, scales: Tensor) -> bool:
+def _was_rounded_before(rows: Tensor, scales: Tensor) -> bool:
     """Whether these are weights that were read from such a file, as far as their quotients tell.
 
     They are to come back as they are, but the largest of a row is 127 times a scale that dividing
@@ -116,7 +116,7 @@ def _rounded_before(rows: Tensor, scales: Tensor) -> bool:
     return True
 
 
-def _same_again(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+def _reproducing_scale(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """Of each scale and its neighbours the one that gives a row back, where one does."""
     best = scales
     wanted = rows.to(dtype)
@@ -147,7 +147,9 @@ def what_changed(
         "certificate": None,
     }
     if isinstance(model, nn.Module) and example is not None:
-        facts |= _certified(model, {name: b for name, (_, b) in changed.items()}, example, radius)
+        facts |= _certify_change(
+            model, {name: b for name, (_, b) in changed.items()}, example, radius
+        )
     return facts
 
 
@@ -159,7 +161,7 @@ def _largest_change(before: Tensor, after: Tensor) -> float:
     return float((before - after).abs_().max())
 
 
-def _certified(
+def _certify_change(
     model: nn.Module,
     restored: Mapping[str, Tensor],
     example: Tensor,
@@ -319,7 +321,9 @@ def save_sparse(
     if values not in VALUES:
         raise ArgumentError(unknown("way to store values", str(values), VALUES))
     state = stored_tensors(model)
-    short = {n: r for n, t in state.tensors.items() if (r := rounded(n, t, values)) is not None}
+    short = {
+        n: r for n, t in state.tensors.items() if (r := round_weight(n, t, values)) is not None
+    }
     about = _about(certificate, notes)
     if certificate is not None:
         loaded = {
@@ -332,7 +336,7 @@ def save_sparse(
         about["rounding"] = what_changed(
             model, changed, values=values, example=example, radius=radius
         )
-    described, streams = _encoded(state, short)
+    described, streams = _encode(state, short)
     text = json.dumps(about, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     packed = pack(replace(described, about=text))
     parts = [packed, *streams]
@@ -342,7 +346,7 @@ def save_sparse(
     return sizes_of(Path(path), described, header=len(header) + len(packed))
 
 
-def _encoded(state: ModelTensors, short: Mapping[str, Rounded]) -> tuple[Description, list[bytes]]:
+def _encode(state: ModelTensors, short: Mapping[str, Rounded]) -> tuple[Description, list[bytes]]:
     streams, lines = StreamsOfFile(), list[TensorLine]()
     for name, tensor in state.tensors.items():
         brief = short.get(name)
