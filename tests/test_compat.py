@@ -408,5 +408,5 @@ def test_a_method_that_returns_no_mask_is_refused_and_changes_nothing():
     with pytest.raises(ArgumentError, match=r"compute_mask of Wrong returned \(2,\)"):
         Wrong.apply(layer, "weight")
     assert torch.equal(layer.weight, before) and not our_prune.is_pruned(layer)
-    with pytest.raises(ArgumentError, match="int is no BasePruningMethod"):
+    with pytest.raises(ArgumentError, match="int is not a BasePruningMethod"):
         our_prune.global_unstructured([(layer, "weight")], int)

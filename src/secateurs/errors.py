@@ -30,7 +30,7 @@ What can be collected is collected and raised once.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# What users meet; the functions below are how the package words and raises them.
+# The errors that users see; the functions below raise them.
 __all__ = [
     "ArgumentError",
     "CaptureError",
@@ -135,7 +135,7 @@ class StoreError(SecateursError, RuntimeError):
 
 
 class StaleLease(StoreError):
-    """A result of a run that was given to somebody else meanwhile: it is refused."""
+    """A result of a run that was leased to another worker meanwhile: it is refused."""
 
 
 class MissingExtra(SecateursError, ImportError):
@@ -158,7 +158,7 @@ def first_line(error: BaseException) -> str:
 
 
 def attempt(*steps: Callable[[], Any]) -> tuple[list[Any], list[SecateursError]]:
-    """Run every step: what each returns (None where it raises), and all that they raise."""
+    """Run every step: the result of each (None where it raises), and everything raised."""
     results, problems = list[Any](), list[SecateursError]()
     for step in steps:
         try:

@@ -1,9 +1,9 @@
-"""Text that comes from files of others, on its way out: to a terminal, a spreadsheet, Markdown.
+"""Text from foreign files on its way to a terminal, a spreadsheet or Markdown.
 
-A name in a checkpoint, a label in a study's store or a note of a sparse file is whatever somebody
-wrote there. Written raw, it can move the cursor and recolour a terminal, be computed as a formula
-by a spreadsheet, or be run by whoever renders a table as HTML. Each kind of sink has its one
-function here, and everything that is written goes through it (a test reads the source).
+A name in a checkpoint, a label in a study's store or a note of a sparse file is whatever its author
+wrote. Written raw, it can move the cursor and recolour a terminal, be computed as a formula by a
+spreadsheet, or be run where a table is rendered as HTML. Each kind of sink has its one function
+here, and everything that is written goes through it (a test reads the source).
 """
 
 import csv

@@ -50,7 +50,8 @@ class _Room(ModuleType):
 
 
 def _stated_imports(module: ModuleType) -> Iterator[tuple[str, tuple[str, str]]]:
-    """What the `if TYPE_CHECKING:` block of a room imports: name, module and name in there."""
+    """The imports in the `if TYPE_CHECKING:` block of a room: name, module and name in that
+    module."""
     loader = module.__spec__.loader if module.__spec__ else None
     source = loader.get_source(module.__name__) if loader else None  # type: ignore[attr-defined]
     if source is None:

@@ -35,8 +35,8 @@ _FLAGS = (
     "-fno-trapping-math",
     "-fno-signed-zeros",
 )
-# From the fastest to what every compiler takes: some know no OpenMP (Apple's), some no
-# native.
+# From the fastest flags to those that every compiler takes: some lack OpenMP (Apple's), some
+# `native`.
 _ATTEMPTS = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
 
 
@@ -128,7 +128,7 @@ def _trusted_folder(folder: Path) -> Path:
 
 
 def _ours(status: os.stat_result) -> bool:
-    """Whether nobody else owns it or can write to it."""
+    """Whether it belongs to us and nobody else can write to it."""
     foreign = hasattr(os, "getuid") and status.st_uid != os.getuid()
     return not foreign and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 

@@ -38,7 +38,7 @@ def without_values(tensor: Tensor) -> str:
     >>> without_values(torch.empty(2, device="meta"))
     'is on the meta device and has no values: load the weights first'
     """
-    # Asked first: a lazy parameter raises for nearly everything else one asks of it.
+    # Checked first: a lazy parameter raises at nearly every other access.
     if is_lazy(tensor):
         return "is lazy and has no shape yet: run one forward pass first"
     if tensor.is_meta:
@@ -197,7 +197,7 @@ def default_skip(name: str, parameter: nn.Parameter, owner: nn.Module) -> str:
     return "" if parameter.shape[0] > 1 and wide > 1 else "a single vector or token"
 
 
-# Why something is not a rule of `where`, and what to give instead.
+# Why a value is not a rule of `where`, and what to give instead.
 
 
 def why_no_rule(rule: object, owners: bool) -> str:
@@ -267,7 +267,7 @@ def _rule_name(rule: object) -> str:
     return str(getattr(rule, "__qualname__", type(rule).__name__))
 
 
-# What a `where` says, rule by rule: globs, module types, predicates; and what ties make of it.
+# What a `where` means, rule by rule: globs, module types, predicates; and the effect of ties.
 #
 # A tied parameter has several names. One name that is excluded excludes the tensor, whatever the
 # other names say; one name that is chosen by a glob or a type chooses it; a predicate must agree
@@ -421,7 +421,7 @@ may match), or None for the default rule. A glob that starts with '!' excludes.
 """
 
 
-# What is not a usable model is refused, with how to get one.
+# Rejects objects that are not usable models, and says how to get one.
 
 
 def check_model(model: object) -> None:
@@ -449,7 +449,7 @@ def _description(value: object) -> str:
 
 
 def _way(value: object) -> str:
-    """What somebody who gave this most likely has at hand."""
+    """The way to a model from what the caller most likely has."""
     if isinstance(value, str):
         return ", such as secateurs.models.build(name), with its weights loaded"
     if isinstance(value, torch.optim.Optimizer):
@@ -544,7 +544,7 @@ def uses_in_model(model: nn.Module) -> list[tuple[nn.Parameter, list[tuple[str, 
 class Chosen:
     """The parameters a `where` chooses, those it leaves out and why, and what stands in the way.
 
-    `notes` says what a reader may not expect: a parameter that was chosen through another name.
+    `notes` lists the unexpected: parameters that were chosen through another name.
     """
 
     parameters: dict[str, nn.Parameter]

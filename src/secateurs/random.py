@@ -65,7 +65,7 @@ def _source(generator: torch.Generator | None, like: Tensor) -> torch.device:
 
 
 def check_generator(generator: object) -> None:
-    """Refuse what is no generator; a whole number is most likely meant as its seed."""
+    """Refuse what is not a generator; a whole number is most likely meant as its seed."""
     if generator is None or isinstance(generator, torch.Generator):
         return
     way = f"torch.Generator().manual_seed({generator})" if isinstance(generator, int) else "None"

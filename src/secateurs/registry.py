@@ -52,7 +52,7 @@ class Registry(Generic[Rule]):
             raise UnknownNameError(unknown(self.kind, key, self.names())) from None
 
     def check(self, key: object) -> None:
-        """Refuse what is not registered, also what could be no key at all, such as a list."""
+        """Refuse a key that is not registered, or that cannot be a key, such as a list."""
         try:
             known = key in self._rules
         except TypeError:

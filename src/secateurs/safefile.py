@@ -44,7 +44,7 @@ def conversion_of(path: Path, begin: bytes) -> str:
     return ""
 
 
-# Files written whole or not at all; what the system refuses is told with the file's name.
+# Files written whole or not at all; errors of the system are raised with the file's name.
 
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -86,7 +86,7 @@ def replacing(
 
 @contextmanager
 def refusing(path: Path, error: type[SecateursError]) -> Iterator[None]:
-    """While this file is written: what the system refuses, with the file and the way out."""
+    """While this file is written: errors of the system, raised with the file and the way out."""
     try:
         # Before anything is computed for it.
         if path.is_dir():
@@ -190,8 +190,8 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """What a file says of itself: its tensors in the order of their bytes, which they fill without
-    gaps and overlaps, its texts, and the first byte of data.
+    """The header of a file: its tensors in the order of their bytes, which they fill without gaps
+    and overlaps, its texts, and the first byte of data.
     """
 
     entries: tuple[StoredTensor, ...]
@@ -229,7 +229,7 @@ def header_fields(
 
 @contextmanager
 def reading(path: Path, error: type[SecateursError]) -> Iterator[None]:
-    """While this file is read: what the system refuses, with the file."""
+    """While this file is read: errors of the system, raised with the file."""
     try:
         yield
     except OSError as problem:
@@ -368,6 +368,6 @@ def are_counts(value: object) -> TypeGuard[list[int]]:
 
 
 def quote(value: object) -> str:
-    """A name, or what stands in its place, as it can stand in a message."""
+    """A name, or any value in its place, shortened for a message."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."

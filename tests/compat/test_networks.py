@@ -109,7 +109,7 @@ def test_what_is_not_read_is_refused_by_name(tmp_path, nodes, message):
 def test_a_file_of_something_else(tmp_path):
     path = tmp_path / "net.onnx"
     path.write_bytes(b"\x00garbage" * 9)
-    with pytest.raises(DataError, match="is no ONNX file"):
+    with pytest.raises(DataError, match="is not an ONNX file"):
         read_network(path)
     with pytest.raises(DataError, match=r"no format of networks '\.onxx'.*\.nnet\.$"):
         read_network(tmp_path / "net.onxx")

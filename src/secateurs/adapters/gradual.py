@@ -1,4 +1,4 @@
-"""What both adapters do: prune over the steps of a loop that somebody else runs; stop and go on."""
+"""What both adapters share: pruning over the steps of somebody else's loop, and resuming it."""
 
 import json
 import logging
@@ -107,7 +107,7 @@ class Pruner:
             self.gradual.step()
 
     def report(self, log: Callable[[dict[str, float]], object]) -> None:
-        """Hand the share of zeros over, in the loop's own way."""
+        """Report the share of zeros in the way of the loop."""
         if self.gradual is not None:
             masks = self.gradual.masks
             log({"sparsity": sparsity(masks).total.sparsity})
@@ -237,7 +237,7 @@ def read_state(saved: Mapping[str, Any], masks: Mapping[str, Tensor], place: str
 
 
 def _other_weights(model: nn.Module, saved: Mapping[str, Any], recipe: Recipe) -> list[str]:
-    """Parameters whose zeros are not those of the saved state, in words."""
+    """Descriptions of parameters whose zeros are not those of the saved state."""
     problems = []
     for name, parameter in prunable(model, recipe.where).items():
         mask = saved["masks"].get(name)

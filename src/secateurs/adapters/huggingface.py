@@ -18,7 +18,7 @@ from secateurs.prune import Recipe
 try:
     from transformers import TrainerCallback
 except ImportError:
-    # Said when a callback is made, so that the module can be looked at without.
+    # Raised when a callback is made, so that the module can be imported without transformers.
     TrainerCallback = object
 
 _log = logging.getLogger("secateurs.adapters")
@@ -78,7 +78,7 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the sparsity beside the loss."""
-        # The Trainer has copied the figures into its history by now, so both are told.
+        # The Trainer has already copied the figures into its history, so both are updated.
         for row in (
             kwargs.get("logs"),
             state.log_history[-1] if state.log_history else None,
@@ -120,7 +120,7 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
 
     def _read(self, args: Any, done: int) -> Mapping[str, Any] | None:
         """The state in the checkpoint that the Trainer resumes from; None where it has none."""
-        # The Trainer tells its callbacks the step, and not the folder.
+        # The Trainer gives its callbacks the step, not the folder.
         given = getattr(args, "resume_from_checkpoint", None)
         folders = [
             *([Path(self._resume_from)] if self._resume_from is not None else []),

@@ -15,7 +15,7 @@ from secateurs.prune import Recipe
 try:
     from lightning.pytorch.callbacks import Callback
 except ImportError:
-    # Said when a callback is made, so that the module can be looked at without.
+    # Raised when a callback is made, so that the module can be imported without Lightning.
     Callback = object
 
 

@@ -6,7 +6,7 @@ A new command is one file with one function, and one entry in `commands.py`:
   text. What several commands share is in `commands.py`.
 * torch and every module of ours that needs it are imported inside the function, never at the top of
   the file, so that `secateurs --help` stays quick (a test looks at `sys.modules`).
-* What the user can get wrong raises an error of `secateurs.errors`; `main` prints it in one piece
+* A user's mistake raises an error of `secateurs.errors`; `main` prints it in one piece
   and exits with 2.
 * Results go to standard output, progress to standard error. Files are written with
   `safefile.replacing`, after `commands.check_outputs` has made sure that no input is overwritten.
@@ -62,7 +62,7 @@ def _app_of(name: str | None) -> typer.Typer:
         return app
     for each, command in COMMANDS.items():
         app.command(each)(command.function)
-    # Its first name said nothing of what it does; scripts that use it go on for now.
+    # The old name said nothing about what it does; scripts that use it still work.
     app.command("probabilistic", hidden=True, deprecated=True)(COMMANDS["random-matrices"].function)
     return app
 
@@ -73,7 +73,7 @@ def _empty() -> typer.Typer:
         help="Make PyTorch networks sparse: score, prune, train, inspect.",
         no_args_is_help=True,
         add_completion=False,
-        # Errors of ours are told in one line, any other one in Python's own words.
+        # Our own errors are printed in one line, all others as Python prints them.
         pretty_exceptions_enable=False,
         callback=_common,
     )
@@ -106,8 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=given, prog_name="secateurs")
     except SecateursError as error:
         _stop(str(error))
-    # A disk that is full or a file that may not be read is the user's to know, not a
-    # traceback's.
+    # A full disk or an unreadable file is the user's to mend: no traceback.
     except OSError as error:
         _stop(f"{error.filename or 'a file'}: {error.strerror or error}.")
 

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from secateurs.data import Dataset
 
 
-# How `secateurs certify` proves: the domain, the methods, and what is said of fresh data.
+# How `secateurs certify` proves: the domain, the methods, and the statement on fresh data.
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """Where the bound has to hold, how it is computed, and what is said of fresh data."""
+    """Where the bound has to hold, how it is computed, and the statement on fresh data."""
 
     radius: float
     points: int
@@ -86,7 +86,7 @@ def proven(
     first, notes = which.opened(dense)
     second, _ = which.opened(sparse)
     inputs = nothing_in(notes) if known is None else known.test_x[: how.points]
-    # Nobody reads progress in a log, and scripts parse what is left.
+    # No progress in a log: nobody reads it there, and scripts parse the rest.
     say = tell if sys.stderr.isatty() else None
     certificate = prove(
         first.eval(),
@@ -120,11 +120,11 @@ def certify(
         list[str] | None, typer.Option(help="One method, repeatable; by default all.")
     ] = None,
     rounding: Annotated[
-        bool, typer.Option(help="Cover float32 evaluation of both networks too.")
+        bool, typer.Option(help="Also cover float32 evaluation of both networks.")
     ] = False,
     seconds: Annotated[
         float | None,
-        typer.Option(help="How long it may take; the best bound by then is given."),
+        typer.Option(help="How long it may take; the best bound found by then is given."),
     ] = None,
     target: Annotated[
         float | None,
@@ -140,7 +140,7 @@ def certify(
     ] = 0.0,
     save: Annotated[
         Path | None,
-        typer.Option(help="Keep the certificate in this file, for `recheck`."),
+        typer.Option(help="Write the certificate to this file, for `recheck`."),
     ] = None,
     alpha: Annotated[
         float,

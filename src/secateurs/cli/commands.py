@@ -150,7 +150,7 @@ COMMANDS = {
         "where there is none.",
     ),
 }
-STUDY = "Compare methods in a study that nothing can lose."
+STUDY = "Compare methods in a crash-safe study."
 
 
 # The network of a checkpoint, opened with suspicion: what its notes say must fit its tensors.
@@ -167,7 +167,7 @@ def open_model(
     """The network of a checkpoint with its weights, and the notes that belong into the next
     checkpoint.
 
-    What is not given is taken from the notes that `secateurs train` left in the file.
+    Anything not given is taken from the notes that `secateurs train` left in the file.
     """
     from secateurs.models import build, skeleton
     from secateurs.ship.files import check_file, is_sparse_file, load_sparse, notes_of
@@ -245,7 +245,7 @@ def _number(left: dict[str, str], key: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which network a file holds, as far as the options say it; the file's notes say the rest."""
+    """Which network a file holds, as far as options say so; the file's notes say the rest."""
 
     arch: str | None = None
     in_channels: int | None = None
@@ -259,7 +259,7 @@ class Which:
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """Where data come from; nowhere, if no set is named."""
+    """Where data come from; no data if no set is named."""
 
     name: str | None = None
     root: Path | None = None
@@ -292,7 +292,7 @@ Arch = Annotated[
     str | None,
     typer.Option(
         "--arch",
-        help="The network; see `secateurs models`. By default what the file itself says.",
+        help="The network; see `secateurs models`. By default, what the file says.",
     ),
 ]
 Classes = Annotated[
@@ -302,8 +302,10 @@ InChannels = Annotated[int | None, typer.Option(help="Channels of the images.")]
 Size = Annotated[int | None, typer.Option(help="Side of the images in pixels.")]
 DataName = Annotated[str | None, typer.Option("--data", help="A data set; see `secateurs data`.")]
 Root = Annotated[Path | None, typer.Option(help="The folder of the data set.")]
-Download = Annotated[bool, typer.Option("--download", help="Fetch the data set if it is not here.")]
-Seed = Annotated[int, typer.Option(help="Where all random numbers come from.")]
+Download = Annotated[
+    bool, typer.Option("--download", help="Download the data set if it is missing.")
+]
+Seed = Annotated[int, typer.Option(help="The seed of all random numbers.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -339,12 +341,12 @@ def show(result: "RenderableType") -> None:
 
 
 def say(text: object, *, err: bool = False) -> None:
-    """Write text for whoever reads it; names in files of others cannot steer the terminal."""
+    """Print text; names from foreign files cannot control the terminal."""
     typer.echo(visible(str(text)), err=err)
 
 
 def tell(text: str) -> None:
-    """Progress, for whoever waits at a terminal."""
+    """Print progress on standard error."""
     say(text, err=True)
 
 

@@ -20,7 +20,7 @@ def demo(
 ) -> None:
     """Compare seven ways to make a LeNet sparse, open a page about it, ship the best one.
 
-    Stopped in any way, it goes on where it was when it is called again.
+    However it is stopped, the next call goes on where it was.
     """
     from secateurs import demo as bench
     from secateurs.demo.run import QUICK
@@ -33,5 +33,5 @@ def demo(
         bench.run(out, data=source, settings=settings, engine="local")
     except Stopped as stopped:
         say(f"stopped; what is done is kept in {out}: call again.", err=True)
-        # As a shell reports a process that a signal has ended.
+        # The exit code a shell gives to a process ended by a signal.
         raise typer.Exit(128 + stopped.signum) from None

@@ -26,7 +26,7 @@ def inspect(
     ],
     all: Annotated[
         bool,
-        typer.Option("--all", help="Count vectors, and tables of integers, too."),
+        typer.Option("--all", help="Also count vectors, and tables of integers."),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -85,8 +85,7 @@ def _report(file: Path, *, all: bool) -> "SparsityReport":
     from secateurs.prune.shards import open_stored
     from secateurs.ship.files import is_sparse_file, load_sparse
 
-    # A sparse file and a mask file are safetensors, too: what they say of themselves
-    # decides.
+    # Sparse files and mask files are safetensors as well: their metadata decide.
     if file.is_file() and is_sparse_file(file):
         return sparsity(_weights(load_sparse(file), file, all=all))
     stored = open_stored(file)

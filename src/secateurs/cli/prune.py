@@ -98,7 +98,7 @@ def prune(
         "scope": scope,
         "pattern": pattern,
         "floor": floor,
-        # No glob is no choice: an empty list would choose nothing.
+        # Without a glob the default rule applies: an empty list would choose nothing.
         "where": where or None,
     }
     rounding = {"how": how, "rounds": rounds, "schedule": schedule}
@@ -161,7 +161,7 @@ def _with_network(
     from secateurs.train import save_model
 
     check_outputs([out, masks_out], inputs=[model])
-    # The recipe first: what it cannot mean is said before a file is read.
+    # The recipe first: its mistakes are reported before a file is read.
     recipe = Recipe(**fields)
     network, notes = which.opened(model)
     known = source.loaded()
@@ -191,7 +191,7 @@ def _without(
     *,
     quiet: bool,
 ) -> "SparsityReport":
-    """Prune without the network; on a terminal the name of the tensor in work is shown."""
+    """Prune without the network; on a terminal the name of the current tensor is shown."""
     from secateurs.prune import prune_file
 
     shown = sys.stderr.isatty() and not quiet

@@ -1,4 +1,5 @@
-"""`secateurs reproduce`: the published experiments made anew, ours beside print."""
+"""`secateurs reproduce`: runs the published experiments again and compares with the printed
+figures."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,7 +43,7 @@ def reproduce(
     ] = None,
     redraw: Annotated[
         bool,
-        typer.Option("--redraw", help="Run nothing: only show what OUT has already."),
+        typer.Option("--redraw", help="Run nothing: only show what OUT already contains."),
     ] = False,
     threads: Annotated[int, typer.Option(help="Threads of the numerical library.")] = 1,
     engine: Engine = "here",
@@ -64,7 +65,7 @@ def reproduce(
         return _list()
     from secateurs.papers.experiment import SCALES
 
-    # A misspelt scale is answered before any file or experiment is touched.
+    # A misspelt scale is refused before any file or experiment is touched.
     if scale not in SCALES:
         raise ArgumentError(f"there is no scale {scale!r}: {', '.join(SCALES)}.")
     if redraw and (out is None or not out.exists()):
@@ -135,7 +136,7 @@ def _run(
     jobs = part_of(experiment.jobs(scale), part)  # type: ignore[arg-type]
     if out is not None:
         check_own(experiment, out)
-    # What happens is told on standard error: the table alone may be piped elsewhere.
+    # Progress goes to standard error: only the table may be piped elsewhere.
     try:
         with on_device(device or (fastest_device() if scale == "full" else "cpu")):
             rows = (

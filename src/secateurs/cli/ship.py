@@ -74,7 +74,7 @@ def compact(
     network.eval()
     side = int(notes["size"])
     example = torch.zeros(1, int(notes["in_channels"]), side, side)
-    # Masks first: what they drop is dead by the time channels are looked for.
+    # Masks first: what they drop is dead before channels are looked for.
     if masks is not None:
         apply_(network, load_masks(masks))
     if macs is not None:
@@ -88,7 +88,7 @@ def _say(step: str) -> None:
     say(f"compact: {step}", err=True)
 
 
-# What the shipping commands share: files of every kind as models, and progress.
+# Shared by the shipping commands: files of every kind as models, and progress.
 
 
 @contextmanager
@@ -222,7 +222,7 @@ def unpack(
     ],
     at_most: Annotated[
         int | None,
-        typer.Option(help="How many dense bytes it may unpack to, if it is yours."),
+        typer.Option(help="How many dense bytes it may unpack to, if you trust it."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -339,7 +339,7 @@ def measure(
 
 
 def _forms(network: "nn.Module", example: Any, fast: bool, step: Any) -> "dict[str, nn.Module]":
-    """The model and what can be made of it; what cannot is said and left out."""
+    """The model and every form that can be made of it; the others are reported and left out."""
     from secateurs.channels import compact
     from secateurs.errors import SecateursError
     from secateurs.ship import accelerate
@@ -350,7 +350,7 @@ def _forms(network: "nn.Module", example: Any, fast: bool, step: Any) -> "dict[s
     }
     if fast:
         makers["fast"] = lambda: accelerate(
-            # Kept even where it does not pay: the table is there to show that.
+            # Kept even where it does not pay off: the table is there to show that.
             network,
             example,
             keep="always",

@@ -69,7 +69,7 @@ def study_of(file: Path, opened: "Store") -> "tuple[Study, str]":
     return parse(text, file=str(file / "study.toml")), text
 
 
-# `secateurs study check|cancel`: before a study runs, and what it is not to run.
+# `secateurs study check|cancel`: before a study runs, and which runs it is to leave out.
 
 
 def check(
@@ -106,7 +106,7 @@ def check(
     import torch
 
     torch.set_num_threads(threads)
-    # Workers import what this process has imported, which has taken it so long.
+    # Workers import what this process has imported, which took this long.
     found = estimate(study, rows, Bench(), begin=process_time())
     say(f"{file}: {found.told(workers, threads=threads)}")
 
@@ -133,7 +133,7 @@ def status(
     runs: Annotated[bool, typer.Option("--runs", help="A line for every run.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Where a study stands. Safe while it runs."""
+    """Show the progress of a study. Safe while it runs."""
     from secateurs.study.store import Store, being_written
     from secateurs.study.watching import Score, table, written
 
@@ -238,7 +238,7 @@ def go_on(
     sinks: list[str],
     text: str,
 ) -> None:
-    """Run what is not done yet, show it, and say what came of it."""
+    """Run what is not done yet, show progress, and report the outcome."""
     from secateurs.study import How, Stopped, Store
     from secateurs.study import run as go
     from secateurs.study.sinks import sink_of
@@ -257,7 +257,7 @@ def go_on(
         say(f"{stopped}", err=True)
         raise typer.Exit(128 + stopped.signum) from None
     finally:
-        # A live table that is left open would swallow whatever is said next.
+        # A live table that is left open would hide later output.
         shown.close()
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
     say(f"{folder}: {told}")
@@ -343,6 +343,6 @@ def resume(
     go_on(study, folder, {**options, "save_every": save_every}, sink or [], text)
 
 
-app = typer.Typer(help="Compare methods in a study that nothing can lose.", no_args_is_help=True)
+app = typer.Typer(help="Compare methods in a crash-safe study.", no_args_is_help=True)
 for command in (check, run, resume, status, cancel, rerun, report, export):
     app.command()(command)

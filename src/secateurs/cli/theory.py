@@ -54,11 +54,9 @@ def plan(
         float | None,
         typer.Option(help="Share of the inner weights removed, instead of alpha."),
     ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="The error that must not be exceeded.")
-    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The largest error allowed.")] = None,
     delta: Annotated[
-        float, typer.Option(help="The probability that may be left for failure.")
+        float, typer.Option(help="The probability of failure that is acceptable.")
     ] = 0.05,
     scheme: Annotated[
         str,
@@ -138,7 +136,7 @@ def _network(file: Path | None, widths: str | None, **shape: Any) -> "nn.Module 
     # Both would leave open which of the two is planned for.
     if widths is None or file is not None:
         raise ArgumentError("give a FILE or --widths such as 784,1024,1024,10, and not both.")
-    # Options of a file are refused beside --widths: they would be read by nobody.
+    # Options of a file are refused beside --widths, where they would have no effect.
     given = [f"--{name.replace('_', '-')}" for name, value in shape.items() if value is not None]
     if given:
         raise ArgumentError(

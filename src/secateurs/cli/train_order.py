@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from secateurs.train import Callback
 
 
-# What a training method may look at, and what it gives back.
+# What a training method may use, and what it returns.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options a training method may look at."""
+    """The options a training method may use."""
 
     lr: float
     seed: int
@@ -117,12 +117,12 @@ def _collapse(optimizer: "FactorizedSGD") -> None:
     )
 
 
-# What a training method runs with when nothing else is said, and the options of its own.
+# The defaults of each training method, and its own options.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usual:
-    """What a method runs with when nothing else is said, and the options of its own."""
+    """The defaults of a method, and its own options."""
 
     length: str = "20ep"
     batch: int = 128
@@ -142,10 +142,9 @@ USUAL = {
 
 
 def options_of_method(method: str, **options: Any) -> dict[str, Any]:
-    """The options that were given; an error names those that this method would not look at."""
+    """The options that were given; an error names those that this method does not use."""
     given = {name: value for name, value in options.items() if value is not None}
-    # An option without effect is refused: whoever gives it expects that it does
-    # something.
+    # An option without effect is refused: its user expects an effect.
     idle = sorted(given.keys() - USUAL.get(method, Usual()).takes)
     if idle:
         written = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
@@ -154,7 +153,7 @@ def options_of_method(method: str, **options: Any) -> dict[str, Any]:
     return given
 
 
-# What `secateurs train` was asked for, checked before torch is loaded.
+# The arguments of `secateurs train`, checked before torch is loaded.
 
 SCHEDULES = ("cosine", "step", "constant")
 
@@ -186,7 +185,7 @@ class Order:
 def usual_order(
     method: str, length: str | None, batch: int | None, lr: float | None, **more: Any
 ) -> Order:
-    """An order in which what was not said is what the method usually runs with."""
+    """An order in which everything not given is the default of the method."""
     METHODS[method]  # an unknown method is refused with its neighbours, not taken for sgd
     # A method that is registered elsewhere has no usual numbers of its own.
     usual = USUAL.get(method, USUAL["sgd"])

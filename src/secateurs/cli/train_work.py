@@ -21,7 +21,7 @@ from secateurs.train.schedules import Clock, constant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A trained network, the shape of its inputs and outputs, and what is said of it."""
+    """A trained network, the shape of its inputs and outputs, and the report on it."""
 
     model: nn.Module
     shape: Mapping[str, Any]

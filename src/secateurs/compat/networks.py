@@ -1,4 +1,5 @@
-"""Networks of others as modules: ONNX files of plain operators, and the text format `.nnet`."""
+"""Networks in other formats as modules: ONNX files of plain operators, and the text format
+`.nnet`."""
 
 import itertools
 import math
@@ -38,7 +39,7 @@ class OnnxNetwork(nn.Module):
     ):
         super().__init__()
         self.steps, (self.given, self.returned) = tuple(steps), ends
-        # Names of files hold dots and slashes, which those of parameters may not.
+        # Names in files hold dots and slashes, which names of parameters may not.
         self.names = {name: f"w{i}" for i, name in enumerate(weights)}
         for name, value in weights.items():
             if value.is_floating_point():
@@ -74,14 +75,14 @@ def read_onnx(path: str | Path) -> OnnxNetwork:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise DataError(f"{path} is larger than 2 GB.")
-        # Weights beside the file would be read from wherever it says.
+        # External weights would be read from any path that the file names.
         graph = onnx.load_model(str(path), load_external_data=False).graph
         weights = {one.name: _tensor(numpy_helper.to_array(one)) for one in graph.initializer}
     except DataError:
         raise
     # protobuf and onnx raise errors of their own insides for whatever a file may hold.
     except Exception as error:
-        raise DataError(f"{path} is no ONNX file ({type(error).__name__}: {error}).") from None
+        raise DataError(f"{path} is not an ONNX file ({type(error).__name__}: {error}).") from None
     inputs = [one.name for one in graph.input if one.name not in weights]
     outputs = [one.name for one in graph.output]
     if len(inputs) != 1 or len(outputs) != 1:
@@ -151,8 +152,8 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight.T, bias)
 
 
-# Each makes an operator from its attributes and what is known of its inputs (None for values), or
-# says what about it is not read.
+# Each makes an operator from its attributes and the known inputs (None for values), or says what
+# about it is not supported.
 
 Known = Sequence[Tensor | None]
 

@@ -90,7 +90,7 @@ def enrol(module: nn.Module, name: str, parameter: Tensor) -> None:
 
 
 def forget(parameter: Tensor) -> None:
-    """Keep this parameter no longer."""
+    """Stop keeping this parameter."""
     del _enrolled[parameter]
 
 
@@ -134,7 +134,8 @@ def _after_step(optimizer: Optimizer, *_: Any) -> None:
 
 
 def parameter_of(module: nn.Module, name: str) -> nn.Parameter:
-    """The parameter to prune; what torch's own pruning has renamed, or what is none, is refused."""
+    """The parameter to prune; one that torch's own pruning has renamed, or that is missing, is
+    refused."""
     if f"{name}_orig" in module._parameters:
         raise ArgumentError(
             f"{name!r} of {type(module).__name__} is pruned by torch.nn.utils.prune: call its"
@@ -229,7 +230,7 @@ Place: TypeAlias = tuple[nn.Module, str]
 
 
 def remaining(place: Place) -> Tensor:
-    """Which entries earlier pruning has left; all of them where there was none."""
+    """The entries that earlier pruning has left; all of them where there was none."""
     mask = mask_of(*place)
     if mask is None:
         return torch.ones_like(parameter_of(*place), dtype=torch.bool)
@@ -346,7 +347,7 @@ def _count_to_prune(amount: Amount, room: int) -> int:
     return int(amount) if isinstance(amount, Integral) else round(float(amount) * room)
 
 
-# Pruning methods of one's own: the classes of `torch.nn.utils.prune`, with masks kept our way.
+# Pruning methods of your own: the classes of `torch.nn.utils.prune`, with masks kept our way.
 #
 # torch's classes compute masks and also rename the parameter. Only the masks are taken from them:
 # `apply` leaves the weight where it is. So a class written for torch works after the import line
@@ -354,7 +355,7 @@ def _count_to_prune(amount: Amount, room: int) -> int:
 
 
 class BasePruningMethod(torch_prune.BasePruningMethod):
-    """The base of a method of one's own: `PRUNING_TYPE` and `compute_mask(t, default_mask)`.
+    """The base of a method of your own: `PRUNING_TYPE` and `compute_mask(t, default_mask)`.
 
     The mask is computed from the entries (`"unstructured"`), the channels along `self.dim`
     (`"structured"`) or the whole tensor (`"global"`) that earlier pruning has left, as in torch.
@@ -422,7 +423,7 @@ class RandomStructured(BasePruningMethod, torch_prune.RandomStructured):
 
 
 class CustomFromMask(BasePruningMethod, torch_prune.CustomFromMask):
-    """What a mask of one's own says is 0."""
+    """Prunes where a mask of your own is 0."""
 
 
 def apply_(
@@ -452,7 +453,7 @@ def prune_together(
     method: torch_prune.BasePruningMethod,
     importance: Mapping[Place, Tensor],
 ) -> None:
-    """Prune all parameters by one method of one's own, as if they were one long vector."""
+    """Prune all parameters by one method of your own, as if they were one long vector."""
     kind = type(method).__name__
     if getattr(method, "PRUNING_TYPE", None) != "unstructured":
         raise ArgumentError(
@@ -570,7 +571,7 @@ def global_unstructured(
     places = unique_places(parameters)
     if not issubclass(pruning_method, TorchPruningMethod):
         raise ArgumentError(
-            f"pruning_method={pruning_method.__name__} is no BasePruningMethod: use"
+            f"pruning_method={pruning_method.__name__} is not a BasePruningMethod: use"
             " L1Unstructured, RandomUnstructured or a class of your own with a compute_mask."
         )
     method: Any = pruning_method(**kwargs)

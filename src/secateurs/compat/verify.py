@@ -25,11 +25,11 @@ class VerifyAnswer:
 
     Attributes:
         answer: In the words of the competition.
-        question: As it was read.
+        question: As read from the file.
         certificate: With the bound, also where the answer is `unknown`.
         witness: For `sat`: the input and both outputs as onnxruntime gives them (torch, for a file
             that is not ONNX), flat.
-        remarks: What somebody should know who reads the answer.
+        remarks: Remarks for readers of the answer.
     """
 
     answer: Literal["unsat", "sat", "unknown"]

@@ -1,4 +1,4 @@
-"""VNN-LIB: the questions of the verification competition, as far as they are ours.
+"""VNN-LIB: the questions of the verification competition that are about two networks.
 
 Version 2.0 declares two networks, f and g, a box of inputs that both are given, and when a point
 counts as a counterexample: that some output of g is further than ε from the same output of f.
@@ -54,7 +54,7 @@ class Question:
 
 
 def read_vnnlib(path: str | Path) -> Question:
-    """The question in a file; what is no such question is refused with its line."""
+    """The question in a file; anything else is refused with its line."""
     path = Path(path)
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -97,7 +97,7 @@ class _Reader:
             elif head.text == "assert" and len(rest) == 1:
                 self._assertion(rest[0], head, ends, kinds)
             elif head.text != "vnnlib-version":
-                raise self._wrong(head.line, f"{head.text!r} is not a statement known here")
+                raise self._wrong(head.line, f"{head.text!r} is not a known statement")
         return self._found(ends, kinds)
 
     def _found(self, ends: list[list[_Atom]], kinds: set[str]) -> Question:
@@ -130,7 +130,7 @@ class _Reader:
             raise self._wrong(
                 None,
                 "the outputs are not asked whether each of them differs by more than one ε,"
-                " which is the only question answered here",
+                " which is the only question supported",
             )
         remark = ""
         if kinds == {"and"}:

@@ -1,8 +1,8 @@
-"""The data sets of the papers as plain tensors: one loader per format, no pickles, nothing
-downloaded unasked.
+"""The data sets of the papers as plain tensors: one loader per format, no pickles, nothing is
+downloaded without being asked for.
 """
 
-# Imported for what they do: these files register the data sets.
+# Imported for their effect: these files register the data sets.
 from secateurs.data import (
     images,  # noqa: F401
     small,  # noqa: F401

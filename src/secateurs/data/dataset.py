@@ -116,8 +116,8 @@ def check_splits(
     test: tuple[Tensor, Tensor],
     classes: int | None,
 ) -> None:
-    """Refuse images and labels that no data set can have, with everything that is wrong; without
-    `classes` any number of a class will do.
+    """Refuse impossible images and labels, listing everything that is wrong; without `classes`, any
+    class number is accepted.
     """
     splits = (("train", *train), ("test", *test))
     problems = [text for split in splits for text in _problems(*split, classes)]
@@ -125,7 +125,7 @@ def check_splits(
     if not problems and train[0].shape[1] != test[0].shape[1]:
         problems = [f"train_x has {train[0].shape[1]} channels and test_x {test[0].shape[1]}"]
     if problems:
-        raise DataError(f"{name} is no usable data set: {'; '.join(problems)}.")
+        raise DataError(f"{name} is not a usable data set: {'; '.join(problems)}.")
 
 
 def _problems(split: str, x: Tensor, y: Tensor, classes: int | None) -> list[str]:
@@ -155,7 +155,8 @@ def _problems(split: str, x: Tensor, y: Tensor, classes: int | None) -> list[str
 
 
 def kind_of(x: object) -> str:
-    """What somebody gave, in words: a tensor by dtype and shape, anything else by its type."""
+    """A description of a value for messages: a tensor by dtype and shape, anything else by its
+    type."""
     if not isinstance(x, Tensor):
         return f"a {type(x).__name__}"
     return f"{x.dtype} of shape {tuple(x.shape)}"

@@ -49,7 +49,7 @@ def fetch(url: str, target: Path, *, md5: str = "", sha256: str = "") -> Path:
     kind, published = ("SHA-256", sha256) if sha256 else ("MD5", md5)
     # urlopen also opens file: and ftp: addresses.
     if urlsplit(url).scheme not in ("http", "https"):
-        raise DataError(f"{url} is not a web address; put the file at {target} by hand.")
+        raise DataError(f"{url} is not a web address; put the file at {target} yourself.")
     target.parent.mkdir(parents=True, exist_ok=True)
     # In the folder of the target: a rename is atomic within one file system only.
     handle, part = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
@@ -80,7 +80,7 @@ def _copy(url: str, write: Callable[[bytes], object], kind: str) -> str:
         with urlopen(url, timeout=60) as answer:
             while block := answer.read(1 << 20):
                 size += len(block)
-                # Counted while it comes, since a server may send no length, or a wrong
+                # Counted while it arrives, since a server may send no length, or a wrong
                 # one.
                 if size > LIMIT:
                     raise DataError(

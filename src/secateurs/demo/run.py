@@ -98,7 +98,7 @@ def _network(study: Study, store: Store, row: Row, data: Dataset) -> nn.Module:
     return model
 
 
-# The end of the demo: the network made smaller and faster, and what that is worth here.
+# The end of the demo: the network made smaller and faster, and what that gains on this machine.
 
 FILE = "shipped.safetensors"
 
@@ -121,7 +121,7 @@ def ship(outcome: Outcome, out: Path, notes: dict[str, str]) -> FileSizes:
     test = outcome.data.test_x[:2000]
     try:
         held: Certificate | None = certify(outcome.dense, outcome.sparse, data=test)
-    except SecateursError:  # a network without a certificate is shipped all the same
+    except SecateursError:  # a network without a certificate is shipped nevertheless
         held = None
     return save_sparse(outcome.sparse, out / FILE, notes=notes, certificate=held)
 
@@ -143,8 +143,8 @@ def certificate(outcome: Outcome) -> str:
     """
     dense, sparse, best = outcome.dense, outcome.sparse, outcome.best
     some = outcome.data.test_x[:BALLS]
-    # Two statements of different kinds: what to expect of fresh inputs like these, with a stated
-    # confidence; and what holds for every point of some small balls, whatever happens there.
+    # Two statements of different kinds: what to expect on fresh inputs like these, with a stated
+    # confidence; and what holds for every point of some small balls.
     seen = certify(dense, sparse, data=outcome.data.test_x[:2000])
     proven = certify(dense, sparse, around=some, radius=RADIUS, methods="linear", restarts=1)
     share = proven.certified_share(some)

@@ -98,7 +98,7 @@ _ADMITTED: dict[type[nn.Module], Callable[..., bool]] = {
 
 
 def _has_hooks(model: nn.Module) -> bool:
-    """Does anything change what a module returns?"""
+    """Whether a hook may change what a module returns."""
     tables: Iterable[Mapping[int, object]] = (
         table for m in model.modules() for table in (m._forward_hooks, m._forward_pre_hooks)
     )
@@ -165,7 +165,7 @@ class Entries:
         return self.heavy <= HEAVY and (self.count < MANY or self.carried <= CARRIED)
 
 
-# What a weight is to the theorems: a linear layer, a 2-D convolution, or no layer of a chain.
+# How the theorems see a weight: a linear layer, a 2-D convolution, or not a layer of a chain.
 
 Kind = Literal["linear", "convolution", "other"]
 
@@ -275,7 +275,7 @@ def _named_role(name: str, weight: Tensor, weights: Mapping[str, Tensor]) -> Rol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Which of Theorems 1, 2 and 3 may be asked about this layer; what fails, in words."""
+    """Which of Theorems 1, 2 and 3 apply to this layer; what fails, in words."""
 
     magnitude: bool
     random: bool
@@ -465,7 +465,7 @@ def moments_of(
 
 
 def fit_of_entries(entries: Entries) -> Fit:
-    """What a diagnosis tells of these figures."""
+    """The part of a diagnosis that these figures give."""
     return Fit(
         mean_z=entries.mean_ratio * math.sqrt(entries.count),
         bias_ratio=entries.mean_ratio,
@@ -591,7 +591,7 @@ def _repeats(conv: _ConvNd) -> int:
     return worst
 
 
-# Running a user's model on inputs of ours, in evaluation mode; errors tell what failed.
+# Runs a user's model on our own inputs, in evaluation mode; errors say what failed.
 
 _REFUSALS = (
     RuntimeError,

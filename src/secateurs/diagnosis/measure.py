@@ -1,4 +1,4 @@
-"""What a pruning did to a network, against what the theorems of Qian & Klabjan (2021) bound."""
+"""What a pruning did to a network, against the bounds of Qian & Klabjan (2021)."""
 
 import math
 from dataclasses import dataclass
@@ -364,6 +364,6 @@ def _errors(dense: nn.Module, sparse: nn.Module, example: Tensor | None) -> Outp
         )
         found = OutputErrors(dense=dense, sparse=sparse, shape=(first.in_features,), hint=hint)
     with torch.no_grad():
-        # One point now, so that a wrong shape is told before minutes of measuring.
+        # One point now, so that a wrong shape is reported before minutes of measuring.
         found.at(found.ball(1, torch.Generator().manual_seed(0)))
     return found

@@ -91,7 +91,7 @@ def _plain(layer: nn.Module, name: str) -> nn.Module:
     if kind not in ("Linear", "Conv1d", "Conv2d", "Conv3d"):
         raise UnsupportedOperation(
             f"{name or 'the model'} is a quantised {kind}, which cannot be copied to float;"
-            " only linear layers and convolutions have one."
+            " only linear layers and convolutions can."
         )
     weight: Tensor = layer.weight().dequantize()  # type: ignore[operator]
     bias: Tensor | None = layer.bias()  # type: ignore[operator]

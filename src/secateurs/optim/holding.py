@@ -394,14 +394,14 @@ class Held:
         """Hold fewer entries: each new mask lies within the one held. On error nothing is
         changed.
         """
-        masks = fitted(masks, self._keeps)
+        masks = fit_masks(masks, self._keeps)
         self._replace(masks, self._revived(masks))
 
     def change(self, masks: Params) -> None:
         """Hold other entries. Those that come back begin at zero, with an optimizer state of zeros,
         since both were held there until now. On error nothing is changed.
         """
-        masks = fitted(masks, self._keeps)
+        masks = fit_masks(masks, self._keeps)
         self._replace(masks, self._misfits(masks))
 
     def _replace(self, masks: Params, problems: Sequence[str]) -> None:

@@ -223,7 +223,7 @@ def by_use(model: nn.Module, weights: Params, example: Any) -> dict[str, AxisOrd
     return orders
 
 
-# Which dimension of a weight is output and which is input, from whoever uses it.
+# Which dimension of a weight is output and which is input, from the operators that use it.
 #
 # Patterns and rows are defined on (outputs, inputs, rest). Linear layers and convolutions keep
 # their weights so; transposed convolutions, the `Conv1D` of GPT-2 and fused experts do not. For

@@ -30,13 +30,13 @@ SHAPES = (
     "m-3.6-3.6h7.2v7.2h-7.2z",  # square
     "m0-4.8l4.6 8h-9.2z",  # triangle
     "m0-5l4.4 5-4.4 5-4.4-5z",  # diamond
-    "m0 4.8l4.6-8h-9.2z",  # triangle on its head
+    "m0 4.8l4.6-8h-9.2z",  # triangle pointing down
     "m-1.4-4.6h2.8v3.2h3.2v2.8h-3.2v3.2h-2.8v-3.2h-3.2v-2.8h3.2z",  # cross
     "m-4.8-2.4h9.6v4.8h-9.6z",  # flat bar
 )
 KEY_HEIGHT, KEY_LEFT = 20, 62
 LETTER = 7.1
-"""Width of a letter, nearly enough: nobody measures text where the page is made."""
+"""The approximate width of a letter: text cannot be measured where the page is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Drawing:
     """Whether it keeps its size, and is scrolled where it does not fit, instead of shrinking."""
 
     def svg(self) -> str:
-        """For the page: colours come from the classes of its style."""
+        """As part of the page, whose style has the colours of its classes."""
         size = f'width="{self.width}" height="{self.height}" ' if self.fixed else ""
         return (
             f'<svg class="chart{" fixed" if self.fixed else ""}" {size}'
@@ -76,7 +76,7 @@ class Drawing:
         )
 
     def file(self) -> str:
-        """For itself: colours for light and dark, a background, and a legend are in it."""
+        """As a file of its own, with colours for light and dark, a background and a legend."""
         places = _places(self.keys, self.width)
         lines = 1 + max((line for _, line in places), default=-1)
         height = self.height + KEY_HEIGHT * lines + (6 if lines else 0)
@@ -158,7 +158,7 @@ def own_style() -> str:
     return f"{light}@media(prefers-color-scheme:dark){{{dark}}}{hollow}"
 
 
-# Where values lie in a chart, and the lines and numbers around it.
+# The positions of values in a chart, and the lines and numbers around it.
 
 WIDTH, HEIGHT = 560, 360
 """Small enough for the text to stay readable where the figure is scaled down to a phone."""
@@ -254,7 +254,7 @@ def chart(
     seen = [dot for dot in dots if floor is None or dot.high >= floor] or dots
     across = axis_for([dot.x for dot in seen], x, log=log_x)
     up = axis_for(heights, y, log=log_y)
-    # What waits to be switched on must not stretch the axes: it is cut where they end.
+    # Hidden lines must not stretch the axes: they are clipped at the borders.
     lines = [_inside(line, across, up) if line.hidden else line for line in lines]
     keys = _keys(lines)
     names = [key.name for key in keys]
@@ -346,7 +346,7 @@ ROW, SLANT = 24, 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A field: what is written in it, how dark it is (0 to 1), what is said of it."""
+    """A field: its text, how dark it is (0 to 1), and its description."""
 
     text: str
     share: float

@@ -1,4 +1,4 @@
-"""One HTML file: figures, tables and settings of a study. It works offline and asks nobody."""
+"""One HTML file: figures, tables and settings of a study. It works offline and makes no request."""
 
 import base64
 import hashlib
@@ -73,7 +73,7 @@ def _prefix(head: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.]+', '-', head).strip('-.')}-" if head else ""
 
 
-# An HTML file that works offline and lets no request out: its look, its script, its policy.
+# An HTML file that works offline and makes no request: its style, its script, its policy.
 #
 # Both are hashed in the policy, so that nothing else can run.
 
@@ -248,7 +248,7 @@ def _percent(share: float | None) -> float | None:
 # How a study was done, in words: every setting, what all runs share and what each method adds.
 
 KEYS = ("seed", "compression", "parent", "rewind", "data.root", "data.name")
-"""Settings that are said elsewhere, or that are names of other runs."""
+"""Settings that are shown elsewhere, or that are names of other runs."""
 MACHINE = ("machine", "device", "threads", "precision", "data_hash")
 
 
@@ -279,8 +279,8 @@ def _same(key: str, shown: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _particulars(mine: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> str:
-    """What is special about a method; a list of strengths is said as a list."""
-    # A dict and not a set: settings are said in the order in which they were given.
+    """The settings particular to a method; a list of strengths is shown as a list."""
+    # A dict and not a set: settings are shown in the order in which they were given.
     keys = dict.fromkeys(key for own in mine for key in own if key not in common)
     values = {
         key: list(dict.fromkeys(_word(own[key]) for own in mine if key in own)) for key in keys
@@ -351,7 +351,7 @@ def _machine(rows: Sequence[Row]) -> list[tuple[str, str]]:
 def section(head: str, found: Sequence[Panel]) -> str:
     """Panels under one head stand side by side."""
     body = f"<h2>{escape(head)}</h2>" if head else ""
-    # No level of heads is left out: readers of screens use them to move about.
+    # No heading level is skipped: screen readers use them for navigation.
     level = 3 if head else 2
     # groupby joins neighbours only, so the panels
     # keep the order in which they were made.
@@ -424,7 +424,7 @@ def write_page(
 
     out = Path(out)
     with Store.open(store) as opened:
-        # Runs on the way of others are no line of a figure, but what they cost is counted.
+        # Runs that other runs needed are not lines of a figure, but their cost is counted.
         rows = opened.rows(hidden=True)
         laid = overlaps(opened, [row for row in rows if not row.hidden])
         study = opened.note("study") or {}
@@ -444,7 +444,7 @@ def page(
     overlaps: Sequence[Overlap] = (),
     published: Sequence[Published] = (),
 ) -> str:
-    """The page of these runs as HTML text. Whatever a row says is shown as text, never run."""
+    """The page of these runs as HTML text. Everything in a row is shown as text, never run."""
     body = "".join(section(*part) for part in parts(rows, overlaps=overlaps, published=published))
     return document(name, f"{_lead(rows)}{body}{_methods(rows)}")
 

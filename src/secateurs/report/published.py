@@ -1,4 +1,4 @@
-"""Figures that papers print, to stand dotted beside ours where network and data are the same."""
+"""Figures printed in papers, drawn dotted beside ours where network and data are the same."""
 
 import csv
 from collections import defaultdict
@@ -22,7 +22,7 @@ def printed_rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
-# Where figures in print come from: this package, a CSV file, or the study itself.
+# The sources of printed figures: this package, a CSV file, or the study itself.
 
 FACTORIZATION = "Kolb et al. 2025, table 2"
 SKETCHING = "Bar & Giryes 2023, table 4"
@@ -105,7 +105,7 @@ def _figure(line: Mapping[str, str], path: Path, place: int) -> Published:
     # which float refuses with a TypeError.
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}:{place}: {error}.") from None
-    # Asked with `not`, so that NaN is refused, too.
+    # Written with `not`, so that NaN is refused as well.
     if not found.compression >= 1:
         raise DataError(f"{path}:{place}: a compression is at least 1.")
     return found
@@ -160,7 +160,7 @@ def printed_lines(
 ) -> tuple[list[ChartLine], dict[str, list[Published]]]:
     """Dotted lines for this network and data, and the figures behind each.
 
-    A method that we ran, too, takes our colour; the others wait to be switched on. `ours` has the
+    A method that we also ran takes our colour; the others are hidden at first. `ours` has the
     colours by label, `alike` our labels by the paper's name of the method.
     """
     found: dict[str, list[Published]] = defaultdict(list)
@@ -182,8 +182,8 @@ def printed_lines(
                 colour=ours.get(label or "", len(ours) + place),
                 printed=True,
                 shipped=source in SHIPPED,
-                # Shipped figures of methods that nobody ran here wait in the legend;
-                # what a user names is always shown.
+                # Shipped figures of methods that were not run are hidden at first; figures that a
+                # user names are always shown.
                 hidden=label is None and source in SHIPPED,
             )
         )

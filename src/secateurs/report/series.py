@@ -1,4 +1,4 @@
-"""Lines of a figure: what rows of a study become before anything is drawn."""
+"""The lines of a figure, made from the rows of a study before anything is drawn."""
 
 import math
 from collections import Counter, defaultdict
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from secateurs.study.database import HISTOGRAM_EDGES, Point, Row
 
-# One direction of a figure: where a value lies, and which round numbers stand beside it.
+# One axis of a figure: the position of a value, and the round numbers beside it.
 
 TINY = 1e-300
 """Stands in for zero on a logarithmic axis, whose zero lies infinitely far away."""
@@ -186,8 +186,8 @@ def is_result(row: Row) -> bool:
 def frontier(rows: Iterable[Row], colour: Mapping[str, int] | None = None) -> list[ChartLine]:
     """Accuracy against compression, one line a method: medians over seeds, from least to most.
 
-    Runs are put together that were asked the same: a compression, or a strength λ. Only finished
-    runs count.
+    Runs with the same target (a compression, or a strength λ) are grouped. Only finished runs
+    count.
     """
     methods: dict[str, dict[tuple[float, float], list[Row]]] = defaultdict(dict)
     begun: Counter[tuple[str, float, float]] = Counter()
@@ -269,7 +269,7 @@ def _histograms(row: Row) -> list[tuple[int, ...]]:
 def _bins_in_use(counts: Sequence[int]) -> range:
     """The bins that hold all but the outermost thousandth at each end, and one more beyond.
 
-    A few stray weights near zero would else stretch the axis over decades of nothing.
+    Otherwise a few stray weights near zero would stretch the axis over empty decades.
     """
     held = [place for place, below in enumerate(accumulate(counts)) if below]
     rare = sum(counts) / 1000
@@ -290,7 +290,7 @@ def _thin(dots: Sequence[Dot]) -> tuple[Dot, ...]:
 
 
 def title(row: Row) -> str:
-    """A run in a few words: its method and what it was asked for."""
+    """A run in a few words: its method and its target."""
     if row.asked:
         return f"{row.label} {row.asked:g}×"
     return f"{row.label} λ={row.strength:g}" if row.strength else row.label

@@ -54,7 +54,7 @@ LATEX = str.maketrans(
         "–": "--",
     }
 )
-"""Signs that LaTeX takes for orders, and those that its usual fonts lack."""
+"""Characters that LaTeX takes for commands, and those that its usual fonts lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Table:
 
 
 def _cells(row: Sequence[str]) -> str:
-    """The first cell names its line: readers of screens say it with every number."""
+    """The first cell names its row: screen readers say it with every number."""
     first = f'<th scope="row">{escape(row[0])}</th>' if row else ""
     return first + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
 
@@ -221,7 +221,7 @@ def layer_names(rows: Iterable[Row]) -> list[str]:
 
 
 def certificates(rows: Iterable[Row]) -> Table:
-    """What is known of the distance between each sparse network and its dense one."""
+    """The certified distance between each sparse network and its dense one."""
     cells = [
         (
             title(row),
@@ -371,7 +371,7 @@ def frontier_panels(
 
 
 def _runs_without_mark(rows: Sequence[Row]) -> str:
-    """Which runs leave no mark: a median of those that are left would hide them."""
+    """The runs without a mark, which the median of the others would hide."""
     ends = Counter(row.state for row in rows if row.state in LOST)
     if not ends:
         return ""
@@ -405,7 +405,7 @@ def _figures(
 def _largest(
     lines: Sequence[ChartLine], dense: float, sources: Mapping[str, Sequence[Published]]
 ) -> Panel:
-    text = f"That loses at most so many points; the dense network has {dense:.2f} %."
+    text = f"Losing at most this many points; the dense network has {dense:.2f} %."
     if sources:
         text += " Printed methods count from the dense network in print."
     return Panel(

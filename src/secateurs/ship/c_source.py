@@ -109,8 +109,8 @@ def first_fit(taken: list[tuple[int, int, int]], size: int) -> int:
 
 
 def number(value: float) -> str:
-    """A float that reads back as the same float32."""
-    # Nine significant digits bring every float32 back exactly.
+    """A float literal that reads back as the same float32."""
+    # Nine significant digits restore every float32 exactly.
     text = f"{float(np.float32(value)):.9g}"
     # `1f` is no C: a float has a point or an exponent.
     return f"{text}f" if any(c in text for c in ".e") else f"{text}.0f"
@@ -163,7 +163,7 @@ class Tables:
         top = 0
         for step in self.steps.steps:
             if isinstance(step, Enter):
-                # The input is read where the caller has it.
+                # The input is read from the caller's memory.
                 self.where[step.to] = "x"
         for k, op in enumerate(ops):
             if op.to == self.last().source:
@@ -198,7 +198,7 @@ class Tables:
         return self.table(kind, flat), kind
 
     def read_channels(self, name: str) -> Any:
-        """Which channels of a value anybody reads."""
+        """The channels of a value that are read."""
         channels = self.steps.planes[name][0]
         used = np.zeros(channels, dtype=bool)
         for step in self.steps.steps:
@@ -371,8 +371,9 @@ __all__ = ["c_source", "rules"]
 def c_source(model: nn.Module, example: Example) -> str:
     """The C99 source of a model in evaluation mode, for one image at a time.
 
-    Only non-zero weights are written: as straight code where a layer is a small matrix, as tables
-    and loops elsewhere. What nobody reads is not computed. The file begins with the bytes it needs.
+    Only non-zero weights are written: as straight-line code where a layer is a small matrix, as
+    tables and loops elsewhere. Values that are not read are not computed. The file begins with the
+    bytes it needs.
 
     Args:
         model: in evaluation mode, with one input and one output; masks are zeros in its weights.

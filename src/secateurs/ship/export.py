@@ -1,4 +1,4 @@
-"""`export`: the suffix of the file says in which format (.onnx, .pt2, .c), and what was written is
+"""`export`: the suffix of the file selects the format (.onnx, .pt2, .c), and the written file is
 run and compared before it is kept."""
 
 import ctypes
@@ -51,7 +51,7 @@ def write_c(model: nn.Module, part: Path, example: Example) -> Free:
     part.write_text(c_source(model, example), encoding="utf-8")
     with torch.no_grad(), untouched(model):
         shape = model(*args, **kwargs).shape
-    # The signature says nothing of sizes: the check needs those of the output.
+    # The C signature has no sizes, and the check needs those of the output.
     part.with_suffix(".shape").write_text(" ".join(map(str, shape)))
     length = length_of(args, kwargs)
     why = "predict takes one sample"
@@ -92,7 +92,10 @@ def _compiler() -> str:
         None,
     )
     if found is None:
-        raise ShipError("no C compiler is here to check the file with; write c_source() yourself.")
+        raise ShipError(
+            "there is no C compiler to check the file with; write the result of c_source()"
+            " yourself."
+        )
     return found
 
 
@@ -102,7 +105,7 @@ def _compiler() -> str:
 def write_pt2(model: nn.Module, part: Path, example: Example) -> Free:
     """Write the program; which sizes of a call it takes."""
     program = trace_program(model, example)
-    # Into memory first: where a disk is full torch's own writer ends the process.
+    # Into memory first: torch's own writer ends the process when the disk is full.
     content = io.BytesIO()
     try:
         with silently():
@@ -261,7 +264,8 @@ def _chosen(path: Path, compiled: bool) -> _Format:
 
 
 def _is_fast(model: nn.Module) -> bool:
-    """A fast module runs kernels of this machine; what it was made from is what can be exported."""
+    """A fast module runs kernels of this machine; only the model it was made from can be
+    exported."""
     return isinstance(model, FastModule)
 
 
@@ -271,7 +275,7 @@ def _is_fast(model: nn.Module) -> bool:
 class OnnxModule(Fixed):
     """A model run by onnxruntime; see `in_onnxruntime`. `plain` is the model it was made from.
 
-    It holds the weights of its making, and is for inference.
+    It holds the weights it was made with, and is for inference only.
     """
 
     what = "a model in onnxruntime"
@@ -338,7 +342,7 @@ def in_onnxruntime(
 
 @torch.no_grad()
 def _structure(model: nn.Module, example: Example) -> Any:
-    """How the outputs of a call hang together; all of them have to be tensors."""
+    """The nesting of the outputs of a call; all of them have to be tensors."""
     args, kwargs = arguments(example)
     leaves, structure = pytree.tree_flatten(model(*args, **kwargs))
     others = {type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)}

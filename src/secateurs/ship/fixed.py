@@ -1,4 +1,5 @@
-"""Modules that compute with the weights of their making, beside the model they were made from."""
+"""Modules that compute with the weights they were made with, beside the model they were made
+from."""
 
 import copy
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from secateurs.errors import ArgumentError
 
 
 class Fixed(nn.Module):
-    """A program made of a model, `plain`: what would change that model behind its back is refused.
+    """A program made from a model, `plain`: anything that would change that model through it is
+    refused.
 
     `plain` is a part of it, so torch's own ways to change a module would reach the user's model and
     leave the program as it is.
@@ -21,13 +23,13 @@ class Fixed(nn.Module):
     what: ClassVar[str] = "a program"
 
     def train(self, mode: bool = True) -> Self:
-        """Only evaluation: the program knows no gradients."""
+        """Evaluation only: the program has no gradients."""
         if mode:
             self._refuse("trained", "train")
         return super().train(False)
 
     def load_state_dict(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: the program has the weights of its making."""
+        """Refused: the program has the weights it was made with."""
         self._refuse("given other weights", "load them into")
 
     # What torch calls where this module is a part of another one.

@@ -1,4 +1,4 @@
-"""Seconds of one layer by itself, whole and thinned."""
+"""Seconds of one layer on its own, dense and pruned."""
 
 import copy
 import itertools
@@ -26,7 +26,7 @@ from secateurs.safefile import replacing
 from secateurs.ship.fast import accelerate
 from secateurs.ship.measure import processor
 
-# A median of fewer says little; more than that many calls tell nothing new.
+# A median of fewer says little; more calls than that add nothing.
 _FEWEST, _MOST = 7, 300
 _ENOUGH = 0.03
 """Seconds after which no further call is timed."""
@@ -152,7 +152,7 @@ class LatencyTable(Printed):
             if density >= below:
                 share = (density - below) / (above - below)
                 return fast + share * (slow - fast)
-        # Below the last density nothing was measured: no further gain is promised.
+        # Below the last density nothing was measured: no further gain is assumed.
         return falling[-1]
 
     def save(self, path: str | Path) -> None:
@@ -226,11 +226,11 @@ def latency_table(
     generator: torch.Generator | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> LatencyTable:
-    """Seconds of every layer of a network at a few densities, measured here and now.
+    """Seconds of every layer of a network at a few densities, measured on this machine.
 
     Layers of one form (operator, sizes, input) are measured once. What passes between layers is
     not seen: the sum is an estimate of the pruned network's time, no bound. `secateurs.measure`
-    tells the truth afterwards.
+    gives the real time afterwards.
 
     Args:
         model: in evaluation mode; it is left as it is.

@@ -1,5 +1,5 @@
-"""`measure`: several forms of one model side by side, in turns, so that what disturbs one disturbs
-all."""
+"""`measure`: several forms of one model side by side, called in turns, so that disturbances hit all
+alike."""
 
 import ctypes
 import gc
@@ -58,7 +58,8 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormFigures:
-    """One form of the model. What cannot be known of it, such as the weights of a file, is None.
+    """Figures of one form of the model. What cannot be known, such as the weights of a file, is
+    None.
 
     Attributes:
         dense_bytes, file_bytes: As a plain safetensors file, and as it is shipped (`save_sparse`,
@@ -112,7 +113,7 @@ Form: TypeAlias = "nn.Module | str | os.PathLike[str] | Callable[..., Any]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A form that can be called, and what is known of it without calling it."""
+    """A form that can be called, and its figures that need no call."""
 
     call: Callable[[tuple[Tensor, ...], dict[str, Tensor]], Any]
     sizes: FileSizes | None
@@ -202,7 +203,7 @@ def _sizes(module: nn.Module) -> FileSizes:
 
 
 def _macs(module: nn.Module, example: Example) -> int | None:
-    """Unknown where the graph does not cover the model: it can be timed all the same."""
+    """None where the graph does not cover the model, which can still be timed."""
     try:
         return macs(module, example).nonzero
     except SecateursError:
@@ -302,7 +303,7 @@ class Measured(Reported):
         return self.forms[0].latency[batch].median / known[name].latency[batch].median
 
     def verdict(self, form: FormFigures) -> str:
-        """What the form gains over the first, in words; "no gain" where there is none."""
+        """How the form compares with the first, in words; "no gain" where it gains nothing."""
         if form is self.forms[0]:
             return "what the others are compared with"
         said = [self._speed(form, batch) for batch in self.batch_sizes]
@@ -382,11 +383,11 @@ class Measured(Reported):
     def _speed(self, form: FormFigures, batch: int) -> str:
         """What is gained or lost, where the median and the best calls agree that it is.
 
-        On a busy machine medians are moved by whoever else computes; the best tenth hardly.
+        On a busy machine, other work shifts medians, but hardly the best tenth.
         """
         first, took = self.forms[0].latency[batch], form.latency[batch]
         both = (first.median / took.median, first.low / took.low)
-        # The more modest of the two is what is claimed.
+        # The smaller of the two gains is claimed.
         ratio = min(both, key=lambda ratio: abs(math.log(ratio)))
         # One says faster, the other slower: nothing is claimed.
         if (both[0] > 1) != (both[1] > 1):
@@ -429,7 +430,7 @@ def measure(
     Forms are called in turns on the same random inputs, with torch's number of threads; the median
     of a form stands beside the 10th and 90th percentile. Where a form is neither faster nor smaller
     than the first by more than 5 %, the table says "no gain"; faster means that the median and
-    the best tenth of the calls agree, because whoever else computes moves medians.
+    the best tenth of the calls agree, because other work on the machine shifts medians.
 
     Args:
         forms: modules in evaluation mode, paths of .onnx or .pt2 files, or functions, by name.

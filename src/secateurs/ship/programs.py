@@ -24,8 +24,8 @@ from secateurs.ship.fast.trace import arguments, random_call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free:
-    """Which sizes of a call a program takes: why its batch is fixed ("" if it is not), and the
-    same of the length of token sequences (None where no input has one).
+    """Which sizes of a call a program takes: why its batch is fixed ("" if it is not), and likewise
+    for the length of token sequences (None where no input has one).
     """
 
     why_fixed: str
@@ -84,7 +84,7 @@ def length_of(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> int | None
 
 
 def is_tokens(value: Tensor) -> bool:
-    """Whether an input holds token ids, or marks of them."""
+    """Whether an input holds token ids, or a mask of tokens."""
     return value.ndim == 2 and not value.is_floating_point() and not value.is_complex()
 
 
@@ -94,7 +94,7 @@ def _why(error: Exception) -> str:
 
 @contextmanager
 def silently() -> Iterator[None]:
-    """Without any warning of exporters: no code of the user's runs in them."""
+    """Suppress all warnings of exporters, which run no code of the user's."""
     with warnings.catch_warnings(), torch.no_grad(), quietly():
         warnings.simplefilter("ignore")
         yield
@@ -204,7 +204,8 @@ def refuse_beyond(difference: float, tolerance: float, what: str) -> None:
     if not difference <= tolerance:
         raise ShipError(
             f"the exported {what} differs from the model by {difference:.1e} of the largest output "
-            f"({tolerance:.0e} is allowed); nothing was written. Say tolerance= if that is enough."
+            f"({tolerance:.0e} is allowed); nothing was written. Give tolerance= if that is"
+            " close enough."
         )
 
 
@@ -230,7 +231,7 @@ def _relative(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max()) / (scale or 1.0)
 
 
-# What an export wrote, and how far it was found from the model.
+# What an export wrote, and how far it is from the model.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

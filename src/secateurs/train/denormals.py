@@ -22,5 +22,5 @@ def flushed_denormals() -> Iterator[bool]:
 
 
 def _flushing() -> bool:
-    """Whether denormals are flushed now: torch sets this but does not tell."""
+    """Whether denormals are flushed now: torch can set this but not report it."""
     return bool((torch.full((1,), 1e-38, dtype=torch.float32) * 1e-3 == 0).all())

@@ -67,7 +67,7 @@ def evaluate(
 
 
 def not_logits(outputs: object) -> str:
-    """What to say of a network whose outputs are no tensor."""
+    """The message for a network that does not return a tensor."""
     return (
         f"the network returns a {type(outputs).__name__}, not one tensor of logits: wrap it in a"
         " module whose forward returns the tensor."
@@ -109,7 +109,9 @@ def usable_device(device: torch.device | str) -> torch.device:
     ) as error:
         # Torch asserts that it was built for the device.
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise ArgumentError(f"there is no device {str(device)!r} here: {reason}.") from None
+        raise ArgumentError(
+            f"there is no device {str(device)!r} on this machine: {reason}."
+        ) from None
 
 
 LOOK = 50
@@ -149,7 +151,7 @@ class Losses:
         return self.sum / max(1, self.examples)
 
     def look(self) -> None:
-        """Take in what is pending."""
+        """Read the pending losses."""
         if not self.pending:
             return
         # One transfer for all that is pending.

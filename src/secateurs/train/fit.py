@@ -46,7 +46,7 @@ from secateurs.train.moment import (
 from secateurs.train.ranks import ALONE, Ranks
 from secateurs.train.schedules import Clock, Schedule, constant
 
-# What a run shows while it goes: a bar on a terminal, one line per epoch elsewhere, nothing if
+# What a run shows while it trains: a bar on a terminal, one line per epoch elsewhere, nothing if
 # asked.
 
 
@@ -142,7 +142,7 @@ class Augment(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """All that a training is told; `Loop`, which runs it, explains each field."""
+    """All the arguments of a training; `Loop`, which runs it, explains each field."""
 
     model: nn.Module
     data: Dataset
@@ -231,8 +231,8 @@ class Running:
         )
 
     def _begin(self, first: int) -> int:
-        """Open the books of an epoch, as they stood if the training was left in it; returns its
-        batches done.
+        """Start the statistics of an epoch, or restore them if the training stopped within it;
+        returns the number of batches done.
         """
         loop, left = self.loop, self.left
         done, sums = (
@@ -360,7 +360,7 @@ class Loop(Training):
 
 
 class Settings(TypedDict, total=False):
-    """What a training may be told beside its model, data and optimizer; defaults as in `Loop`."""
+    """The options of a training beside its model, data and optimizer; defaults as in `Loop`."""
 
     loss: Loss
     batch: int
@@ -409,8 +409,7 @@ def fit_(
         known = ("length", "device", "verbose", *Settings.__annotations__)
         raise ArgumentError(unknown("argument of fit_", name, known))
     loop = Loop(model=model, data=data, optimizer=optimizer, length=length, **settings)
-    # Asked for before the model is moved: a length that cannot be read must change
-    # nothing.
+    # Read before the model is moved: an invalid length must change nothing.
     total = loop.total
     model.to(target)
     with progress(total, verbose=verbose) as show:

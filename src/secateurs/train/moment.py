@@ -1,4 +1,4 @@
-"""What a training shows of itself while it runs, and what it needs to go on where it was left."""
+"""What a training shows while it runs, and what it needs to go on from where it stopped."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a training stands, beside model and optimizer: a loop goes on from it bit for bit.
+    """The state of a training beside model and optimizer: a loop goes on from it bit for bit.
 
     Attributes:
         iteration: Optimizer steps done.

@@ -1,4 +1,4 @@
-"""Where a run stands, and schedules: functions from there to a factor on the learning rate."""
+"""The progress of a run, and schedules: functions from it to a factor on the learning rate."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -123,7 +123,7 @@ def test_everything_wrong_with_a_data_set_is_told_at_once(data):
             classes=10,
         )
     assert str(caught.value) == (
-        "mine is no usable data set: train_y holds classes from 1 to 10, outside 0 to 9; "
+        "mine is not a usable data set: train_y holds classes from 1 to 10, outside 0 to 9; "
         "test_y must hold 4 class numbers (int64), not torch.float32 of shape (4,)."
     )
     with pytest.raises(

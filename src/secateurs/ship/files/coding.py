@@ -154,7 +154,7 @@ class PlaceReaders:
 
 
 def write_places(kept: Bits, rows: int, streams: PlaceStreams) -> Coding:
-    """Append the places of the True entries in the shorter way, and say in which.
+    """Append the places of the True entries in the shortest coding, and return that coding.
 
     Args:
         kept: flat, True where a word is kept.
@@ -229,7 +229,7 @@ def _cheapest(kept: Bits, count: int) -> tuple[int, int]:
     gaps = _gaps(kept)
     mean = (kept.size - count) / count
     guess = max(0, int(np.log2(max(mean * np.log(2), 1.0))))
-    most = max(0, (2 * kept.size // count).bit_length() - 1)  # what a reader lets pass
+    most = max(0, (2 * kept.size // count).bit_length() - 1)  # what a reader accepts
     costs = {
         k: int((gaps >> k).sum()) + count * (k + 1)
         for k in range(max(0, guess - 1), min(guess + 2, most) + 1)

@@ -1,4 +1,4 @@
-"""What a sparse file says about its tensors: lines of JSON, checked one by one."""
+"""The description of a sparse file's tensors: lines of JSON, checked one by one."""
 
 import hashlib
 import json
@@ -52,12 +52,12 @@ def name_problem(name: object) -> str:
         return f"is a name of {len(name)} characters; the most is {LONGEST_NAME}"
     if not name.isprintable():
         return "has characters that cannot be printed"
-    # Whoever unpacks tensors into files must not be led out of the folder.
+    # Tensors that are unpacked into files must not be written outside the folder.
     parts = name.replace("\\", "/").split("/")
     return "is a path out of its folder" if ".." in parts or parts[0] == "" else ""
 
 
-# One tensor of a sparse file: what its line in the description says, and whether that can be.
+# One tensor of a sparse file: its line in the description, and checks that the line is possible.
 
 ROUNDED = {"bf16": "BF16", "fp16": "F16", "int8": "I8"}
 """Ways to store values shorter than they are, and the dtypes of the words then."""
@@ -112,15 +112,15 @@ def to_fields(line: TensorLine) -> list[object]:
         line.digest,
         line.coding.k,
     ]
-    # Fields at the end that say nothing are left out:
-    # descriptions of small models stay short.
+    # Default fields at the end are left out: descriptions of small models stay short.
     if line.coding.grid is not None or line.stored:
         fields.append(list(line.coding.grid or ()))
     return [*fields, line.stored] if line.stored else fields
 
 
 def from_fields(fields: Any, path: Path) -> TensorLine:
-    """The line of a JSON list; what cannot be is a SparseFileError with the file and the tensor."""
+    """The line of a JSON list; anything impossible is a SparseFileError with the file and the
+    tensor."""
     if not isinstance(fields, list) or not 6 <= len(fields) <= 8:
         count = len(fields) if isinstance(fields, list) else "none"
         raise SparseFileError(
@@ -131,7 +131,7 @@ def from_fields(fields: Any, path: Path) -> TensorLine:
     grid: Any = fields[6] if len(fields) > 6 else []
     stored: Any = fields[7] if len(fields) > 7 else ""
     where = f"{path}: {quote(name)}"
-    # Only scales have no name: they belong to the line before.
+    # Only scales have no name: they belong to the preceding line.
     if name != "" and (problem := name_problem(name)):
         raise SparseFileError(f"{where} {problem}.")
     if not isinstance(dtype, str) or dtype not in KINDS or stored not in ("", *ROUNDED.values()):
@@ -251,7 +251,7 @@ def check_ties(rows: Iterable[Any], lines: tuple[TensorLine, ...], path: Path) -
     ties: dict[str, str] = {}
     for row in rows:
         if not isinstance(row, list) or len(row) != 2:
-            raise SparseFileError(f"{path}: a tie is not a pair of names: {quoted(row)}.")
+            raise SparseFileError(f"{path}: a tie is not a pair of names: {quote(row)}.")
         alias, first = row
         if problem := name_problem(alias):
             raise SparseFileError(f"{path}: {quote(alias)} {problem}.")
@@ -270,8 +270,8 @@ _FREE, _RATIO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """All lines. `about` is the JSON text of what else is told: certificate, notes, rounding; read
-    when asked for."""
+    """All lines. `about` is the JSON text of certificate, notes and rounding, read only on
+    request."""
 
     streams: tuple[int, ...]
     lines: tuple[TensorLine, ...]
@@ -292,7 +292,7 @@ def pack(described: Description) -> bytes:
         *map(list, described.ties.items()),
     ]
     text = "\n".join([*map(_dumps, rows), described.about]).encode()
-    # A text that packs better than a reader puts up with is stored as it is instead.
+    # A text that packs better than a reader accepts is stored unpacked instead.
     packed = zlib.compress(text, 9)
     return packed if len(text) <= _FREE + _RATIO * len(packed) else zlib.compress(text, 0)
 
@@ -344,8 +344,7 @@ def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
         raise SparseFileError(f"{path}: the description cannot be read ({error}).") from None
     if not machine.eof:
         raise SparseFileError(f"{path}: the description is cut off.")
-    # The streams begin right behind the description:
-    # what was taken too much is given back.
+    # The streams begin right after the description: bytes read beyond its end are given back.
     return text, fed - len(machine.unused_data)
 
 

@@ -152,7 +152,7 @@ def _check_claims(opened: Opened, at_most: int | None) -> None:
         if dense > limit:
             raise SparseFileError(
                 f"{path} claims over {limit:,} dense bytes, {quote(line.name)} "
-                f"{list(line.shape)} among them. If you trust it, say how many it may: at_most=."
+                f"{list(line.shape)} among them. If you trust it, raise the limit: at_most=."
             )
     if not _can_hold(lines, dict(zip(STREAMS, map(len, opened.streams), strict=True))):
         lengths = ", ".join(
@@ -177,24 +177,21 @@ def _can_hold(lines: Sequence[TensorLine], held: Mapping[str, int]) -> bool:
 
 
 def about(opened: Opened) -> dict[str, Any]:
-    """Certificate, rounding and notes: JSON that nothing but the reader of this answer looks
-    into."""
+    """Certificate, rounding and notes: JSON whose content is not interpreted here."""
     try:
         held = json.loads(opened.described.about)
     except (ValueError, RecursionError):
         held = None
     kinds = {"certificate": dict, "rounding": dict, "notes": dict}
     if not isinstance(held, dict) or any(not isinstance(held.get(key, {}), dict) for key in kinds):
-        raise SparseFileError(
-            f"{opened.path}: what is told beside the tensors is not a JSON object."
-        )
+        raise SparseFileError(f"{opened.path}: the text beside the tensors is not a JSON object.")
     return {key: held.get(key, {}) for key in kinds}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseFile:
     """What a sparse file holds: tensors under their first names, the other names of tied ones, and
-    what is told.
+    the texts beside them.
 
     Attributes:
         certificate: Of the model, as it was given when the file was written.
@@ -243,7 +240,7 @@ def decode(opened: Opened) -> dict[str, Tensor]:
             )
         if line.name:
             tensors[line.name] = tensor
-    # Last, so that damage within a tensor is told with the tensor's name.
+    # Last, so that damage within a tensor is reported with the tensor's name.
     if not opened.sealed:
         raise SparseFileError(
             f"{opened.path} is damaged in its header or description: "
@@ -296,8 +293,7 @@ def _words(line: TensorLine, kept: Words, readers: PlaceReaders) -> Words:
 
 
 def _inflate(data: memoryview, count: int, path: Path) -> bytes:
-    """Exactly `count` top bytes; a stream that would give more is stopped after one byte too
-    many."""
+    """Exactly `count` top bytes; a stream that holds more is stopped after one extra byte."""
     machine = zlib.decompressobj()
     try:
         tops = machine.decompress(data, count + 1)
@@ -414,7 +410,7 @@ def _is_free_bias(model: nn.Module, name: str) -> bool:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have the same bits; of tensors without values nothing is known yet."""
+    """Whether two tensors have the same bits; tensors without values count as equal."""
     if a is b or a.is_meta:
         return True
     if a.shape != b.shape or a.dtype != b.dtype:

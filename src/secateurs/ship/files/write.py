@@ -59,7 +59,7 @@ def round_weight(name: str, tensor: Tensor, values: str) -> Rounded | None:
         or tensor.ndim < 2
         or not tensor.is_floating_point()
         or not tensor.numel()
-        # As short already. Float8 comes no further: torch cannot even ask whether it is finite.
+        # Short enough already. Float8 stops here: torch cannot even check whether it is finite.
         or tensor.element_size() <= (1 if values == "int8" else 2)
     ):
         return None
@@ -108,7 +108,7 @@ def _was_rounded_before(rows: Tensor, scales: Tensor) -> bool:
     They are to come back as they are, but the largest of a row is 127 times a scale that dividing
     by 127 need not give back.
     """
-    # A few rows tell nearly always that they are not, for a thousandth of the time.
+    # A few rows nearly always show that they are not, in a thousandth of the time.
     for part in (slice(0, 16), slice(None)):
         quotients = rows[part] / scales[part, None]
         if not bool((quotients - quotients.round()).abs_().max() < 1e-3):
@@ -117,7 +117,7 @@ def _was_rounded_before(rows: Tensor, scales: Tensor) -> bool:
 
 
 def _reproducing_scale(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """Of each scale and its neighbours the one that gives a row back, where one does."""
+    """For each row, the scale or neighbouring float that reproduces the row, if there is one."""
     best = scales
     wanted = rows.to(dtype)
     open_ = (spread(_nearest(rows, scales), scales, dtype) != wanted).any(dim=1)
@@ -180,7 +180,7 @@ def _certify_change(
     try:
         proven = certify(deepcopy(model).eval(), other, **region)
     except SecateursError as error:
-        # The file is right all the same: say what is not known and why.
+        # The file is correct nevertheless: say what is unknown and why.
         return {"not_certified": str(error)}
     return {"certificate": json.loads(proven.to_json(boxes=False))}
 
@@ -274,7 +274,7 @@ def _entropy_bits(lines: Iterable[TensorLine]) -> float:
 
 
 class Provable(Protocol):
-    """A certificate: anything that writes itself as a JSON object."""
+    """A certificate: any object that can write itself as JSON."""
 
     def to_json(self) -> str: ...
 
@@ -365,7 +365,7 @@ def _encode(state: ModelTensors, short: Mapping[str, Rounded]) -> tuple[Descript
 
 
 def _about(certificate: Any, notes: Mapping[str, str] | None) -> dict[str, Any]:
-    """What is told beside the tensors, as plain values."""
+    """Certificate, notes and rounding, as plain values."""
     about: dict[str, Any] = {}
     if certificate is not None:
         about["certificate"] = plain(_record(certificate))
@@ -378,7 +378,7 @@ def _about(certificate: Any, notes: Mapping[str, str] | None) -> dict[str, Any]:
 def _record(certificate: Provable | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(certificate, StatisticalCertificate):
         raise ArgumentError(
-            "a StatisticalCertificate does not say which networks it speaks of: give what"
+            "a StatisticalCertificate does not say which networks it is about: give what"
             " certify(dense, sparse, data=...) returns."
         )
     if isinstance(certificate, Mapping):
@@ -395,7 +395,7 @@ def _check_certificate(
     values: str,
 ) -> None:
     """Refuse a certificate of other weights than those that will be loaded from the file."""
-    # What somebody else states is kept as it is: nothing here knows what it speaks of.
+    # A certificate of another kind is kept as it is: its meaning is unknown here.
     if record.get("format") != FORMAT:
         return
     states = record.get("states")
