@@ -107,6 +107,11 @@ COMMANDS = {
         "Path norm of a network, the share of path mass in each layer, dead "
         "channels, and layers that are lost.",
     ),
+    "generalization": Command(
+        "generalization",
+        "generalization",
+        "Bound the test error of a sparse network by its length as a message.",
+    ),
     "plan": Command(
         "theory",
         "plan",

@@ -1,6 +1,7 @@
 """Paths of ReLU networks: norms, costs, metrics, bounds."""
 
 from secateurs.paths.costs import PathCosts, path_costs
+from secateurs.paths.description import DescriptionLength, description_length
 from secateurs.paths.enumeration import Lifting, lifting
 from secateurs.paths.generalization import (
     GeneralizationBound,
@@ -15,6 +16,7 @@ from secateurs.paths.metric import PathMetric, path_metric
 from secateurs.paths.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty
 
 __all__ = [
+    "DescriptionLength",
     "GeneralizationBound",
     "GeneralizationBounds",
     "LayerLiveness",
@@ -25,6 +27,7 @@ __all__ = [
     "PathCosts",
     "PathMetric",
     "PathNorm",
+    "description_length",
     "generalization_bounds",
     "lifting",
     "lipschitz_bounds",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.graph import Affine, Graph, Pool, capture, propagate
 from secateurs.paths.covering import theorem_g2_factor
+from secateurs.paths.description import description_length
 from secateurs.paths.enumeration import Depth
 from secateurs.paths.mass import alone_reasons
 from secateurs.paths.normalized import MatrixLayer, layers_of
@@ -344,6 +345,8 @@ def generalization_bounds(
     input_bound: float,
     loss_lipschitz: float,
     loss_range: float = 1.0,
+    data: tuple[Tensor, Tensor] | None = None,
+    confidence: float = 0.95,
 ) -> GeneralizationBounds:
     """Theorem 5.1 for this network, E gen ≤ 544·(L·B/√n)·max(D, d_out)·√#params·‖Φ(θ)‖₁, beside the
     other known bounds.
@@ -361,6 +364,10 @@ def generalization_bounds(
         input_bound: B with ‖x‖_∞ ≤ B; below 1 it counts as 1.
         loss_lipschitz: L of the loss in the network's output (Euclidean norm).
         loss_range: the largest value the loss can take; a bound above it is vacuous.
+        data: all training samples and their classes, for the row "description length": what a
+            short message proves of the share of wrong classes (`paths.description_length`). It says
+            something where the network is very sparse.
+        confidence: with which probability that row holds.
 
     >>> import torch
     >>> bounds = generalization_bounds(nn.Linear(3, 1, bias=False), torch.zeros(1, 3), samples=100,
@@ -376,7 +383,10 @@ def generalization_bounds(
     # A bias counts as an input of size 1, so a smaller B would not be a bound.
     facts = facts_of(graph, model, samples, max(1.0, input_bound), loss_lipschitz)
     return GeneralizationBounds(
-        rows=tuple(_row(rule, facts, loss_range) for rule in RULES),
+        rows=(
+            *(_row(rule, facts, loss_range) for rule in RULES),
+            *(() if data is None else (_described_row(model, data, samples, confidence),)),
+        ),
         facts=facts,
         assumptions=(
             f"‖x‖_∞ ≤ {facts.input_bound:g}, the loss is {loss_lipschitz:g}-Lipschitz in the output"
@@ -402,6 +412,36 @@ def _row(rule: BoundRule, facts: Facts, loss_range: float) -> GeneralizationBoun
         log2=log2,
         constant=rule.constant,
         verdict="" if log2 is None else verdict_of(log2, facts, rule.constant, loss_range),
+    )
+
+
+def _described_row(
+    model: nn.Module, data: tuple[Tensor, Tensor], samples: int, confidence: float
+) -> GeneralizationBound:
+    """The gap between the errors on fresh data and on these."""
+    inputs, labels = data
+    if len(inputs) != samples:
+        raise ArgumentError(
+            f"samples={samples}, and data= has {len(inputs)}: give all training samples, or leave"
+            " data= out."
+        )
+    found = description_length(model, inputs, labels, confidence=confidence)
+    gap = found.bound - found.training_error
+    sure = f"of the network in {found.levels} values, with probability {confidence:g}"
+    size = f"{found.bits:.0f} bits, {found.training_error:.2%} of {samples} samples wrong"
+    # A classifier that answers one class is right once in as many as there are.
+    trivial = 1 - float(torch.bincount(labels).max()) / samples
+    word = "says something" if found.bound < trivial else "vacuous"
+    return GeneralizationBound(
+        name="description length",
+        reference="Blumer et al. 1987; Langford 2005 (binomial tail)",
+        formula="P(Bin(n, p) ≤ wrong) ≥ (1 − confidence)·2^−bits",
+        applies=True,
+        reason="",
+        value=gap,
+        log2=math.log2(gap) if gap > 0 else -math.inf,
+        constant=True,
+        verdict=f"{word}: the test error {sure} is at most {found.bound:.2%} ({size})",
     )
 
 

@@ -1,0 +1,69 @@
+"""`secateurs generalization FILE --data NAME`: what the length of a sparse network proves about its
+test error.
+"""
+
+from typing import Annotated
+
+import typer
+
+from secateurs.cli.commands import (
+    Arch,
+    Classes,
+    DataName,
+    DataSource,
+    Download,
+    InChannels,
+    Json,
+    ModelFile,
+    Root,
+    Size,
+    open_model,
+    say,
+    show,
+)
+from secateurs.errors import ArgumentError
+
+
+def generalization(
+    file: ModelFile,
+    data: DataName = None,
+    arch: Arch = None,
+    confidence: Annotated[
+        float, typer.Option(help="With which probability the bound holds, over the samples.")
+    ] = 0.95,
+    levels: Annotated[
+        int | None,
+        typer.Option(help="How many different values the weights take; by default the best."),
+    ] = None,
+    alternatives: Annotated[
+        int,
+        typer.Option(help="Among how many architectures the data were looked at to choose."),
+    ] = 1,
+    classes: Classes = None,
+    in_channels: InChannels = None,
+    size: Size = None,
+    root: Root = None,
+    download: Download = False,
+    json: Json = False,
+) -> None:
+    """Bound the test error by the length of the network as a message, and say what each part of the
+    message costs. The file may be a sparse file or a checkpoint.
+    """
+    from secateurs.paths import description_length
+
+    known = DataSource(data, root, download).loaded()
+    if known is None:
+        raise ArgumentError(
+            "the bound counts errors on the training samples: add --data NAME (see `secateurs"
+            " data`)."
+        )
+    model, _ = open_model(file, arch=arch, in_channels=in_channels, classes=classes, size=size)
+    found = description_length(
+        model,
+        known.train_x,
+        known.train_y,
+        confidence=confidence,
+        levels=levels,
+        alternatives=alternatives,
+    )
+    say(found.to_json()) if json else show(found)

@@ -1,0 +1,407 @@
+"""A sparse network is a short message, and a short message generalises.
+
+The message, in order, for a reader who knows the architecture; every choice is paid for with the
+logarithm of the number of alternatives:
+
+1. how many different values the weights take, K (8 bits), and in which format they are listed (1
+   bit); the list, a set of K numbers of that format;
+2. for every parameter where its weights are, by the shortest of three codes, which is named: among
+   all entries; among rows and columns that are not empty, which are named first; the same with the
+   columns (of a vector: the entries) taken from the rows that the matrix before left alive;
+3. how often each value occurs, then which weight has which;
+4. buffers, entry by entry.
+
+Hidden units of a fully connected network can change places without changing the function, and every
+order has a message of the same length. The chance of the function is the sum over them.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
+
+import torch
+from rich.table import Table
+from scipy.optimize import brentq
+from scipy.special import gammaln
+from scipy.stats import beta
+from torch import Tensor, nn
+
+from secateurs.errors import ArgumentError, SecateursError
+from secateurs.graph import capture
+from secateurs.paths.normalized import MatrixLayer, layers_of
+from secateurs.printing import Reported, plain
+from secateurs.stateless import call_with, evaluating
+
+LEVELS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
+"""How many values are tried; any number up to 256 may be asked for."""
+
+Layers: TypeAlias = Callable[[Mapping[str, Tensor]], list[MatrixLayer]] | None
+
+FORMATS = {torch.float8_e4m3fn: 8, torch.bfloat16: 16}
+"""In which a value is listed, and its bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescriptionLength(Reported):
+    """A network as a message, and what its length proves about fresh data.
+
+    bits: −log₂ of the network's share under a code that was fixed before the data; fractions count.
+    parts: the bits of each part of the message; the last, negative, is what the order of hidden
+        units gives back.
+    errors, samples: wrong answers of the network with its values rounded, on the training samples.
+    bound: the test error is at most this, with probability `confidence` over the samples.
+    weights: the rounded parameters by name; the claim is about the network that has these.
+    """
+
+    bits: float
+    parts: Mapping[str, float]
+    kept: int
+    total: int
+    levels: int
+    samples: int
+    errors: int
+    confidence: float
+    bound: float
+    assumptions: tuple[str, ...]
+    weights: Mapping[str, Tensor] = field(repr=False, compare=False)
+
+    @property
+    def training_error(self) -> float:
+        return self.errors / self.samples
+
+    @property
+    def compression(self) -> float:
+        return self.total / max(1, self.kept)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without the weights."""
+        shown = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "weights"}
+        found: dict[str, Any] = plain(
+            {**shown, "training_error": self.training_error, "compression": self.compression}
+        )
+        return found
+
+    def __rich__(self) -> Table:
+        title = (
+            f"test error ≤ {self.bound:.2%} with probability {self.confidence:g}:"
+            f" {self.training_error:.2%} of {self.samples} samples are wrong"
+        )
+        table = Table(title=title, caption="; ".join(self.assumptions))
+        table.add_column("part of the message")
+        table.add_column("bits", justify="right")
+        for name, bits in self.parts.items():
+            table.add_row(name, f"{bits:.1f}")
+        table.add_row(
+            f"{self.kept} weights of {self.total}, {self.levels} values", f"{self.bits:.1f}"
+        )
+        return table
+
+
+def description_length(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    confidence: float = 0.95,
+    levels: int | None = None,
+    alternatives: int = 1,
+    batch: int = 1024,
+) -> DescriptionLength:
+    """Write a sparse network as a message of L bits and bound its test error by L.
+
+    With probability at least `confidence` over n independent samples, for every network h of L(h)
+    bits at once: its test error is at most the largest p with P(Bin(n, p) ≤ wrong(h)) ≥
+    (1 − confidence)·2^{−L(h)}.
+
+    Proof: for one h whose error is larger than that p, so few wrong answers have a probability
+    below (1 − confidence)·2^{−L(h)}. The code is fixed before the data, so 2^{−L} sums to at most
+    one over all networks, and these probabilities to at most 1 − confidence.
+
+    The values are rounded to a list that is part of the message, and the errors are counted after
+    rounding. The model is left as it is; `weights` has the network that the claim is about.
+
+    Args:
+        inputs, labels: the training samples, all of them; labels are classes.
+        levels: how many different values the weights take, at most 256; by default the number with
+            the smallest bound of a dozen. The message says the number, so the choice is paid for.
+        alternatives: among how many architectures (and ways to scale the inputs) the data were
+            looked at to choose; log₂ of it is added.
+        batch: samples that go through the network together.
+
+    >>> import torch
+    >>> model = nn.Linear(4, 2, bias=False)
+    >>> with torch.no_grad():
+    ...     _ = model.weight.copy_(torch.tensor([[1., 0, 0, 0], [0, 0, 0, 0]]))
+    >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+    >>> found = description_length(model, x, (x[:, 0] < 0).long())
+    >>> found.kept, found.errors, round(found.bits), round(found.bound, 2)
+    (1, 0, 25, 0.04)
+
+    Reference: Blumer et al. 1987; Langford 2005, Corollary 3.7; Lotfi et al. 2022 for what a
+    compressed network attains.
+    """
+    _check(inputs, labels, confidence, levels, alternatives)
+    chance = math.log1p(-confidence)
+    with evaluating(model):
+        layers = _is_layered(model, inputs[:1])
+        messages = [
+            _write(model, count, kind, alternatives, layers)
+            for count in (LEVELS if levels is None else (levels,))
+            for kind in FORMATS
+        ]
+        own = {name: p.detach() for name, p in model.named_parameters()}
+        wrong = _count_wrong(model, own, inputs, labels, batch)
+
+        def hoped(message: _Message) -> float:
+            """The bound if rounding cost nothing."""
+            return largest_error(wrong, len(inputs), chance - message.bits * math.log(2))
+
+        best, found, errors = math.inf, messages[0], 0
+        for message in sorted(messages, key=hoped):
+            # Whatever comes after is longer, and would have to be right more often than the
+            # network before rounding.
+            if hoped(message) >= best:
+                break
+            now = _count_wrong(model, message.weights, inputs, labels, batch)
+            bound = largest_error(now, len(inputs), chance - message.bits * math.log(2))
+            if bound < best:
+                best, found, errors = bound, message, now
+    return DescriptionLength(
+        bits=found.bits,
+        parts=found.parts,
+        kept=sum(int((w != 0).sum()) for w in found.weights.values()),
+        total=sum(w.numel() for w in found.weights.values()),
+        levels=found.levels,
+        samples=len(inputs),
+        errors=errors,
+        confidence=confidence,
+        bound=best,
+        assumptions=(
+            "samples and fresh data are drawn independently from one distribution",
+            "the architecture was fixed before the data"
+            + (f", or chosen among {alternatives}" if alternatives > 1 else ""),
+            "hidden units may change places"
+            if layers
+            else "not fully connected: nothing is gained from the order of units",
+        ),
+        weights=found.weights,
+    )
+
+
+def largest_error(wrong: int, samples: int, log_chance: float) -> float:
+    """The largest p with ln P(Bin(samples, p) ≤ wrong) ≥ log_chance, exactly where that is a
+    float, else rounded up: a sum of falling terms is at most its geometric series.
+
+    >>> round(largest_error(0, 100, math.log(0.05)), 4)  # 1 − 0.05^(1/100)
+    0.0295
+    """
+    if wrong >= samples:
+        return 1.0
+    if log_chance > -600:
+        # Clopper and Pearson's, exactly; a smaller chance is no float any more.
+        return float(beta.isf(math.exp(log_chance), wrong + 1, samples - wrong))
+
+    def excess(p: float) -> float:
+        # P(k) of the largest term, and how fast the terms fall towards 0 below it.
+        choose = gammaln(samples + 1) - gammaln(wrong + 1) - gammaln(samples - wrong + 1)
+        term = float(choose) + (samples - wrong) * math.log1p(-p)
+        term += wrong * math.log(p) if wrong else 0.0
+        ratio = wrong * (1 - p) / ((samples - wrong + 1) * p)
+        return min(0.0, term - math.log1p(-ratio)) - log_chance
+
+    # Just above wrong/n the series hardly falls and the tail is most of 1; at 1 it is 0.
+    low, high = (wrong + 1e-9) / samples if wrong else 1e-300, 1.0 - 1e-15
+    if excess(high) > 0:
+        return 1.0
+    return min(1.0, float(brentq(excess, low, high, xtol=1e-12)) * (1 + 1e-9) + 1e-12)
+
+
+# One message: the values rounded, and what each part costs.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Message:
+    parts: Mapping[str, float]
+    levels: int
+    weights: Mapping[str, Tensor]
+
+    @property
+    def bits(self) -> float:
+        return math.fsum(self.parts.values())
+
+
+def _write(
+    model: nn.Module, levels: int, kind: torch.dtype, alternatives: int, layers: Layers
+) -> _Message:
+    own = {name: p.detach() for name, p in model.named_parameters()}
+    values = torch.cat([w[w != 0].double().flatten().cpu() for w in own.values()])
+    if not bool(torch.isfinite(values).all()):
+        raise ArgumentError("a weight is NaN or infinite: mend the network before it is described.")
+    codebook = _codebook(values, levels, kind)
+    weights = {name: _round(w, codebook) for name, w in own.items()}
+    parts = {
+        "values": 9 + _log2_choose(2 ** FORMATS[kind], len(codebook)),
+        **_positions(weights),
+        "which value where": _symbols(weights, codebook),
+        "buffers": float(sum(8 * b.element_size() * b.numel() for b in model.buffers())),
+        "choice of architecture": math.log2(alternatives),
+        "order of hidden units": -_orders(layers(weights)) if layers else 0.0,
+    }
+    return _Message(parts=parts, levels=len(codebook), weights=weights)
+
+
+def _count_wrong(
+    model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensor, labels: Tensor, batch: int
+) -> int:
+    wrong = 0
+    with torch.no_grad():
+        for x, y in zip(torch.split(inputs, batch), torch.split(labels, batch), strict=True):
+            answers = call_with(model, weights, (x,))
+            if not isinstance(answers, Tensor) or answers.ndim != 2 or len(answers) != len(x):
+                raise ArgumentError(
+                    "wrong classes are counted: the model must answer (N, classes) to a batch of"
+                    f" N = {len(x)}."
+                )
+            wrong += int((answers.argmax(1) != y).sum())
+    return wrong
+
+
+def _codebook(values: Tensor, levels: int, kind: torch.dtype) -> Tensor:
+    """At most so many numbers of this format, none of them 0, near the values, sorted: Lloyd's
+    algorithm from quantiles."""
+    if not len(values):
+        return values
+    ordered = values.sort().values
+    places = (torch.arange(levels, dtype=torch.float64) + 0.5) / levels * len(ordered)
+    centres = torch.unique(ordered[places.long().clamp_max(len(ordered) - 1)])
+    for _ in range(50):
+        nearest = _nearest(ordered, centres)
+        count = torch.bincount(nearest, minlength=len(centres))
+        total = torch.zeros(len(centres), dtype=torch.float64).index_add_(0, nearest, ordered)
+        # A centre that no value is near goes.
+        centres = torch.unique((total / count)[count > 0])
+    least, most = torch.finfo(kind).smallest_normal, torch.finfo(kind).max
+    inside = torch.copysign(centres.abs().clamp(least, most), centres)
+    codebook: Tensor = torch.unique(inside.to(kind).double())
+    return codebook
+
+
+def _nearest(values: Tensor, centres: Tensor) -> Tensor:
+    """For each value the index of the nearest of sorted centres."""
+    between = (centres[1:] + centres[:-1]) / 2
+    return torch.bucketize(values, between)
+
+
+def _round(weight: Tensor, codebook: Tensor) -> Tensor:
+    if not len(codebook):
+        return torch.zeros_like(weight)
+    near = codebook[_nearest(weight.double().cpu(), codebook)].to(weight)
+    return torch.where(weight == 0, torch.zeros_like(weight), near)
+
+
+# What the parts of the message cost, in bits.
+
+
+def _log2_choose(n: float, k: float) -> float:
+    """log₂ of the number of ways to choose k of n.
+
+    >>> round(_log2_choose(5, 2), 6) == round(math.log2(10), 6)
+    True
+    """
+    return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)) / math.log(2)
+
+
+def _some(n: int, k: int) -> float:
+    """How many of n, then which."""
+    return math.log2(n + 1) + _log2_choose(n, k)
+
+
+def _positions(weights: Mapping[str, Tensor]) -> dict[str, float]:
+    """Where each parameter's weights are, by the shortest code; its name costs log₂ 3."""
+    parts = {}
+    alive: Tensor | None = None  # rows of the last matrix that have a weight or a bias
+    for name, weight in weights.items():
+        where = (weight != 0).reshape(weight.shape[0] if weight.ndim else 1, -1)
+        codes = [_some(where.numel(), int(where.sum()))]
+        if weight.ndim > 1:
+            codes += _by_rows(where, alive)
+            alive = where.any(1)
+        else:
+            column = where.flatten()
+            if alive is not None and len(alive) == len(column):
+                if not bool((column & ~alive).any()):
+                    codes.append(_some(int(alive.sum()), int(column.sum())))
+                alive = alive | column
+        parts[f"places in {name}"] = math.log2(3) + min(codes)
+    return parts
+
+
+def _by_rows(where: Tensor, alive: Tensor | None) -> Iterator[float]:
+    rows, columns = where.any(1), where.any(0)
+    inside = _some(int(rows.sum()) * int(columns.sum()), int(where.sum()))
+    named = _some(len(rows), int(rows.sum()))
+    yield named + _some(len(columns), int(columns.sum())) + inside
+    if alive is not None and len(alive) == len(columns) and not bool((columns & ~alive).any()):
+        yield named + _some(int(alive.sum()), int(columns.sum())) + inside
+
+
+def _symbols(weights: Mapping[str, Tensor], codebook: Tensor) -> float:
+    """How often each value occurs, and which weight has which."""
+    values = torch.cat([w[w != 0].double().flatten().cpu() for w in weights.values()])
+    if not len(values):
+        return 0.0
+    counts = torch.bincount(torch.searchsorted(codebook, values), minlength=len(codebook))
+    orders = float(gammaln(len(values) + 1)) - math.fsum(float(gammaln(int(c) + 1)) for c in counts)
+    more = len(codebook) - 1
+    # The number of weights is known from their places.
+    return _log2_choose(len(values) + more, more) + orders / math.log(2)
+
+
+def _is_layered(model: nn.Module, example: Tensor) -> Layers:
+    """Weights to layers of a fully connected network; None for any other."""
+    try:
+        graph = capture(model, example)
+        state = graph.state(model)
+    except SecateursError:
+        return None
+    # Everything that is coded must be in the layers: what else a network has may tell units apart.
+    if {*state} != {name for name, _ in model.named_parameters()}:
+        return None
+    if layers_of(graph, state) is None:
+        return None
+    return lambda weights: layers_of(graph, weights) or []
+
+
+def _orders(layers: list[MatrixLayer]) -> float:
+    """log₂ of how many different messages say the same function with its hidden units in another
+    order; at most that.
+
+    Exchanging equal units changes nothing. Units are equal only if their incoming weights and bias
+    are, seen from a layer before whose order is fixed; counting every such pair as equal can only
+    lose.
+    """
+    bits = 0.0
+    for layer in layers[:-1]:
+        bias = torch.zeros(len(layer.weight)) if layer.bias is None else layer.bias
+        units = torch.cat([layer.weight, bias.to(layer.weight)[:, None]], dim=1)
+        _, counts = torch.unique(units, dim=0, return_counts=True)
+        alike = math.fsum(float(gammaln(int(count) + 1)) for count in counts)
+        bits += (float(gammaln(len(units) + 1)) - alike) / math.log(2)
+    return bits
+
+
+def _check(
+    inputs: Tensor, labels: Tensor, confidence: float, levels: int | None, alternatives: int
+) -> None:
+    if len(inputs) < 1 or len(inputs) != len(labels) or labels.ndim != 1:
+        raise ArgumentError(
+            f"{len(inputs)} inputs and labels of shape {tuple(labels.shape)}: give one class for"
+            " each training sample, and at least one sample."
+        )
+    if not 0 < confidence < 1:
+        raise ArgumentError(f"confidence={confidence!r} is not between 0 and 1 (0.95 is usual).")
+    if levels is not None and not 1 <= levels <= 256:
+        raise ArgumentError(f"levels={levels!r} is not between 1 and 256.")
+    if alternatives < 1:
+        raise ArgumentError(f"alternatives={alternatives!r}: at least 1, the architecture itself.")
