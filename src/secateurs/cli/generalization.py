@@ -46,8 +46,9 @@ def generalization(
     download: Download = False,
     json: Json = False,
 ) -> None:
-    """Bound the test error by the length of the network as a message, and say what each part of the
-    message costs. The file may be a sparse file or a checkpoint.
+    """Bound the test error of a sparse network by its length as a message.
+
+    The file may be a sparse file or a checkpoint. Each part of the message is listed with its bits.
     """
     from secateurs.paths import description_length
 
