@@ -146,6 +146,32 @@ def test_the_claim_is_about_the_rounded_network_and_the_model_stays():
     assert found.kept == sum(int((p != 0).sum()) for p in model.parameters())
 
 
+def test_values_that_are_tuned_fit_better_where_the_same_weights_are_equal():
+    x, _ = samples(600)
+    model = sparse_net(density=0.6).eval()
+    with torch.no_grad():
+        for layer in model[::2]:
+            layer.bias.zero_()
+    y = model(x).argmax(1)
+
+    def described(**how):
+        found = description_length(model, x, y, levels=2, **how)
+        other = sparse_net(density=0.6).eval()
+        other.load_state_dict(found.weights)
+        assert int((other(x).argmax(1) != y).sum()) == found.errors
+        return found, float(nn.functional.cross_entropy(other(x).detach(), y))
+
+    plain, loss = described()
+    tuned, lower = described(tune=200, generator=torch.Generator().manual_seed(0))
+    again, _ = described(tune=200, generator=torch.Generator().manual_seed(0))
+    assert lower < loss
+    assert again.bound == tuned.bound
+    for name, weight in plain.weights.items():
+        assert torch.equal(weight != 0, tuned.weights[name] != 0)
+    values = torch.cat([w.flatten() for w in tuned.weights.values()])
+    assert len(values[values != 0].unique()) <= 2
+
+
 def test_the_bound_fails_no_more_often_than_it_says_and_would_without_the_price():
     """Labels are coin flips, so the test error of everything is one half. The learner takes the
     best of all networks of one weight: its training error is far below, as it searched.
@@ -207,6 +233,7 @@ def test_convolutions_and_buffers_are_paid_for():
         ({"labels": torch.zeros(3)}, "give one class for each training sample"),
         ({"confidence": 1.0}, "confidence=1.0 is not between 0 and 1"),
         ({"levels": 300}, "levels=300 is not between 1 and 256"),
+        ({"tune": -1}, "tune=-1: a number of steps"),
         ({"alternatives": 0}, "alternatives=0: at least 1"),
     ],
 )

@@ -50,7 +50,7 @@ FIT = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "given", "read"), FIT, ids=str)
+@pytest.mark.parametrize(("hint", "given", "read"), FIT, ids=range(len(FIT)))
 def test_a_value_is_read_as_its_type_has_it(hint, given, read):
     assert as_type(hint, given) == read
     assert as_type(hint, read) == read
@@ -79,7 +79,7 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "given", "said"), MISFITS, ids=str)
+@pytest.mark.parametrize(("hint", "given", "said"), MISFITS, ids=[said for *_, said in MISFITS])
 def test_what_does_not_fit_is_told_with_its_place(hint, given, said):
     with pytest.raises(Misfit) as error:
         as_type(hint, given)
