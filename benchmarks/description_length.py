@@ -26,9 +26,8 @@ def main():
     parser.add_argument("--tune", type=int, default=300)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(
-        "| λ | weights | compression | bits | values | wrong in training | **bound** | wrong in test |"
-    )
+    heads = ("λ", "weights", "compression", "bits", "values", "wrong in training")
+    print(f"| {' | '.join(heads)} | **bound** | wrong in test |")
     print("| --- " * 8 + "|")
     for strength in args.strengths:
         settings = replace(plans.TEXT, **plans.OURS, strength=strength, seed=args.seed)
