@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class ProofOptions:
     """Where the bound has to hold, how it is computed, and the statement on fresh data."""
 
     radius: float
@@ -78,7 +78,7 @@ class How:
 
 
 def proven(
-    which: Which, dense: Path, sparse: Path, known: "Dataset | None", how: How
+    which: Which, dense: Path, sparse: Path, known: "Dataset | None", how: ProofOptions
 ) -> "tuple[Certificate, Tensor]":
     """The certificate, and the inputs in the middle of its balls."""
     from secateurs.certificates import certify as prove
@@ -162,7 +162,9 @@ def certify(
 
     The region is a ball around each of some test inputs (--data), or around the zero input.
     """
-    how = How(radius, points, method, rounding, seconds, target, claim, margin, alpha, beta, seed)
+    how = ProofOptions(
+        radius, points, method, rounding, seconds, target, claim, margin, alpha, beta, seed
+    )
     known = DataSource(data, root, download).loaded()
     which = Which(arch, in_channels, classes, size)
     certificate, inputs = proven(which, dense, sparse, known, how)

@@ -1,7 +1,7 @@
 """How `secateurs train` trains: its methods by name.
 
 A new `--method` is one function registered in `METHODS`. An option of its own is a field of
-`Settings`, an argument of `train`, and a name in its `Usual.takes`.
+`MethodOptions`, an argument of `train`, and a name in its `Usual.takes`.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class MethodOptions:
     """The options a training method may use."""
 
     lr: float
@@ -44,7 +44,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
+class TrainingMethod:
     """How to train: the optimizer, callbacks during the run, and what is done to the model at its
     end.
     """
@@ -54,29 +54,33 @@ class Method:
     finish: "Callable[[], None] | None" = None
 
 
-METHODS: Registry[Callable[["nn.Module", Settings], Method]] = Registry("training method")
-"""Training methods by name: `(model, settings) -> Method`. torch is imported inside them."""
+METHODS: Registry[Callable[["nn.Module", MethodOptions], TrainingMethod]] = Registry(
+    "training method"
+)
+"""Training methods by name: `(model, settings) -> TrainingMethod`; torch is imported inside."""
 
 
 @METHODS.register("sgd")
-def _sgd(model: "nn.Module", settings: Settings) -> Method:
+def _sgd(model: "nn.Module", settings: MethodOptions) -> TrainingMethod:
     from torch.optim import SGD
 
     lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
-    return Method(optimizer=SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay))
+    return TrainingMethod(
+        optimizer=SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay)
+    )
 
 
 @METHODS.register("adam")
-def _adam(model: "nn.Module", settings: Settings) -> Method:
+def _adam(model: "nn.Module", settings: MethodOptions) -> TrainingMethod:
     from torch.optim import AdamW
 
-    return Method(
+    return TrainingMethod(
         optimizer=AdamW(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
     )
 
 
 @METHODS.register("dwf")
-def _dwf(model: "nn.Module", settings: Settings) -> Method:
+def _dwf(model: "nn.Module", settings: MethodOptions) -> TrainingMethod:
     from secateurs.optim import FactorizedSGD, forecast
     from secateurs.optim.factorized.schedules import schedule
     from secateurs.random import generator
@@ -106,7 +110,7 @@ def _dwf(model: "nn.Module", settings: Settings) -> Method:
             schedule=schedule(settings.strength_schedule),
         )
         say(f"forecast: {expected.sentence}")
-    return Method(optimizer=optimizer, finish=lambda: _collapse(optimizer))
+    return TrainingMethod(optimizer=optimizer, finish=lambda: _collapse(optimizer))
 
 
 def _collapse(optimizer: "FactorizedSGD") -> None:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from secateurs import data as sets
-from secateurs.cli.train_order import METHODS, Method, Order, Settings
+from secateurs.cli.train_order import METHODS, MethodOptions, Order, TrainingMethod
 from secateurs.data import Dataset
 from secateurs.models import build
 from secateurs.optim import hold
@@ -65,13 +65,13 @@ def carry_out(
     return Trained(model=model, shape=shape, said=said)
 
 
-def _prepare(order: Order, model: nn.Module, data: Dataset) -> Method:
+def _prepare(order: Order, model: nn.Module, data: Dataset) -> TrainingMethod:
     """The optimizer and what belongs to it; zeros of a checkpoint are held."""
     # Rounded up, as the loop takes a shorter last batch.
     per_epoch = -(-len(data.train_y) // order.batch)
     steps = Step.parse(order.length).iterations(per_epoch)
     schedule = _schedule(order.schedule)
-    settings = Settings(
+    settings = MethodOptions(
         lr=order.lr,
         seed=order.seed,
         steps=steps,

@@ -32,7 +32,7 @@ class Linearised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class JacobianRun:
     """What to call a model in errors, and how to run it."""
 
     name: str
@@ -40,7 +40,7 @@ class Run:
     dtype: torch.dtype
 
 
-def linearise(model: nn.Module, names: Sequence[str], x: Tensor, run: Run) -> Linearised:
+def linearise(model: nn.Module, names: Sequence[str], x: Tensor, run: JacobianRun) -> Linearised:
     """Of the parameters of these names; modules run in evaluation mode on copies, nothing of the
     model changes.
     """
@@ -66,7 +66,7 @@ def linearise(model: nn.Module, names: Sequence[str], x: Tensor, run: Run) -> Li
 
 
 def _jacobian_rows(
-    model: nn.Module, chosen: Mapping[str, Tensor], x: Tensor, run: Run
+    model: nn.Module, chosen: Mapping[str, Tensor], x: Tensor, run: JacobianRun
 ) -> Iterator[Tensor]:
     """Rows of J, a few outputs at a time."""
     modes = {module: module.training for module in model.modules()}
@@ -103,7 +103,7 @@ def _pull_back(
     output: Callable[[Mapping[str, Tensor]], Tensor],
     chosen: Mapping[str, Tensor],
     x: Tensor,
-    run: Run,
+    run: JacobianRun,
 ) -> tuple[Tensor, Callable[[Tensor], tuple[dict[str, Tensor]]]]:
     try:
         values, pull = torch.func.vjp(output, dict(chosen))[:2]
@@ -361,7 +361,7 @@ def ntk_sketch(
         model,
         names,
         example,
-        Run(name="the model", chunk_size=chunk_size, dtype=dtype),
+        JacobianRun(name="the model", chunk_size=chunk_size, dtype=dtype),
     )
     if trained is not None:
         check_same(model, trained)
@@ -369,7 +369,7 @@ def ntk_sketch(
             trained,
             names,
             example,
-            Run(name="trained=", chunk_size=chunk_size, dtype=dtype),
+            JacobianRun(name="trained=", chunk_size=chunk_size, dtype=dtype),
         )
     p = mixed(start.scores, uniform)
     check_drawn(p, start, end)
