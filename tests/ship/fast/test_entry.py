@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.ship.fast import compiled, entry
+from secateurs.ship.fast import choose, compiled, entry
 from secateurs.ship.fast.entry import _from_python, shortcut
 from ship.fast.fast_cases import close, zeroed
 
@@ -202,3 +202,18 @@ def test_more_dimensions_than_the_entry_has_room_for():
     with torch.inference_mode():
         assert close(module(example + 1), model(example + 1), 1e-5)
     assert type(module._quick).__name__ == "function"
+
+
+@pytest.mark.parametrize(("tune", "times"), [("time", True), ("guess", False)])
+def test_ways_are_timed_where_that_is_asked(tune, times, monkeypatch):
+    asked = []
+    timed = choose.Timed.__call__
+
+    def watched(self, *about):
+        asked.append(about)
+        return timed(self, *about)
+
+    monkeypatch.setattr(choose.Timed, "__call__", watched)
+    model = zeroed(nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU()), 0.5).eval()
+    sc.accelerate(model, torch.zeros(1, 2, 8, 8), tune=tune, keep="always")
+    assert bool(asked) is times

@@ -12,6 +12,7 @@ from secateurs.theory import (
     theorem_1,
     theorem_1_explicit,
     theorem_1_width,
+    theorem_2,
     theorem_2_width,
 )
 from secateurs.theory.random_matrices import largest_alpha, load_conditions
@@ -130,3 +131,14 @@ def test_where_theorem_2_as_stated_reaches_one_half():
     """
     assert most_likely_2(700, True) < 0.5 < most_likely_2(720, True)
     assert min(most_likely_2(d, False) for d in (3, 16, 64, 256)) > 0.5
+
+
+def test_error_and_trivial_bound_grow_with_the_constant_of_the_activations():
+    norms = NormBounds(bounds=(1.5, 2.0, 0.5), failures=(0.001,) * 3)
+    one, three = (
+        theorem_2([10**60] * 4, alpha=0.4, norms=norms, k1=1.0, k2=1.0, lipschitz=lipschitz)
+        for lipschitz in (1.0, 3.0)
+    )
+    assert one.trivial == pytest.approx(1.5 * 2.0 * 0.5)
+    assert three.trivial == pytest.approx(3 * one.trivial)
+    assert three.error == pytest.approx(3 * one.error)

@@ -99,8 +99,8 @@ MEMORY = 16 * 2**20
 GROUPS = (8, 4, 2)
 FEATURE_GROUP = 128  # networks without images: the batch fills the vectors
 # Numbers read and multiplied that are worth a thread. Starting one costs some 40 µs on a quiet
-# machine, several times that on a busy one. A million each was too little there: a LeNet of 2 % took
-# 0.18 ms for 256 images alone, 0.35 in two threads (the best of 60).
+# machine, several times that on a busy one. A million each was too little there: a LeNet of 2 %
+# took 0.18 ms for 256 images alone, 0.35 in two threads (the best of 60).
 WORTH_A_THREAD = 4_000_000
 
 # `rules` is imported for what its files do: they register the operators.
