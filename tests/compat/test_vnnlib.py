@@ -76,7 +76,7 @@ def test_of_version_1_the_box_is_read(tmp_path):
         ("word", "line 1: 'word' stands outside"),
         ("(" * 100, "more than 64 parentheses"),
         ("()", "an empty pair"),
-        ("(check-sat)", "line 1: 'check-sat' is not a statement"),
+        ("(check-sat)", "line 1: 'check-sat' is not a known statement"),
         ("(declare-const Z_0 Real)", "neither X_i nor Y_i"),
         ("(declare-const X_99999999999 Real)", "neither X_i nor Y_i"),
         (PAIR.replace("(assert (<= X_f[1] 2))", "") + MEANT, "input 1 of 2 has no lower or no"),
