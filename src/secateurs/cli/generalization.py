@@ -16,6 +16,7 @@ from secateurs.cli.commands import (
     Json,
     ModelFile,
     Root,
+    Seed,
     Size,
     open_model,
     say,
@@ -35,10 +36,15 @@ def generalization(
         int | None,
         typer.Option(help="How many different values the weights take; by default the best."),
     ] = None,
+    tune: Annotated[
+        int,
+        typer.Option(help="Steps of training for the values after the weights share them."),
+    ] = 300,
     alternatives: Annotated[
         int,
         typer.Option(help="Among how many architectures the data were looked at to choose."),
     ] = 1,
+    seed: Seed = 0,
     classes: Classes = None,
     in_channels: InChannels = None,
     size: Size = None,
@@ -51,6 +57,7 @@ def generalization(
     The file may be a sparse file or a checkpoint. Each part of the message is listed with its bits.
     """
     from secateurs.paths import description_length
+    from secateurs.random import generator
 
     known = DataSource(data, root, download).loaded()
     if known is None:
@@ -66,5 +73,7 @@ def generalization(
         confidence=confidence,
         levels=levels,
         alternatives=alternatives,
+        tune=tune,
+        generator=generator(seed, "generalization"),
     )
     say(found.to_json()) if json else show(found)

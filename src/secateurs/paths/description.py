@@ -89,7 +89,8 @@ class DescriptionLength(Reported):
             f" {self.training_error:.2%} of {self.samples} samples are wrong"
         )
         table = Table(title=title, caption="; ".join(self.assumptions))
-        table.add_column("part of the message")
+        # As wide as what is said above and below it.
+        table.add_column("part of the message", min_width=80)
         table.add_column("bits", justify="right")
         for name, bits in self.parts.items():
             table.add_row(name, f"{bits:.1f}")
