@@ -69,7 +69,7 @@ def test_the_parts_by_hand():
     # two, two of four columns, two of those two entries.
     flat = math.log2(9) + math.log2(28)
     rows = math.log2(3 * 2) + math.log2(5 * 6) + math.log2(3)
-    assert found.parts["values"] == pytest.approx(9 + 8)
+    assert found.parts["values"] == pytest.approx(math.log2(2 * 257) + 8)
     assert found.parts["places in weight"] == pytest.approx(math.log2(3) + min(flat, rows))
     assert found.parts["which value where"] == pytest.approx(0)
     assert found.parts["order of hidden units"] == 0
@@ -117,6 +117,60 @@ def test_the_order_of_hidden_units_is_given_back_once_for_each_different_order()
     assert -found.parts["order of hidden units"] == pytest.approx(
         math.log2(len(seen)) + math.log2(orders)
     )
+
+
+class Shared(nn.Module):
+    """One matrix in two layers: exchanging its units would have to exchange its inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.inner(self.inner(x).relu()).relu())
+
+
+class Reversed(nn.Module):
+    """Parameters in another order than their layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.first = nn.Linear(6, 3), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+class Summed(nn.Module):
+    """A matrix that is computed from a parameter of its shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        hidden = nn.functional.linear(x, self.first.weight.cumsum(0), self.first.bias)
+        return self.last(hidden.relu())
+
+
+@pytest.mark.parametrize("kind", [Shared, Reversed, Summed])
+def test_nothing_is_given_back_where_units_cannot_change_places(kind):
+    torch.manual_seed(0)
+    model = kind()
+    sc.prune_(model, "magnitude", density=0.5)
+    found = description_length(model, *samples(inputs=6), levels=4)
+    assert found.parts["order of hidden units"] == 0
+
+
+def test_values_that_became_one_are_counted_as_one():
+    """Tuning may make two values equal: the message is that of the weights as they are then."""
+    model, (x, y) = sparse_net(), samples()
+    tuned = description_length(
+        model, x, y, levels=60, tune=30, generator=torch.Generator().manual_seed(0)
+    )
+    model.load_state_dict(tuned.weights)
+    values = torch.cat([w.flatten() for w in tuned.weights.values()])
+    assert tuned.levels == len(values[values != 0].unique())
 
 
 def test_units_in_another_order_have_the_same_length():
@@ -223,7 +277,7 @@ def test_convolutions_and_buffers_are_paid_for():
     assert found.parts["buffers"] == 32 * 8 + 64
     assert found.parts["choice of architecture"] == 3
     assert found.parts["order of hidden units"] == 0
-    assert found.assumptions[-1].startswith("not fully connected")
+    assert found.assumptions[-1].startswith("nothing is gained")
     assert "weights" not in found.as_dict()
 
 
@@ -231,6 +285,7 @@ def test_convolutions_and_buffers_are_paid_for():
     ("change", "text"),
     [
         ({"labels": torch.zeros(3)}, "give one class for each training sample"),
+        ({"labels": torch.zeros(300)}, "labels of torch.float32"),
         ({"confidence": 1.0}, "confidence=1.0 is not between 0 and 1"),
         ({"levels": 300}, "levels=300 is not between 1 and 256"),
         ({"tune": -1}, "tune=-1: a number of steps"),

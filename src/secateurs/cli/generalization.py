@@ -18,7 +18,7 @@ from secateurs.cli.commands import (
     Root,
     Seed,
     Size,
-    open_model,
+    Which,
     say,
     show,
 )
@@ -65,7 +65,7 @@ def generalization(
             "the bound counts errors on the training samples: add --data NAME (see `secateurs"
             " data`)."
         )
-    model, _ = open_model(file, arch=arch, in_channels=in_channels, classes=classes, size=size)
+    model, _ = Which(arch, in_channels, classes, size).opened(file)
     found = description_length(
         model,
         known.train_x,

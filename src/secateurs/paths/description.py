@@ -3,8 +3,8 @@
 The message, in order, for a reader who knows the architecture; every choice is paid for with the
 logarithm of the number of alternatives:
 
-1. how many different values the weights take, K (8 bits), and in which format they are listed (1
-   bit); the list, a set of K numbers of that format;
+1. how many different values the weights take, K from 0 to 256, and in which of two formats they
+   are listed; the list, a set of K numbers of that format;
 2. for every parameter where its weights are, by the shortest of three codes, which is named: among
    all entries; among rows and columns that are not empty, which are named first; the same with the
    columns (of a vector: the entries) taken from the rows that the matrix before left alive;
@@ -16,9 +16,9 @@ order has a message of the same length. The chance of the function is the sum ov
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,15 +29,13 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, SecateursError
-from secateurs.graph import capture
+from secateurs.graph import Graph, capture
 from secateurs.paths.normalized import MatrixLayer, layers_of
 from secateurs.printing import Reported, plain
 from secateurs.stateless import call_with, evaluating
 
 LEVELS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 """How many values are tried; any number up to 256 may be asked for."""
-
-Layers: TypeAlias = Callable[[Mapping[str, Tensor]], list[MatrixLayer]] | None
 
 FORMATS = {torch.float8_e4m3fn: 8, torch.bfloat16: 16}
 """In which a value is listed, and its bits."""
@@ -152,9 +150,9 @@ def description_length(
     _check(inputs, labels, confidence, levels, alternatives, tune)
     chance = math.log1p(-confidence)
     with evaluating(model):
-        layers = _is_layered(model, inputs[:1])
+        graph = _graph_of(model, inputs[:1])
         messages = [
-            _write(model, count, kind, alternatives, layers)
+            _write(model, count, kind, alternatives, graph)
             for count in (LEVELS if levels is None else (levels,))
             for kind in FORMATS
         ]
@@ -172,7 +170,8 @@ def description_length(
             if hoped(message) >= best:
                 break
             if tune:
-                message = _tune(model, message, inputs, labels, tune, generator)
+                tuned = _tune(model, message, inputs, labels, tune, generator)
+                message = _message(model, tuned, message.kind, alternatives, graph)
             now = _count_wrong(model, message.weights, inputs, labels, batch)
             bound = largest_error(now, len(inputs), chance - message.bits * math.log(2))
             if bound < best:
@@ -192,8 +191,8 @@ def description_length(
             "the architecture was fixed before the data"
             + (f", or chosen among {alternatives}" if alternatives > 1 else ""),
             "hidden units may change places"
-            if layers
-            else "not fully connected: nothing is gained from the order of units",
+            if found.parts["order of hidden units"]
+            else "nothing is gained from the order of units",
         ),
         weights=found.weights,
     )
@@ -247,21 +246,35 @@ class _Message:
 
 
 def _write(
-    model: nn.Module, levels: int, kind: torch.dtype, alternatives: int, layers: Layers
+    model: nn.Module, levels: int, kind: torch.dtype, alternatives: int, graph: Graph | None
 ) -> _Message:
+    """The weights rounded to so many values of a format, as a message."""
     own = {name: p.detach() for name, p in model.named_parameters()}
     values = torch.cat([w[w != 0].double().flatten().cpu() for w in own.values()])
     if not bool(torch.isfinite(values).all()):
         raise ArgumentError("a weight is NaN or infinite: mend the network before it is described.")
     codebook = _codebook(values, levels, kind)
     weights = {name: _round(w, codebook) for name, w in own.items()}
+    return _message(model, weights, kind, alternatives, graph)
+
+
+def _message(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    kind: torch.dtype,
+    alternatives: int,
+    graph: Graph | None,
+) -> _Message:
+    """What these weights cost, whose values are numbers of the format."""
+    values = torch.cat([w[w != 0].double().flatten().cpu() for w in weights.values()])
+    codebook, counts = torch.unique(values, return_counts=True)
     parts = {
-        "values": 9 + _log2_choose(2 ** FORMATS[kind], len(codebook)),
+        "values": math.log2(257 * 2) + _log2_choose(2 ** FORMATS[kind], len(codebook)),
         **_positions(weights),
-        "which value where": _symbols(weights, codebook),
+        "which value where": _symbols(counts),
         "buffers": float(sum(8 * b.element_size() * b.numel() for b in model.buffers())),
         "choice of architecture": math.log2(alternatives),
-        "order of hidden units": -_orders(layers(weights)) if layers else 0.0,
+        "order of hidden units": -_orders(_layers(graph, weights)),
     }
     return _Message(parts=parts, codebook=codebook, kind=kind, weights=weights)
 
@@ -273,10 +286,10 @@ def _tune(
     labels: Tensor,
     steps: int,
     generator: torch.Generator | None,
-) -> _Message:
-    """The same weights with the same ones equal, and better values: a message as long."""
+) -> Mapping[str, Tensor]:
+    """The same weights with the same ones equal, and better values."""
     if not message.levels:
-        return message
+        return message.weights
     first = next(iter(message.weights.values()))
     values = message.codebook.to(first).requires_grad_()
     mean, last = torch.zeros_like(message.codebook), steps - steps // 2
@@ -291,18 +304,14 @@ def _tune(
         chosen = torch.randint(len(inputs), (512,), generator=generator).to(inputs.device)
         weights = {n: values[i].masked_fill(zero[n], 0.0) for n, i in index.items()}
         answers = call_with(model, weights, (inputs[chosen],))
-        gradient = torch.autograd.grad(F.cross_entropy(answers, labels[chosen]), values)
+        gradient = torch.autograd.grad(F.cross_entropy(answers, labels[chosen].long()), values)
         values.grad = gradient[0]
         adam.step()
         # The mean of the second half: single steps wander.
         if step >= last or steps < 2:
             mean += values.detach().to(mean) / max(1, steps // 2)
     tuned = _in_format(mean, message.kind)
-    weights = {
-        n: tuned.to(w)[index[n]].masked_fill(zero[n], 0.0) for n, w in message.weights.items()
-    }
-    # Two values that became one are listed twice, which no message has to do; it is paid for.
-    return replace(message, weights=weights, codebook=tuned)
+    return {n: tuned.to(w)[index[n]].masked_fill(zero[n], 0.0) for n, w in message.weights.items()}
 
 
 def _count_wrong(
@@ -404,31 +413,37 @@ def _by_rows(where: Tensor, alive: Tensor | None) -> Iterator[float]:
         yield named + _some(int(alive.sum()), int(columns.sum())) + inside
 
 
-def _symbols(weights: Mapping[str, Tensor], codebook: Tensor) -> float:
+def _symbols(counts: Tensor) -> float:
     """How often each value occurs, and which weight has which."""
-    values = torch.cat([w[w != 0].double().flatten().cpu() for w in weights.values()])
-    if not len(values):
+    if not len(counts):
         return 0.0
-    counts = torch.bincount(torch.searchsorted(codebook, values), minlength=len(codebook))
-    orders = float(gammaln(len(values) + 1)) - math.fsum(float(gammaln(int(c) + 1)) for c in counts)
-    more = len(codebook) - 1
+    total, more = int(counts.sum()), len(counts) - 1
+    orders = float(gammaln(total + 1)) - math.fsum(float(gammaln(int(c) + 1)) for c in counts)
     # The number of weights is known from their places.
-    return _log2_choose(len(values) + more, more) + orders / math.log(2)
+    return _log2_choose(total + more, more) + orders / math.log(2)
 
 
-def _is_layered(model: nn.Module, example: Tensor) -> Layers:
-    """Weights to layers of a fully connected network; None for any other."""
+def _graph_of(model: nn.Module, example: Tensor) -> Graph | None:
+    """Its graph, if that reads the very parameters that are coded and nothing else."""
     try:
         graph = capture(model, example)
         state = graph.state(model)
     except SecateursError:
         return None
-    # Everything that is coded must be in the layers: what else a network has may tell units apart.
-    if {*state} != {name for name, _ in model.named_parameters()}:
-        return None
-    if layers_of(graph, state) is None:
-        return None
-    return lambda weights: layers_of(graph, weights) or []
+    return graph if {*state} == {name for name, _ in model.named_parameters()} else None
+
+
+def _layers(graph: Graph | None, weights: Mapping[str, Tensor]) -> list[MatrixLayer]:
+    """The layers of a fully connected network; none for any other.
+
+    Its matrices must be the parameters themselves, each once and in this order: units of a matrix
+    that is shared, or computed from others, cannot change places by themselves; and in another
+    order the places of the columns would be told from rows of another layer.
+    """
+    layers = [] if graph is None else layers_of(graph, weights) or []
+    used = [t for layer in layers for t in (layer.weight, layer.bias) if t is not None]
+    same = len(used) == len(weights) and all(map(torch.equal, used, weights.values()))
+    return layers if same else []
 
 
 def _orders(layers: list[MatrixLayer]) -> float:
@@ -457,10 +472,11 @@ def _check(
     alternatives: int,
     tune: int,
 ) -> None:
-    if len(inputs) < 1 or len(inputs) != len(labels) or labels.ndim != 1:
+    whole = not labels.is_floating_point() and labels.ndim == 1
+    if len(inputs) < 1 or len(inputs) != len(labels) or not whole:
         raise ArgumentError(
-            f"{len(inputs)} inputs and labels of shape {tuple(labels.shape)}: give one class for"
-            " each training sample, and at least one sample."
+            f"{len(inputs)} inputs and labels of {labels.dtype}, {tuple(labels.shape)}: give one class"
+            " for each training sample, and at least one sample."
         )
     if not 0 < confidence < 1:
         raise ArgumentError(f"confidence={confidence!r} is not between 0 and 1 (0.95 is usual).")
