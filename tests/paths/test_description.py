@@ -284,7 +284,7 @@ def test_convolutions_and_buffers_are_paid_for():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"labels": torch.zeros(3)}, "give one class for each training sample"),
+        ({"labels": torch.zeros(3)}, "one class for each training sample"),
         ({"labels": torch.zeros(300)}, "labels of torch.float32"),
         ({"confidence": 1.0}, "confidence=1.0 is not between 0 and 1"),
         ({"levels": 300}, "levels=300 is not between 1 and 256"),

@@ -475,8 +475,8 @@ def _check(
     whole = not labels.is_floating_point() and labels.ndim == 1
     if len(inputs) < 1 or len(inputs) != len(labels) or not whole:
         raise ArgumentError(
-            f"{len(inputs)} inputs and labels of {labels.dtype}, {tuple(labels.shape)}: give one class"
-            " for each training sample, and at least one sample."
+            f"{len(inputs)} inputs and labels of {labels.dtype}, {tuple(labels.shape)}: give one"
+            " class for each training sample, and at least one sample."
         )
     if not 0 < confidence < 1:
         raise ArgumentError(f"confidence={confidence!r} is not between 0 and 1 (0.95 is usual).")
