@@ -6,6 +6,7 @@ The whole table is made by `benchmarks/attack_certificates.py`; here are a few s
 import pytest
 import torch
 
+from attack.balls import attack_balls
 from attack.cases import Tally, attack_pair, attack_seed, attack_twins, boxes
 from attack.operators import OPERATORS
 from attack.programs import all_shapes, changed, one_literal, random_program
@@ -36,6 +37,17 @@ def test_networks_that_differ_in_one_thing_get_a_bound_or_a_refusal():
 def test_no_deviation_lies_above_a_split_bound():
     tally = checked(attack_split, range(2))
     assert tally.counts["split certificates"] >= 90 and tally.counts["parts"] > 100
+
+
+def test_no_deviation_lies_above_the_bound_of_its_ball():
+    tally = checked(attack_balls, range(3))
+    assert tally.counts["balls"] >= 72
+
+
+@pytest.mark.slow
+def test_two_thousand_balls():
+    tally = checked(attack_balls, range(90))
+    assert tally.counts["balls"] >= 2000 and tally.counts["tightest: linear"] > 60
 
 
 @pytest.mark.slow

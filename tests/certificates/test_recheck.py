@@ -16,7 +16,7 @@ import secateurs as sc
 from secateurs.certificates import recheck, record
 from secateurs.certificates.certificate import COVERED
 from secateurs.certificates.certify import CertifyOptions, CertifySettings
-from secateurs.certificates.record import packed
+from secateurs.certificates.record import pack_tensor
 from secateurs.errors import ArgumentError, DomainError
 from secateurs.random import generator as seeded
 from tiny_networks import fully_connected, randomize, tuned
@@ -245,7 +245,7 @@ def test_a_key_given_twice_is_refused(networks, ball):
 def test_a_path_as_text_is_told_apart(networks):
     with pytest.raises(ArgumentError, match=r"For a file give Path\('cert.json'\)"):
         recheck("cert.json", *networks)
-    with pytest.raises(ArgumentError, match="a dict is no certificate"):
+    with pytest.raises(ArgumentError, match="a dict is not a certificate"):
         recheck({}, *networks)
 
 
@@ -262,7 +262,7 @@ def test_other_boxes_are_refused(networks, ball):
     for change in (
         {"radius": 1e-9},
         {"clip": [-9, 9.0]},
-        {"center": packed(ball["around"] * 0.5)},
+        {"center": pack_tensor(ball["around"] * 0.5)},
     ):
         with pytest.raises(DomainError, match=r"hash does not fit|leaves clip"):
             boxes = told["boxes"] | change
@@ -271,7 +271,7 @@ def test_other_boxes_are_refused(networks, ball):
                 *networks,
             )
             recheck(json.dumps(told | {"boxes": boxes}), *networks)
-    outside = packed(torch.full((5,), 100.0))
+    outside = pack_tensor(torch.full((5,), 100.0))
     result = recheck(json.dumps(told | {"worst_input": outside}), *networks)
     assert "lies outside" in str(result)
 
@@ -332,6 +332,34 @@ def test_what_a_hostile_text_raises_is_typed(networks, ball):
         recheck("[" * 100_000, *networks)
 
 
+def test_a_refusal_names_the_field(networks, ball):
+    told = json.loads(sc.certify(*networks, **ball, methods="interval").to_json())
+    without = {name: value for name, value in told.items() if name != "bounds"}
+    for text, said in (
+        (without, "bounds: it is missing"),
+        (told | {"bound": "0.5"}, 'bound: "0.5" is not a number'),
+        (told | {"certified": {"kept": True, "of": 5}}, "certified.kept: true is not a whole"),
+        (told | {"norm": "3"}, 'norm: "3" is not a norm'),
+        (told | {"per_output": []}, "per_output: the list is empty"),
+        (told | {"assumptions": [1]}, r"assumptions\[0\]: 1 is not text"),
+        (
+            told | {"options": told["options"] | {"effort": 0}},
+            "options.effort: 0.0 is not a finite",
+        ),
+        (told | {"options": {}}, "options.methods: it is missing"),
+        (told | {"boxes": None}, "boxes are missing"),
+    ):
+        with pytest.raises(ArgumentError, match=f"this is not a certificate.*{said}"):
+            recheck(json.dumps(text), *networks)
+
+
+def test_a_text_is_written_and_read_from_the_same_fields(networks, ball):
+    """What is read from a text is written as that text again."""
+    text = sc.certify(*networks, **ball).to_json()
+    read, misspelt = record.read_record(text)
+    assert read.text == text and misspelt == []
+
+
 def test_what_hostile_boxes_raise_is_typed(networks, ball):
     told = json.loads(sc.certify(*networks, **ball, methods="interval").to_json())
     for field in told["boxes"]:
@@ -373,7 +401,7 @@ def test_the_verdict_in_words(networks, ball):
 
 def test_what_is_no_certificate_is_refused(networks, ball):
     for text in ("not json", "[]", "{}"):
-        with pytest.raises(ArgumentError, match="this is no certificate"):
+        with pytest.raises(ArgumentError, match="this is not a certificate"):
             recheck(text, *networks)
     seen = sc.certify(*networks, data=torch.randn(40, 5)).to_json()
     with pytest.raises(ArgumentError, match="statistical"):

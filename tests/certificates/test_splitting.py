@@ -193,7 +193,7 @@ def test_every_ball_has_its_own_parts():
     cert = sc.certify(f, g, around=x, radius=0.8, target=target)
     assert cert.answer == "proven" and bool((cert.balls <= plain.balls).all())
     kept = json.loads(cert.to_json())["options"]["parts"]
-    sizes = [len(Parts.unpacked(text, 2)) for text in kept]
+    sizes = [len(Parts.unpack(text, 2)) for text in kept]
     assert sizes[int(plain.balls.argmin())] == 1 and max(sizes) > 1
     # Margins ask their own balls: splitting is none of their methods.
     assert cert.certified(x, radius=1e-6).shape == (5,)
@@ -220,7 +220,7 @@ def test_nothing_is_lost_between_the_parts():
     target = 1.02 * sc.certify(f, g, box=(lo, hi)).lower_bound
     cert = sc.certify(f, g, box=(lo, hi), target=target)
     (text,) = json.loads(cert.to_json())["options"]["parts"]
-    parts = Parts.unpacked(text, 3)
+    parts = Parts.unpack(text, 3)
     assert len(parts) > 30
     lo, hi = lo[0].double(), hi[0].double()
     boxes = [*parts.boxes(lo, hi)]
@@ -242,8 +242,8 @@ def test_nothing_is_lost_between_the_parts():
 
 def test_parts_as_text():
     parts = Parts(cuts=(2, 0, 1, 0, 0))
-    assert len(parts) == 3 and Parts.unpacked(parts.packed(), 2) == parts
-    assert Parts.unpacked(Parts(cuts=(0,)).packed(), 1).cuts == (0,)
+    assert len(parts) == 3 and Parts.unpack(parts.pack(), 2) == parts
+    assert Parts.unpack(Parts(cuts=(0,)).pack(), 1).cuts == (0,)
 
 
 @pytest.mark.parametrize(
@@ -252,16 +252,16 @@ def test_parts_as_text():
         "",
         "no base64!",
         "eJw=",
-        Parts(cuts=(1, 0)).packed(),
-        Parts(cuts=(0, 0)).packed(),
-        Parts(cuts=(3, 0, 0)).packed(),
-        Parts(cuts=()).packed(),
-        Parts(cuts=(1, 0, 0)).packed()[:-4],
+        Parts(cuts=(1, 0)).pack(),
+        Parts(cuts=(0, 0)).pack(),
+        Parts(cuts=(3, 0, 0)).pack(),
+        Parts(cuts=()).pack(),
+        Parts(cuts=(1, 0, 0)).pack()[:-4],
     ],
 )
 def test_parts_that_are_no_tree_are_refused(text):
     with pytest.raises(ArgumentError, match="the parts of a box"):
-        Parts.unpacked(text, 2)
+        Parts.unpack(text, 2)
 
 
 def test_an_edited_tree_does_not_hold():
@@ -270,7 +270,7 @@ def test_an_edited_tree_does_not_hold():
     cert = sc.certify(f, g, box=box(2), target=1.05 * sc.certify(f, g, box=box(2)).lower_bound)
     assert cert.answer == "proven"
     record = json.loads(cert.to_json())
-    record["options"]["parts"] = [Parts(cuts=(1, 0, 0)).packed()]
+    record["options"]["parts"] = [Parts(cuts=(1, 0, 0)).pack()]
     assert not recheck(json.dumps(record), f, g).holds
     record["options"]["parts"] = []
     with pytest.raises(ArgumentError, match="parts of 0 boxes"):
@@ -364,4 +364,4 @@ def test_an_input_of_no_width_is_never_cut():
     cert = sc.certify(f, g, box=(lo, hi), target=1.2 * sc.certify(f, g, box=(lo, hi)).lower_bound)
     assert cert.answer == "proven" and cert.share == pytest.approx(1)
     (text,) = cert.options["parts"]
-    assert 2 not in Parts.unpacked(text, 3).cuts
+    assert 2 not in Parts.unpack(text, 3).cuts

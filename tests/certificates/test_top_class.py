@@ -69,8 +69,8 @@ def test_what_is_not_proven_is_not_kept_as_proven():
     f, g = f.float(), g.float()
     cert = sc.certify(f, g, box=box(2), claim="top-1", margin=1.2 * leads[0] + 1e-3)
     record = json.loads(cert.to_json())
-    assert len(Parts.unpacked(record["options"]["parts"][0], 2)) > 1
-    record["options"]["parts"] = [Parts(cuts=(0,)).packed()]
+    assert len(Parts.unpack(record["options"]["parts"][0], 2)) > 1
+    record["options"]["parts"] = [Parts(cuts=(0,)).pack()]
     found = recheck(json.dumps(record), f, g)
     assert "the claim is not proven by the parts that were kept" in found.problems
 

@@ -32,7 +32,7 @@ def test_the_bound_holds_for_the_change_drawn(kind, change, generator):
         f, g = (sc.graph.evaluate(graph, [points], s) for s in (state, other))
         seen = (f - g).abs().reshape(60, 5, -1).amax(0)
         assert bool((seen <= gap + 1e-10).all())
-        if radius == 0 and "pool" not in kind:  # a point is no box
+        if radius == 0 and "pool" not in kind:  # a point is not a box
             assert bool((gap <= seen + 1e-9).all())
         gap.sum().backward()
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)

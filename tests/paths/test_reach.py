@@ -120,7 +120,7 @@ def test_gates_lose_the_rows_and_columns_of_dead_channels(gate):
 
 
 def test_a_constant_behind_a_gate_stays():
-    """Constant times a gate is no constant."""
+    """Constant times a gate is not a constant."""
     torch.manual_seed(0)
     net = chain(nn.Conv2d(3, 10, 3), nn.ReLU(), Gate(10), nn.Conv2d(10, 4, 3))
     net[0].weight.data[:4], net[0].bias.data[:4] = 0, 1.0

@@ -1,6 +1,5 @@
 """The result of `certify`: a bound, a fact beside it, and all that was assumed."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,21 +14,24 @@ from secateurs.certificates.domain import Domain
 from secateurs.certificates.margins import Region, certified
 from secateurs.certificates.problem import NetworkPair
 from secateurs.certificates.record import (
-    FORMAT,
+    CertificateRecord,
+    ClaimRecord,
+    KeptCount,
+    Request,
+    StateRecord,
+    Versions,
     Worth,
+    as_json,
     boxes_of,
     domain_record,
     fits,
     networks_of,
-    packed,
-    versions,
     worth,
     write_whole,
 )
 from secateurs.certificates.statistical import StatisticalCertificate
 from secateurs.certificates.top_class import ClassAnswer
 from secateurs.errors import ArgumentError
-from secateurs.printing import plain
 
 COVERED = "float64 arithmetic of the certificate and both networks' own evaluation"
 """What `rounding=True` covers."""
@@ -47,7 +49,7 @@ class Certificate:
         method: The one that gives the bound.
         bounds: Every method's own.
         skipped: Which methods could not serve, and why.
-        options: What was asked for.
+        request: What was asked for; None where the certificate is statistical.
         states: Hashes of all weights of both networks when this was proved.
         assumptions: What was assumed and what was checked.
         share: Of the domain's volume, on which the target was proven; None without a target.
@@ -72,10 +74,19 @@ class Certificate:
     problem: NetworkPair | None = field(default=None, repr=False, compare=False)
     region: Domain | None = field(default=None, repr=False, compare=False)
     per_box: Tensor = field(repr=False)
-    options: dict[str, Any] = field(default_factory=dict, repr=False)
+    request: Request | None = field(default=None, repr=False)
     states: Mapping[str, str] = field(default_factory=dict, repr=False)
     share: float | None = field(default=None, repr=False)
     claim: ClassAnswer | None = field(default=None, repr=False)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was asked for, as it is kept."""
+        return as_json(self.request) or {}
+
+    @property
+    def _target(self) -> float | None:
+        return None if self.request is None else self.request.target
 
     @property
     def answer(self) -> Literal["proven", "refuted", "open"]:
@@ -85,9 +96,9 @@ class Certificate:
         """
         if self.claim is not None:
             return self.claim.answer
-        if "target" not in self.options:
+        target = self._target
+        if target is None:
             raise ArgumentError("no target was given: certify(..., target=0.05) asks a question.")
-        target = self.options["target"]
         if self.bound <= target:
             return "proven"
         return "refuted" if self.lower_bound > target else "open"
@@ -172,7 +183,7 @@ class Certificate:
         `recheck` has to be given the domain.
         """
         inline = boxes and self.region is not None and fits(self.region)
-        return self._json(inline=inline, file=None)
+        return self.record(inline=inline).text
 
     def save(self, path: str | Path) -> None:
         """Write the JSON, and boxes too many for it into `NAME.boxes.safetensors` beside it."""
@@ -183,48 +194,47 @@ class Certificate:
             file = f"{path.stem}.boxes.safetensors"
             ends = {name: end.contiguous() for name, end in boxes_of(region).items()}
             write_whole(path.with_name(file), safetensors.torch.save(ends))
-        text = self._json(inline=file is None, file=file)
+        text = self.record(inline=file is None, file=file).text
         write_whole(path, text.encode("utf-8"))
 
-    def _json(self, *, inline: bool, file: str | None) -> str:
-        told = self.worth
-        fields = {
-            "format": FORMAT,
-            "verdict": told.text,
-            "bound": plain(self.bound),
-            "lower_bound": plain(self.lower_bound),
-            "tightness": plain(self.tightness),
-            "output_range": told.output_range,
-            "smallest_margin": told.smallest_margin,
-            "certified": None if told.kept is None else {"kept": told.kept, "of": told.boxes},
-            "norm": str(self.norm),
-            "method": self.method,
-            "domain": self.domain,
-            "rounding": self.rounding,
-            "per_output": plain(self.per_output.flatten().tolist()),
-            "bounds": plain(self.bounds),
-            "skipped": self.skipped,
-            "assumptions": list(self.assumptions),
-            "options": self.options,
-            "versions": versions(),
-            "states": dict(self.states),
-            "networks": None if self.problem is None else networks_of(self.problem),
-            "boxes": None
-            if self.region is None
-            else domain_record(self.region, inline=inline, file=file),
-            "worst_input": packed(self.worst_input) if inline or file else None,
-            "statistical": None if self.statistical is None else self.statistical.as_dict(),
-        }
-        if self.claim is not None:
-            x = self.claim.counterexample
-            fields["claim"] = {
-                "answer": self.claim.answer,
-                "share": self.claim.share,
-                "counterexample": None if x is None else packed(x),
-            }
-        # NaN and Infinity are no JSON: `plain` writes null, and whatever it missed
-        # must raise.
-        return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
+    def record(self, *, inline: bool = False, file: str | None = None) -> CertificateRecord:
+        """Every field that is kept.
+
+        inline: with the boxes and the worst input; file: the name of the one that holds the boxes.
+        """
+        worth, problem, region, claim = self.worth, self.problem, self.region, self.claim
+        kept = None if worth.kept is None else KeptCount(kept=worth.kept, of=worth.boxes)
+        boxes = None if region is None else domain_record(region, inline=inline, file=file)
+        answer = None
+        if claim is not None:
+            answer = ClaimRecord(
+                answer=claim.answer, share=claim.share, counterexample=claim.counterexample
+            )
+        return CertificateRecord(
+            verdict=worth.text,
+            bound=self.bound,
+            lower_bound=self.lower_bound,
+            tightness=self.tightness,
+            output_range=worth.output_range,
+            smallest_margin=worth.smallest_margin,
+            certified=kept,
+            norm=self.norm,
+            method=self.method,
+            domain=self.domain,
+            rounding=self.rounding,
+            per_output=tuple(self.per_output.flatten().tolist()),
+            bounds=self.bounds,
+            skipped=self.skipped,
+            assumptions=self.assumptions,
+            options=self.request,
+            versions=Versions(),
+            states=StateRecord(**self.states),
+            networks=None if problem is None else networks_of(problem),
+            boxes=boxes,
+            worst_input=self.worst_input if inline or file else None,
+            statistical=self.statistical,
+            claim=answer,
+        )
 
     def __str__(self) -> str:
         name = {math.inf: "‖f − g‖_∞", 2: "‖f − g‖₂", 1: "‖f − g‖₁"}[self.norm]
@@ -232,9 +242,9 @@ class Certificate:
             f"{name} ≤ {self.bound:.6g} on the {self.domain} ({self.method}); found"
             f" {self.lower_bound:.6g}"
         )
-        if "target" in self.options:
+        if self._target is not None:
             parts = f", {self.share:.1%} of the volume" if self.answer == "open" else ""
-            text += f"; ≤ {self.options['target']:g} is {self.answer}{parts}"
+            text += f"; ≤ {self._target:g} is {self.answer}{parts}"
         if self.claim is not None:
             lead = f" wherever f leads by more than {self.claim.margin:g}" * (self.claim.margin > 0)
             parts = f", {self.claim.share:.1%} of the volume" * (self.answer == "open")

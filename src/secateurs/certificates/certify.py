@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,233 +16,13 @@ from secateurs.certificates.certificate import COVERED, Certificate
 from secateurs.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.certificates.methods import METHODS, MethodBounds, automatic, reaches
 from secateurs.certificates.problem import OWN_UNIT, NetworkPair, Pace, TimeLimit, read_problem
-from secateurs.certificates.record import StateHashes, states_of
+from secateurs.certificates.record import Request, Rounding, StateHashes, states_of
 from secateurs.certificates.search import Found, search
 from secateurs.certificates.splitting import Parts, split
 from secateurs.certificates.statistical import inputs_of, named_output, observe, statistical
 from secateurs.certificates.top_class import ClassAnswer, TopClass, check_classes
 from secateurs.errors import ArgumentError, DomainError, TheoryError, UnknownNameError
 from secateurs.registry import refuse_unknown, unknown
-
-# What a certificate assumes, what it checked, and which arithmetic it covers, in words.
-
-Rounding: TypeAlias = Literal["auto"] | bool
-
-
-def rounding_casts(problem: NetworkPair) -> list[str]:
-    """The conversions on the way that round, of both networks."""
-    return sorted({str(c) for own in problem.own for c in own.graph.casts if c.rounds})
-
-
-def assumptions_of(
-    problem: NetworkPair, proven: dict[str, MethodBounds], rounding: Rounding
-) -> tuple[str, ...]:
-    """What was checked, what is assumed of signs and arithmetic, and what the methods remark."""
-    signs = problem.signs
-    checked = "checked: one graph for both networks, evaluation mode, finite parameters"
-    pattern = "no sign assumption is used"
-    if any(name in proven for name in ("path-metric", "path-metric-per-output", "input-weighted")):
-        pattern = "checked: θθ' ≥ 0 everywhere" + (", |θ'| ≤ |θ|" if signs.dominated else "")
-    arithmetic = (
-        "networks of real numbers"
-        if rounding == "auto"
-        else "real arithmetic: rounding is not covered"
-    )
-    if rounding is True:
-        precision = str(problem.dtype).removeprefix("torch.")
-        arithmetic = (
-            f"networks evaluated in {precision}, sums in any order, no TF32, Winograd or FFT"
-            " convolutions"
-        )
-    casts = [f"counted as exact: the conversion {cast}" for cast in rounding_casts(problem)]
-    graph = problem.own[0].graph
-    several = len(graph.outputs) > 1
-    one = [of_one_output(graph.outputs, graph.output_name)] if several else []
-    mixing = dict.fromkeys(own.graph.alone for own in problem.own if own.graph.alone)
-    alone = [f"each input alone, a batch of one: {how}" for how in mixing]
-    remarks = [remark for reach in proven.values() for remark in reach.remarks]
-    return (checked, pattern, arithmetic, *one, *alone, *casts, *remarks)
-
-
-def of_one_output(names: Sequence[str], covered: str | int | None) -> str:
-    """Which of several outputs is covered."""
-    name = names[0] if covered is None else str(covered)
-    others = [repr(other) for other in names if other != name]
-    more = f" and {len(others) - 6} more" if len(others) > 6 else ""
-    return (
-        f"of the output {name!r} alone: nothing is said of"
-        f" {', '.join(others[:6])}{more} (output= chooses)"
-    )
-
-
-def covered_by(rounding: Rounding) -> str:
-    """Which arithmetic the bound covers."""
-    if rounding is True:
-        return COVERED
-    return "float64 arithmetic of the certificate" if rounding == "auto" else "not covered"
-
-
-# Proves a bound: the minimum of several methods per box and output, beside what is found.
-
-
-def prove(
-    problem: NetworkPair,
-    domain: Domain,
-    found: Found,
-    *,
-    methods: Sequence[str],
-    norm: float,
-    rounding: Rounding,
-) -> Certificate:
-    """The minimum of the methods per box and output, beside what the search found."""
-    proven, skipped = _proven(problem, domain, methods)
-    error = _rounding_error(problem, domain, rounding)
-    # Each output takes its best method; what evaluation in the models' own precision
-    # adds comes on top, whatever the method.
-    per_box = torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0) + error
-    sizes = {name: _normed(reach, error, norm) for name, reach in proven.items()}
-    # The norm of the minima is at most each method's own norm, but a bound of all
-    # outputs together may still be smaller.
-    balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
-    worst = int(balls.argmax())
-    lower = _consistent(_found_sizes(problem, found, norm), balls)
-    return Certificate(
-        bound=float(balls[worst]),
-        per_output=per_box.amax(dim=0).reshape(problem.output_shape),
-        per_box=per_box,
-        balls=balls,
-        lower_bound=float(lower.max()),
-        lower_per_output=torch.minimum(found.per_output, per_box)
-        .amax(dim=0)
-        .reshape(problem.output_shape),
-        lower_balls=lower,
-        worst_input=found.worst[int(lower.argmax())],
-        norm=norm,
-        method=min(sizes, key=lambda name: float(sizes[name][worst])),
-        bounds={name: float(size.max()) for name, size in sizes.items()},
-        skipped=skipped,
-        assumptions=assumptions_of(problem, proven, rounding),
-        domain=domain.description,
-        rounding=covered_by(rounding),
-        problem=problem,
-        region=domain,
-        options=_options(problem, methods, norm, rounding),
-    )
-
-
-def _proven(
-    problem: NetworkPair, domain: Domain, methods: Sequence[str]
-) -> tuple[dict[str, MethodBounds], dict[str, str]]:
-    """What the methods prove, and why the others cannot serve; nothing at all is an error."""
-    proven, skipped = reaches(problem, domain, methods)
-    if not proven:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise TheoryError(f"no method can serve here: {reasons}. Choose methods='auto'.")
-    return proven, skipped
-
-
-def _rounding_error(problem: NetworkPair, domain: Domain, rounding: Rounding) -> Tensor:
-    """What evaluation in the models' own precision adds, per box and output; else zeros."""
-    if rounding is True:
-        return problem.rounding_errors(domain)
-    return torch.zeros_like(domain.lo.flatten(1)[:, :1])
-
-
-def _options(
-    problem: NetworkPair, methods: Sequence[str], norm: float, rounding: Rounding
-) -> dict[str, Any]:
-    """What was asked for, as `recheck` has to ask it again."""
-    return {
-        "methods": list(methods),
-        "norm": str(norm),
-        "rounding": rounding,
-        "effort": problem.effort,
-        "symbols": problem.symbols,
-        "output": problem.output,
-        "seconds": seconds if math.isfinite(seconds := problem.clock.seconds) else None,
-    }
-
-
-def look(
-    problem: NetworkPair,
-    domain: Domain,
-    *,
-    restarts: int,
-    steps: int,
-    generator: torch.Generator | None = None,
-) -> Found:
-    """Search every box for large deviations, some boxes at a time.
-
-    A third of the time at most is spent here, evenly over the boxes; the proof needs the rest.
-    """
-    # The search climbs from eight copies of each box: ± each of four outputs.
-    size = max(1, 2**22 // (8 * problem.widest))
-    # A climber of a ResNet-18 at 224×224 takes a second a step: these move one after the other, so
-    # that a step ends soon. By size and not by time, so that the same search finds the same.
-    together = max(1, 2**20 // problem.widest)
-    clock, boxes = problem.clock.within(1 / 3), domain.split(size)
-    parts, pace = [], Pace(clock=problem.clock)
-    for number, part in enumerate(boxes):
-        own = clock.within(1 / (len(boxes) - number))
-        parts.append(
-            search(
-                problem.difference,
-                part.lo,
-                part.hi,
-                # Out of time, the middle of each box is still looked at, so that there
-                # is a fact.
-                restarts=0 if own.late() else restarts,
-                steps=steps,
-                generator=generator,
-                together=together,
-                left=own.left,
-                tell=own.report,
-                beat=pace.say,
-            )
-        )
-    return Found(
-        per_output=torch.cat([p.per_output for p in parts]),
-        worst=torch.cat([p.worst for p in parts]),
-    )
-
-
-def _consistent(found: Tensor, bound: Tensor) -> Tensor:
-    """What was found, at most the bound: it is evaluated in float64, which errs by some 1e-12.
-
-    More than that would be a fault of the proof, and is never passed over.
-    """
-    excess = found - bound
-    if bool((excess > 1e-6 * bound + 1e-7 * found.clamp(min=1)).any()):
-        raise TheoryError(
-            f"a deviation of {float(found.max()):.6g} was found above the bound"
-            f" {float(bound.max()):.6g}: the proof is at fault. Please report these two models."
-        )
-    return torch.minimum(found, bound)
-
-
-def _norm(per_output: Tensor, norm: float) -> Tensor:
-    size: Tensor = torch.linalg.vector_norm(per_output, ord=norm, dim=1)
-    return size
-
-
-def _normed(reach: MethodBounds, error: Tensor, norm: float) -> Tensor:
-    """The norm over the outputs, or the bound of all outputs together where that is smaller."""
-    size = _norm(reach.per_output + error, norm)
-    if reach.whole is None:
-        return size
-    return torch.minimum(
-        size, reach.whole + _norm(error.expand(-1, reach.per_output.shape[1]), norm)
-    )
-
-
-def _found_sizes(problem: NetworkPair, found: Found, norm: float) -> Tensor:
-    """A norm other than ∞ is taken at one input, not over maxima found at several."""
-    if norm == math.inf:
-        return _norm(found.per_output, norm)
-    return _norm(problem.difference(found.worst), norm)
-
-
-# How much work a certificate may take, and at which levels its statistical part speaks.
 
 
 class CertifyOptions(TypedDict, total=False):
@@ -339,31 +119,6 @@ class CertifySettings:
         return math.inf if self.seconds is None else float(self.seconds)
 
 
-def settings(
-    options: CertifyOptions, function: Callable[..., object] = CertifySettings
-) -> CertifySettings:
-    """The keywords of a function as one checked value; a misspelt one is refused with a
-    suggestion.
-    """
-    refuse_unknown(function, options, [field.name for field in fields(CertifySettings)])
-    return CertifySettings(**options)
-
-
-def _whole(value: object, least: int) -> bool:
-    """A whole number of at least this much; True and False are none."""
-    # NumPy's numbers are `Integral` and `Real` as well, and they are no int or float.
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        return False
-    return int(value) >= least
-
-
-def _positive(value: object) -> bool:
-    """A number above 0, not NaN; True and False are none."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return False
-    return float(value) > 0
-
-
 @torch.inference_mode(False)  # planes and the search for a lower bound take gradients
 def certify(
     dense: nn.Module,
@@ -423,7 +178,8 @@ def certify(
         progress: called with a line of text after each step.
         generator: of the search's random starts.
 
-    Assumes nothing silently: methods whose assumptions fail are left out, and `skipped` says why.
+    Assumes nothing silently: of the methods asked for, those whose assumptions fail are left out,
+    and `skipped` says why.
 
     >>> import torch
     >>> dense = nn.Linear(2, 1, bias=False)
@@ -496,6 +252,317 @@ def certify(
     return replace(proven, statistical=seen, states=states)
 
 
+# What was asked for: each keyword, the domain, and what excludes each other.
+
+
+def settings(
+    options: CertifyOptions, function: Callable[..., object] = CertifySettings
+) -> CertifySettings:
+    """The keywords of a function as one checked value; a misspelt one is refused with a
+    suggestion.
+    """
+    refuse_unknown(function, options, [field.name for field in fields(CertifySettings)])
+    return CertifySettings(**options)
+
+
+def _whole(value: object, least: int) -> bool:
+    """A whole number of at least this much; True and False are none."""
+    # NumPy's numbers are `Integral` and `Real` as well, and they are neither int nor float.
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return False
+    return int(value) >= least
+
+
+def _positive(value: object) -> bool:
+    """A number above 0, not NaN; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return float(value) > 0
+
+
+def checked_options(methods: str | Sequence[str], norm: float, rounding: Rounding) -> list[str]:
+    """The names of the methods; a method, norm or rounding that is not offered is refused."""
+    if norm not in (1, 2, math.inf):
+        raise ArgumentError(f"norm={norm!r} is not offered; choose 1, 2 or inf.")
+    if rounding not in (True, False, "auto"):
+        raise ArgumentError(f"rounding={rounding!r} is not offered; choose 'auto', True or False.")
+    return _methods(methods)
+
+
+def _methods(methods: str | Sequence[str]) -> list[str]:
+    names = (
+        automatic()
+        if methods == "auto"
+        else [methods]
+        if isinstance(methods, str)
+        # Each once, however often it is named.
+        else list(dict.fromkeys(methods))
+    )
+    wrong = [name for name in names if name not in METHODS]
+    if wrong or not names:
+        known = [*METHODS.names(), "auto"]
+        if not wrong:
+            raise ArgumentError(f"methods is empty; choose 'auto' or among {', '.join(known)}.")
+        raise UnknownNameError(
+            "; ".join(unknown("certificate method", name, known) for name in wrong)
+        )
+    return names
+
+
+def _picking(output: str | int | None) -> Callable[[Any], Tensor] | None:
+    return None if output is None else partial(named_output, name=output)
+
+
+def _check_unused(
+    methods: str | Sequence[str], rounding: Rounding, target: float | None, claim: str | None
+) -> None:
+    """With data alone nothing is bounded, so these would be ignored."""
+    asked = (
+        ("methods", methods, "auto"),
+        ("rounding", rounding, "auto"),
+        ("target", target, None),
+        ("claim", claim, None),
+    )
+    given = [f"{name}={value!r}" for name, value, usual in asked if value != usual]
+    if given:
+        raise ArgumentError(
+            f"{', '.join(given)} with data= alone: that certificate is statistical and bounds no"
+            " domain. Add radius= for a ball around each input, or leave the option out."
+        )
+
+
+def _domain(
+    box: Any,
+    around: Any,
+    radius: float | None,
+    data: Any,
+    clip: tuple[float, float] | None,
+    example: Tensor | None,
+) -> Domain:
+    given = [name for name, value in (("box", box), ("around", around)) if value is not None]
+    if len(given) == 2 or (box is not None and radius is not None):
+        raise ArgumentError(
+            "a domain is given by box, or by around (or data) and radius, not by both."
+        )
+    if box is not None:
+        return box_domain(box, example=example)
+    if around is None and data is None:
+        raise DomainError(
+            "say for which inputs: box=(lo, hi), around=x with radius=r, or data=inputs."
+        )
+    return ball_domain(inputs_of(data)[0] if around is None else around, radius, clip=clip)
+
+
+def _plain(given: Tensor | None) -> Tensor | None:
+    """What was made in inference mode, as a tensor that gradients may pass."""
+    made_there = isinstance(given, Tensor) and given.is_inference()
+    return given.clone() if given is not None and made_there else given
+
+
+def _check_casts(problem: NetworkPair, rounding: Rounding) -> None:
+    """An evaluation that changes precision on the way has no error bound here."""
+    casts = rounding_casts(problem)
+    if casts and rounding is True:
+        raise ArgumentError(
+            f"rounding=True covers one precision throughout, but the model converts {casts[0]}"
+            f"{f' and {len(casts) - 1} more' if casts[1:] else ''}. Remove the conversion, or use"
+            " rounding='auto', which speaks of real numbers."
+        )
+
+
+def _on_data(
+    dense: nn.Module,
+    sparse: nn.Module,
+    data: Any,
+    norm: float,
+    output: str | int | None,
+) -> Certificate:
+    """The deviation on the inputs given, each exactly as it is."""
+    seen = observe(dense, sparse, data, norm, _picking(output))
+    one = () if len(seen.outputs) < 2 else (of_one_output(seen.outputs, output),)
+    largest = float(seen.sizes.max())
+    return Certificate(
+        bound=largest,
+        per_output=seen.per_output,
+        per_box=seen.per_output.unsqueeze(0).flatten(1),
+        balls=seen.sizes,
+        # On finitely many inputs the largest deviation is bound and fact at once.
+        lower_bound=largest,
+        lower_per_output=seen.per_output,
+        lower_balls=seen.sizes,
+        worst_input=seen.worst,
+        norm=norm,
+        method="statistical",
+        bounds={"statistical": largest},
+        skipped={},
+        assumptions=(
+            "the bound holds for these inputs, evaluated as now; for fresh ones see `statistical`",
+            *one,
+        ),
+        domain=f"{len(seen.sizes)} inputs given",
+        rounding="both networks' own evaluation",
+    )
+
+
+# A fact to stand beside the bound.
+
+
+def look(
+    problem: NetworkPair,
+    domain: Domain,
+    *,
+    restarts: int,
+    steps: int,
+    generator: torch.Generator | None = None,
+) -> Found:
+    """Search every box for large deviations, some boxes at a time.
+
+    A third of the time at most is spent here, evenly over the boxes; the proof needs the rest.
+    """
+    # The search climbs from eight copies of each box: ± each of four outputs.
+    size = max(1, 2**22 // (8 * problem.widest))
+    # A climber of a ResNet-18 at 224×224 takes a second a step: these move one after the other, so
+    # that a step ends soon. By size and not by time, so that the same search finds the same.
+    together = max(1, 2**20 // problem.widest)
+    clock, boxes = problem.clock.within(1 / 3), domain.split(size)
+    parts, pace = [], Pace(clock=problem.clock)
+    for number, part in enumerate(boxes):
+        own = clock.within(1 / (len(boxes) - number))
+        parts.append(
+            search(
+                problem.difference,
+                part.lo,
+                part.hi,
+                # Out of time, the middle of each box is still looked at, so that there
+                # is a fact.
+                restarts=0 if own.late() else restarts,
+                steps=steps,
+                generator=generator,
+                together=together,
+                left=own.left,
+                tell=own.report,
+                beat=pace.say,
+            )
+        )
+    return Found(
+        per_output=torch.cat([p.per_output for p in parts]),
+        worst=torch.cat([p.worst for p in parts]),
+    )
+
+
+# The bound: the minimum of several methods per box and output, beside what was found.
+
+
+def prove(
+    problem: NetworkPair,
+    domain: Domain,
+    found: Found,
+    *,
+    methods: Sequence[str],
+    norm: float,
+    rounding: Rounding,
+) -> Certificate:
+    """The minimum of the methods per box and output, beside what the search found."""
+    proven, skipped = _proven(problem, domain, methods)
+    error = _rounding_error(problem, domain, rounding)
+    # Each output takes its best method; what evaluation in the models' own precision
+    # adds comes on top, whatever the method.
+    per_box = torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0) + error
+    sizes = {name: _normed(reach, error, norm) for name, reach in proven.items()}
+    # The norm of the minima is at most each method's own norm, but a bound of all
+    # outputs together may still be smaller.
+    balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
+    worst = int(balls.argmax())
+    lower = _consistent(_found_sizes(problem, found, norm), balls)
+    return Certificate(
+        bound=float(balls[worst]),
+        per_output=per_box.amax(dim=0).reshape(problem.output_shape),
+        per_box=per_box,
+        balls=balls,
+        lower_bound=float(lower.max()),
+        lower_per_output=torch.minimum(found.per_output, per_box)
+        .amax(dim=0)
+        .reshape(problem.output_shape),
+        lower_balls=lower,
+        worst_input=found.worst[int(lower.argmax())],
+        norm=norm,
+        method=min(sizes, key=lambda name: float(sizes[name][worst])),
+        bounds={name: float(size.max()) for name, size in sizes.items()},
+        skipped=skipped,
+        assumptions=assumptions_of(problem, proven, rounding),
+        domain=domain.description,
+        rounding=covered_by(rounding),
+        problem=problem,
+        region=domain,
+        request=Request(
+            methods=tuple(methods),
+            norm=norm,
+            rounding=rounding,
+            effort=problem.effort,
+            symbols=problem.symbols,
+            output=problem.output,
+            seconds=seconds if math.isfinite(seconds := problem.clock.seconds) else None,
+        ),
+    )
+
+
+def _proven(
+    problem: NetworkPair, domain: Domain, methods: Sequence[str]
+) -> tuple[dict[str, MethodBounds], dict[str, str]]:
+    """What the methods prove, and why the others cannot serve; nothing at all is an error."""
+    proven, skipped = reaches(problem, domain, methods)
+    if not proven:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise TheoryError(f"no method can serve here: {reasons}. Choose methods='auto'.")
+    return proven, skipped
+
+
+def _rounding_error(problem: NetworkPair, domain: Domain, rounding: Rounding) -> Tensor:
+    """What evaluation in the models' own precision adds, per box and output; else zeros."""
+    if rounding is True:
+        return problem.rounding_errors(domain)
+    return torch.zeros_like(domain.lo.flatten(1)[:, :1])
+
+
+def _norm(per_output: Tensor, norm: float) -> Tensor:
+    size: Tensor = torch.linalg.vector_norm(per_output, ord=norm, dim=1)
+    return size
+
+
+def _normed(reach: MethodBounds, error: Tensor, norm: float) -> Tensor:
+    """The norm over the outputs, or the bound of all outputs together where that is smaller."""
+    size = _norm(reach.per_output + error, norm)
+    if reach.whole is None:
+        return size
+    return torch.minimum(
+        size, reach.whole + _norm(error.expand(-1, reach.per_output.shape[1]), norm)
+    )
+
+
+def _found_sizes(problem: NetworkPair, found: Found, norm: float) -> Tensor:
+    """A norm other than ∞ is taken at one input, not over maxima found at several."""
+    if norm == math.inf:
+        return _norm(found.per_output, norm)
+    return _norm(problem.difference(found.worst), norm)
+
+
+def _consistent(found: Tensor, bound: Tensor) -> Tensor:
+    """What was found, at most the bound: it is evaluated in float64, which errs by some 1e-12.
+
+    More than that would be a fault of the proof, and is never passed over.
+    """
+    excess = found - bound
+    if bool((excess > 1e-6 * bound + 1e-7 * found.clamp(min=1)).any()):
+        raise TheoryError(
+            f"a deviation of {float(found.max()):.6g} was found above the bound"
+            f" {float(bound.max()):.6g}: the proof is at fault. Please report these two models."
+        )
+    return torch.minimum(found, bound)
+
+
+# Boxes cut in parts, for a target and for a claim.
+
+
 def divide(
     proven: Certificate,
     *,
@@ -507,22 +574,19 @@ def divide(
 
     plan: the parts of an earlier proof, to make the same one again.
     """
-    problem, domain = proven.problem, proven.region
-    if problem is None or domain is None:
-        raise ArgumentError("a statistical certificate speaks of no boxes that could be split.")
-    rounding: Rounding = proven.options["rounding"]
-    error = _rounding_error(problem, domain, rounding).expand(-1, problem.outputs)
+    problem, domain, request = _boxes_to_split(proven)
+    error = _rounding_error(problem, domain, request.rounding).expand(-1, problem.outputs)
     # Evaluation adds its own errors to whatever splitting proves of real numbers.
     allowed = target - _norm(error, proven.norm)
     # Nothing to do, or nothing that could be done.
     refuted = proven.lower_bound > target > 0
     hopeless = target > 0 and not bool((allowed > 0).all())
     if plan is None and (proven.bound <= target or refuted or hopeless):
-        asked = {"target": target, "parts": [Parts(cuts=(0,)).packed()] * len(domain)}
+        whole = (Parts(cuts=(0,)).pack(),) * len(domain)
         return replace(
             proven,
             bounds={**proven.bounds, "split": proven.bound},
-            options={**proven.options, **asked},
+            request=replace(request, target=target, parts=whole),
             share=float((proven.balls <= target).double().mean()),
         )
     found = split(
@@ -565,11 +629,7 @@ def divide(
         method="split" if split_bound < proven.bound else proven.method,
         bounds={**proven.bounds, "split": split_bound},
         assumptions=(*proven.assumptions, text) if parts > len(domain) else proven.assumptions,
-        options={
-            **proven.options,
-            "target": target,
-            "parts": [one.packed() for one in found.parts],
-        },
+        request=replace(request, target=target, parts=tuple(one.pack() for one in found.parts)),
         share=found.share,
     )
 
@@ -585,10 +645,8 @@ def compare_classes(
 
     plan: the parts of an earlier proof, to make the same one again.
     """
-    problem, domain, claim = proven.problem, proven.region, TopClass(margin=margin)
-    if problem is None or domain is None:
-        raise ArgumentError("a statistical certificate speaks of no boxes that could be split.")
-    if proven.options["rounding"] is True:
+    (problem, domain, request), claim = _boxes_to_split(proven), TopClass(margin=margin)
+    if request.rounding is True:
         raise ArgumentError(
             "claim='top-1' speaks of networks of real numbers; use rounding='auto'."
         )
@@ -616,13 +674,17 @@ def compare_classes(
     return replace(
         proven,
         claim=ClassAnswer(margin=margin, answer=answer, share=share, counterexample=counterexample),
-        options={
-            **proven.options,
-            "claim": "top-1",
-            "margin": margin,
-            "parts": [one.packed() for one in parts],
-        },
+        request=replace(
+            request, claim="top-1", margin=margin, parts=tuple(one.pack() for one in parts)
+        ),
     )
+
+
+def _boxes_to_split(proven: Certificate) -> tuple[NetworkPair, Domain, Request]:
+    """What was proved, on which boxes; a statistical certificate has none."""
+    if proven.problem is None or proven.region is None or proven.request is None:
+        raise ArgumentError("a statistical certificate speaks of no boxes that could be split.")
+    return proven.problem, proven.region, proven.request
 
 
 _TRIED = 512
@@ -651,125 +713,57 @@ def _counterexample(problem: NetworkPair, domain: Domain, claim: TopClass) -> Te
     return None
 
 
-def _plain(given: Tensor | None) -> Tensor | None:
-    """What was made in inference mode, as a tensor that gradients may pass."""
-    made_there = isinstance(given, Tensor) and given.is_inference()
-    return given.clone() if given is not None and made_there else given
+# What a certificate assumes, what it checked, and which arithmetic it covers, in words.
 
 
-def _picking(output: str | int | None) -> Callable[[Any], Tensor] | None:
-    return None if output is None else partial(named_output, name=output)
+def assumptions_of(
+    problem: NetworkPair, proven: dict[str, MethodBounds], rounding: Rounding
+) -> tuple[str, ...]:
+    """What was checked, what is assumed of signs and arithmetic, and what the methods remark."""
+    signs = problem.signs
+    checked = "checked: one graph for both networks, evaluation mode, finite parameters"
+    pattern = "no sign assumption is used"
+    if any(name in proven for name in ("path-metric", "path-metric-per-output", "input-weighted")):
+        pattern = "checked: θθ' ≥ 0 everywhere" + (", |θ'| ≤ |θ|" if signs.dominated else "")
+    arithmetic = (
+        "networks of real numbers"
+        if rounding == "auto"
+        else "real arithmetic: rounding is not covered"
+    )
+    if rounding is True:
+        precision = str(problem.dtype).removeprefix("torch.")
+        arithmetic = (
+            f"networks evaluated in {precision}, sums in any order, no TF32, Winograd or FFT"
+            " convolutions"
+        )
+    casts = [f"counted as exact: the conversion {cast}" for cast in rounding_casts(problem)]
+    graph = problem.own[0].graph
+    several = len(graph.outputs) > 1
+    one = [of_one_output(graph.outputs, graph.output_name)] if several else []
+    mixing = dict.fromkeys(own.graph.alone for own in problem.own if own.graph.alone)
+    alone = [f"each input alone, a batch of one: {how}" for how in mixing]
+    remarks = [remark for reach in proven.values() for remark in reach.remarks]
+    return (checked, pattern, arithmetic, *one, *alone, *casts, *remarks)
 
 
-def _on_data(
-    dense: nn.Module,
-    sparse: nn.Module,
-    data: Any,
-    norm: float,
-    output: str | int | None,
-) -> Certificate:
-    """The deviation on the inputs given, each exactly as it is."""
-    seen = observe(dense, sparse, data, norm, _picking(output))
-    one = () if len(seen.outputs) < 2 else (of_one_output(seen.outputs, output),)
-    largest = float(seen.sizes.max())
-    return Certificate(
-        bound=largest,
-        per_output=seen.per_output,
-        per_box=seen.per_output.unsqueeze(0).flatten(1),
-        balls=seen.sizes,
-        # On finitely many inputs the largest deviation is bound and fact at once.
-        lower_bound=largest,
-        lower_per_output=seen.per_output,
-        lower_balls=seen.sizes,
-        worst_input=seen.worst,
-        norm=norm,
-        method="statistical",
-        bounds={"statistical": largest},
-        skipped={},
-        assumptions=(
-            "the bound holds for these inputs, evaluated as now; for fresh ones see `statistical`",
-            *one,
-        ),
-        domain=f"{len(seen.sizes)} inputs given",
-        rounding="both networks' own evaluation",
+def rounding_casts(problem: NetworkPair) -> list[str]:
+    """The conversions on the way that round, of both networks."""
+    return sorted({str(c) for own in problem.own for c in own.graph.casts if c.rounds})
+
+
+def of_one_output(names: Sequence[str], covered: str | int | None) -> str:
+    """Which of several outputs is covered."""
+    name = names[0] if covered is None else str(covered)
+    others = [repr(other) for other in names if other != name]
+    more = f" and {len(others) - 6} more" if len(others) > 6 else ""
+    return (
+        f"of the output {name!r} alone: nothing is said of"
+        f" {', '.join(others[:6])}{more} (output= chooses)"
     )
 
 
-def _domain(
-    box: Any,
-    around: Any,
-    radius: float | None,
-    data: Any,
-    clip: tuple[float, float] | None,
-    example: Tensor | None,
-) -> Domain:
-    given = [name for name, value in (("box", box), ("around", around)) if value is not None]
-    if len(given) == 2 or (box is not None and radius is not None):
-        raise ArgumentError(
-            "a domain is given by box, or by around (or data) and radius, not by both."
-        )
-    if box is not None:
-        return box_domain(box, example=example)
-    if around is None and data is None:
-        raise DomainError(
-            "say for which inputs: box=(lo, hi), around=x with radius=r, or data=inputs."
-        )
-    return ball_domain(inputs_of(data)[0] if around is None else around, radius, clip=clip)
-
-
-def _check_unused(
-    methods: str | Sequence[str], rounding: Rounding, target: float | None, claim: str | None
-) -> None:
-    """With data alone nothing is bounded, so these would be ignored."""
-    asked = (
-        ("methods", methods, "auto"),
-        ("rounding", rounding, "auto"),
-        ("target", target, None),
-        ("claim", claim, None),
-    )
-    given = [f"{name}={value!r}" for name, value, usual in asked if value != usual]
-    if given:
-        raise ArgumentError(
-            f"{', '.join(given)} with data= alone: that certificate is statistical and bounds no"
-            " domain. Add radius= for a ball around each input, or leave the option out."
-        )
-
-
-def checked_options(methods: str | Sequence[str], norm: float, rounding: Rounding) -> list[str]:
-    """The names of the methods; a method, norm or rounding that is not offered is refused."""
-    if norm not in (1, 2, math.inf):
-        raise ArgumentError(f"norm={norm!r} is not offered; choose 1, 2 or inf.")
-    if rounding not in (True, False, "auto"):
-        raise ArgumentError(f"rounding={rounding!r} is not offered; choose 'auto', True or False.")
-    return _methods(methods)
-
-
-def _methods(methods: str | Sequence[str]) -> list[str]:
-    names = (
-        automatic()
-        if methods == "auto"
-        else [methods]
-        if isinstance(methods, str)
-        # Each once, however often it is named.
-        else list(dict.fromkeys(methods))
-    )
-    wrong = [name for name in names if name not in METHODS]
-    if wrong or not names:
-        known = [*METHODS.names(), "auto"]
-        if not wrong:
-            raise ArgumentError(f"methods is empty; choose 'auto' or among {', '.join(known)}.")
-        raise UnknownNameError(
-            "; ".join(unknown("certificate method", name, known) for name in wrong)
-        )
-    return names
-
-
-def _check_casts(problem: NetworkPair, rounding: Rounding) -> None:
-    """An evaluation that changes precision on the way has no error bound here."""
-    casts = rounding_casts(problem)
-    if casts and rounding is True:
-        raise ArgumentError(
-            f"rounding=True covers one precision throughout, but the model converts {casts[0]}"
-            f"{f' and {len(casts) - 1} more' if casts[1:] else ''}. Remove the conversion, or use"
-            " rounding='auto', which speaks of real numbers."
-        )
+def covered_by(rounding: Rounding) -> str:
+    """Which arithmetic the bound covers."""
+    if rounding is True:
+        return COVERED
+    return "float64 arithmetic of the certificate" if rounding == "auto" else "not covered"

@@ -5,6 +5,7 @@
 //
 // Plain C interface, no torch headers. Names as there: a value z of f, z' of g, d = z − z'; behind a ReLU p and y.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -44,6 +45,8 @@ struct Compact {
     Value f, g;
     std::vector<double> up_z, up_d, up_c, low_z, low_d, low_c, bias_change, mass;  // around y
     std::vector<double> size_p, size_g, size_y;                                  // largest |p|, |p'|, |y|
+    std::vector<double> mid_p, rad_p, mid_g, rad_g, mid_y, rad_y;                // p, p' and y lie within mid ± rad
+    auto reaches() { return std::array{&size_p, &size_g, &size_y, &mid_p, &rad_p, &mid_g, &rad_g, &mid_y, &rad_y}; }
 };
 
 // out (rows, width) = or += rows (rows, inner) · matrix (inner, width); rows and width are multiples of TILE and LANES.
@@ -98,6 +101,16 @@ struct Range {
         for (int64_t e = 0; e < 6; ++e) to[e * step] = ends[e];
     }
     Range exchanged() const { return {gl, gh, l, h, -dh, -dl}; }
+    // Narrower where the other one is; what is no number says nothing.
+    void meet(const Range& o) {
+        l = std::max(l, o.l), h = std::min(h, o.h), gl = std::max(gl, o.gl), gh = std::min(gh, o.gh);
+        dl = std::max(dl, o.dl), dh = std::min(dh, o.dh);
+    }
+    // The largest relu(z) − relu(z').
+    double most_y() const {
+        const double behind = std::max(gl, 0.0);
+        return dh >= 0 ? std::min(std::max(h, 0.0) - behind, dh) : std::max(dh, -behind);
+    }
 };
 
 inline Plane chord(double l, double h) {
@@ -147,6 +160,7 @@ class Pass {
         for (auto* buffer : {&p_, &y_, &z_, &d_, &next_}) buffer->assign(cells, 0.0);
         for (auto* column : {&constant_, &lost_}) column->assign(2 * NEURONS, 0.0);
         for (auto* column : {&mass_z_, &mass_g_, &mass_d_}) column->assign(widest, 0.0);
+        forward_.resize(widest);
         middle_.assign(padded(layers[0].in, LANES), 0.0), radius_ = middle_;
         ranges_.resize(widest);
     }
@@ -182,44 +196,58 @@ class Pass {
             for (int64_t i = 0; i < n; ++i) input.alive.push_back(i);
             input.stride = padded(n, LANES);
         }
-        for (auto* size : {&input.size_p, &input.size_g, &input.size_y}) size->assign(input.stride, 0.0);
+        for (auto* column : input.reaches()) column->assign(input.stride, 0.0);
         for (int64_t i = 0; i < n; ++i) {
             middle_[i] = (lo[i] + hi[i]) / 2;
             radius_[i] = std::max(hi[i] - middle_[i], middle_[i] - lo[i]) * (1 + 4 * unit_);
             input.size_p[i] = input.size_g[i] = std::max(std::fabs(lo[i]), std::fabs(hi[i]));
+            input.mid_p[i] = input.mid_g[i] = middle_[i], input.rad_p[i] = input.rad_g[i] = radius_[i];
         }
     }
 
-    // Sums of absolute values behind z, z' and d: no value exceeds them, and rounding is counted from them.
+    // Sums of absolute values behind z, z' and d: no value exceeds them, and rounding is counted from them. Beside them
+    // the intervals that follow from those of the layer before.
     void masses(size_t k) {
         const Layer& layer = layers_[k];
-        const Compact& before = parts_[k];
+        const Compact& b = parts_[k];
         for (int64_t i = 0; i < layer.out; ++i) {
             const double *w = layer.weight + i * layer.in, *v = layer.other + i * layer.in;
             const double* change = layer.change + i * layer.in;
             double z = std::fabs(layer.bias[i]), g = std::fabs(layer.other_bias[i]);
             double d = std::fabs(layer.bias_change[i]);
-            for (size_t a = 0; a < before.alive.size(); ++a) {
-                const int64_t j = before.alive[a];
-                z += std::fabs(w[j]) * before.size_p[a];
-                g += std::fabs(v[j]) * before.size_g[a];
-                d += std::fabs(change[j]) * before.size_p[a] + std::fabs(v[j]) * before.size_y[a];
+            double mid_z = layer.bias[i], mid_g = layer.other_bias[i], mid_d = layer.bias_change[i];
+            double rad_z = 0, rad_g = 0, rad_d = 0;
+            for (size_t a = 0; a < b.alive.size(); ++a) {
+                const int64_t j = b.alive[a];
+                const double size_w = std::fabs(w[j]), size_v = std::fabs(v[j]), size_c = std::fabs(change[j]);
+                z += size_w * b.size_p[a];
+                g += size_v * b.size_g[a];
+                d += size_c * b.size_p[a] + size_v * b.size_y[a];
+                mid_z += w[j] * b.mid_p[a], rad_z += size_w * b.rad_p[a];
+                mid_g += v[j] * b.mid_g[a], rad_g += size_v * b.rad_g[a];
+                mid_d += change[j] * b.mid_p[a] + v[j] * b.mid_y[a];
+                rad_d += size_c * b.rad_p[a] + size_v * b.rad_y[a];
             }
             mass_z_[i] = z, mass_g_[i] = g, mass_d_[i] = d;
+            // Middles and radii are rounded, too: by less than a unit of what the mass counts.
+            rad_z += gamma_ * z, rad_g += gamma_ * g, rad_d += gamma_ * d;
+            // The sums were rounded themselves.
+            const double up = 1 + 4 * gamma_;
+            forward_[i] = {-z * up, z * up, -g * up, g * up, -d * up, d * up};
+            forward_[i].meet({mid_z - rad_z, mid_z + rad_z, mid_g - rad_g, mid_g + rad_g, mid_d - rad_d, mid_d + rad_d});
         }
     }
 
     void read(const double* known, const Layer& layer, int64_t hidden) {
         for (int64_t i = 0; i < layer.out; ++i) {
-            if (!layer.relu) {
-                ranges_[i] = {-mass_z_[i], mass_z_[i], -mass_g_[i], mass_g_[i], -mass_d_[i], mass_d_[i]};
-            } else if (known == nullptr) {
-                ranges_[i] = {-INF, INF, -INF, INF, -INF, INF};
+            if (!layer.relu || known == nullptr) {
+                ranges_[i] = layer.relu ? Range{-INF, INF, -INF, INF, -INF, INF} : forward_[i];
             } else {
                 const double* end = known + layer.first + i;
                 ranges_[i] = {end[0],          end[hidden],     end[2 * hidden],
                               end[3 * hidden], end[4 * hidden], end[5 * hidden]};
             }
+            ranges_[i].meet(forward_[i]);
         }
     }
 
@@ -289,8 +317,9 @@ class Pass {
         for (auto* map : {&now.weight, &now.other, &now.change}) map->assign(count * before.stride, 0.0);
         for (auto* one : {&now.f.s, &now.f.c, &now.f.t, &now.f.bias, &now.f.mass, &now.g.s, &now.g.c, &now.g.t,
                           &now.g.bias, &now.g.mass, &now.up_z, &now.up_d, &now.up_c, &now.low_z, &now.low_d,
-                          &now.low_c, &now.bias_change, &now.mass, &now.size_p, &now.size_g, &now.size_y})
+                          &now.low_c, &now.bias_change, &now.mass})
             one->assign(now.stride, 0.0);
+        for (auto* one : now.reaches()) one->assign(now.stride, 0.0);
         for (int64_t a = 0; a < count; ++a) {
             const int64_t i = now.alive[a];
             for (int64_t b = 0; b < inner; ++b) {
@@ -302,13 +331,22 @@ class Pass {
             now.bias_change[a] = layer.bias_change[i];
             now.f.mass[a] = mass_z_[i], now.g.mass[a] = mass_g_[i], now.mass[a] = mass_d_[i];
             const Range& r = ranges_[i];
+            // No ReLU makes a difference larger.
             now.size_y[a] = r.size_d();
+            const auto set = [a](std::vector<double>& mid, std::vector<double>& rad, double low, double high) {
+                mid[a] = (low + high) / 2, rad[a] = (high - low) / 2;
+            };
             if (!layer.relu) {
+                set(now.mid_p, now.rad_p, r.l, r.h), set(now.mid_g, now.rad_g, r.gl, r.gh);
+                set(now.mid_y, now.rad_y, r.dl, r.dh);
                 now.f.s[a] = now.f.t[a] = now.g.s[a] = now.g.t[a] = now.up_d[a] = now.low_d[a] = 1;
                 now.size_p[a] = r.size_z(), now.size_g[a] = r.size_g();
                 continue;
             }
             now.size_p[a] = std::max(r.h, 0.0), now.size_g[a] = std::max(r.gh, 0.0);
+            set(now.mid_p, now.rad_p, std::max(r.l, 0.0), now.size_p[a]);
+            set(now.mid_g, now.rad_g, std::max(r.gl, 0.0), now.size_g[a]);
+            set(now.mid_y, now.rad_y, -r.exchanged().most_y(), r.most_y());
             around(now.f, a, r.l, r.h), around(now.g, a, r.gl, r.gh);
             const Plane up = above(r), low = below(r);
             // Slopes err by a few units, none is above one: offsets are moved outwards by what that can matter.
@@ -446,7 +484,7 @@ class Pass {
             open_.clear();
             for (int64_t i = 0; i < count; ++i) {
                 open_.push_back(from + i);
-                ranges_[from + i] = {-INF, INF, -INF, INF, -INF, INF};
+                ranges_[from + i] = forward_[from + i];
             }
             if (values) of_f(k, open_.data(), count), of_g(k, open_.data(), count);
             of_d(k, open_.data(), count);
@@ -471,7 +509,7 @@ class Pass {
     std::vector<double> p_, y_, z_, d_, next_, constant_, lost_, mass_z_, mass_g_, mass_d_, middle_, radius_;
     const std::vector<double>* slope_ = nullptr;
     std::vector<int64_t> open_;
-    std::vector<Range> ranges_;
+    std::vector<Range> ranges_, forward_;
 };
 
 }  // namespace

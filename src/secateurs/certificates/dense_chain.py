@@ -1,8 +1,9 @@
-"""Bounds of f − g for two chains of dense layers and ReLUs, on many small boxes at a time.
+"""Bounds of f − g for two chains of dense layers and ReLUs, on many boxes at a time.
 
-Splitting asks for bounds on thousands of boxes, each half of one that was bounded before. Where
-both networks are chains, all of it is products of matrices: a backward pass from the neurons that
-are still open, in the arithmetic of `linear` without a tape.
+`linear` asks for bounds on all balls of a batch, splitting on thousands of boxes, each half of one
+that was bounded before. Where both networks are chains, all of it is products of matrices: the
+interval of every neuron from the ranges of the layer before, then a backward pass from the neurons
+that are still open, in the arithmetic of `linear` without a tape.
 
 The pair (z, d) travels: a value of f, and its difference z − z' to g's. Behind the ReLU stand p =
 relu(z) and y = relu(z) − relu(z'). Each lies between two planes of `planes`: p between its chord
@@ -10,7 +11,7 @@ and 0 or z, y between the best in the middle of the ranges of the planes that `l
 
 `dense_chain.cpp` does the same for one box after the other, on all cores: of a small box it takes
 the neurons that are not off alone, which is a fortieth of the products. `bounds_in_torch` is its
-oracle, and serves where no compiler is.
+oracle, and serves where no compiler is. Either way no box depends on the others beside it.
 
 Rounding: every offset is moved outwards, and what the products may lose is at most γ times the sums
 of absolute values behind them, which bound every value (`_masses`); each pass adds that to its
@@ -39,6 +40,7 @@ from secateurs.certificates.planes import (
     difference_below,
     relu_above,
     relu_below,
+    relu_range,
 )
 from secateurs.certificates.problem import NetworkPair
 from secateurs.graph.primitives import Activation, Affine, Input
@@ -85,7 +87,7 @@ class ChainBounds:
     @property
     def per_output(self) -> Tensor:
         """Bounds of |f − g|, (boxes, outputs)."""
-        # Whatever is no number proves nothing.
+        # Whatever is not a number proves nothing.
         return self.ends[:, 4:].abs().amax(dim=1).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
@@ -100,8 +102,9 @@ class DenseChain:
         self.widest = max(max(layer.weight.shape) for layer in layers)
         self.neurons = sum(len(layer.bias) for layer in layers[:-1])
         self.unit = unit
-        # Two products and some fifty further operations a layer.
-        self.gamma = gamma(len(layers) * (2 * self.widest + 64), unit) if unit else 0.0
+        # Of each layer two products, forward and back, and some fifty further operations.
+        steps = sum(2 * max(layer.weight.shape) + 64 for layer in layers)
+        self.gamma = gamma(steps, unit) if unit else 0.0
         self._numbers: Tensor | None = None
 
     def bounds(
@@ -164,48 +167,75 @@ class DenseChain:
         if known is None:
             known = lo.new_full((len(lo), len(FIELDS), self.neurons), math.inf)
             known[:, ::2] = -math.inf
-        sizes = box.size, box.size, torch.zeros_like(box.size)
+        reach = box.reach, box.reach, _Reach.of(torch.zeros_like(lo), torch.zeros_like(lo))
         behind: list[_Behind] = []
         found: list[Tensor] = []
         influence = torch.zeros_like(lo)
         *hidden, last = self.layers
         widths = [len(layer.bias) for layer in hidden]
         for layer, part in zip(hidden, torch.split(known, widths, dim=2), strict=True):
-            masses = _masses(layer, *sizes)
+            masses = _masses(layer, *reach)
+            ends = self._forward(layer, *reach, masses)
             if layer.relu:
-                ends = part
+                ends = _met(part, ends)
                 index = _open(ends)
                 if index.shape[1]:
                     ends, slope = self._improved(box, behind, layer, masses, ends, index)
                     influence += _influence(slope, ends, index) * box.radius * 2
-            else:
-                ends = torch.stack([side * mass for mass in masses for side in (-1, 1)], dim=1)
             b = Bounds(**dict(zip(FIELDS, ends.unbind(dim=1), strict=True)))
-            sizes = b.sizes
+            reach = _reached(b, relu=layer.relu)
             if layer.relu:
                 # Whatever is off in both networks is zero, and nothing is lost behind it.
                 on = (b.h > 0) | (b.gh > 0)
                 masses = masses[0] * on, masses[1] * on, masses[2] * on
-                sizes = b.h.relu(), b.gh.relu(), sizes[2] * on
+                reach = *reach[:2], replace(reach[2], size=reach[2].size * on)
             behind.append(_behind(layer, b, masses, self.unit))
             found.append(ends)
-        masses = _masses(last, *sizes)
+        masses = _masses(last, *reach)
         everything = torch.arange(len(last.bias), device=lo.device).expand(len(lo), -1)
         up, low, slope = self._difference(box, behind, last, masses[2], everything)
+        ends = self._forward(last, *reach, masses)
+        ends = _met(ends, torch.cat([ends[:, :4], torch.stack([low, up], dim=1)], dim=1))
         # The slope of the end that is furthest out, and the corner it points to.
-        furthest = torch.cat([up, -low], dim=1).argmax(dim=1)
+        furthest = torch.cat([ends[:, 5], -ends[:, 4]], dim=1).argmax(dim=1)
         steepest = slope[torch.arange(len(lo)), furthest]
-        unknown = lo.new_full((len(lo), len(FIELDS), len(last.bias)), math.inf)
-        unknown[:, ::2] = -math.inf
-        ends = torch.cat([unknown[:, :4], torch.stack([low, up], dim=1)], dim=1)
         if self.values:
-            ends, _ = self._improved(box, behind, last, masses, unknown, everything)
+            ends, _ = self._improved(box, behind, last, masses, ends, everything, all_of_them=True)
         return ChainBounds(
             ends=ends,
             known=torch.cat(found, dim=2) if found else known,
             influence=influence,
             corner=torch.where(steepest > 0, hi, lo),
         )
+
+    def _forward(
+        self,
+        layer: DenseLayer,
+        p: "_Reach",
+        g: "_Reach",
+        y: "_Reach",
+        masses: tuple[Tensor, Tensor, Tensor],
+    ) -> Tensor:
+        """Intervals of z, z' and d from those of p, p' and y, (boxes, 6, neurons)."""
+        middles = (
+            p.middle @ layer.weight.T + layer.bias,
+            g.middle @ layer.other.T + layer.other_bias,
+            p.middle @ layer.change.T + y.middle @ layer.other.T + layer.bias_change,
+        )
+        radii = (
+            p.radius @ layer.weight.abs().T,
+            g.radius @ layer.other.abs().T,
+            p.radius @ layer.change.abs().T + y.radius @ layer.other.abs().T,
+        )
+        ends = []
+        for middle, radius, mass in zip(middles, radii, masses, strict=True):
+            # Middles and radii are rounded, too: by less than a unit of what the mass counts.
+            far = radius + self.gamma * mass
+            # The sum was rounded itself.
+            most = mass * (1 + 4 * self.gamma)
+            within = torch.stack([-most, most], dim=1)
+            ends.append(_met(within, torch.stack([middle - far, middle + far], dim=1)))
+        return torch.cat(ends, dim=1)
 
     def _improved(
         self,
@@ -215,9 +245,10 @@ class DenseChain:
         masses: Sequence[Tensor],
         ends: Tensor,
         index: Tensor,
+        all_of_them: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """What is known of a layer after passes from the neurons of `index`, and the slopes of
-        f's.
+        f's; all_of_them: also of those that are settled.
         """
         h, l, slope = self._value(box, behind, layer, masses[0], index, of_g=False)
         gh, gl, _ = self._value(box, behind, layer, masses[1], index, of_g=True)
@@ -232,7 +263,8 @@ class DenseChain:
         ]
         met = torch.stack(_consistent(new, self.unit), dim=1)
         # What pads the list of a box is settled, and stays as it is: no box depends on another.
-        met = torch.where(_open_ends(old).unsqueeze(1), met, old)
+        if not all_of_them:
+            met = torch.where(_open_ends(old).unsqueeze(1), met, old)
         return ends.scatter(2, each, met), slope
 
     def _value(
@@ -355,6 +387,11 @@ class _Box:
     radius: Tensor
     size: Tensor
 
+    @property
+    def reach(self) -> "_Reach":
+        """As a value of both networks."""
+        return _Reach(middle=self.middle, radius=self.radius, size=self.size)
+
     @classmethod
     def of(cls, lo: Tensor, hi: Tensor, unit: float) -> "_Box":
         middle = (lo + hi) / 2
@@ -363,6 +400,40 @@ class _Box:
 
     def __len__(self) -> int:
         return len(self.middle)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reach:
+    """Where a value lies on each box: within middle ± radius, and its largest size."""
+
+    middle: Tensor
+    radius: Tensor
+    size: Tensor
+
+    @classmethod
+    def of(cls, lo: Tensor, hi: Tensor, size: Tensor | None = None) -> "_Reach":
+        size = torch.maximum(lo.abs(), hi.abs()) if size is None else size
+        return cls(middle=(lo + hi) / 2, radius=(hi - lo) / 2, size=size)
+
+
+def _reached(b: Bounds, *, relu: bool) -> tuple[_Reach, _Reach, _Reach]:
+    """p, p' and y of a layer."""
+    after = relu_range(b) if relu else b
+    return (
+        _Reach.of(after.l, after.h),
+        _Reach.of(after.gl, after.gh),
+        # No ReLU makes a difference larger.
+        _Reach.of(after.dl, after.dh, b.sizes[2]),
+    )
+
+
+def _met(one: Tensor, two: Tensor) -> Tensor:
+    """What both pairs of ends say, (boxes, low and high in turn, neurons); what is no number says
+    nothing.
+    """
+    better = two > one
+    better[:, 1::2] = two[:, 1::2] < one[:, 1::2]
+    return torch.where(better, two, one)
 
 
 def _both_signs(rows: Tensor) -> Tensor:
@@ -380,12 +451,12 @@ def _dot(rows: Tensor, vector: Tensor) -> Tensor:
     return (rows @ vector.unsqueeze(-1)).squeeze(-1)
 
 
-def _masses(layer: DenseLayer, p: Tensor, g: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of absolute values behind z, z' and d, where |p|, |p'| and |y| are at most these."""
+def _masses(layer: DenseLayer, p: _Reach, g: _Reach, y: _Reach) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums of absolute values behind z, z' and d, where p, p' and y reach so far."""
     return (
-        p @ layer.weight.abs().T + layer.bias.abs(),
-        g @ layer.other.abs().T + layer.other_bias.abs(),
-        p @ layer.change.abs().T + y @ layer.other.abs().T + layer.bias_change.abs(),
+        p.size @ layer.weight.abs().T + layer.bias.abs(),
+        g.size @ layer.other.abs().T + layer.other_bias.abs(),
+        p.size @ layer.change.abs().T + y.size @ layer.other.abs().T + layer.bias_change.abs(),
     )
 
 
@@ -498,7 +569,7 @@ def _made(library: ctypes.CDLL) -> CompiledBounds:
 
 
 def _try_out(run: CompiledBounds) -> None:
-    """Compare with the oracle on a small chain whose widths are no multiples of a register."""
+    """Compare with the oracle on a small chain whose widths are not multiples of a register."""
     sizes = (3, 7, 6, 2)
     layers = []
     for number, (ins, outs) in enumerate(itertools.pairwise(sizes)):
@@ -534,6 +605,30 @@ def _try_out(run: CompiledBounds) -> None:
 
 def chain_of(problem: NetworkPair) -> DenseChain | None:
     """Both networks as chains of matrices; None where they are anything else, or too wide."""
+    if "chain" not in problem.shared:
+        problem.shared["chain"] = _read_chain(problem)
+    chain: DenseChain | None = problem.shared["chain"]
+    return chain
+
+
+def is_dense(problem: NetworkPair) -> bool:
+    """Whether the maps of a chain are about as large written out as matrices as they are: no
+    windows, and no scales of wide layers but by one.
+    """
+    chain = chain_of(problem)
+    if chain is None:
+        return False
+    own = 0
+    for node in problem.graph.nodes:
+        if isinstance(node, Affine) and node.weight is not None:
+            own += node.weight(problem.pair.f).numel()
+    return sum(layer.weight.numel() for layer in chain.layers) <= 2 * own
+
+
+def _read_chain(problem: NetworkPair) -> DenseChain | None:
+    # Each unit is one sample of a batch, and what mixes samples would mix the columns.
+    if problem.graph.alone:
+        return None
     layers: list[DenseLayer] = []
     before: str | None = None
     for node in problem.graph.nodes:
@@ -546,7 +641,9 @@ def chain_of(problem: NetworkPair) -> DenseChain | None:
             layer = _matrices(problem, node)
             if layer is None:
                 return None
-            layers.append(layer)
+            # Readers of other formats scale inputs and outputs, mostly by one.
+            if not _changes_nothing(layer):
+                layers.append(layer)
         elif isinstance(node, Activation):
             if node.slope or not layers or layers[-1].relu:
                 return None
@@ -554,9 +651,33 @@ def chain_of(problem: NetworkPair) -> DenseChain | None:
         elif not keeps_order(node, problem.graph.by_name[node.inputs[0]].shape):
             return None
         before = node.name
-    if before != problem.graph.output or not layers or layers[-1].relu:
+    if before != problem.graph.output or not layers:
         return None
+    if layers[-1].relu:
+        layers.append(_identity(len(layers[-1].bias), layers[-1].bias.device))
     return DenseChain(layers, unit=problem.unit)
+
+
+def _identity(width: int, device: torch.device) -> DenseLayer:
+    each = torch.eye(width, dtype=torch.float64, device=device)
+    none = each.new_zeros(width)
+    return DenseLayer(
+        weight=each,
+        bias=none,
+        other=each,
+        other_bias=none,
+        change=torch.zeros_like(each),
+        bias_change=none,
+        relu=False,
+    )
+
+
+def _changes_nothing(layer: DenseLayer) -> bool:
+    biased = bool(layer.bias.any()) or bool(layer.other_bias.any())
+    if biased or layer.weight.shape[0] != layer.weight.shape[1]:
+        return False
+    each = torch.eye(len(layer.weight), dtype=layer.weight.dtype, device=layer.weight.device)
+    return torch.equal(layer.weight, each) and torch.equal(layer.other, each)
 
 
 def _matrices(problem: NetworkPair, node: Affine) -> DenseLayer | None:

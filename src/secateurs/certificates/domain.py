@@ -18,7 +18,7 @@ class Domain:
     Attributes:
         lo, hi: Both ends of every box.
         center: The middles, or where the boxes are balls, what they were put around.
-        radius: Of the balls; None where the boxes are no balls.
+        radius: Of the balls; None where the boxes are not balls.
         description: In words.
         clip: The range of valid inputs that balls were cut to, None for none.
     """

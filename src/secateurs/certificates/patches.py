@@ -363,7 +363,7 @@ class Record:
         """The shape of a node as a map."""
         shape = map_of(self.nodes[name].shape)
         if shape is None:
-            raise TypeError(f"{name} is no map.")
+            raise TypeError(f"{name} is not a map.")
         return shape
 
 

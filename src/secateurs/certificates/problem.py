@@ -158,6 +158,7 @@ class NetworkPair:
         symbols: The most symbols of an affine form; None: what 64 MB hold, widest value, one box.
         clock: The time the proof may take.
         output: Which output of the models it is about, as asked.
+        shared: What was made of both networks once; the same for copies with another clock.
     """
 
     graph: Graph
@@ -171,6 +172,7 @@ class NetworkPair:
     symbols: int | None = None
     clock: TimeLimit = field(default_factory=TimeLimit)
     output: str | int | None = None
+    shared: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def outputs(self) -> int:
@@ -281,7 +283,7 @@ def _own(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """The tensors apart from the model's own, which may be trained on while they are kept."""
     theirs = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
     return {
-        # Those of a float64 model are no copies yet.
+        # Those of a float64 model are not copies yet.
         name: value.detach().clone() if value.data_ptr() in theirs else value.detach()
         for name, value in state.items()
     }

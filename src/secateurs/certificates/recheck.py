@@ -4,12 +4,10 @@ A record is a claim, and anybody can edit a text: so every number and every sent
 compared with what is proved now, never with another line of the same record.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -27,15 +25,19 @@ from secateurs.certificates.domain import Domain
 from secateurs.certificates.problem import OWN_UNIT, NetworkPair, TimeLimit, read_problem
 from secateurs.certificates.record import (
     WHO,
-    Stated,
-    boxes,
+    BoxesRecord,
+    CertificateRecord,
+    ClaimRecord,
+    PairHashes,
+    Request,
+    Versions,
+    as_json,
+    boxes_of_record,
+    brief,
     domain_record,
     networks_of,
-    packed,
-    read_stated,
+    read_record,
     states_of,
-    unpacked,
-    versions,
 )
 from secateurs.certificates.splitting import Parts
 from secateurs.certificates.statistical import assumptions_at, clopper_pearson
@@ -48,33 +50,34 @@ _SLACK = 1e-9
 """Another machine may sum in another order: so much of a value is no disagreement."""
 
 
-def other_networks(stated: Stated, problem: NetworkPair, states: Mapping[str, str]) -> list[str]:
+def other_networks(
+    stated: CertificateRecord, networks: PairHashes, problem: NetworkPair, states: Mapping[str, str]
+) -> list[str]:
     """In what the networks at hand are not those of the record."""
-    now = networks_of(problem)
-    found = []
+    now, found = networks_of(problem), list[str]()
     for who in WHO:
-        if now[who]["weights"] != stated.networks[who, "weights"]:
+        real, told = getattr(now, who), getattr(networks, who)
+        if real.weights != told.weights:
             found.append(f"the weights of the {who} network are not those certified")
-        elif states[who] != stated.states[who]:
+        elif states[who] != getattr(stated.states, who):
             found.append(f"weights of the {who} network that its graph does not read differ")
-        if now[who]["graph"] != stated.networks[who, "graph"]:
+        if real.graph != told.graph:
             found.append(
                 f"the graph of the {who} network is not the one certified (read by torch"
-                f" {stated.versions.get('torch')}, now {torch.__version__})"
+                f" {stated.versions.torch}, now {torch.__version__})"
             )
-    if now["dtype"] != stated.dtype:
-        found.append(f"the networks are {now['dtype']}, certified was {stated.dtype}")
+    if now.dtype != networks.dtype:
+        found.append(f"the networks are {now.dtype}, certified was {networks.dtype}")
     return found
 
 
-def weaker_claims(stated: Stated, now: Certificate) -> tuple[str, ...]:
+def weaker_claims(stated: CertificateRecord, now: CertificateRecord) -> tuple[str, ...]:
     """What is proved now is better than what is stated."""
-    if len(stated.per_output) != now.per_output.numel():
+    if len(stated.per_output) != len(now.per_output):
         return ()
-    rows = _bounds(stated, now)
     found = [
         f"{what} is {value:.6g}, stated is {then:.6g}"
-        for what, then, value in rows
+        for what, then, value in _bounds(stated, now)
         if value < then * (1 - _SLACK)
     ]
     kept, then = now.worth.kept or 0, stated.worth.kept or 0
@@ -83,13 +86,12 @@ def weaker_claims(stated: Stated, now: Certificate) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _bounds(stated: Stated, now: Certificate) -> list[tuple[str, float, float]]:
+def _bounds(stated: CertificateRecord, now: CertificateRecord) -> list[tuple[str, float, float]]:
     """Each bound with what is stated and what is proved now."""
-    per_output = now.per_output.flatten().tolist()
-    rows = [("the bound", stated.worth.bound, now.bound)]
+    rows = [("the bound", stated.bound, now.bound)]
     rows += [
         (f"the bound of output {i}", then, value)
-        for i, (then, value) in enumerate(zip(stated.per_output, per_output, strict=True))
+        for i, (then, value) in enumerate(zip(stated.per_output, now.per_output, strict=True))
     ]
     rows += [
         (f"the bound by {name}", then, now.bounds.get(name, math.inf))
@@ -98,11 +100,10 @@ def _bounds(stated: Stated, now: Certificate) -> list[tuple[str, float, float]]:
     return rows
 
 
-def wrong_bounds(stated: Stated, now: Certificate) -> list[str]:
+def wrong_bounds(stated: CertificateRecord, now: CertificateRecord) -> list[str]:
     """Every stated bound is at least the one proved now."""
-    stated_outputs, outputs = len(stated.per_output), now.per_output.numel()
-    if stated_outputs != outputs:
-        return [f"{stated_outputs} outputs are stated, not {outputs}"]
+    if len(stated.per_output) != len(now.per_output):
+        return [f"{len(stated.per_output)} outputs are stated, not {len(now.per_output)}"]
     return [
         f"{what} proved now is {value:.6g}, above {then:.6g}"
         for what, then, value in _bounds(stated, now)
@@ -111,27 +112,19 @@ def wrong_bounds(stated: Stated, now: Certificate) -> list[str]:
     ]
 
 
-def wrong_words(stated: Stated, now: Certificate) -> list[str]:
+def wrong_words(stated: CertificateRecord, now: CertificateRecord, request: Request) -> list[str]:
     """What is told around the bounds is what the numbers say."""
-    real = {
-        "norm": str(float(now.norm)),
-        "domain": now.domain,
-        "rounding": now.rounding,
-    }
     problems = [
-        f"the {name} is {real[name]!r}, not {told!r}"
-        for name, told in stated.told.items()
-        if told != real[name]
+        f"the {name} is {str(real)!r}, not {str(told)!r}"
+        for name in ("norm", "domain", "rounding")
+        if (told := getattr(stated, name)) != (real := getattr(now, name))
     ]
-    told, real_ones = (
-        _lasting(stated, stated.assumptions),
-        _lasting(stated, now.assumptions),
-    )
-    problems += [f"the assumption {text!r} is not told" for text in real_ones if text not in told]
+    told, expected = (_lasting(request, record.assumptions) for record in (stated, now))
+    problems += [f"the assumption {text!r} is not told" for text in expected if text not in told]
     problems += [
         f"the assumption {text!r} is told, and nothing here assumes it"
         for text in told
-        if text not in real_ones
+        if text not in expected
     ]
     if len(told) != len(set(told)):
         problems.append("an assumption is told twice")
@@ -139,26 +132,31 @@ def wrong_words(stated: Stated, now: Certificate) -> list[str]:
         problems.append(f"the method {stated.method!r} proves nothing here")
     if stated.verdict != stated.worth.text:
         problems.append(f"the verdict is {stated.worth.text!r}, not {stated.verdict!r}")
-    return [*problems, *_methods(stated, now), *_sizes(stated, now)]
+    return [*problems, *_methods(stated, now, request), *_sizes(stated, now)]
 
 
-def _lasting(stated: Stated, texts: Sequence[str]) -> list[str]:
+def _lasting(request: Request, texts: Sequence[str]) -> list[str]:
     """The texts that another proof with more time would tell, too."""
-    if stated.seconds is None:
+    if request.seconds is None:
         return list(texts)
-    remarks = tuple(f"{name}: " for name in stated.methods)
+    remarks = tuple(f"{name}: " for name in request.methods)
     return [text for text in texts if not text.startswith(remarks)]
 
 
-def _methods(stated: Stated, now: Certificate) -> list[str]:
+def _methods(stated: CertificateRecord, now: CertificateRecord, request: Request) -> list[str]:
     """Every method asked for proves something or is skipped, for the reason told."""
     bounds, skipped = stated.bounds.keys(), stated.skipped.keys()
     problems = [
         f"the method {name!r} is told as one that proved something and as one that was skipped"
         for name in sorted(bounds & skipped)
     ]
-    if stated.methods != now.options["methods"]:
+    if now.options is None or request.methods != now.options.methods:
         problems.append("a method is asked for twice")
+    problems += [
+        f"the record also holds 'options.{name}'"
+        for name in ("target", "claim", "margin", "parts")
+        if getattr(request, name) is not None and getattr(now.options, name) is None
+    ]
     asked = now.bounds.keys() | now.skipped.keys()
     problems += [
         f"the method {name!r} was {'not ' if name in bounds | skipped else ''}asked for, and "
@@ -166,7 +164,7 @@ def _methods(stated: Stated, now: Certificate) -> list[str]:
         for name in sorted(asked ^ (bounds | skipped))
     ]
     # With a limit of time a method may have been skipped for that alone.
-    if stated.seconds is None:
+    if request.seconds is None:
         problems += [
             f"the method {name!r} is skipped because {now.skipped.get(name)!r}, not {reason!r}"
             for name, reason in stated.skipped.items()
@@ -175,19 +173,17 @@ def _methods(stated: Stated, now: Certificate) -> list[str]:
     return problems
 
 
-def _sizes(stated: Stated, now: Certificate) -> list[str]:
+def _sizes(stated: CertificateRecord, now: CertificateRecord) -> list[str]:
     """Range, margin and the count of safe predictions."""
-    then, worth = stated.worth, now.worth
-    scale = worth.output_range or 1.0
     problems = [
-        f"the {name.replace('_', ' ')} is {value}, not {told}"
-        for name, told, value in (
-            ("output_range", then.output_range, worth.output_range),
-            ("smallest_margin", then.smallest_margin, worth.smallest_margin),
+        f"the {name.replace('_', ' ')} is {real}, not {told}"
+        for name in ("output_range", "smallest_margin")
+        if not _close(
+            told := getattr(stated, name), real := getattr(now, name), now.output_range or 1.0
         )
-        if not _close(told, value, scale)
     ]
     # Fewer safe predictions than proved may be stated, never more.
+    then, worth = stated.worth, now.worth
     if then.boxes != worth.boxes or (then.kept or 0) > (worth.kept or 0):
         problems.append(
             f"certified are {worth.kept} of {worth.boxes}, not {then.kept} of {then.boxes}"
@@ -195,91 +191,63 @@ def _sizes(stated: Stated, now: Certificate) -> list[str]:
     return problems
 
 
-def wrong_facts(stated: Stated, now: Certificate) -> list[str]:
+def wrong_facts(stated: CertificateRecord, boxes: BoxesRecord, now: Certificate) -> list[str]:
     """The deviation found is there, at a point of the domain."""
-    lower, region = stated.worth.lower_bound, now.region
+    lower, region = stated.lower_bound, now.region
     problems = []
     # Whether or not its input was kept: a fact lies below every bound.
     if not lower <= now.bound * (1 + 1e-6):
         problems.append(f"found is {lower:.6g}, above the bound proved now, {now.bound:.6g}")
-    if stated.worst_input is None and has_ends(stated.boxes):
+    if stated.worst_input is None and boxes.ends:
         problems.append("the boxes were kept and the worst input was not")
-    if not _close(stated.tightness, ratio(stated.worth.bound, lower), 1.0):
+    if not _close(stated.tightness, ratio(stated.bound, lower), 1.0):
         problems.append(
-            f"bound / found is {ratio(stated.worth.bound, lower):.6g}, not {stated.tightness:.6g}"
+            f"bound / found is {ratio(stated.bound, lower):.6g}, not {stated.tightness:.6g}"
         )
     if region is None or now.problem is None or stated.worst_input is None:
         return problems
-    if packed(stated.worst_input) != stated.record["worst_input"]:
-        problems.append("the worst input is not spelled as it is written")
     point = stated.worst_input.unsqueeze(0)
     if point.shape[1:] != region.lo.shape[1:] or not bool(region.contains(point)):
         return [*problems, "the worst input lies outside of the boxes"]
     with torch.no_grad():
         gap = now.problem.difference(point)
-    there = float(torch.linalg.vector_norm(gap, ord=now.norm))
+    found = float(torch.linalg.vector_norm(gap, ord=now.norm))
     # A difference of large outputs cancels: allow for what float64 leaves of it.
-    slack = 1e-6 * there + _SLACK * (now.worth.output_range or 1.0)
-    # More may be there than a bound below it lets one say.
-    if lower > there + slack or lower < min(there, stated.worth.bound) - slack:
-        problems.append(f"at the worst input {there:.6g} is found, not {lower:.6g}")
+    slack = 1e-6 * found + _SLACK * (now.worth.output_range or 1.0)
+    # More may be found than a bound below it lets one say.
+    if lower > found + slack or lower < min(found, stated.bound) - slack:
+        problems.append(f"at the worst input {found:.6g} is found, not {lower:.6g}")
     return problems
 
 
-def hurried(stated: Stated, now: Certificate) -> tuple[str, ...]:
+def cut_short(
+    stated: CertificateRecord, now: CertificateRecord, request: Request
+) -> tuple[str, ...]:
     """What is told of a proof that time cut short, and not of the one made now."""
-    if stated.seconds is None:
+    if request.seconds is None:
         return ()
-    lasting = _lasting(stated, stated.assumptions)
+    lasting = _lasting(request, stated.assumptions)
     texts = [text for text in stated.assumptions if text not in lasting]
     texts += [
         f"{name} skipped: {reason}"
         for name, reason in stated.skipped.items()
         if reason != now.skipped.get(name)
     ]
-    return tuple(f"what {stated.seconds:g} seconds cut short: {text}" for text in texts)
+    return tuple(f"what {request.seconds:g} seconds cut short: {text}" for text in texts)
 
 
-def wrong_boxes(stated: Stated, domain: Domain) -> list[str]:
+def wrong_boxes(boxes: BoxesRecord, domain: Domain) -> list[str]:
     """What the record tells of its boxes is what these are."""
-    real = domain_record(domain, inline=has_ends(stated.boxes), file=stated.boxes.get("file"))
+    real = as_json(domain_record(domain, inline=bool(boxes.ends), file=boxes.file))
+    told = as_json(boxes)
     return [
-        f"{name} of the boxes is {_brief(real.get(name))}, not {_brief(told)}"
-        for name, told in stated.boxes.items()
-        if name in real
-        and json.dumps(told) != json.dumps(real[name])
-        # 1 and 1.0 are one number.
-        and not (_is_number(told) and _is_number(real[name]) and told == real[name])
-    ] + strange_keys(stated.boxes, real, "boxes")
+        f"{name} of the boxes is {brief(real.get(name))}, not {brief(told.get(name))}"
+        for name in dict.fromkeys((*told, *real))
+        if told.get(name) != real.get(name)
+    ]
 
 
-def has_ends(boxes: Mapping[str, Any]) -> bool:
-    """Whether the record holds the boxes themselves."""
-    return any(name in boxes for name in ("center", "lo", "hi"))
-
-
-def strange_keys(told: Mapping[str, Any], real: Mapping[str, Any], where: str = "") -> list[str]:
-    """What a record holds that no certificate has, and what it lacks."""
-    within = f"{where}." if where else ""
-    problems = [f"the record also holds {within + name!r}" for name in told if name not in real]
-    return problems + [f"the record lacks {within + name!r}" for name in real if name not in told]
-
-
-def wrong_keys(stated: Stated, now: Certificate) -> list[str]:
-    """The record has the fields of a certificate, and no others beside them."""
-    told, real = stated.record, json.loads(now.to_json(boxes=False))
-    real["states"] = dict.fromkeys(WHO, "")
-    problems = strange_keys(told, real)
-    for name in ("networks", "options", "versions", "states"):
-        problems += strange_keys(told[name], real[name], name)
-    for who in WHO:
-        problems += strange_keys(told["networks"][who], real["networks"][who], f"networks.{who}")
-    if told["certified"] is not None:
-        problems += strange_keys(told["certified"], {"kept": 0, "of": 0}, "certified")
-    return problems
-
-
-def wrong_statistics(stated: Stated) -> list[str]:
+def wrong_statistics(stated: CertificateRecord) -> list[str]:
     """The statistical part agrees with itself; its inputs are not there to ask."""
     told = stated.statistical
     if told is None:
@@ -300,44 +268,32 @@ def wrong_statistics(stated: Stated) -> list[str]:
     return problems
 
 
-def wrong_claim(stated: Stated, now: Certificate) -> list[str]:
+def wrong_claim(told: ClaimRecord | None, now: Certificate) -> list[str]:
     """What is told of the top classes is proven again, or its counterexample is one."""
-    told = stated.record.get("claim")
     if told is None or now.claim is None or now.problem is None or now.region is None:
-        return []
-    if not isinstance(told, dict):
-        raise ArgumentError("this is no certificate: what became of its claim cannot be read.")
-    problems = strange_keys(told, {"answer": "", "share": 0, "counterexample": None}, "claim")
-    if problems:
-        return problems
-    answer, share, kept = told["answer"], told["share"], told["counterexample"]
-    if not _is_number(share) or not share <= now.claim.share + _SLACK:
-        problems.append(f"the claim is proven on {now.claim.share:.6g} of the volume, not {share}")
-    if (answer == "refuted") != (kept is not None):
-        problems.append(f"the claim is {answer!r}, and a counterexample is {_brief(kept)}")
-    if answer == "proven" and now.claim.answer != "proven":
+        lacking = told is None and now.claim is not None
+        return ["the record lacks 'claim'"] if lacking else []
+    problems = []
+    if not told.share <= now.claim.share + _SLACK:
+        problems.append(
+            f"the claim is proven on {now.claim.share:.6g} of the volume, not {told.share}"
+        )
+    if (told.answer == "refuted") != (told.counterexample is not None):
+        problems.append(
+            f"the claim is {told.answer!r}, and a counterexample is {told.counterexample}"
+        )
+    if told.answer == "proven" and now.claim.answer != "proven":
         problems.append("the claim is not proven by the parts that were kept")
-    if answer not in ("proven", "refuted", "open"):
-        problems.append(f"the claim is {answer!r}")
-    if kept is None:
+    if told.counterexample is None:
         return problems
-    x = unpacked(kept).unsqueeze(0)
+    x = told.counterexample.unsqueeze(0)
     if x.shape[1:] != now.region.lo.shape[1:] or not bool(now.region.contains(x)):
         return [*problems, "the counterexample lies outside of the boxes"]
     with torch.no_grad():
-        wrong = TopClass(margin=stated.margin).violation(*(own(x) for own in now.problem.own))
+        wrong = TopClass(margin=now.claim.margin).violation(*(own(x) for own in now.problem.own))
     if not bool(wrong > 0):
         problems.append("at the counterexample both networks answer one class, or f is not sure")
     return problems
-
-
-def _brief(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) < 80 else f"{text[:60]}…"
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
 
 
 def _close(one: float | None, two: float | None, scale: float) -> bool:
@@ -405,30 +361,34 @@ def recheck(
     """
     if not isinstance(kept, str | Path):
         raise ArgumentError(
-            f"a {type(kept).__name__} is no certificate: give the text of Certificate.to_json, or"
-            " Path(...) of a file."
+            f"a {type(kept).__name__} is not a certificate: give the text of Certificate.to_json,"
+            " or Path(...) of a file."
         )
     path = kept if isinstance(kept, Path) else None
-    stated = read_stated(kept if isinstance(kept, str) else _text(kept))
-    methods = checked_options(stated.methods, stated.norm, stated.rounding)
-    region = boxes(stated, path.parent if path else None, domain)
+    stated, misspelt = read_record(kept if isinstance(kept, str) else _text(kept))
+    request, networks, boxes = stated.options, stated.networks, stated.boxes
+    if request is None or networks is None or boxes is None:
+        raise ArgumentError("this is not a certificate: options, networks or boxes are missing.")
+    methods = checked_options(request.methods, request.norm, request.rounding)
+    region = boxes_of_record(boxes, path.parent if path else None, domain)
     # With the options of the record: another effort could prove less than it states.
     problem = read_problem(
         dense,
         sparse,
         region.example,
-        output=stated.output,
-        unit=0.0 if stated.rounding is False else OWN_UNIT,
-        effort=stated.effort,
-        symbols=stated.symbols,
+        output=request.output,
+        unit=0.0 if request.rounding is False else OWN_UNIT,
+        effort=request.effort,
+        symbols=request.symbols,
         clock=TimeLimit(tell=progress),
     )
     bound = math.nan
     weaker: tuple[str, ...] = ()
-    cut_short: tuple[str, ...] = ()
+    hurried: tuple[str, ...] = ()
+    states = states_of(dense, sparse)
     problems = [
-        *other_networks(stated, problem, states_of(dense, sparse)),
-        *wrong_boxes(stated, region),
+        *other_networks(stated, networks, problem, states),
+        *wrong_boxes(boxes, region),
     ]
     if not problems:
         # Searching again would prove nothing: the point that was found is in the record.
@@ -437,43 +397,44 @@ def recheck(
             region,
             look(problem, region, restarts=0, steps=0),
             methods=methods,
-            norm=stated.norm,
-            rounding=stated.rounding,
+            norm=request.norm,
+            rounding=request.rounding,
         )
-        if stated.target is not None:
-            now = divide(now, target=stated.target, methods=methods, plan=_plan(stated, region))
-        if stated.claim is not None:
-            asked = CertifySettings(claim=stated.claim, margin=stated.margin)  # type: ignore[arg-type]
-            plan = _plan(stated, region)
+        if request.target is not None:
+            plan = _plan(request, region)
+            now = divide(now, target=request.target, methods=methods, plan=plan)
+        if request.claim is not None:
+            asked = CertifySettings(claim=request.claim, margin=request.margin or 0.0)
+            plan = _plan(request, region)
             now = compare_classes(now, margin=asked.margin, methods=methods, plan=plan)
-        bound = now.bound
-        weaker, cut_short = weaker_claims(stated, now), hurried(stated, now)
+        bound, again = now.bound, now.record()
+        weaker, hurried = weaker_claims(stated, again), cut_short(stated, again, request)
         problems = [
-            *wrong_keys(stated, now),
-            *wrong_bounds(stated, now),
-            *wrong_words(stated, now),
-            *wrong_facts(stated, now),
+            *misspelt,
+            *wrong_bounds(stated, again),
+            *wrong_words(stated, again, request),
+            *wrong_facts(stated, boxes, now),
             *wrong_statistics(stated),
-            *wrong_claim(stated, now),
+            *wrong_claim(stated.claim, now),
         ]
     return Recheck(
         holds=not problems,
         bound=bound,
-        stated=stated.worth.bound,
+        stated=stated.bound,
         problems=tuple(problems),
-        open=_open(stated, file=path is not None and domain is None) + cut_short,
+        open=_open(stated, request, boxes, file=path is not None and domain is None) + hurried,
         weaker=weaker,
     )
 
 
-def _plan(stated: Stated, domain: Domain) -> list[Parts]:
+def _plan(request: Request, domain: Domain) -> list[Parts]:
     """The parts into which the boxes were split."""
-    if len(stated.parts) != len(domain):
+    parts = request.parts or ()
+    if len(parts) != len(domain):
         raise ArgumentError(
-            f"this is no certificate: parts of {len(stated.parts)} boxes are stated, not"
-            f" {len(domain)}."
+            f"this is not a certificate: parts of {len(parts)} boxes are stated, not {len(domain)}."
         )
-    return [Parts.unpacked(text, domain.lo[0].numel()) for text in stated.parts]
+    return [Parts.unpack(text, domain.lo[0].numel()) for text in parts]
 
 
 def _text(path: Path) -> str:
@@ -483,31 +444,31 @@ def _text(path: Path) -> str:
         raise ArgumentError(f"{path} cannot be read: {error}.") from None
 
 
-def _open(stated: Stated, *, file: bool) -> tuple[str, ...]:
+def _open(
+    stated: CertificateRecord, request: Request, boxes: BoxesRecord, *, file: bool
+) -> tuple[str, ...]:
     """What nothing at hand can show, with what the record says of it."""
     found = []
     if stated.worst_input is None:
         found.append(
-            f"the largest deviation found ({stated.worth.lower_bound:.6g}), whose input was not"
-            " kept"
+            f"the largest deviation found ({stated.lower_bound:.6g}), whose input was not kept"
         )
     if stated.statistical is not None:
-        seen = stated.record["statistical"]
         # Not the assumptions: these are compared.
-        told = ", ".join(f"{k}={v}" for k, v in seen.items() if k != "assumptions")
+        seen = as_json(replace(stated.statistical, assumptions=()))
+        told = ", ".join(f"{name}={value}" for name, value in seen.items() if name != "assumptions")
         found.append(f"the statistical part, whose inputs were not kept: {told}")
-    if stated.versions != versions():
-        told = ", ".join(f"{name} {text}" for name, text in stated.versions.items())
+    if stated.versions != Versions():
+        told = ", ".join(f"{name} {text}" for name, text in as_json(stated.versions).items())
         found.append(f"what it was proved with: {told}")
     usual = CertifySettings()
-    asked = {
-        name: value
+    asked = [
+        f"{name}={value}"
         for name in ("effort", "symbols", "seconds", "output", "target", "claim", "margin")
-        if (value := getattr(stated, name)) != getattr(usual, name)
-    }
+        if (value := getattr(request, name)) not in (None, getattr(usual, name))
+    ]
     if asked:
-        told = ", ".join(f"{name}={value}" for name, value in asked.items())
-        found.append(f"what was asked for: {told}")
-    if stated.boxes.get("file") is not None and not file:
-        found.append(f"the name of the file of its boxes, {stated.boxes['file']!r}")
+        found.append(f"what was asked for: {', '.join(asked)}")
+    if boxes.file is not None and not file:
+        found.append(f"the name of the file of its boxes, {boxes.file!r}")
     return tuple(found)

@@ -9,10 +9,20 @@ import hashlib
 import json
 import math
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy
 import torch
@@ -33,7 +43,7 @@ from secateurs.version import __version__
 _KINDS = {"float32": "<f4", "float64": "<f8"}
 
 
-def packed(value: Tensor) -> dict[str, Any]:
+def pack_tensor(value: Tensor) -> dict[str, Any]:
     """A tensor as text, in float32 where that keeps every value (inputs are float32 mostly)."""
     # Half the text where nothing is lost by it.
     exact = bool((value.float().double() == value.double()).all())
@@ -45,12 +55,12 @@ def packed(value: Tensor) -> dict[str, Any]:
     }
 
 
-def unpacked(record: Any) -> Tensor:
+def unpack_tensor(record: Any) -> Tensor:
     """The tensor of such a text, in float64."""
     try:
         kind = _KINDS[record["dtype"]]
         shape = [int(n) for n in record["shape"]]
-        # validate: else characters that are no base64 would be skipped in silence.
+        # validate: else characters that are not base64 would be skipped in silence.
         raw = base64.b64decode(record["data"], validate=True)
         array = numpy.frombuffer(raw, dtype=kind).astype("float64").reshape(shape)
     except (KeyError, TypeError, ValueError):
@@ -100,7 +110,7 @@ class StateHashes(Mapping[str, str]):
         self._kept = {
             who: {
                 name: (_copy(value, copies[who].get(name)), value.dtype)
-                for name, value in _counted(model)
+                for name, value in _tensors_that_count(model)
             }
             for who, model in networks.items()
         }
@@ -131,10 +141,10 @@ def state_hash(model: nn.Module | Mapping[str, Tensor]) -> str:
 
     Equal for a model, its state dict, and what is loaded from a file of it.
     """
-    return _hash(_counted(model))
+    return _hash(_tensors_that_count(model))
 
 
-def _counted(model: nn.Module | Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _tensors_that_count(model: nn.Module | Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Those that count, tied ones once."""
     state = unwrap(model).state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
     known = set[object]()
@@ -172,23 +182,39 @@ def _content_hash(value: Tensor) -> str:
     return hashlib.sha256(whole.view(numpy.uint8).data).hexdigest()
 
 
-def networks_of(problem: NetworkPair) -> dict[str, Any]:
-    """What identifies both networks."""
-    dense, sparse = problem.own
-    return {
-        "dense": {"weights": weights_hash(dense), "graph": graph_hash(dense)},
-        "sparse": {"weights": weights_hash(sparse), "graph": graph_hash(sparse)},
-        "dtype": str(problem.dtype).removeprefix("torch."),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkHashes:
+    """What identifies one network: `weights_hash` and `graph_hash`."""
+
+    weights: str
+    graph: str
 
 
-def versions() -> dict[str, str]:
-    """What the proof ran on."""
-    return {
-        "secateurs": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairHashes:
+    """What identifies both networks, and the precision they are evaluated in."""
+
+    dense: NetworkHashes
+    sparse: NetworkHashes
+    dtype: str
+
+
+def networks_of(problem: NetworkPair) -> PairHashes:
+    """The hashes of a pair that was read."""
+    dense, sparse = (
+        NetworkHashes(weights=weights_hash(own), graph=graph_hash(own)) for own in problem.own
+    )
+    dtype = str(problem.dtype).removeprefix("torch.")
+    return PairHashes(dense=dense, sparse=sparse, dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """What a proof ran on."""
+
+    secateurs: str = __version__
+    torch: str = torch.__version__
+    python: str = platform.python_version()
 
 
 def boxes_of(domain: Domain) -> dict[str, Tensor]:
@@ -204,42 +230,58 @@ def fits(domain: Domain) -> bool:
     return sum(t.numel() for t in boxes_of(domain).values()) <= INLINE
 
 
-def domain_record(domain: Domain, *, inline: bool, file: str | None) -> dict[str, Any]:
-    """The boxes: as bytes where they are few, else as the hash that stands for them."""
-    record: dict[str, Any] = {
-        "shape": list(domain.lo.shape),
-        "radius": domain.radius,
-        "clip": None if domain.clip is None else list(domain.clip),
-        "sha256": domain_hash(domain),
-        "file": file,
-    }
-    if inline and file is None:
-        record |= {name: packed(end) for name, end in boxes_of(domain).items()}
-    return record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxesRecord:
+    """Which boxes: as bytes where they are few, else as the hash that stands for them.
+
+    Attributes:
+        file: The name of the file beside the record that holds them.
+        center, lo, hi: As in `Domain`; balls have a centre, other boxes both ends.
+    """
+
+    shape: tuple[int, ...]
+    radius: float | None
+    clip: tuple[float, ...] | None
+    sha256: str
+    file: str | None
+    center: Tensor | None = None
+    lo: Tensor | None = None
+    hi: Tensor | None = None
+
+    @property
+    def ends(self) -> dict[str, Tensor]:
+        """The boxes themselves, where the record holds them."""
+        found = {"center": self.center, "lo": self.lo, "hi": self.hi}
+        return {name: end for name, end in found.items() if end is not None}
 
 
-def read_domain(record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Domain:
+def domain_record(domain: Domain, *, inline: bool, file: str | None) -> BoxesRecord:
+    """What a record says of these boxes."""
+    ends = boxes_of(domain) if inline and file is None else {}
+    return BoxesRecord(
+        shape=tuple(domain.lo.shape),
+        radius=domain.radius,
+        clip=domain.clip,
+        sha256=domain_hash(domain),
+        file=file,
+        **ends,
+    )
+
+
+def read_domain(boxes: BoxesRecord, ends: Mapping[str, Tensor]) -> Domain:
     """The boxes of a record, made again by the functions that made them first.
 
-    tensors: those of the file beside it; empty where the record holds them itself.
+    ends: from the record, or from the file beside it.
     """
-    radius, clip = record.get("radius"), record.get("clip")
-    names = ("lo", "hi") if radius is None else ("center",)
-    if not tensors and names[0] not in record:
-        raise ArgumentError(
-            "the record holds only the hash of its boxes: give the same domain again with domain=,"
-            " or keep the file that Certificate.save wrote beside it."
-        )
-    missing = [name for name in names if name not in (tensors or record)]
-    if missing:
+    names = ("lo", "hi") if boxes.radius is None else ("center",)
+    if missing := [name for name in names if name not in ends]:
         raise DomainError(f"the boxes of the record lack {', '.join(missing)}.")
     # `box_domain` and `ball_domain` check these as they check a user's: the file may be
     # edited.
-    ends = [tensors[n] if tensors else unpacked(record[n]) for n in names]
-    if radius is None:
-        return box_domain(tuple(ends))
-    cut = None if clip is None else (float(clip[0]), float(clip[1]))
-    return ball_domain(ends[0], float(radius), clip=cut)
+    if boxes.radius is None:
+        return box_domain((ends["lo"], ends["hi"]))
+    clip = None if boxes.clip is None else (boxes.clip[0], boxes.clip[1])
+    return ball_domain(ends["center"], boxes.radius, clip=clip)
 
 
 def domain_hash(domain: Domain) -> str:
@@ -271,15 +313,33 @@ def graph_hash(own: Own) -> str:
 # The boxes of a record: from its text, or from the file beside it.
 
 
-def kept_boxes(record: Mapping[str, Any], beside: Path | None) -> Domain:
-    """The boxes that a record holds itself, or in the file beside it."""
-    name = record.get("file")
-    if name is None or beside is None:
-        return read_domain(record, {})
-    # Only a plain name beside the record: a text from elsewhere must not point anywhere else.
-    if Path(name).name != name or not (beside / name).is_file():
-        raise DomainError(f"the boxes lie in {name!r}, which is not beside the record.")
-    return read_domain(record, _tensors(beside / name))
+def boxes_of_record(boxes: BoxesRecord, beside: Path | None, given: Domain | None) -> Domain:
+    """As given, from the record itself, or from the file beside it."""
+    try:
+        domain = given or _kept_boxes(boxes, beside)
+    except SecateursError:
+        raise
+    # Whatever an edited text may hold: a clip of one number, a name that no file can have.
+    except (IndexError, TypeError, ValueError, OverflowError) as error:
+        raise DomainError(f"the boxes of the record are damaged ({error!r}).") from None
+    # Also for boxes from the record itself: half of it may have been edited.
+    if domain_hash(domain) != boxes.sha256:
+        raise DomainError("these are not the boxes of the record: their hash does not fit.")
+    return domain
+
+
+def _kept_boxes(boxes: BoxesRecord, beside: Path | None) -> Domain:
+    if boxes.file is not None and beside is not None:
+        # Only a plain name beside the record: a text from elsewhere must not point anywhere else.
+        if Path(boxes.file).name != boxes.file or not (beside / boxes.file).is_file():
+            raise DomainError(f"the boxes lie in {boxes.file!r}, which is not beside the record.")
+        return read_domain(boxes, _tensors(beside / boxes.file))
+    if not boxes.ends:
+        raise ArgumentError(
+            "the record holds only the hash of its boxes: give the same domain again with domain=,"
+            " or keep the file that Certificate.save wrote beside it."
+        )
+    return read_domain(boxes, boxes.ends)
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
@@ -299,7 +359,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 class Worth:
     """The sizes a bound has to be compared with.
 
-    What the outputs are needed for is None where they are no logits.
+    What the outputs are needed for is None where they are not logits.
 
     Attributes:
         bound, lower_bound: Those of the certificate.
@@ -359,21 +419,21 @@ def worth(
     region: Domain | None,
 ) -> Worth:
     """Compare the bounds of all boxes with what the dense network answers at their middles."""
-    told = Worth(bound=bound, lower_bound=lower, largest=float(per_box.max()))
+    sizes = Worth(bound=bound, lower_bound=lower, largest=float(per_box.max()))
     if problem is None or region is None:
-        return told
+        return sizes
     # 64 inputs at a time: the values of a wide network for all of them may not fit.
     outputs = torch.cat([problem.dense(part.center) for part in region.split(64)])
     # One output at one point has no range of its own: its size, both ways, stands for it.
     span = float(outputs.max() - outputs.min()) or 2 * float(outputs.abs().max())
     # Outputs that overflow have no range to compare with.
     if not math.isfinite(span):
-        return told
+        return sizes
     if len(problem.output_shape) != 1 or problem.outputs < 2:
-        return replace(told, output_range=span)
+        return replace(sizes, output_range=span)
     two, chosen = outputs.topk(2, dim=1).values, outputs.argmax(dim=1)
     return replace(
-        told,
+        sizes,
         output_range=span,
         smallest_margin=float((two[:, 0] - two[:, 1]).min()),
         kept=int(keeps_class(outputs, chosen, joint_change(per_box, chosen)).sum()),
@@ -381,83 +441,240 @@ def worth(
     )
 
 
-# What a kept certificate states, read from its text with every field checked for its type.
+# The fields of a record, for writing and for reading alike: each is declared here once, filled in
+# by `Certificate.record`, and compared in `recheck`. What is None by default is left out of the
+# text. There null stands for infinity, a norm is text, and tensors are `pack_tensor`.
 
-Read = TypeVar("Read")
+WHO: tuple[Literal["dense", "sparse"], ...] = ("dense", "sparse")
 
-WHO = ("dense", "sparse")
+Rounding: TypeAlias = Literal["auto"] | bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stated:
-    """A record as it was read: claims, none of them believed."""
+def _finite_effort(value: float) -> None:
+    # An infinite effort could not be written as JSON again.
+    if not 0 < value < math.inf:
+        raise ValueError(f"{value!r} is not a finite number above 0")
 
-    worth: Worth
-    verdict: str
-    method: str
-    tightness: float
-    per_output: tuple[float, ...]
-    bounds: dict[str, float]
-    told: dict[str, str]
-    assumptions: tuple[str, ...]
-    methods: list[str]
+
+def _not_empty(values: tuple[float, ...]) -> None:
+    if not values:
+        raise ValueError("the list is empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What `certify` was asked for, as `recheck` has to ask it again; see `CertifyOptions`.
+
+    Attributes:
+        parts: Into which each box was split, as `Parts.pack` writes them.
+    """
+
+    methods: tuple[str, ...]
     norm: float
-    rounding: Any
-    effort: float
+    rounding: Rounding
+    effort: Annotated[float, _finite_effort]
     symbols: int | None
-    seconds: float | None
     output: str | int | None
-    target: float | None
-    claim: str | None
-    margin: float
-    parts: tuple[str, ...]
-    states: Mapping[str, str]
-    skipped: dict[str, str]
-    versions: dict[str, str]
-    networks: dict[tuple[str, str], str]
-    dtype: str
+    seconds: float | None
+    target: float | None = None
+    claim: Literal["top-1"] | None = None
+    margin: float | None = None
+    parts: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRecord:
+    """Hashes of all weights of both networks, by `states_of`; empty where nobody asked for them."""
+
+    dense: str = ""
+    sparse: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCount:
+    """At how many of the boxes' middles the predicted class provably stays."""
+
+    kept: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRecord:
+    """What became of a claim; see `ClassAnswer`."""
+
+    answer: Literal["proven", "refuted", "open"]
+    share: float
+    counterexample: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateRecord:
+    """All that a text says of a certificate. Read from a text, these are claims, none believed.
+
+    Attributes:
+        networks: None where the certificate is statistical, and so are `boxes` and `options`.
+    """
+
+    verdict: str
+    bound: float
+    lower_bound: float
+    tightness: float
+    output_range: float | None
+    smallest_margin: float | None
+    certified: KeptCount | None
+    norm: float
+    method: str
+    domain: str
+    rounding: str
+    per_output: Annotated[tuple[float, ...], _not_empty]
+    bounds: Mapping[str, float]
+    skipped: Mapping[str, str]
+    assumptions: tuple[str, ...]
+    options: Request | None
+    versions: Versions
+    states: StateRecord
+    networks: PairHashes | None
+    boxes: BoxesRecord | None
     worst_input: Tensor | None
     statistical: StatisticalCertificate | None
-    boxes: Mapping[str, Any]
-    record: Mapping[str, Any]
+    claim: ClaimRecord | None = None
+
+    @property
+    def worth(self) -> Worth:
+        """The sizes as they stand here: the verdict must follow from them."""
+        return Worth(
+            bound=self.bound,
+            lower_bound=self.lower_bound,
+            # From the outputs: a `largest` of its own could contradict them.
+            largest=max(self.per_output),
+            output_range=self.output_range,
+            smallest_margin=self.smallest_margin,
+            kept=None if self.certified is None else self.certified.kept,
+            boxes=0 if self.certified is None else self.certified.of,
+        )
+
+    @property
+    def text(self) -> str:
+        """The JSON, which `read_record` reads again."""
+        content = {"format": FORMAT} | as_json(self)
+        content["options"] = content["options"] or {}
+        # NaN and Infinity are not JSON: `as_json` writes null, and whatever it missed must raise.
+        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def read_stated(text: str) -> Stated:
-    """The claims of a certificate's text; what is no certificate is refused."""
-    record = _json(text)
+def as_json(value: Any, name: str = "") -> Any:
+    """A record, or the value of its field `name`, as JSON has it."""
+    if name == "norm":
+        return str(value)
+    if isinstance(value, Tensor):
+        return pack_tensor(value)
+    if isinstance(value, Mapping):
+        return {key: as_json(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(entry) for entry in value]
+    if is_dataclass(value):
+        return {
+            entry.name: as_json(inner, entry.name)
+            for entry in fields(value)
+            if (inner := getattr(value, entry.name)) is not None or entry.default is not None
+        }
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_record(text: str) -> tuple[CertificateRecord, list[str]]:
+    """The claims of a certificate's text, each of the type of its field, and where the text is not
+    what would be written of them. What is not a certificate is refused.
+    """
+    content = _json(text)
+    record: CertificateRecord = _read(CertificateRecord, content, "")
+    return record, _spelling_problems(content, {"format": FORMAT} | as_json(record))
+
+
+def _read(hint: Any, value: Any, place: str) -> Any:
+    """What a text holds at a place, as the field's type has it."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        found = _read(inner[0], value, place)
+        try:
+            inner[1](found)
+        except ValueError as error:
+            raise _misfit(place, str(error)) from None
+        return found
+    if origin in (Union, UnionType):
+        if value is None and NoneType in inner:
+            return None
+        kinds = [kind for kind in inner if kind is not NoneType]
+        # Of several plain types: that of the value, where it is among them.
+        return _read(type(value) if type(value) in kinds else kinds[0], value, place)
+    if place.split(".")[-1] == "norm":
+        return _norm(value, place)
+    if origin is Literal:
+        if value not in inner:
+            raise _misfit(place, f"{brief(value)} is none of {', '.join(inner)}")
+        return value
+    if hint is Tensor:
+        return unpack_tensor(value)
+    if hint is float:
+        return _number(value, place)
+    kind = Mapping if is_dataclass(hint) else list if origin is tuple else origin or hint
+    # `type`: True is an int to `isinstance`.
+    if not (isinstance(value, dict) if kind is Mapping else type(value) is kind):
+        raise _misfit(place, f"{brief(value)} is not {_WORDS[kind]}")
+    if is_dataclass(hint):
+        return _read_fields(hint, value, place)
+    if kind is list:
+        return tuple(_read(inner[0], entry, f"{place}[{i}]") for i, entry in enumerate(value))
+    if kind is Mapping:
+        return {name: _read(inner[1], entry, f"{place}.{name}") for name, entry in value.items()}
+    return value
+
+
+_WORDS = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    list: "a list",
+    Mapping: "an object",
+}
+
+
+def _read_fields(kind: Any, table: Mapping[str, Any], place: str) -> Any:
+    within = f"{place}." if place else ""
+    hints = get_type_hints(kind, include_extras=True)
+    lacking = [e.name for e in fields(kind) if e.default is MISSING and e.name not in table]
+    if lacking:
+        raise _misfit(within + lacking[0], "it is missing")
+    return kind(
+        **{name: _read(hints[name], table[name], within + name) for name in hints if name in table}
+    )
+
+
+def _number(value: Any, place: str) -> float:
+    if value is None:
+        return math.inf
+    # `type`: `float` would also take "0.5" and true.
+    if type(value) not in (int, float):
+        raise _misfit(place, f"{brief(value)} is not a number")
     try:
-        return _stated(record)
-    except SecateursError:
-        raise
-    # An edited text may hold anything anywhere; whatever breaks is one kind of error.
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ArgumentError(
-            "this is no certificate: a field is missing or of another type"
-            f" ({type(error).__name__}: {error})."
-        ) from None
+        return float(value)
+    except OverflowError:
+        raise _misfit(place, f"{brief(value)} is too large") from None
 
 
-def boxes(stated: Stated, beside: Path | None, given: Domain | None) -> Domain:
-    """The boxes: as given, from the record itself, or from the file beside it."""
-    try:
-        domain = given or kept_boxes(stated.boxes, beside)
-        # Also for boxes from the record itself: half of it may have been edited.
-        same = domain_hash(domain) == stated.boxes["sha256"]
-    # Whatever an edited text may hold: no number in `clip`, a list where a text should be.
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-        AttributeError,
-        OverflowError,
-    ) as error:
-        if isinstance(error, SecateursError):
-            raise
-        raise DomainError(f"the boxes of the record are damaged ({error!r}).") from None
-    if not same:
-        raise DomainError("these are not the boxes of the record: their hash does not fit.")
-    return domain
+def _norm(value: Any, place: str) -> float:
+    if value not in ("1", "1.0", "2", "2.0", "inf"):
+        raise _misfit(place, f"{brief(value)} is not a norm: '1', '2' or 'inf'")
+    return float(value)
+
+
+def _misfit(place: str, text: str) -> ArgumentError:
+    return ArgumentError(f"this is not a certificate: {place}: {text}.")
+
+
+def brief(value: Any) -> str:
+    """A value as a message shows it."""
+    text = json.dumps(value)
+    return text if len(text) < 80 else f"{text[:60]}…"
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -467,12 +684,12 @@ def _json(text: str) -> dict[str, Any]:
         # A path as text is a common slip.
         short = len(text) < 300 and "\n" not in text
         raise ArgumentError(
-            f"this is no certificate: it is not JSON ({error})."
+            f"this is not a certificate: it is not JSON ({error})."
             + (f" For a file give Path({text!r})." if short else "")
         ) from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ArgumentError(
-            f"this is no certificate of the format {FORMAT!r}; write one with Certificate.save,"
+            f"this is not a certificate of the format {FORMAT!r}; write one with Certificate.save,"
             " Certificate.to_json or `secateurs certify --save`."
         )
     if record.get("networks") is None:
@@ -492,113 +709,19 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
-def _stated(record: Mapping[str, Any]) -> Stated:
-    options, networks = record["options"], record["networks"]
-    per_output = tuple(_number(value) for value in record["per_output"])
-    return Stated(
-        worth=_worth(record, per_output),
-        verdict=str(record["verdict"]),
-        method=str(record["method"]),
-        tightness=_number(record["tightness"]),
-        per_output=per_output,
-        bounds={name: _number(v) for name, v in record["bounds"].items()},
-        told={
-            "norm": str(float(record["norm"])),
-            "domain": str(record["domain"]),
-            "rounding": str(record["rounding"]),
-        },
-        assumptions=tuple(str(text) for text in list(record["assumptions"])),
-        skipped={name: str(text) for name, text in record["skipped"].items()},
-        versions={name: str(text) for name, text in record["versions"].items()},
-        methods=[str(name) for name in list(options["methods"])],
-        norm=float(options["norm"]),
-        rounding=_rounding(options["rounding"]),
-        effort=_positive(options["effort"]),
-        symbols=_optional(options["symbols"], _whole),
-        seconds=_optional(options["seconds"], _number),
-        output=_optional(options["output"], _output),
-        # Only where one was asked for.
-        target=_optional(options.get("target"), _number),
-        claim=_optional(options.get("claim"), str),
-        margin=_number(options.get("margin", 0.0)),
-        parts=tuple(str(text) for text in list(options.get("parts", ()))),
-        states={who: str(record["states"][who]) for who in WHO},
-        networks={
-            (who, what): str(networks[who][what]) for who in WHO for what in ("weights", "graph")
-        },
-        dtype=str(networks["dtype"]),
-        worst_input=_optional(record["worst_input"], unpacked),
-        statistical=_optional(record["statistical"], _statistical),
-        boxes=dict(record["boxes"]),
-        record=record,
-    )
-
-
-def _worth(record: Mapping[str, Any], per_output: tuple[float, ...]) -> Worth:
-    """The sizes as stated: the verdict must follow from them."""
-    kept = record["certified"] or {}
-    return Worth(
-        bound=_number(record["bound"]),
-        lower_bound=_number(record["lower_bound"]),
-        # From the stated outputs: a `largest` of its own could contradict them.
-        largest=max(per_output),
-        output_range=_optional(record["output_range"], _number),
-        smallest_margin=_optional(record["smallest_margin"], _number),
-        kept=_whole(kept["kept"]) if kept else None,
-        boxes=_whole(kept["of"]) if kept else 0,
-    )
-
-
-def _statistical(fields: Mapping[str, Any]) -> StatisticalCertificate:
-    numbers = {
-        name: _number(value)
-        for name, value in fields.items()
-        if name not in ("samples", "changed", "assumptions", "norm")
-    }
-    return StatisticalCertificate(
-        samples=_whole(fields["samples"]),
-        changed=_whole(fields["changed"]),
-        assumptions=tuple(map(str, fields["assumptions"])),
-        norm=float(fields["norm"]),
-        **numbers,
-    )
-
-
-def _number(value: Any) -> float:
-    """A number of the record; null stands for infinity."""
-    if value is None:
-        return math.inf
-    # `type`: `float` would also take "0.5" and true.
-    if type(value) not in (int, float):
-        raise TypeError(f"{value!r} is no number")
-    return float(value)
-
-
-def _positive(value: Any) -> float:
-    # An infinite effort could not be written as JSON again.
-    if not 0 < (number := _number(value)) < math.inf:
-        raise ValueError(f"{value!r} is no finite number above 0")
-    return number
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
-    return value
-
-
-def _output(value: Any) -> str | int:
-    return value if isinstance(value, str) else _whole(value)
-
-
-def _rounding(value: Any) -> Any:
-    if not isinstance(value, bool | str):
-        raise TypeError(f"rounding={value!r}")
-    return value
-
-
-def _optional(value: Any, read: Callable[[Any], Read]) -> Read | None:
-    return None if value is None else read(value)
+def _spelling_problems(told: Any, real: Any, place: str = "") -> list[str]:
+    """Where a text is not what would be written of what was read from it."""
+    if not (isinstance(told, dict) and isinstance(real, dict)):
+        # 2 and 2.0 are one norm, and one number.
+        same = told == real or place.split(".")[-1] == "norm"
+        return [] if same else [f"{place} is not spelled as it is written"]
+    within = f"{place}." if place else ""
+    found = [f"the record also holds {within + name!r}" for name in told if name not in real]
+    found += [f"the record lacks {within + name!r}" for name in real if name not in told]
+    for name in told:
+        if name in real:
+            found += _spelling_problems(told[name], real[name], within + name)
+    return found

@@ -59,13 +59,13 @@ class Parts:
     def __len__(self) -> int:
         return sum(cut == _LEAF for cut in self.cuts)
 
-    def packed(self) -> str:
+    def pack(self) -> str:
         """As short text."""
         raw = np.asarray(self.cuts, dtype="<u4").tobytes()
         return base64.b64encode(zlib.compress(raw, 9)).decode()
 
     @classmethod
-    def unpacked(cls, text: str, inputs: int) -> "Parts":
+    def unpack(cls, text: str, inputs: int) -> "Parts":
         """The tree that was packed; anything else is refused."""
         try:
             unzip = zlib.decompressobj()
@@ -80,9 +80,9 @@ class Parts:
         for number, cut in enumerate(cuts):
             left += 1 if cut else -1
             if cut > inputs or (left == 0) != (number == len(cuts) - 1):
-                raise ArgumentError("the parts of a box are no tree of cuts of its inputs.")
+                raise ArgumentError("the parts of a box are not a tree of cuts of its inputs.")
         if left:
-            raise ArgumentError("the parts of a box are no tree of cuts of its inputs.")
+            raise ArgumentError("the parts of a box are not a tree of cuts of its inputs.")
         return cls(cuts=cuts)
 
     def boxes(self, lo: Tensor, hi: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -309,7 +309,7 @@ def split(
         target: per box.
         refuting: a larger difference than this is a witness against the target, and ends the
             search; infinite where the best bound by the end of the time is wanted.
-        methods: what bounds the parts, where the networks are no chains of dense layers.
+        methods: what bounds the parts, where the networks are not chains of dense layers.
         plan: the parts of an earlier proof, made again without choosing; nothing else is cut.
         claim: proven in the place of a bound; then the target is 0, and so is `refuting`.
     """

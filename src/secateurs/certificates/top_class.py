@@ -58,12 +58,12 @@ class TopClass:
             return both
 
         f, g, d = most(0), most(2), most(4)
-        # Column c of g: g_j − g_c. A tie is no agreement, so 0 counts as more than 0.
+        # Column c of g: g_j − g_c. A tie is not agreement, so 0 counts as more than 0.
         lost = g.transpose(1, 2)
         lost = torch.where(lost < 0, lost, lost.clamp(min=torch.finfo(lost.dtype).tiny))
         same = torch.eye(classes, dtype=torch.bool, device=ends.device)
         harm = torch.minimum(d - self.margin, lost)
-        # Whatever is no number proves nothing.
+        # Whatever is not a number proves nothing.
         harm = harm.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(same, -math.inf)
         lead = (f - self.margin).nan_to_num(nan=math.inf, posinf=math.inf)
         lead = lead.masked_fill(same, math.inf)
@@ -87,7 +87,7 @@ class ClassAnswer:
 
 
 def check_classes(problem: NetworkPair) -> None:
-    """Refuse outputs that are no classes, or too many."""
+    """Refuse outputs that are not classes, or too many."""
     if len(problem.output_shape) != 1 or not 2 <= problem.outputs <= _MOST_CLASSES:
         raise ArgumentError(
             f"claim='top-1' compares 2 to {_MOST_CLASSES} classes; one answer here has the shape"

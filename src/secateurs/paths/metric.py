@@ -318,7 +318,7 @@ def _gap(pair: PathDifference) -> float:
     """
     first, second = total(pair.first), total(pair.second)
     gap = (
-        # ∞ − ∞ is no number, and 0 is always a lower bound.
+        # ∞ − ∞ is not a number, and 0 is always a lower bound.
         abs(first - second) if math.isfinite(first) and math.isfinite(second) else 0.0
     )
     # The subtraction cancels; so much may be lost by the sums behind both norms.

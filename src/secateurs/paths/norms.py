@@ -24,6 +24,7 @@ from secateurs.paths.mass import (
     two_to,
     upper_bound_reasons,
 )
+from secateurs.stateless import evaluating
 
 # A path norm as a number, with its logarithm and what was assumed.
 
@@ -213,12 +214,8 @@ def _norm(graph: Graph, state: State, q: float, part: Part) -> PathNorm:
 
 def _capture_in_eval(model: nn.Module, x: Example) -> Graph:
     check_model(model)
-    modes = {module: module.training for module in model.modules()}
-    try:
-        return capture(model.eval(), x)
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with evaluating(model):
+        return capture(model, x)
 
 
 # Parameters whose costs are upper bounds, or known to first order only.

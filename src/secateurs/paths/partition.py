@@ -195,7 +195,7 @@ class Numbering:
         return node.linear(small, numbers).expand(node.shape)
 
     def edges(self, node: Affine) -> Tensor | None:
-        """Ones for edges; a fixed weight of zero is no edge."""
+        """Ones for edges; a fixed weight of zero is not an edge."""
         if node.weight is None:
             return None
         value = node.weight(self.state).cpu()

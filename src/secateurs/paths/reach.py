@@ -286,6 +286,7 @@ class SpanFlow:
 
     def __init__(self, graph: Graph, known: Reachability) -> None:
         self.graph, self.known = graph, known
+        self._borders: dict[object, bool] = {}
 
     def input(self, node: Input, value: None) -> Span:
         return _anything(len(node.shape))
@@ -340,10 +341,18 @@ class SpanFlow:
             low, high = (torch.where(zero, 0.0, end) for end in (low, high))
         return Span(low=compress_marks(low), high=compress_marks(high))
 
+    def _sees_border(self, node: Affine, shape: tuple[int, ...]) -> bool:
+        """`_sees_border`, tried once for all layers that do the same: labels hold every literal."""
+        kernel = None if node.weight is None else tuple(node.weight.shape)
+        key = node.operation.label, kernel, shape[2:], len(shape)
+        if key not in self._borders:
+            self._borders[key] = _sees_border(node, shape)
+        return self._borders[key]
+
     def _layer(self, node: Affine, axes: Axes, x: Span, shape: tuple[int, ...]) -> Span:
         """A layer between channels: one span per output channel."""
         weight = self.known.weights[node.name]
-        padded = self.known.padded[node.name] = _sees_border(node, shape)
+        padded = self.known.padded[node.name] = self._sees_border(node, shape)
         # One span a channel, over all its pixels: only that holds at every resolution.
         low = rows(x.low, axes.x, shape[axes.x]).amin(1).reshape(axes.groups, 1, -1)
         high = rows(x.high, axes.x, shape[axes.x]).amax(1).reshape(axes.groups, 1, -1)

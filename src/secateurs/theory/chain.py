@@ -472,7 +472,7 @@ def widths_of(layers: Sequence[ChainLayer]) -> tuple[int, ...]:
 # Chains that are given by their widths alone.
 
 
-def given(widths: object) -> Chain:
+def chain_of_widths(widths: object) -> Chain:
     """The chain of these widths, each layer with K = 1."""
     if isinstance(widths, str | bytes) or not isinstance(widths, Iterable):
         raise ArgumentError(
@@ -485,7 +485,7 @@ def given(widths: object) -> Chain:
     return Chain(widths=found, layers=layers)
 
 
-def given_convs(chain: Chain, size: Sequence[int], kernel: int) -> Chain:
+def chain_of_convolutions(chain: Chain, size: Sequence[int], kernel: int) -> Chain:
     """Circular convolutions of kernel × kernel taps that keep their maps, then a linear layer."""
     check_whole(kernel=kernel)
     if kernel > min(size):
@@ -519,7 +519,7 @@ def leaves_of(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module
 def module_step(name: str, module: nn.Module) -> ChainStep | Obstacle:
     """One of torch's own modules as a step, or the reason why it is none."""
     kind = type(module).__name__
-    # A subclass that overrides forward is no linear map that is known.
+    # A subclass that overrides forward is not a linear map that is known.
     if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
         return ChainLayer(name=name, weight=module.weight.detach(), bias=module.bias)
     if type(module) is nn.Conv2d:
@@ -692,8 +692,12 @@ def read_chain(
     a convolution; `kernel` makes widths the channels of convolutions.
     """
     if not isinstance(model_or_widths, nn.Module):
-        chain = given(model_or_widths)
-        return chain if kernel is None else given_convs(chain, entry_size(input_size), kernel)
+        chain = chain_of_widths(model_or_widths)
+        return (
+            chain
+            if kernel is None
+            else chain_of_convolutions(chain, entry_size(input_size), kernel)
+        )
     if kernel is not None:
         raise ArgumentError(
             f"kernel = {kernel}: goes with widths; a model's kernels are read off it."

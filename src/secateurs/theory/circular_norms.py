@@ -230,7 +230,7 @@ class Polynomials:
 # that holds at the level of the best one so far; a Ritz value above the level makes it the best
 # one. The value is wrong only if the true maximum is left: the failure probability is δ for the
 # whole search, not for each frequency; up to the rounding of single precision, in which the search
-# runs. (A rule such as "θ + residual is below the level" is no bound: after 12 steps on a random
+# runs. (A rule such as "θ + residual is below the level" is not a bound: after 12 steps on a random
 # 512→512 3×3 kernel the truth lay above θ + residual at 3 of 68 frequencies.)
 
 FAILURE = 1e-6

@@ -60,7 +60,7 @@ def leverage_scores(X: Tensor) -> Tensor:
     U, sizes, _ = torch.linalg.svd(matrix(X), full_matrices=False)
     precision = X.dtype if X.is_floating_point() else torch.float64
     # The usual rank tolerance, in the precision the data came in: noise of float32 data
-    # is no rank in float64.
+    # is not a rank in float64.
     kept = sizes > sizes.max() * max(X.shape) * torch.finfo(precision).eps
     if not bool(kept.any()):
         raise TheoryError("X is zero: leverage scores need a matrix of rank at least 1.")

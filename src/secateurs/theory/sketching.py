@@ -77,7 +77,7 @@ def check_probabilities(p: Tensor) -> Tensor:
     values = finite("p", p)
     if float(values.min()) < 0:
         raise ArgumentError(
-            f"p holds values that are no probabilities; the smallest is {float(values.min()):g}."
+            f"p holds values that are not probabilities; the smallest is {float(values.min()):g}."
         )
     total = float(values.sum())
     # Divided once more in float64 below, so that later sums are 1 to the last digit.
@@ -143,13 +143,18 @@ def sketch_probabilities(features: Tensor, start: Tensor, *, uniform: float = 0.
     """
     check_share(uniform)
     scores = matrix(features).norm(dim=1) * vector("w0", start, features).abs()
+    return mix_uniform(scores, uniform, name="‖X_(k)‖·|w0_k|")
+
+
+def mix_uniform(scores: Tensor, uniform: float, *, name: str) -> Tensor:
+    """Scores as probabilities, with a share of uniform mass; `name` is what they are called."""
     total = scores.sum()
-    if not bool(torch.isfinite(total)) or float(total) <= 0:
+    # Refuses NaN as well as 0 and overflow.
+    if not 0 < float(total) < math.inf:
         raise TheoryError(
-            f"the scores ‖X_(k)‖·|w0_k| sum to {float(total):g}: no probability can be formed."
+            f"the scores {name} sum to {float(total):g}: no probability can be formed."
         )
-    mixed: Tensor = (1 - uniform) * scores / total + uniform / scores.numel()
-    return mixed
+    return (1 - uniform) * scores / total + uniform / scores.numel()
 
 
 def lemma_b1(

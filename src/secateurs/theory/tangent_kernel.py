@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
 from secateurs.parameters import Where, named_parameters, prunable
-from secateurs.stateless import call_with
+from secateurs.stateless import call_with, evaluating
 from secateurs.theory.guarantee import check_positive
-from secateurs.theory.sketching import check_share, finite, whole
+from secateurs.theory.sketching import check_share, finite, mix_uniform, per_draw, whole
 
 # J(θ)θ of a network: the column norms of the Jacobian of all outputs on all inputs, never held
 # whole.
@@ -69,7 +69,6 @@ def _jacobian_rows(
     model: nn.Module, chosen: Mapping[str, Tensor], x: Tensor, run: JacobianRun
 ) -> Iterator[Tensor]:
     """Rows of J, a few outputs at a time."""
-    modes = {module: module.training for module in model.modules()}
     state = {
         name: _copy(value, run.dtype)
         for name, value in (*model.named_parameters(), *model.named_buffers())
@@ -86,17 +85,13 @@ def _jacobian_rows(
             )
         return result.flatten()
 
-    model.eval()
-    try:
+    with evaluating(model):
         values, pull = _pull_back(output, chosen, x, run)
         # One unit vector per output; the chunk bounds how many rows of J exist at once.
         basis = torch.eye(values.numel(), dtype=values.dtype, device=values.device)
         for part in torch.split(basis, run.chunk_size):
             (grads,) = torch.func.vmap(pull)(part)
             yield torch.cat([grads[name].flatten(1) for name in chosen], 1).double()
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def _pull_back(
@@ -134,7 +129,7 @@ def chosen_parameters(model: nn.Module, where: Where) -> Mapping[str, nn.Paramet
     return prunable(model, lambda name, parameter, owner: parameter.requires_grad)
 
 
-def check_drawn(p: Tensor, start: Linearised, end: Linearised) -> None:
+def check_features_drawn(p: Tensor, start: Linearised, end: Linearised) -> None:
     """Whatever matters to the features of the end must have a chance to be drawn."""
     lost = (p == 0) & (end.scores > 0)
     if bool(lost.any()):
@@ -144,17 +139,6 @@ def check_drawn(p: Tensor, start: Linearised, end: Linearised) -> None:
             f" ({', '.join(f'{n} in {name!r}' for name, n in counts.items() if n)}): the mask is"
             " biased. Mix in uniform mass (uniform=0.1), or leave them out with where=."
         )
-
-
-def mixed(scores: Tensor, uniform: float) -> Tensor:
-    """Scores as probabilities, with a share of uniform mass."""
-    total = float(scores.sum())
-    # Refuses NaN as well as 0 and overflow.
-    if not 0 < total < math.inf:
-        raise TheoryError(
-            f"the scores ‖J_(k)‖·|θ_k| sum to {total:g}: no probability can be formed."
-        )
-    return (1 - uniform) * scores / total + uniform / scores.numel()
 
 
 def unflatten(flat: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
@@ -190,7 +174,7 @@ def check_same(model: nn.Module, trained: nn.Module) -> None:
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise ArgumentError(
-            "trained= is no trained version of the model:"
+            "trained= is not a trained version of the model:"
             f" {'; '.join(problems[:4])}{more}."
             " Give the same network after training."
         )
@@ -371,12 +355,9 @@ def ntk_sketch(
             example,
             JacobianRun(name="trained=", chunk_size=chunk_size, dtype=dtype),
         )
-    p = mixed(start.scores, uniform)
-    check_drawn(p, start, end)
-    first = float(
-        # p_k = 0 was checked to meet a score of 0 only.
-        torch.where(p > 0, end.scores.square() / p.clamp_min(1e-300), 0.0).sum()
-    )
+    p = mix_uniform(start.scores, uniform, name="‖J_(k)‖·|θ_k|")
+    check_features_drawn(p, start, end)
+    first = float(per_draw(end.scores.square(), p).sum())
     bound = (
         None
         if constants is None

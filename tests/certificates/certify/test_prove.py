@@ -142,6 +142,7 @@ def test_a_budget_of_time_leaves_a_bound_and_says_so():
     whole = sc.certify(dense, sparse, progress=lines.append, **x)
     assert whole.bound <= quick.bound < math.inf
     assert "no time was left" in quick.skipped["linear"] and not whole.skipped
+    assert "say seconds=" in quick.skipped["linear"]
     assert any("linear: part 1 of 1" in line for line in lines)
     with pytest.raises(ArgumentError, match="seconds=0"):
         sc.certify(dense, sparse, seconds=0, **x)
