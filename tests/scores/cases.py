@@ -11,7 +11,7 @@ import secateurs as sc
 
 class Awkward(nn.Module):
     """Convolution, batch norm, dropout, tied weights, a frozen layer, an embedding that rescales
-    itself as it runs, a counter that is no tensor, an unused parameter, and gradients on some
+    itself as it runs, a counter that is not a tensor, an unused parameter, and gradients on some
     parameters only.
     """
 

@@ -128,7 +128,7 @@ class Selection(Amount):
     floor: float = 1
 
     def __post_init__(self) -> None:
-        for check in self.checks().values():
+        for check in self.field_checks().values():
             check()
 
     def keeping(self, density: float | None, *, scope: "ScopeLike | None" = None) -> Self:
@@ -137,8 +137,10 @@ class Selection(Amount):
         amount["density"] = density
         return replace(self, **amount, scope=self.scope if scope is None else scope)
 
-    def checks(self) -> dict[str, Callable[[], object]]:
-        """What raises if a field is wrong, by the field, so that a recipe collects them all."""
+    def field_checks(self) -> dict[str, Callable[[], object]]:
+        """The check of each field, which raises if the field is wrong; a recipe collects what they
+        raise.
+        """
         return {
             "amount": self._check_amount,
             "scope": self._check_scope,

@@ -186,7 +186,7 @@ def _with_floors(
     # parameters.
     while True:
         free = [name for name in names if name not in fixed]
-        spent = sum(units.kept(name, chosen) for name, chosen in fixed.items())
+        spent = sum(units.count_kept(name, chosen) for name, chosen in fixed.items())
         together = units.choose(free, max(0, keep - spent)) if free else {}
         short = units.short(together, floor)
         if not short:
@@ -290,7 +290,7 @@ def _bad_values(score: Tensor, positive: bool) -> str:
         low, high = min(low, ends[0]), max(high, ends[1])
     if positive and low < 0:
         return (
-            f"has negative values (down to {low:.3g}), which are no probabilities: shift them, or"
+            f"has negative values (down to {low:.3g}), which are not probabilities: shift them, or"
             " use how='topk'"
         )
     return ""

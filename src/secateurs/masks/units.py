@@ -34,12 +34,14 @@ class Units(Protocol[Chosen]):
     def at_least(self, name: str, keep: int) -> Chosen:
         """The best units of one parameter with no fewer than `keep` entries."""
 
-    def kept(self, name: str, chosen: Chosen) -> int:
+    def count_kept(self, name: str, chosen: Chosen) -> int:
         """Entries that the chosen units keep."""
 
     def short(self, chosen: Mapping[str, Chosen], floor: Mapping[str, int]) -> list[str]:
         """The parameters that keep less than their floor, of what `choose` chose."""
-        return [name for name, units in chosen.items() if self.kept(name, units) < floor[name]]
+        return [
+            name for name, units in chosen.items() if self.count_kept(name, units) < floor[name]
+        ]
 
 
 class TensorUnits(Units[Tensor], Protocol):
@@ -107,7 +109,7 @@ class EntryUnits(TensorUnits):
         # All that is left: nothing to rank. A parameter at its floor comes here in every round.
         return self.allowed[name].clone()
 
-    def kept(self, name: str, chosen: Tensor) -> int:
+    def count_kept(self, name: str, chosen: Tensor) -> int:
         return count_true(chosen)
 
     def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
@@ -160,7 +162,7 @@ class GroupUnits(TensorUnits):
         order, reached = self._ranked([name])
         return self._first([name], order, int((reached < keep).sum()) + 1)[name]
 
-    def kept(self, name: str, chosen: Tensor) -> int:
+    def count_kept(self, name: str, chosen: Tensor) -> int:
         return int(self.sizes[name][chosen].sum())
 
     def rows(self, name: str) -> tuple[Tensor, Tensor | None]:

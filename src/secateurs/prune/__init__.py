@@ -7,10 +7,12 @@ from secateurs.lazy import open_on_first_use
 if TYPE_CHECKING:
     from secateurs.prune.blocks import PrunedBlocks, prune_blocks_
     from secateurs.prune.channels import PrunedChannels, cut_channels, prune_channels_
+    from secateurs.prune.drop import DroppedBlocks, drop_blocks_
     from secateurs.prune.gradual import GradualPruning
     from secateurs.prune.imp import ImpResult, ImpRound, imp_
     from secateurs.prune.invariance import Invariance, check_invariance
     from secateurs.prune.on_disk import PrunedFile, prune_file
+    from secateurs.prune.perplexity import Perplexity, perplexity
     from secateurs.prune.pruning import Pruned, cut, prune_
     from secateurs.prune.recipe import PlannedParameter, PruningPlan, Recipe
     from secateurs.prune.rewind import ImpRun, Snapshot
@@ -20,11 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEDULES",
+    "DroppedBlocks",
     "GradualPruning",
     "ImpResult",
     "ImpRound",
     "ImpRun",
     "Invariance",
+    "Perplexity",
     "PlannedParameter",
     "Pruned",
     "PrunedBlocks",
@@ -40,7 +44,9 @@ __all__ = [
     "counts",
     "cut",
     "cut_channels",
+    "drop_blocks_",
     "imp_",
+    "perplexity",
     "prune_",
     "prune_blocks_",
     "prune_channels_",

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from secateurs.errors import ArgumentError, MaskError, TrainingError
 from secateurs.optim import Held, hold
 from secateurs.parameters import Params
-from secateurs.prune.recipe import Recipe, cut_in_training, ready_in_training
+from secateurs.prune.recipe import Recipe, ScoreInputs, cut_in_training, ready_in_training
 from secateurs.prune.rounds import Round, Target, counts_at, kept_and_total, targets_of, total_asked
 from secateurs.scores import Inputs, Loss
 from secateurs.step import Step
@@ -70,13 +70,13 @@ class GradualPruning:
         self.recipe, self.iteration = recipe, 0
         self.rounds: tuple[Round, ...] = ()
         self._model, self._generator = model, generator
-        self._given = {"example": example, "batch": batch, "loss": loss}
+        self._score_inputs: ScoreInputs = {"example": example, "batch": batch, "loss": loss}
         earlier = dict(within or {})
-        ready = ready_in_training(recipe, model, self._given, earlier)
+        ready = ready_in_training(recipe, model, self._score_inputs, earlier)
         fractions = [(iteration - first) / (last - first) for iteration in due]
         schedule = recipe.schedule or "cubic"
         targets = targets_of(
-            ready.choice,
+            ready.final,
             recipe.scope,
             earlier,
             lambda start, end: counts_at(schedule, fractions, start=start, end=end),
@@ -120,7 +120,7 @@ class GradualPruning:
                 self.recipe,
                 self._model,
                 target,
-                given=self._given,
+                score_inputs=self._score_inputs,
                 within=self.masks,
                 generator=self._generator,
             )

@@ -1,6 +1,6 @@
 """Iterative magnitude pruning with rewinding: train, cut, go back, train again."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Unpack
 
@@ -13,7 +13,13 @@ from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import SparsityReport, apply_, sparsity
 from secateurs.parameters import prunable
 from secateurs.printing import Printed
-from secateurs.prune.recipe import Recipe, RecipeFields, cut_in_training, ready_in_training
+from secateurs.prune.recipe import (
+    Recipe,
+    RecipeFields,
+    ScoreInputs,
+    cut_in_training,
+    ready_in_training,
+)
 from secateurs.prune.rewind import ImpRun, Rewind, RewindPoint, Snapshot
 from secateurs.prune.rounds import (
     Masks,
@@ -135,8 +141,8 @@ def imp_(
     Reference: Frankle & Carbin 2019; Frankle et al. 2020; Bar & Giryes 2023, section 8.
     """
     recipe = Recipe(**fields)
-    given = {"example": example, "batch": batch, "loss": loss}
-    targets = _targets(recipe, model, given, per_round)
+    score_inputs: ScoreInputs = {"example": example, "batch": batch, "loss": loss}
+    targets = _targets(recipe, model, score_inputs, per_round)
     iteration = Step.parse(rewind_to).iterations(batches_per_epoch)
     memory = RewindPoint(model, iteration, rewind, rewind_optimizer)
     # Rounds of training take hours: an error in the last one must not leave half a
@@ -152,7 +158,12 @@ def imp_(
             # rewind to.
             memory.found()
             masks = cut_in_training(
-                recipe, model, target, given=given, within=masks, generator=generator
+                recipe,
+                model,
+                target,
+                score_inputs=score_inputs,
+                within=masks,
+                generator=generator,
             )
             memory.rewind_(masks)
             if train_last or number < len(targets):
@@ -172,7 +183,7 @@ def imp_(
 
 
 def _targets(
-    recipe: Recipe, model: nn.Module, given: Mapping[str, Any], per_round: float
+    recipe: Recipe, model: nn.Module, score_inputs: ScoreInputs, per_round: float
 ) -> list[Target]:
     """What each round keeps; every problem is reported before hours of training."""
     if recipe.rounds != 1 or recipe.schedule is not None:
@@ -180,14 +191,18 @@ def _targets(
             "the rounds of imp follow from per_round and the amount: leave rounds= and schedule="
             " out."
         )
-    choice = ready_in_training(recipe, model, given, {}).choice
-    start, end = sum(choice.demand.sizes.values()), choice.demand.keep
+    final = ready_in_training(recipe, model, score_inputs, {}).final
+    start, end = sum(final.demand.sizes.values()), final.demand.keep
     rounds = len(counts_by_share(start=start, end=end, per_round=per_round))
 
-    def fall(start: int, end: int) -> list[int]:
-        return counts_by_share(start=start, end=end, per_round=per_round, rounds=rounds)
-
-    return targets_of(choice, recipe.scope, {}, fall)
+    return targets_of(
+        final,
+        recipe.scope,
+        {},
+        lambda start, end: counts_by_share(
+            start=start, end=end, per_round=per_round, rounds=rounds
+        ),
+    )
 
 
 def _train_round(model: nn.Module, train: Train, run: ImpRun, wanted: int) -> ImpRound:

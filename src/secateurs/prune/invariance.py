@@ -75,7 +75,7 @@ def check_invariance(
         _masks(score, each, example, sparsity, scope, {"where": where, **options})
         for each in (model, moved)
     ]
-    # In float64: factors that are no powers of two round, and the gap should show
+    # In float64: factors that are not powers of two round, and the gap should show
     # changes of the function alone.
     outputs = [
         evaluate(graph, _inputs(example), graph.state(each)).detach() for each in (model, moved)

@@ -61,7 +61,7 @@ class ChosenTensors:
 
 def choose_stored(stored: Stored, where: Sequence[str] | None) -> ChosenTensors:
     """What globs of names choose ('!' leaves out), or without any every float weight of two or more
-    dimensions that is no norm, embedding, bias or head by its name.
+    dimensions that is not a norm, embedding, bias or head by its name.
     """
     names = [entry.name for _, entry in stored.entries()]
     rules = read_where(where or None, names, owners=False)
@@ -271,7 +271,7 @@ class Threshold:
         # Nothing lies above infinity, so nothing is kept.
         self.value, self.left = value, ties
 
-    def again(self) -> "Threshold":
+    def copy(self) -> "Threshold":
         """The same threshold, from the first entry."""
         return Threshold(self.value, self.left)
 
@@ -309,8 +309,8 @@ class StoredEntries(Units[Threshold]):
     def at_least(self, name: str, keep: int) -> Threshold:
         return self.choose([name], keep)[name]
 
-    def kept(self, name: str, chosen: Threshold) -> int:
-        return self._count(name, chosen.again())
+    def count_kept(self, name: str, chosen: Threshold) -> int:
+        return self._count(name, chosen.copy())
 
     def short(self, chosen: Mapping[str, Threshold], floor: Mapping[str, int]) -> list[str]:
         # The cheap check first: it nearly always succeeds, and reads one piece per tensor.
@@ -324,7 +324,7 @@ class StoredEntries(Units[Threshold]):
             yield chosen.mask(piece)
 
     def _below_floor(self, chosen: Mapping[str, Threshold], floor: Mapping[str, int]) -> list[str]:
-        shared = {id(cut): cut.again() for cut in chosen.values()}
+        shared = {id(cut): cut.copy() for cut in chosen.values()}
         return [n for n, cut in chosen.items() if self._count(n, shared[id(cut)]) < floor[n]]
 
     def _count(self, name: str, cut: Threshold) -> int:
@@ -459,7 +459,7 @@ def prune_file(
             dimension is which, so (outputs, inputs, …) is taken for granted.
         floor: entries (below 1, a density) that every tensor keeps at least.
         where: globs of tensor names; '!' leaves out. By default every float weight of two or more
-            dimensions that is no norm, embedding, bias or head by its name.
+            dimensions that is not a norm, embedding, bias or head by its name.
         seed: where random scores come from.
         masks_out: a file for the masks, one bit per entry, as `save_masks` writes it: for
             `load_masks` and `hold`.

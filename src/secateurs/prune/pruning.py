@@ -1,4 +1,8 @@
-"""Pruning a model by a recipe: `cut` computes the masks, `prune_` applies them."""
+"""`prune_`: prune a model by a recipe. `cut` computes the masks without applying them.
+
+The amount of a recipe counts entries, or else work (multiplications, time), for which densities are
+tried. Both ways end in `Prepared.rounds` of recipe.py.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,82 +21,15 @@ from secateurs.masks.budget import entries
 from secateurs.masks.topk import count_true
 from secateurs.parameters import Params, check_model, choose, fit_masks, prunable
 from secateurs.printing import Reported
-from secateurs.prune.recipe import Recipe, RecipeFields
+from secateurs.prune.recipe import Recipe, RecipeFields, ScoreInputs
 from secateurs.prune.rounds import Round, entries_left
 from secateurs.scores import Inputs, Loss, Rule
 
 if TYPE_CHECKING:
     from secateurs.ship import LatencyTable
 
-
-# Models that are sparse already: what an amount counts, all weights or what is left of them.
-
 Of: TypeAlias = Literal["all", "left"]
 """What the amount of a recipe counts: all weights, or those that are not zero yet."""
-
-SOME = 0.01
-"""The share of zeros from which on a model counts as sparse already."""
-
-HALVINGS = 14
-"""Halvings of the density for a budget of work: the last one is below a ten-thousandth."""
-
-
-def masks_of_nonzeros(parameters: Params, within: Params) -> dict[str, Tensor]:
-    """Masks of what is left: neither zero nor cut by an earlier mask."""
-    return {
-        name: (p.detach() != 0) & within[name].to(p.device) if name in within else p.detach() != 0
-        for name, p in parameters.items()
-    }
-
-
-def counting_all(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
-    """The recipe over all weights that is equivalent to this one over the weights that are left."""
-    counts, sizes = entries_left(left), {name: mask.numel() for name, mask in left.items()}
-    if isinstance(recipe.scope, Mapping):
-        raise ArgumentError(
-            "of='left' takes one amount for all: scope= gives a density per parameter, which"
-            " counts all its entries. Name a scope, such as scope='layer'."
-        )
-    # The amount counts what is left; the recipe that runs counts everything, so it is
-    # converted.
-    amount = recipe.fraction
-    if amount is None:
-        raise ArgumentError("of='left' needs an amount: sparsity=, density= or compression=.")
-
-    def share(count: int, size: int) -> Any:
-        # A fraction goes where numbers go, and converting it back to a count of all entries gives
-        # the very count asked for.
-        return Fraction(entries(amount, count), max(size, 1))
-
-    if recipe.scope == "layer":
-        return recipe.keeping(None, scope={n: share(counts[n], sizes[n]) for n in counts})
-    return recipe.keeping(share(sum(counts.values()), sum(sizes.values())))
-
-
-def sparse_note(parameters: Params, within: Params, masks: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """A note on a model that had zeros before; empty where `within` accounts for them."""
-    total = sum(p.numel() for p in parameters.values())
-    zeros = unexplained = kept_zeros = 0
-    for name, parameter in parameters.items():
-        zero = parameter == 0
-        count = count_true(zero)
-        zeros += count
-        # Zeros that `within` accounts for are no surprise; only the others are worth a
-        # note.
-        known = within.get(name)
-        unexplained += count if known is None else count_true(zero & known.to(zero.device))
-        kept_zeros += count_true(zero & masks[name].to(zero.device)) if count else 0
-    # A few zeros occur by chance (a fresh bias, rounding): saying so every time would
-    # be noise.
-    if unexplained < max(1, SOME * total):
-        return ()
-    gone = sum(mask.numel() - count_true(mask) for mask in masks.values())
-    return (
-        f"{zeros} of {total} chosen weights were zero before; {kept_zeros} of these count as kept,"
-        f" so {gone + kept_zeros} are zero now ({(gone + kept_zeros) / total:.1%}). The amount"
-        " counts all chosen weights: pass the earlier masks as within=, or of='left' to count"
-        " only what is left, as torch.nn.utils.prune does",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,101 +141,29 @@ def cut(
     latencies: "LatencyTable | None" = None,
     **fields: Unpack[RecipeFields],
 ) -> Pruned:
-    """What `prune_` would do, without doing it: the model is left as it is. Arguments as for
+    """The masks that `prune_` would apply; the model is left as it is. Arguments as for
     `prune_`.
     """
     asked_for = Recipe.of(recipe, fields)
-    given = {"example": example, "batch": batch, "loss": loss}
+    score_inputs: ScoreInputs = {"example": example, "batch": batch, "loss": loss}
     earlier = _earlier_masks(model, asked_for, within or {})
     if of not in ("all", "left"):
         raise ArgumentError(
             f"of={of!r}; it is 'all' (the amount counts every chosen weight) or 'left' (it counts"
             " those that are not zero yet, as torch.nn.utils.prune does)."
         )
-    counted = asked_for
+    converted = asked_for
     if of == "left":
         # Converted once, then run like any recipe: "left" changes how the amount is counted, not
         # the pruning.
-        earlier = masks_of_nonzeros(prunable(model, asked_for.where), earlier)
-        counted = counting_all(asked_for, earlier)
-    if counted.work is None:
-        done = _prune_to_count(model, counted, given, earlier, generator)
+        earlier = _masks_of_nonzeros(prunable(model, asked_for.where), earlier)
+        converted = _recipe_over_all(asked_for, earlier)
+    if converted.work is None:
+        pruned = _cut_to_count(model, converted, score_inputs, earlier, generator)
     else:
-        done = _prune_to_work(model, counted, given, earlier, generator, latencies)
+        pruned = _cut_to_work(model, converted, score_inputs, earlier, generator, latencies)
     # The result shows what the user asked for, not what it was converted to.
-    return replace(done, recipe=asked_for)
-
-
-def _prune_to_count(
-    model: nn.Module,
-    recipe: Recipe,
-    given: Mapping[str, Any],
-    within: Params,
-    generator: torch.Generator | None,
-) -> Pruned:
-    """Prune round by round, by a recipe whose amount counts entries."""
-    ready = recipe.ready(model, given=given, within=within, generator=generator)
-    masks, done = dict[str, Tensor](), list[Round]()
-    # Only the latest masks are held: those of a hundred rounds are 25 times the model.
-    for latest, entry in ready.rounds(generator):
-        masks = latest
-        done.append(entry)
-    report = sparsity(model, masks=masks, example=given["example"])
-    last, notes = done[-1], list[str]()
-    if last.kept != last.asked:
-        notes.append(
-            f"{last.kept} entries are kept where {last.asked} were asked for: "
-            "groups are kept whole, floors are respected, and draws with replacement may meet twice"
-        )
-    if report.collapsed:
-        notes.append(f"nothing is left of {', '.join(report.collapsed)}")
-    notes += sparse_note(ready.parameters, within, masks)
-    notes += choose(model, recipe.where).notes
-    return Pruned(recipe=recipe, masks=masks, rounds=tuple(done), report=report, notes=tuple(notes))
-
-
-def _prune_to_work(
-    model: nn.Module,
-    recipe: Recipe,
-    given: Mapping[str, Any],
-    within: Params,
-    generator: torch.Generator | None,
-    latencies: "LatencyTable | None",
-) -> Pruned:
-    """Prune to the largest density that leaves the given share of the multiplications or of the
-    time.
-
-    Work falls as the density falls, so halving finds it; each try scores and cuts anew.
-    """
-    # Imported here: counting and timing load most of the package, and few budgets need them.
-    from secateurs.prune.work_budget import work_left
-
-    left = work_left(recipe, model, given["example"], latencies)
-    state = None if generator is None else generator.get_state()
-    low, high = 0.0, 1.0
-    best: Pruned | None = None
-    stopped: ArgumentError | None = None
-    for _ in range(HALVINGS):
-        density = (low + high) / 2
-        if generator is not None and state is not None:
-            # Otherwise each try would draw other scores, and halving would chase a
-            # moving answer.
-            generator.set_state(state)
-        try:
-            done = _prune_to_count(model, recipe.keeping(density), given, within, generator)
-        except ArgumentError as error:  # a floor that so few entries cannot keep
-            low, stopped = density, error
-            continue
-        if left.share(done.masks) <= left.budget:
-            low, best = density, done
-        else:
-            high = density
-    if best is None:
-        raise ArgumentError(
-            f"{recipe.work}={left.budget!r} cannot be reached: what the recipe leaves alone"
-            " (floor=, where=) already takes more. Ask for more, or choose more parameters."
-        ) from stopped
-    return replace(best, notes=(*best.notes, *left.notes(best.masks)))
+    return replace(pruned, recipe=asked_for)
 
 
 def _earlier_masks(model: nn.Module, recipe: Recipe, within: Params) -> dict[str, Tensor]:
@@ -308,4 +173,152 @@ def _earlier_masks(model: nn.Module, recipe: Recipe, within: Params) -> dict[str
     check_masks(model, within)
     if not within:
         return {}
-    return {name: mask for name, mask in within.items() if name in prunable(model, recipe.where)}
+    chosen = prunable(model, recipe.where)
+    return {name: mask for name, mask in within.items() if name in chosen}
+
+
+# An amount of what is left (`of="left"`), converted into one of all weights.
+
+
+def _masks_of_nonzeros(parameters: Params, within: Params) -> dict[str, Tensor]:
+    """Masks of what is left: neither zero nor cut by an earlier mask."""
+    return {
+        name: (p.detach() != 0) & within[name].to(p.device) if name in within else p.detach() != 0
+        for name, p in parameters.items()
+    }
+
+
+def _recipe_over_all(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
+    """The recipe whose amount of all weights is the amount of this one of the weights left."""
+    counts, sizes = entries_left(left), {name: mask.numel() for name, mask in left.items()}
+    if isinstance(recipe.scope, Mapping):
+        raise ArgumentError(
+            "of='left' takes one amount for all: scope= gives a density per parameter, which"
+            " counts all its entries. Name a scope, such as scope='layer'."
+        )
+    amount = recipe.fraction
+    if amount is None:
+        raise ArgumentError("of='left' needs an amount: sparsity=, density= or compression=.")
+
+    def share(count: int, size: int) -> Any:
+        # A fraction goes where numbers go, and converting it back to a count of all entries gives
+        # the very count asked for.
+        return Fraction(entries(amount, count), max(size, 1))
+
+    if recipe.scope == "layer":
+        return recipe.keeping(None, scope={n: share(counts[n], sizes[n]) for n in counts})
+    return recipe.keeping(share(sum(counts.values()), sum(sizes.values())))
+
+
+# An amount that counts entries: the recipe runs round by round.
+
+
+def _cut_to_count(
+    model: nn.Module,
+    recipe: Recipe,
+    score_inputs: ScoreInputs,
+    within: Params,
+    generator: torch.Generator | None,
+) -> Pruned:
+    """The masks of a recipe whose amount counts entries, computed round by round."""
+    ready = recipe.ready(model, score_inputs=score_inputs, within=within, generator=generator)
+    masks, rounds = dict[str, Tensor](), list[Round]()
+    # Only the latest masks are held: those of a hundred rounds are 25 times the model.
+    for latest, done in ready.rounds():
+        masks = latest
+        rounds.append(done)
+    report = sparsity(model, masks=masks, example=score_inputs["example"])
+    last, notes = rounds[-1], list[str]()
+    if last.kept != last.asked:
+        notes.append(
+            f"{last.kept} entries are kept where {last.asked} were asked for: "
+            "groups are kept whole, floors are respected, and draws with replacement may meet twice"
+        )
+    if report.collapsed:
+        notes.append(f"nothing is left of {', '.join(report.collapsed)}")
+    notes += _note_on_earlier_zeros(ready.parameters, within, masks)
+    notes += choose(model, recipe.where).notes
+    return Pruned(
+        recipe=recipe, masks=masks, rounds=tuple(rounds), report=report, notes=tuple(notes)
+    )
+
+
+WORTH_A_NOTE = 0.01
+"""The share of unexpected zeros from which on they are worth a note. A few occur by chance (a fresh
+bias, rounding), and saying so every time would be noise.
+"""
+
+
+def _note_on_earlier_zeros(
+    parameters: Params, within: Params, masks: Mapping[str, Tensor]
+) -> tuple[str, ...]:
+    """A note on a model that had zeros before; empty where `within` accounts for them."""
+    total = sum(p.numel() for p in parameters.values())
+    zeros = unexplained = kept_zeros = 0
+    for name, parameter in parameters.items():
+        zero = parameter == 0
+        count = count_true(zero)
+        zeros += count
+        # Zeros that `within` has cut were to be expected.
+        earlier = within.get(name)
+        unexplained += count if earlier is None else count_true(zero & earlier.to(zero.device))
+        kept_zeros += count_true(zero & masks[name].to(zero.device)) if count else 0
+    if unexplained < max(1, WORTH_A_NOTE * total):
+        return ()
+    gone = sum(mask.numel() - count_true(mask) for mask in masks.values())
+    return (
+        f"{zeros} of {total} chosen weights were zero before; {kept_zeros} of these count as kept,"
+        f" so {gone + kept_zeros} are zero now ({(gone + kept_zeros) / total:.1%}). The amount"
+        " counts all chosen weights: pass the earlier masks as within=, or of='left' to count"
+        " only what is left, as torch.nn.utils.prune does",
+    )
+
+
+# An amount of work (`macs`, `latency`): densities are tried.
+
+HALVINGS = 14
+"""Halvings of the density for a budget of work: the last one is below a ten-thousandth."""
+
+
+def _cut_to_work(
+    model: nn.Module,
+    recipe: Recipe,
+    score_inputs: ScoreInputs,
+    within: Params,
+    generator: torch.Generator | None,
+    latencies: "LatencyTable | None",
+) -> Pruned:
+    """The masks of the largest density that leaves the given share of the multiplications or of the
+    time.
+
+    Work falls as the density falls, so halving finds it; each try scores and cuts anew.
+    """
+    # Imported here: counting and timing load most of the package, and few budgets need them.
+    from secateurs.prune.work_budget import work_left
+
+    left = work_left(recipe, model, score_inputs["example"], latencies)
+    state = None if generator is None else generator.get_state()
+    low, high = 0.0, 1.0
+    best: Pruned | None = None
+    stopped: ArgumentError | None = None
+    for _ in range(HALVINGS):
+        density = (low + high) / 2
+        if generator is not None and state is not None:
+            # Otherwise each try would draw other scores, and halving would chase a moving answer.
+            generator.set_state(state)
+        try:
+            tried = recipe.keeping(density)
+            pruned = _cut_to_count(model, tried, score_inputs, within, generator)
+        except ArgumentError as error:  # a floor that so few entries cannot keep
+            low, stopped = density, error
+            continue
+        if left.share(pruned.masks) <= left.budget:
+            low, best = density, pruned
+        else:
+            high = density
+    if best is None:
+        raise ArgumentError(
+            f"{recipe.work}={left.budget!r} cannot be reached: what the recipe leaves alone"
+            " (floor=, where=) already takes more. Ask for more, or choose more parameters."
+        ) from stopped
+    return replace(best, notes=(*best.notes, *left.notes(best.masks)))

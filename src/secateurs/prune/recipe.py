@@ -1,11 +1,13 @@
-"""A recipe: how important, how much where, in which shapes, chosen how, in how many rounds; checked
-against a model, and made ready for one.
+"""`Recipe`: which score, how much, in which shapes, chosen how, in how many rounds.
+
+A recipe is checked when it is made. `Recipe.ready` makes it ready for one model, and
+`Prepared.rounds` then computes the masks; `Recipe.check` says what that would do.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import torch
 from rich.console import Group
@@ -36,10 +38,10 @@ from secateurs.prune.rounds import (
     Masks,
     Round,
     Target,
-    budget,
     counts,
     cut_once,
     entries_left,
+    final_selection,
     targets_of,
     total_asked,
 )
@@ -58,6 +60,14 @@ class RecipeFields(SelectionFields, total=False):
     where: Where
     convention: Convention
     options: Mapping[str, Any]
+
+
+class ScoreInputs(TypedDict):
+    """What a score may need besides the model, as the caller gave it; see `secateurs.score`."""
+
+    example: Inputs | None
+    batch: Any
+    loss: Loss | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +122,7 @@ class Recipe(Selection):
 
     def __post_init__(self) -> None:
         # All of them run, so that one attempt reports everything that is wrong.
-        problems = problems_of(*self.checks().values())
+        problems = problems_of(*self.field_checks().values())
         refuse("this recipe cannot be read", problems)
 
     @classmethod
@@ -143,19 +153,19 @@ class Recipe(Selection):
         Where parameters compete for one budget, how much each keeps is decided by its scores;
         `dry_run=True` computes them, without touching the model or the generator.
         """
-        given = {"example": example, "batch": batch, "loss": loss}
+        score_inputs: ScoreInputs = {"example": example, "batch": batch, "loss": loss}
         chosen, earlier = choose(model, self.where), within or {}
         # A plan without a dry run draws nothing, so the generator is left out of it.
         source = generator if dry_run else None
-        ready = prepare(self, model, given=given, within=earlier, generator=source)
+        ready = prepare(self, model, score_inputs=score_inputs, within=earlier, generator=source)
         if not isinstance(ready, Prepared):
             return _plan(chosen, problems=tuple(ready))
         if dry_run:
             with _same_draws(generator):
-                masks, _ = list(ready.rounds(generator))[-1]
+                masks, _ = list(ready.rounds())[-1]
             kept = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
         else:
-            kept = _counts_without_scores(ready.choice)
+            kept = _counts_without_scores(ready.final)
             # Before any score is computed only masks of what will be lost are known.
             masks = {n: torch.zeros(ready.parameters[n].shape) for n, k in kept.items() if not k}
         lost = [name for name, count in kept.items() if count == 0]
@@ -167,46 +177,46 @@ class Recipe(Selection):
         self,
         model: nn.Module,
         *,
-        given: Mapping[str, Any],
+        score_inputs: ScoreInputs,
         within: Params,
         generator: torch.Generator | None = None,
     ) -> "Prepared":
-        """The recipe prepared for this model; every problem is reported in one error."""
-        ready = prepare(self, model, given=given, within=within, generator=generator)
+        """The recipe made ready for this model; every problem is reported in one error."""
+        ready = prepare(self, model, score_inputs=score_inputs, within=within, generator=generator)
         if not isinstance(ready, Prepared):
             raise one_error("the recipe does not fit the model", ready)
         return ready
 
     def scorer(
-        self, model: nn.Module, given: Mapping[str, Any], generator: torch.Generator | None
+        self, model: nn.Module, score_inputs: ScoreInputs, generator: torch.Generator | None
     ) -> Scorer:
-        """The recipe's score on the model; `given` is what it may need: example, batch, loss."""
+        """The recipe's score on the model."""
         return Scorer(
             model,
             self.score,
             where=self.where,
             generator=generator,
             convention=self.convention,
-            **given,
+            **score_inputs,
             **self.options,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields that differ from the defaults, as plain values; what is no plain value is
+        """The fields that differ from the defaults, as plain values; what is not a plain value is
         described.
         """
         changed = [
             entry for entry in fields(self) if getattr(self, entry.name) not in (entry.default, {})
         ]
-        return {entry.name: _plain(getattr(self, entry.name)) for entry in changed}
+        return {entry.name: _plain_value(getattr(self, entry.name)) for entry in changed}
 
-    def checks(self) -> dict[str, Callable[[], object]]:
-        """What raises if a field is wrong, by the field."""
+    def field_checks(self) -> dict[str, Callable[[], object]]:
+        """The check of each field, which raises if the field is wrong."""
         return {
             "score": self._check_score,
             "convention": lambda: check_convention(self.convention),
             "options": self._check_options,
-            **Selection.checks(self),
+            **Selection.field_checks(self),
             "rounds": self._check_rounds,
             "schedule": self._check_schedule,
         }
@@ -235,13 +245,13 @@ class Recipe(Selection):
             )
 
 
-def _plain(value: object) -> Any:
+def _plain_value(value: object) -> Any:
     if isinstance(value, str | int | float | None):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): _plain_value(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [_plain_value(entry) for entry in value]
     if callable(value):
         return getattr(value, "__qualname__", type(value).__name__)
     return str(value)
@@ -250,132 +260,60 @@ def _plain(value: object) -> Any:
 # A recipe made ready for one model: what was checked is what is executed, built once.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A recipe made ready for one model.
-
-    Attributes:
-        recipe: What was asked.
-        parameters: The values of the chosen parameters by name.
-        scorer: The score on a private copy of the model.
-        choice: What the last round is to keep.
-        targets: What each round is to keep.
-        within: Masks of an earlier pruning.
-        orders: Which dimensions are outputs and inputs, where that matters.
-    """
-
-    recipe: Recipe
-    parameters: Params
-    scorer: Scorer
-    choice: CheckedSelection[TensorUnits]
-    targets: list[Target]
-    within: Params
-    orders: Orders
-
-    def rounds(self, generator: torch.Generator | None) -> Iterator[tuple[Masks, Round]]:
-        """The masks after each round; each round scores the model with the masks of the round
-        before. Masks are chosen on (outputs, inputs, *rest).
-        """
-        lay, restore = self.orders.lay, self.orders.restore
-        weights, masks = lay(self.parameters), lay(self.within)
-        left = entries_left(masks)
-        for number, target in enumerate(self.targets, start=1):
-            masks = cut_once(
-                self.recipe,
-                lay(self.scorer.scores(restore(masks))),
-                target,
-                weights=weights,
-                within=masks,
-                left=left,
-                generator=generator,
-            )
-            # Counted once: it is what the next round may keep, too.
-            left = entries_left(masks)
-            kept, total = sum(left.values()), sum(mask.numel() for mask in masks.values())
-            yield (
-                restore(masks),
-                Round(number=number, asked=total_asked(target), kept=kept, total=total),
-            )
-
-
 def prepare(
     recipe: Recipe,
     model: nn.Module,
     *,
-    given: Mapping[str, Any],
+    score_inputs: ScoreInputs,
     within: Params,
     generator: torch.Generator | None,
-) -> Prepared | list[SecateursError]:
-    """The recipe prepared for this model, or a list of every problem."""
+) -> "Prepared | list[SecateursError]":
+    """The recipe made ready for this model, or a list of everything that is wrong."""
     chosen = choose(model, recipe.where)
     # A lazy parameter has no shape to check; it is among the problems already.
     values = {name: p.detach() for name, p in chosen.parameters.items() if not is_lazy(p)}
-
-    def oriented() -> Orders:
-        orders = orders_of(
-            model,
-            values,
-            pattern=recipe.pattern,
-            scope=recipe.scope,
-            example=given.get("example"),
-        )
-        shapes = {name: tuple(p.shape) for name, p in orders.lay(values).items()}
-        check_shapes(pattern_of(recipe.pattern), shapes)
-        return orders
-
-    (_, orders), problems = attempt(lambda: prunable(model, recipe.where), oriented)
+    (_, orders), problems = attempt(
+        lambda: prunable(model, recipe.where),
+        lambda: _orders_that_fit(recipe, model, values, score_inputs["example"]),
+    )
     if problems:
         # The parameters cannot be scored; whether the score has its data can still be checked.
         blind = replace(recipe, where=None)
-        return problems + problems_of(lambda: blind.scorer(_AnyModel(), given, None))
-    laid, laid_within = orders.lay(values), orders.lay(within)
-    (scorer, choice), problems = attempt(
-        lambda: recipe.scorer(model, given, generator),
-        lambda: budget(recipe, laid, laid_within),
+        return problems + problems_of(lambda: blind.scorer(_AnyModel(), score_inputs, None))
+    weights, earlier = orders.outputs_first(values), orders.outputs_first(within)
+    (scorer, final), problems = attempt(
+        lambda: recipe.scorer(model, score_inputs, generator),
+        lambda: final_selection(recipe, weights, earlier),
     )
     if problems:
         return problems
-
-    def scheduled(start: int, end: int) -> list[int]:
-        schedule = recipe.schedule or "exponential"
-        return counts(schedule, start=start, end=end, rounds=recipe.rounds)
-
+    schedule = recipe.schedule or "exponential"
+    targets = targets_of(
+        final,
+        recipe.scope,
+        earlier,
+        lambda start, end: counts(schedule, start=start, end=end, rounds=recipe.rounds),
+    )
     return Prepared(
         recipe=recipe,
         parameters=values,
-        scorer=scorer,
-        choice=choice,
-        targets=targets_of(choice, recipe.scope, laid_within, scheduled),
         within=within,
         orders=orders,
+        scorer=scorer,
+        final=final,
+        targets=targets,
+        generator=generator,
     )
 
 
-def ready_in_training(
-    recipe: Recipe, model: nn.Module, given: Mapping[str, Any], within: Params
-) -> Prepared:
-    """The recipe ready for cuts between steps of training, which take weights as they lie.
-
-    Everything is refused here, since an error after hours of training helps nobody.
-    """
-    ready = recipe.ready(model, given=given, within=within)
-    refuse_reordered(model, ready.parameters, recipe, given["example"])
-    return ready
-
-
-def cut_in_training(
-    recipe: Recipe,
-    model: nn.Module,
-    target: Target,
-    *,
-    given: Mapping[str, Any],
-    within: Params,
-    generator: torch.Generator | None,
-) -> Masks:
-    """One round of a model that trains: scored as it is now, cut within the masks so far."""
-    scores = recipe.scorer(model, given, generator).scores(within)
-    weights = {name: p.detach() for name, p in prunable(model, recipe.where).items()}
-    return cut_once(recipe, scores, target, weights=weights, within=within, generator=generator)
+def _orders_that_fit(
+    recipe: Recipe, model: nn.Module, weights: Params, example: Inputs | None
+) -> Orders:
+    """The order of each weight's dimensions; shapes the pattern does not divide are refused."""
+    orders = orders_of(model, weights, pattern=recipe.pattern, scope=recipe.scope, example=example)
+    shapes = {name: tuple(p.shape) for name, p in orders.outputs_first(weights).items()}
+    check_shapes(pattern_of(recipe.pattern), shapes)
+    return orders
 
 
 class _AnyModel(nn.Module):
@@ -389,7 +327,88 @@ class _AnyModel(nn.Module):
         self.weight = nn.Parameter(torch.ones(2, 2))
 
 
-# What a recipe would do to a model.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A recipe made ready for one model.
+
+    Attributes:
+        recipe: What was asked.
+        parameters: The values of the chosen parameters by name.
+        within: Masks of an earlier pruning.
+        orders: Which dimensions are outputs and inputs, where that matters.
+        scorer: The score on a private copy of the model.
+        final: The selection of the last round: its units, and how many entries it keeps.
+        targets: What each round is to keep.
+        generator: Where random selections draw from.
+    """
+
+    recipe: Recipe
+    parameters: Params
+    within: Params
+    orders: Orders
+    scorer: Scorer
+    final: CheckedSelection[TensorUnits]
+    targets: list[Target]
+    generator: torch.Generator | None
+
+    def rounds(self) -> Iterator[tuple[Masks, Round]]:
+        """The masks after each round, and what it kept. Each round scores the model with the masks
+        of the round before.
+        """
+        # Patterns and rows are defined on (outputs, inputs, *rest), so masks are chosen there.
+        outputs_first, restore = self.orders.outputs_first, self.orders.restore
+        weights, masks = outputs_first(self.parameters), outputs_first(self.within)
+        left = entries_left(masks)
+        for number, target in enumerate(self.targets, start=1):
+            masks = cut_once(
+                self.recipe,
+                outputs_first(self.scorer.scores(restore(masks))),
+                target,
+                weights=weights,
+                within=masks,
+                left=left,
+                generator=self.generator,
+            )
+            # Counted once: it is what the next round may keep, too.
+            left = entries_left(masks)
+            kept, total = sum(left.values()), sum(mask.numel() for mask in masks.values())
+            yield (
+                restore(masks),
+                Round(number=number, asked=total_asked(target), kept=kept, total=total),
+            )
+
+
+# Cuts between steps of training.
+
+
+def ready_in_training(
+    recipe: Recipe, model: nn.Module, score_inputs: ScoreInputs, within: Params
+) -> Prepared:
+    """The recipe made ready for cuts between steps of training, which take weights as stored.
+
+    Everything is refused here, since an error after hours of training helps nobody.
+    """
+    ready = recipe.ready(model, score_inputs=score_inputs, within=within)
+    refuse_reordered(model, ready.parameters, recipe, score_inputs["example"])
+    return ready
+
+
+def cut_in_training(
+    recipe: Recipe,
+    model: nn.Module,
+    target: Target,
+    *,
+    score_inputs: ScoreInputs,
+    within: Params,
+    generator: torch.Generator | None,
+) -> Masks:
+    """One round of a model that trains: scored as it is now, cut within the masks so far."""
+    scores = recipe.scorer(model, score_inputs, generator).scores(within)
+    weights = {name: p.detach() for name, p in prunable(model, recipe.where).items()}
+    return cut_once(recipe, scores, target, weights=weights, within=within, generator=generator)
+
+
+# What a recipe would do to a model: the answer of `Recipe.check`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -493,17 +512,6 @@ def _count(kept: int | None) -> str:
     return "by score" if kept is None else f"{kept:,}"
 
 
-def _counts_without_scores(choice: CheckedSelection[TensorUnits]) -> dict[str, int]:
-    """Entries each parameter keeps, where no score decides it; whole groups come nearest to what is
-    asked.
-    """
-    if choice.counts is None:
-        return {}
-    if not choice.units.whole:
-        return dict(choice.counts)
-    return {name: choice.units.kept(name, chosen) for name, chosen in best(choice).items()}
-
-
 def _plan(
     chosen: Chosen,
     counts: Mapping[str, int] | None = None,
@@ -532,6 +540,17 @@ def _plan(
         rounds=rounds,
         dry_run=dry_run,
     )
+
+
+def _counts_without_scores(choice: CheckedSelection[TensorUnits]) -> dict[str, int]:
+    """Entries each parameter keeps, where no score decides it; whole groups come nearest to what is
+    asked.
+    """
+    if choice.counts is None:
+        return {}
+    if not choice.units.whole:
+        return dict(choice.counts)
+    return {name: choice.units.count_kept(name, chosen) for name, chosen in best(choice).items()}
 
 
 @contextmanager

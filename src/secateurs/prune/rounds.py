@@ -1,4 +1,6 @@
-"""How the entries kept fall from round to round, and one round: `select` within earlier masks."""
+"""Rounds of pruning: how many entries each is to keep (a schedule), and one of them (`cut_once`,
+which selects within the masks so far).
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +19,7 @@ from secateurs.masks.units import TensorUnits, units_of
 from secateurs.parameters import Params
 from secateurs.registry import Registry
 
-# When how much is cut: the entries kept after each round, as pure functions.
+# Schedules: the entries kept after each round, as pure functions.
 
 Curve: TypeAlias = Callable[[float, float, float], float]
 """`(start, end, fraction) -> entries kept` after a fraction of the way; falls from `start` at 0 to
@@ -43,8 +45,7 @@ def exponential(start: float, end: float, fraction: float) -> float:
     From a dense model, the density after round k of R is s^(k/R), as SynFlow prunes (Tanaka et al.
     2020).
     """
-    # 0/0 and 0^0 are avoided: an empty parameter starts at 0, and fraction 0 is the
-    # start itself.
+    # 0/0 and 0^0 are avoided: an empty parameter starts at 0, and fraction 0 is the start itself.
     return start * (end / start) ** fraction if start and fraction else start
 
 
@@ -85,8 +86,7 @@ def counts_at(schedule: str, fractions: Sequence[float], *, start: int, end: int
         raise ArgumentError(f"cannot go from {start} entries kept to {end}: masks only shrink.")
     curve, kept, last = SCHEDULES[schedule], [], start
     for fraction in fractions:
-        # The last count is set, not computed: powers of floats need not end at a whole
-        # number.
+        # The last count is set, not computed: powers of floats need not end at a whole number.
         wanted = end if fraction >= 1 else round(curve(start, end, fraction))
         # Masks only shrink, so a curve that rises again is held at its lowest.
         last = min(last, max(end, wanted))
@@ -132,12 +132,16 @@ Target: TypeAlias = "int | Mapping[str, int]"
 
 Masks: TypeAlias = dict[str, Tensor]
 
-Fall: TypeAlias = Callable[[int, int], Sequence[int]]
+CountsPerRound: TypeAlias = Callable[[int, int], Sequence[int]]
 """`(start, end) -> entries kept after each round`."""
 
 
-def budget(selection: Selection, weights: Params, within: Params) -> CheckedSelection[TensorUnits]:
-    """What the last round is to keep; a budget that cannot be met is refused as `select` would."""
+def final_selection(
+    selection: Selection, weights: Params, within: Params
+) -> CheckedSelection[TensorUnits]:
+    """How many entries the last round keeps; a budget that cannot be met is refused as `select`
+    would.
+    """
     work = selection.work
     if work is not None:
         raise ArgumentError(
@@ -146,30 +150,30 @@ def budget(selection: Selection, weights: Params, within: Params) -> CheckedSele
         )
     # Only counts are read here. They do not depend on the scores, for which the weights stand in,
     # and are those of topk, however the entries are chosen.
-    choice = check_selection(
-        replace(selection, how="topk"), weights, within=within, weights=weights
-    )
-    demand = choice.demand
-    if choice.counts is None and demand.keep < sum(demand.floor.values()):
-        best(choice)  # refuses floors beyond the budget before it does anything else
-    return choice
+    final = check_selection(replace(selection, how="topk"), weights, within=within, weights=weights)
+    demand = final.demand
+    if final.counts is None and demand.keep < sum(demand.floor.values()):
+        best(final)  # refuses floors beyond the budget before it does anything else
+    return final
 
 
 def targets_of(
-    choice: CheckedSelection[TensorUnits], scope: ScopeLike, within: Params, fall: Fall
+    final: CheckedSelection[TensorUnits],
+    scope: ScopeLike,
+    within: Params,
+    counts_per_round: CountsPerRound,
 ) -> list[Target]:
-    """What each round is to keep. Parameters with a density of their own (scope "layer", a mapping)
-    each follow their own schedule.
+    """What each round is to keep, down to the final selection. Parameters with a density of their
+    own (scope "layer", a mapping) each follow their own schedule.
 
     A later pruning falls from what an earlier one has left, not from everything.
     """
-    start = {**choice.demand.sizes, **entries_left(within)}
-    # Where each parameter has its own amount, a schedule over the sum would starve the
-    # small ones.
+    start = {**final.demand.sizes, **entries_left(within)}
+    # Where each parameter has its own amount, a schedule over the sum would starve the small ones.
     own = isinstance(scope, Mapping) or scope == "layer"
-    if not own or choice.counts is None:
-        return list(fall(sum(start.values()), choice.demand.keep))
-    each = {name: fall(start[name], count) for name, count in choice.counts.items()}
+    if not own or final.counts is None:
+        return list(counts_per_round(sum(start.values()), final.demand.keep))
+    each = {name: counts_per_round(start[name], count) for name, count in final.counts.items()}
     return [dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)]
 
 
@@ -213,21 +217,20 @@ def cut_once(
     generator: torch.Generator | None,
     left: Mapping[str, int] | None = None,
 ) -> Masks:
-    """One round: `select` within the masks so far, which keep `left`, where that is known.
+    """One round: `select` within the masks so far (`left`: the entries they keep, if counted).
 
     A round may ask for more than the round before left, because groups are kept whole and the
     pattern allows fewer than everything; it then keeps what is there.
     """
-    # Asking for more than there is room for is an error of `select`, but here only a
-    # round's rounding.
+    # `select` refuses to keep more than there is room for; here that is only a round's rounding.
     pattern = pattern_of(selection.pattern)
     if isinstance(pattern, NM):
         # N:M leaves less room than the earlier masks alone: at most N of each M.
         units = units_of(scores, pattern, within)
         room = {name: units.capacity(name) for name in scores}
     else:
-        known = entries_left(within) if left is None else left
-        room = {name: known.get(name, score.numel()) for name, score in scores.items()}
+        left = entries_left(within) if left is None else left
+        room = {name: left.get(name, score.numel()) for name, score in scores.items()}
     if isinstance(target, int):
         size = sum(score.numel() for score in scores.values())
         now = selection.keeping(min(target, sum(room.values())) / max(size, 1))
@@ -237,6 +240,6 @@ def cut_once(
             for name, count in target.items()
         }
         now = selection.keeping(None, scope=densities)
-    # A scorer refuses scores that are not finite.
-    choice = check_selection(now, scores, within=within, weights=weights, finite=True)
-    return choose_masks(choice, generator)
+    # The scorer has refused scores that are not finite.
+    checked = check_selection(now, scores, within=within, weights=weights, finite=True)
+    return choose_masks(checked, generator)

@@ -101,7 +101,7 @@ def _read_index(folder: Path) -> tuple[Shard, ...]:
     try:
         places = json.loads(index.read_text())["weight_map"]
         files = sorted(set(places.values()))
-        # A name that leads out of the folder is no file of this checkpoint.
+        # A name that leads out of the folder is not a file of this checkpoint.
         lost = [name for name in files if Path(name).name != name]
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise DataError(f"{index} has no weight_map of names to files: {error!r}.") from None

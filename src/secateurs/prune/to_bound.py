@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.certificates.certificate import Certificate
-from secateurs.certificates.certify import Rounding, certify
+from secateurs.certificates.certify import certify
+from secateurs.certificates.record import Rounding
 from secateurs.errors import ArgumentError
 from secateurs.graph.replay import COMPARED
 from secateurs.masks import apply_, select

@@ -75,7 +75,7 @@ def _load_and_try(library: ctypes.CDLL) -> Cut:
         runs[target.element_size()](*addresses, *sizes)
         torch.autograd.graph.increment_version(target)  # written without autograd's knowledge
 
-    # 43 is no multiple of a word: the tail of the loop is tried as well.
+    # 43 is not a multiple of a word: the tail of the loop is tried as well.
     whole, last = torch.arange(1.0, 44.0), torch.ones(43, dtype=torch.bool)
     target = whole.clone()
     for every in (3, 2):

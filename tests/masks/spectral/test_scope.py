@@ -59,7 +59,7 @@ def bounds_of(w, scores, sparsity):
 
 @pytest.mark.parametrize("sparsity", [0.02, 0.05, 0.15, 0.5, 0.8, 0.95])
 def test_the_bound_is_never_above_that_of_other_scopes(w, generator, sparsity):
-    """Also for scores that are no magnitudes, whose curves are concave."""
+    """Also for scores that are not magnitudes, whose curves are concave."""
     for scores in (
         {k: v.abs() for k, v in w.items()},
         {k: torch.rand(v.shape, generator=generator) for k, v in w.items()},
@@ -70,7 +70,7 @@ def test_the_bound_is_never_above_that_of_other_scopes(w, generator, sparsity):
 
 @pytest.mark.parametrize("sparsity", [0.02, 0.05, 0.15])
 def test_equal_layers_share_low_sparsity(generator, sparsity):
-    """A curve that is flat near 0 is no chord: all of it from one layer cost up to 1.7 times as
+    """A curve that is flat near 0 is not a chord: all of it from one layer cost up to 1.7 times as
     much.
     """
     uniform = {name: torch.rand(100, 100, generator=generator) * 2 - 1 for name in "abcd"}

@@ -88,7 +88,7 @@ def _load_and_try(library: ctypes.CDLL) -> Product:
         torch.autograd.graph.increment_version(gradient)
         return int(found)
 
-    # 40 is no multiple of a vector register: the tail of the loop is tried as well.
+    # 40 is not a multiple of a vector register: the tail of the loop is tried as well.
     for last, flags in ((1.0, 0), (-1.0, _NEGATIVE), (math.nan, _BROKEN)):
         weight = torch.arange(40.0)
         gradient = torch.full((40,), 0.5)

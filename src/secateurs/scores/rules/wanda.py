@@ -65,7 +65,7 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
         # `_parameters`, not the attribute: under a parametrisation that would compute a
         # new tensor.
         name = names.get(id(module._parameters.get("weight")))
-        if name is not None and (_matrix(module) or isinstance(module, _CONVOLUTIONS)):
+        if name is not None and (lies_along(module) or isinstance(module, _CONVOLUTIONS)):
             adder = _adder(name, squares)
             handles.append(module.register_forward_pre_hook(adder, with_kwargs=True))
     try:
@@ -75,11 +75,11 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
             handle.remove()
 
 
-def _matrix(module: nn.Module) -> str:
+def lies_along(module: nn.Module) -> str:
     """Which dimension of a matrix holds its inputs; empty for any other layer."""
     if isinstance(module, nn.Linear):
         return "columns"
-    # transformers is no dependency: its layer is known by its name and by what it keeps.
+    # transformers is not a dependency: its layer is known by its name and by what it keeps.
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
         return "rows"
     return ""
@@ -91,7 +91,7 @@ def _adder(
     def add(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         # A layer may be called by keyword: layer(input=x).
         inputs = signature(module.forward).bind(*args, **named).args
-        lies = _matrix(module)
+        lies = lies_along(module)
         met = _by_column(inputs[0]) if lies else _by_gradient(module, inputs)
         met = met[:, None] if lies == "rows" else met
         squares[name] = squares[name] + met if name in squares else met

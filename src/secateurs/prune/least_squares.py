@@ -1,0 +1,69 @@
+"""Weights on a fixed mask that keep a layer's outputs: one least-squares problem for each row."""
+
+import torch
+from torch import Tensor
+
+STEPS = 500
+"""At most so many steps of conjugate gradients; some fifty are usual."""
+RESIDUAL = 1e-4
+"""A row is solved when its residual has fallen to this share of its first one."""
+
+
+def solve_rows(weights: Tensor, mask: Tensor, gram: Tensor, damping: float) -> Tensor:
+    """argmin over V on the mask of tr((V − W) H (V − W)ᵀ) + δ‖V − W‖² there, row by row.
+
+    `gram` is H = XᵀX of the layer's inputs, `damping` is δ. Row r has the solution V[S] = (H[S, S]
+    + δI)⁻¹ (H[S, :] W + δ W[S]), S what the mask keeps. This is the definition, exact and slow.
+    """
+    solved = torch.zeros_like(weights)
+    for row, kept in enumerate(mask):
+        inputs = kept.nonzero().ravel()
+        eye = torch.eye(len(inputs), dtype=gram.dtype, device=gram.device)
+        system = gram[inputs][:, inputs] + damping * eye
+        wanted = gram[inputs] @ weights[row] + damping * weights[row, inputs]
+        solved[row, inputs] = torch.linalg.solve(system, wanted)
+    return solved
+
+
+def solve_together(
+    weights: Tensor, mask: Tensor, gram: Tensor, damping: float
+) -> tuple[Tensor, bool]:
+    """The same by conjugate gradients on all these rows at once, preconditioned by the diagonal;
+    and whether every row came to its end.
+
+    One matrix product a step serves all rows, where each alone would need a factorization of its
+    own. H itself is not changed or copied; four matrices of the size of the rows are held.
+    """
+    diagonal = gram.diagonal() + damping
+    # An input that never came has no equation: its weights stay as they are.
+    scale = torch.where(diagonal > 0, 1 / diagonal, 0.0)
+
+    def times(rows: Tensor) -> Tensor:
+        return torch.where(mask, torch.addmm(damping * rows, rows, gram), 0.0)
+
+    solved = torch.where(mask, weights, 0.0)
+    # From the masked weights: the damping pulls towards them, so it has no share in the residual.
+    residual = torch.where(mask, (weights - solved) @ gram, 0.0)
+    direction = residual * scale
+    size = (residual * direction).sum(1, keepdim=True)
+    enough = RESIDUAL**2 * size
+    for _ in range(STEPS):
+        open_ = size > enough
+        if not open_.any():
+            return solved, True
+        image = times(direction)
+        curvature = (direction * image).sum(1, keepdim=True)
+        # Rows that are solved stand still: 0/0 is not a step.
+        step = torch.where(open_ & (curvature > 0), size / curvature, 0.0)
+        solved = solved + step * direction
+        residual = residual - step * image
+        scaled = residual * scale
+        after = (residual * scaled).sum(1, keepdim=True)
+        turn = torch.where(open_ & (size > 0), after / size, 0.0)
+        direction, size = scaled + turn * direction, torch.where(open_, after, size)
+    return solved, not bool((size > enough).any())
+
+
+def energies(rows: Tensor, gram: Tensor) -> Tensor:
+    """‖X wᵀ‖² of every row w: the size of its outputs on the inputs that H was made of."""
+    return ((rows @ gram) * rows).sum(1).clamp(min=0)
