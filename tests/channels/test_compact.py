@@ -11,7 +11,7 @@ import secateurs as sc
 from dead_filters import dead_filters
 from secateurs.channels.compact import compaction
 from secateurs.channels.labels import leaves
-from secateurs.errors import ArgumentError, MaskError, ShipError
+from secateurs.errors import ArgumentError, MaskError, ShipError, UnsupportedOperation
 from ship.random_nets import KINDS, random_net
 
 
@@ -410,6 +410,84 @@ def test_a_model_that_does_not_run_in_float64_is_refused_in_words():
         sc.compact(Single(), torch.randn(1, 4))
 
 
+class Rounded(nn.Module):
+    """Multiplies by a number that differs by 5e-7 between the two precisions."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)) * (1 + 4 * torch.finfo(x.dtype).eps))
+
+
+class Doubled(Rounded):
+    """Does something else in the two precisions."""
+
+    def forward(self, x):
+        y = torch.relu(self.a(x))
+        return self.b(y[:, :6] if x.dtype == torch.float32 else y.flip(1).flip(1))
+
+
+def without_a_neuron(net):
+    net = net.eval()
+    with torch.no_grad():
+        net.a.weight[2], net.a.bias[2] = 0, 3
+    return net
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """The dtypes of the models that torch.export is given."""
+    seen, export = [], torch.export.export
+
+    def counting(model, *args, **kwargs):
+        seen.append(next(model.parameters()).dtype)
+        return export(model, *args, **kwargs)
+
+    monkeypatch.setattr(torch.export, "export", counting)
+    return seen
+
+
+@pytest.mark.parametrize("net, again", [(Rounded(), [torch.float64]), (Doubled(), [])])
+def test_what_differs_between_precisions_is_read_in_float64(net, again, traces):
+    net, x = without_a_neuron(net), torch.randn(1, 4)
+    small = sc.compact(net, x)
+    assert traces == [torch.float32, *again]
+    assert small.a.weight.shape == (5, 4)
+    with torch.no_grad():
+        assert small.compaction.difference <= 1e-9 and apart(net(x), small(x)) <= 1e-5
+
+
+def test_a_model_is_traced_once_for_pruning_and_compaction(traces):
+    net = nn.Sequential(
+        nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 49, 4)
+    ).eval()
+    x = torch.randn(1, 2, 9, 9)
+    sc.prune_channels_(net, x, "magnitude", channels=0.5)
+    small = sc.compact(net, x)
+    assert traces == [torch.float32] and small[0].weight.shape[0] == 4
+    with torch.no_grad():
+        assert small.compaction.difference <= 1e-9 and apart(net(x), small(x)) <= 1e-5
+
+
+def test_a_group_of_a_transposed_convolution_goes_whole():
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 1),
+        nn.ReLU(),
+        nn.ConvTranspose2d(8, 12, 2, groups=2),
+        nn.ReLU(),
+        nn.Conv2d(12, 2, 1),
+    ).eval()
+    with torch.no_grad():
+        for part in (net[0].weight[:4], net[0].bias[:4], net[2].bias[:6]):
+            part.zero_()
+    x = torch.randn(1, 3, 5, 5)
+    small = sc.compact(net, x)
+    assert small[2].weight.shape == (4, 6, 2, 2) and small[2].groups == 1
+    assert torch.equal(small[2].weight, net[2].weight[4:]) and apart(net(x), small(x)) <= 1e-5
+
+
 def test_the_report_lists_tensors_in_the_models_order():
     net = nn.Sequential(
         nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4)
@@ -422,3 +500,40 @@ def test_the_report_lists_tensors_in_the_models_order():
     own = [name for name, _ in (*net.named_parameters(), *net.named_buffers())]
     assert len(names) == 7
     assert names == [name for name in own if name in names]
+
+
+class AroundRecurrent(nn.Module):
+    """What lies before and behind a recurrent layer, which itself stays whole."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.words = nn.Embedding(20, 6)
+        self.before, self.into = nn.Linear(6, 16), nn.Linear(16, 5)
+        self.steps = kind(5, 7, batch_first=True)
+        self.hidden, self.out = nn.Linear(7, 16), nn.Linear(16, 3)
+
+    def forward(self, ids):
+        x = self.into(torch.relu(self.before(self.words(ids))))
+        states, last = self.steps(x)
+        return self.out(torch.relu(self.hidden(states))), last
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+@pytest.mark.parametrize("budget", ["channels", "macs", "sparsity", "latency"])
+def test_networks_are_cut_around_a_recurrent_layer_and_an_embedding(kind, budget):
+    torch.manual_seed(0)
+    model, ids = AroundRecurrent(kind).eval(), torch.randint(0, 20, (2, 9))
+    share = {"channels": 0.5, "macs": 0.8, "sparsity": 0.2, "latency": 0.9}[budget]
+    pruned = sc.prune_channels_(model, ids, **{budget: share})
+    assert pruned.channels[1] == 32, "those of the two hidden layers"
+    small = sc.compact(model, ids)
+    assert small.compaction.parameters[1] < small.compaction.parameters[0] or budget == "latency"
+    assert small.words.weight.shape == (20, 6) and small.steps.weight_hh_l0.shape[1] == 7
+    with torch.no_grad():
+        torch.testing.assert_close(small(ids)[0], model(ids)[0])
+
+
+def test_a_recurrent_layer_that_draws_random_numbers_is_still_refused():
+    model = nn.Sequential(nn.GRU(4, 4, num_layers=2, dropout=0.5, batch_first=True)).train()
+    with pytest.raises(UnsupportedOperation, match="random"):
+        sc.capture(model, torch.zeros(1, 3, 4), opaque=True, output="0")

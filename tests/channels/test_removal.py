@@ -247,7 +247,7 @@ def test_packed_attention_is_named_with_a_way_out():
 
 
 class Sized(nn.Module):
-    """Attention whose code computes a size from a number that is no attribute."""
+    """Attention whose code computes a size from a number that is not an attribute."""
 
     def __init__(self):
         super().__init__()

@@ -144,6 +144,9 @@ def test_nnet(tmp_path):
     # ((2.5 - 0.5) / 2, 0.25) = (1, 0.25): hidden (1, 0.75, 0), output 1.75 - 0.25 = 1.5, times 4
     # plus 7.
     assert model(x).item() == pytest.approx(13.0)
+    # Ranges of inputs are not used, and published files write that there is none.
+    path.write_text(NNET.replace("-1.0,-1.0,\n1.0,1.0,\n", "-inf,-inf,\ninf,inf,\n", 1))
+    assert read_nnet(path)(x).item() == pytest.approx(13.0)
 
 
 @pytest.mark.parametrize(

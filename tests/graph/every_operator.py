@@ -1,8 +1,8 @@
 """A case for each registered operator: called by its own name, on an input and some weights.
 
 A case is `(function, input shape without the batch, shapes of weights)`. A new lowering rule
-inherits the laws of `test_every_operator.py` by a line in here; without one the test fails by its
-name.
+inherits the laws of `test_lowering.py` by a line in here; without one a test there fails and names
+the operator.
 """
 
 import torch

@@ -46,7 +46,9 @@ def reached(monkeypatch):
 
 def test_every_registered_operator_has_a_case():
     known = set(LOWERINGS._rules)
-    assert known - set(CASES) - set(UNREACHED) == set(), "add a line to every_operator.py"
+    assert known - set(CASES) - set(UNREACHED) == set(), (
+        "add a line to tests/graph/every_operator.py"
+    )
     assert set(CASES) - known == set(), "no rule is registered for these"
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import sparsity
-from secateurs.optim.holding import unwrapped
+from secateurs.optim.holding import unwrap_optimizer
 from secateurs.parameters import prunable
 from secateurs.prune import GradualPruning, Recipe
 from secateurs.sharding import is_sharded, local, local_mask
@@ -80,7 +80,7 @@ class Pruner:
             self._check(model, saved, steps, done, broken_off)
             first, last, every = saved["span"]
         # accelerate wraps the optimizer, and hooks on the wrapper would never run.
-        inner = unwrapped(optimizer)
+        inner = unwrap_optimizer(optimizer)
         gradual = GradualPruning(
             model,
             self.recipe,

@@ -23,10 +23,11 @@ from secateurs.channels.verify import (
     failing_module,
     shrink_,
 )
-from secateurs.errors import ArgumentError, ScoreError, ShipError
+from secateurs.errors import ArgumentError, ScoreError, SecateursError, ShipError
 from secateurs.graph import Add, Example, Graph, capture
-from secateurs.graph.export import check_parameters
+from secateurs.graph.export import call_of, check_parameters
 from secateurs.graph.replay import COMPARED
+from secateurs.graph.spot_check import spot_check
 from secateurs.graph.untouched import keeping
 from secateurs.masks import apply_
 from secateurs.parameters import Params, refuse_wrapped
@@ -37,6 +38,10 @@ from secateurs.scores.scorer import private
 Progress = Callable[[str], None]
 
 _ROUNDING = 1e-3
+
+# Outputs that are apart by less differ in digits that single precision lacks: whatever else goes
+# wrong in a compaction, such as a size that the code counts on, differs by more.
+_OTHER_DIGITS = 1e-4
 
 # What a compaction did: what was removed, what stayed and why, and how far the outputs are from
 # what they were.
@@ -151,45 +156,87 @@ def _share(part: int, whole: int) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class ReadModel:
-    """The masked model in its own dtype and in float64, and what is known of its channels."""
+    """The masked model in its own dtype and in float64, and what is known of its channels.
+
+    read_in: the precision in which the model was traced.
+    """
 
     original: nn.Module
     sparse: AllOutputs
     exact: AllOutputs
     graph: Graph
+    read_in: torch.dtype
     state: dict[str, Tensor]
     found: Labelled
     known: Reachability
 
 
-def read_model(model: nn.Module, example: Example, masks: Params) -> ReadModel:
-    """A private copy with the masks applied, and what is known of its channels."""
-    sparse = copy_model(model)
+def read_model(
+    model: nn.Module, example: Example, masks: Params, *, in_float64: bool = False
+) -> ReadModel:
+    """A private copy with the masks applied, and what is known of its channels.
+
+    in_float64: trace the float64 model, not the one in the model's own precision.
+    """
+    copy = copy_model(model)
+    # As the model has them: what was compared with its graph is not compared again.
+    _restore_(copy, model)
     if masks:
-        apply_(sparse, masks)
+        apply_(copy, masks)
+    sparse = AllOutputs(copy)
     # What is decided and compared must not depend on
     # the rounding of the model's own dtype.
-    exact = AllOutputs(copy_model(sparse).double().cpu())
-    COMPARED.share(exact, model)
-    try:
-        graph = capture(exact, example, opaque=True)
-    except RuntimeError as error:
-        raise ShipError(
-            f"{type(model).__name__} does not run in float64, in which compaction decides and"
-            f" compares ({error}). Its code or its library names single precision somewhere: let"
-            " it follow the dtype of its weights, or bring the library up to date."
-        ) from error
+    exact = AllOutputs(copy_model(copy).double().cpu())
+    for ours in (sparse, exact):
+        COMPARED.share(ours, model)
+    graph = None if in_float64 else _graph_in_own_precision(sparse, exact, example)
+    read_in = torch.float64 if graph is None else torch.float32
+    if graph is None:
+        try:
+            graph = capture(exact, example, opaque=True)
+        except RuntimeError as error:
+            raise ShipError(
+                f"{type(model).__name__} does not run in float64, in which compaction decides and"
+                f" compares ({error}). Its code or its library names single precision somewhere:"
+                " let it follow the dtype of its weights, or bring the library up to date."
+            ) from error
     found = label_channels(graph, exact)
     state = {name: value.detach() for name, value in graph.state(exact).items()}
     return ReadModel(
         original=model,
-        sparse=AllOutputs(sparse),
+        sparse=sparse,
         exact=exact,
         graph=graph,
+        read_in=read_in,
         state=state,
         found=found,
         known=reach(graph, state),
     )
+
+
+def _graph_in_own_precision(
+    sparse: AllOutputs, exact: AllOutputs, example: Example
+) -> Graph | None:
+    """The graph of a float32 model that is the one of its float64 copy too; None where it may not
+    be.
+
+    `prune_channels_` or an earlier call has mostly read this model already, and then nothing is
+    traced. Where its code, or a number in it, depends on the precision, a spot check of the
+    float64 copy shows that; what is too small for it, the comparison of the outputs.
+    """
+    tensors = [*sparse.parameters(), *sparse.buffers()]
+    if {t.dtype for t in tensors if t.is_floating_point()} != {torch.float32}:
+        return None
+    graph = capture(sparse, example, opaque=True)
+    # A tensor that the code makes in single precision has seven digits, not sixteen. Plain numbers
+    # are read in float64.
+    if torch.float32 in {value.dtype for value in graph.constants.values()}:
+        return None
+    try:
+        spot_check(exact, call_of(example, exact, integers=True), graph)
+    except (SecateursError, RuntimeError):
+        return None
+    return graph
 
 
 def copy_model(model: nn.Module) -> nn.Module:
@@ -338,6 +385,10 @@ def _compaction(
                 COMPARED.note(model, cut)
                 say("done")
                 return done
+        if read.read_in != torch.float64 and apart < _OTHER_DIGITS:
+            say("reading the model in float64")
+            read = read_model(model, example, masks, in_float64=True)
+            continue
         options = _more_careful(options, tried, example)
     raise ShipError(
         f"the compacted {type(model).__name__} would differ from the model by {apart:.1e}: its "

@@ -564,7 +564,7 @@ class LabelFlow:
             self.tie_weight(use)
             return along(out, axes.y, len(node.shape))
         if self.learnt(weight):
-            self._freeze(node, f"{describe_node(node)} is no layer between channels")
+            self._freeze(node, f"{describe_node(node)} is not a layer between channels")
             return self.pin(x, node)
         # The weight holds constants only: an average pool or an interpolation.
         ones = torch.ones(weight.shape, dtype=torch.float64)
@@ -579,7 +579,7 @@ class LabelFlow:
         return isinstance(owner, nn.modules.conv._ConvNd) and owner.groups == use.axes.groups
 
     def _elementwise(self, node: Affine, source: Source, y: Tensor) -> None:
-        """Tie a weight or bias to the channels; what is no parameter waits until the end.
+        """Tie a weight or bias to the channels; what is not a parameter waits until the end.
 
         A rotary embedding multiplies all heads by one table. Only after the attention behind it has
         tied the entries of each head is it seen that the table has nothing to lose.

@@ -11,8 +11,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from secateurs.errors import UnsupportedOperation
-from secateurs.graph import Affine, Example, Graph, Opaque, State, affines, capture
+from secateurs.graph import Affine, Example, Graph, Opaque, State, capture
 from secateurs.graph.ir import own_name, own_place
+from secateurs.graph.operators import RECURRENT
 from secateurs.parameters import Params
 from secateurs.printing import Reported
 
@@ -124,23 +125,97 @@ def macs(model: nn.Module, example: Example | Graph, *, masks: Params | None = N
     state = graph.state(model, dtype=None)
     state |= {name: state[name] * mask for name, mask in (masks or {}).items() if name in state}
     shapes = {node.name: node.shape for node in graph.nodes}
-    layers = [_layer(node, shapes, state) for node in affines(graph) if multiplies(graph, node)]
+    layers: list[LayerMacs] = []
+    seen = set[tuple[str, ...]]()
+    for node in graph.nodes:
+        if isinstance(node, Affine) and multiplies(graph, node):
+            layers.append(_layer(node, shapes, state))
+        # One node for each result of the layer: its sequence, its last state.
+        elif isinstance(node, Opaque) and _is_recurrent(node) and node.inputs not in seen:
+            seen.add(node.inputs)
+            layers += _recurrent(node, graph, shapes, state)
+        elif isinstance(node, Opaque) and _is_of_experts(node):
+            layers += _experts(node, graph, state)
     return Macs(layers=tuple(layers))
 
 
+def _is_recurrent(node: Opaque) -> bool:
+    return node.place.operation in map(str, RECURRENT)
+
+
+def _recurrent(
+    node: Opaque, graph: Graph, shapes: dict[str, tuple[int, ...]], state: State
+) -> list[LayerMacs]:
+    """The weights of an LSTM or GRU, each entry used once for each step of the sequence."""
+    steps = math.prod(shapes[node.inputs[0]][:-1])
+    found = []
+    for name in node.inputs:
+        direct = _parameter_of(graph, name)
+        if direct and len(graph.parameters[direct]) > 1:
+            weight = state[direct]
+            found.append(
+                LayerMacs(
+                    name=direct,
+                    shape=tuple(weight.shape),
+                    uses=steps,
+                    dense=weight.numel() * steps,
+                    nonzero=int(weight.count_nonzero()) * steps,
+                )
+            )
+    return found
+
+
+def _is_of_experts(node: Opaque) -> bool:
+    """Whether each row may be multiplied by the matrix of one expert: (experts, inputs, outputs),
+    read in groups or picked row by row."""
+    return "grouped_mm" in node.place.operation or "index" in node.place.operation
+
+
+def _experts(node: Opaque, graph: Graph, state: State) -> list[LayerMacs]:
+    """The weights of experts; each row uses those of one, whichever it is."""
+    found = []
+    for name in node.inputs:
+        direct = _parameter_of(graph, name)
+        if direct and len(graph.parameters[direct]) == 3:
+            weight = state[direct]
+            uses = node.shape[0] / len(weight)
+            found.append(
+                LayerMacs(
+                    name=direct,
+                    shape=tuple(weight.shape),
+                    uses=uses,
+                    dense=round(weight.numel() * uses),
+                    nonzero=round(int(weight.count_nonzero()) * uses),
+                )
+            )
+    return found
+
+
+def _parameter_of(graph: Graph, name: str) -> str:
+    """The parameter that a node stands for, as unknown operators are given it, perhaps turned or
+    cut; empty for others."""
+    source = getattr(graph.by_name[name], "bias", None)
+    names: tuple[str, ...] = ()
+    if source is not None and not graph.by_name[name].inputs:
+        names = tuple(source.names)
+    return names[0] if len(names) == 1 and names[0] in graph.parameters else ""
+
+
 def _refuse_hidden(graph: Graph, model: nn.Module) -> None:
-    """Refuse weights inside an unknown operator, such as an LSTM: their uses cannot be counted."""
+    """Refuse weights inside an unknown operator: their uses cannot be counted."""
     for node in graph.nodes:
-        mixed = isinstance(node, Opaque) and not any(
-            dim is not None for own in node.carried for dim in own
-        )
-        # A table of embeddings is looked up: nothing is multiplied.
-        if not mixed or "embedding" in node.place.operation:
+        if not isinstance(node, Opaque):
+            continue
+        mixed = not any(dim is not None for own in node.carried for dim in own)
+        # Entries that are only picked are not multiplied either.
+        known = ("embedding", "index", "gather")
+        if not mixed or any(word in node.place.operation for word in known):
+            continue
+        if _is_recurrent(node) or _is_of_experts(node):
             continue
         for name in node.inputs:
-            source = getattr(graph.by_name[name], "bias", None)
-            direct = "" if source is None else source.direct or ""
-            if direct in graph.parameters and len(graph.parameters[direct]) > 1:
+            direct = _parameter_of(graph, name)
+            if direct and len(graph.parameters[direct]) > 1:
                 raise UnsupportedOperation(
                     f"{own_place(node.place, model)} multiplies by {own_name(direct, model)} in a"
                     " way that is not known, so its "

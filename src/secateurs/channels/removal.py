@@ -68,7 +68,6 @@ def removal(
     # Labels given back can block others. It ends,
     # because every round gives at least one back.
     while True:
-        folding = folds(model, found, known, gone)
         # `or`: one reason a round, since labels given back
         # for it change what the later ones see.
         blocked = (
@@ -76,9 +75,10 @@ def removal(
             or uneven_slices(found, gone)
             or stuck_in_rearrangements(found, gone, options)
             or stuck_in_computed_weights(found, gone, state)
-            or folding.kept
-            or surplus_to_multiple(found, gone, options.multiple_of)
         )
+        if not blocked:
+            folding = folds(model, found, known, gone)
+            blocked = folding.kept or surplus_to_multiple(found, gone, options.multiple_of)
         if not blocked:
             return Removal(
                 gone=gone,
@@ -125,7 +125,7 @@ def _lifeless(found: Labelled, known: Reachability, roots: Callable[[Tensor], Te
         both = known.arrive[node.name] & known.used[node.name]
         labels, both = together(labels, both)
         live[labels[both]] = True
-    # Labels united into another are seen on no value any more: they are no channels.
+    # Labels united into another are seen on no value any more: they are not channels.
     return seen & ~live
 
 
@@ -220,7 +220,7 @@ def kept_box(gone: Tensor, shape: Sequence[int]) -> list[Tensor] | None:
         # Marks of size 1 hold for the whole dimension: they cut no slice out of it.
         varies = gone.shape[dim] > 1
         kept.append((~whole).nonzero().flatten() if varies else torch.arange(marks.shape[dim]))
-    # If marked neurons are left over now, they were no whole slices.
+    # If marked neurons are left over now, they were not whole slices.
     left = narrow_tensor(marks, kept)
     return None if bool(left.any()) or left.numel() == 0 else kept
 

@@ -12,6 +12,7 @@ from secateurs.channels.labels import Labelled, leaves
 from secateurs.channels.removal import Resized
 from secateurs.graph import Example
 from secateurs.graph.untouched import keeping
+from secateurs.sizes import resize_attribute_
 
 
 def samples(example: Example, like: Tensor) -> Iterator[Example]:
@@ -20,7 +21,7 @@ def samples(example: Example, like: Tensor) -> Iterator[Example]:
     generator = torch.Generator().manual_seed(0)
 
     def first(tensor: Tensor) -> Tensor:
-        # Ids and flags are no numbers to convert.
+        # Ids and flags are not numbers to convert.
         moved = like if tensor.is_floating_point() else like.device
         return tensor[:1].detach().to(moved)
 
@@ -173,7 +174,7 @@ def shrink_(
     narrow_(model, tensors, set(fresh))
     resize_(model, found)
     for change in changes:
-        setattr(model.get_submodule(change.module), change.attribute, change.after)
+        resize_attribute_(model.get_submodule(change.module), change.attribute, change.after)
 
 
 def narrow_(model: nn.Module, tensors: Mapping[str, Tensor], fresh: set[str]) -> None:

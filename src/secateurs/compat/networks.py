@@ -272,7 +272,7 @@ def read_nnet(path: str | Path) -> NnetNetwork:
         raise DataError(f"{path} cannot be read: {error}.") from None
     rows = iter([(n, text) for n, text in enumerate(lines, 1) if not text.startswith("//")])
 
-    def numbers(count: int | None = None) -> list[float]:
+    def numbers(count: int | None = None, *, endless: bool = False) -> list[float]:
         number, text = next(rows, (len(lines), ""))
         try:
             found = [float(word) for word in text.replace(",", " ").split()]
@@ -280,7 +280,8 @@ def read_nnet(path: str | Path) -> NnetNetwork:
             raise DataError(
                 f"{path}, line {number}: {text[:60]!r} is not a list of numbers."
             ) from None
-        if not all(map(math.isfinite, found)) or (count is not None and len(found) < count):
+        finite = all(map(math.isfinite, found)) or endless
+        if not finite or (count is not None and len(found) < count):
             wanted = "finite numbers" if count is None else f"{count} finite numbers"
             raise DataError(f"{path}, line {number}: {wanted} are wanted, got {len(found)}.")
         return found if count is None else found[:count]
@@ -290,7 +291,8 @@ def read_nnet(path: str | Path) -> NnetNetwork:
     if not sizes or min(sizes) < 1 or max(sizes) > 2**16 or sizes[0] != ins:
         raise DataError(f"{path} states {depth} layers of {sizes} units.")
     numbers()  # a flag that nobody uses
-    numbers(), numbers()  # the ranges of the inputs: users give their own box
+    # The ranges of the inputs, which may have no end: users give their own box.
+    numbers(endless=True), numbers(endless=True)
     means, spans = numbers(ins + 1), numbers(ins + 1)
     if 0 in spans[:ins]:
         raise DataError(f"{path}: an input is divided by zero.")

@@ -252,7 +252,7 @@ class _Reader:
         kinds: set[str] = set()
         for atom in self._atoms(term, head, kinds):
             if "or" in kinds:
-                raise self._wrong(head.line, "a box is no choice between boxes: 'or' of inputs")
+                raise self._wrong(head.line, "a box is not a choice between boxes: 'or' of inputs")
             sign = self._head(atom)
             if len(atom) != 3:
                 raise self._wrong(sign.line, f"{sign.text!r} compares two values")
@@ -344,7 +344,9 @@ class _Reader:
             raise self._wrong(word.line, f"{word.text!r} is not an input or output declared above")
         shape = self.shapes[found[0]]
         if found[1] >= math.prod(shape):
-            raise self._wrong(word.line, f"{word.text} is no entry of a tensor of shape {shape}")
+            raise self._wrong(
+                word.line, f"{word.text} is not an entry of a tensor of shape {shape}"
+            )
         return found
 
     def _number(self, term: _Term) -> float:

@@ -73,7 +73,7 @@ def call_of(example: Example, model: nn.Module, *, integers: bool = False) -> Ca
         # written for a batch of one, and `vmap` adds the rest.
         if like is None:
             return t[:1].detach()
-        # Ids stay integers: in the model's dtype they would be no index.
+        # Ids stay integers: in the model's dtype they would not be an index.
         moved = like if t.is_floating_point() else like.device
         return t[:1].detach().to(moved)
 
@@ -230,7 +230,7 @@ def export(model: nn.Module, call: Call) -> ExportedModel:
             tracee = _tracee(model, leaves)
             # Not strict: the strict tracer reads bytecode and refuses much plain
             # Python.
-            with _without_stacks():
+            with without_stacks():
                 program = torch.export.export(tracee, call.args, call.kwargs, strict=False)
             program = plain_program(program, call.tensors, kind_of(model))
     except UnsupportedOperation:
@@ -242,7 +242,7 @@ def export(model: nn.Module, call: Call) -> ExportedModel:
 
 
 @contextmanager
-def _without_stacks() -> Iterator[None]:
+def without_stacks() -> Iterator[None]:
     """No line of the user's code is kept beside each operator: a fifth of the time of a trace.
 
     Places in messages come from the modules, which are kept. Older versions of torch lack this

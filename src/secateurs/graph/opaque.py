@@ -31,7 +31,9 @@ def read_opaquely(build: Builder, node: fx.Node, args: Any, kwargs: Any) -> Any:
     """The operator as a node; what it mixes is what its rule says, or everything."""
     operator: Any = functional(node.target)
     expected = node.meta.get("val")
-    if operator in OPAQUES:
+    dtype = kwargs.get("dtype")
+    # Rules follow the dtype of the analysis; a result asked for as integers has to be integers.
+    if operator in OPAQUES and (dtype is None or dtype.is_floating_point):
         try:
             value = OPAQUES[operator](build, *args, **kwargs)
         # Arguments the rule was not written for: then everything counts as mixed.

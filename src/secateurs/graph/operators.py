@@ -1,6 +1,8 @@
-"""What an exported operator is: its out-of-place form, its result's type, whether it casts."""
+"""Rules from operators to primitives (`lowers`), and what an exported operator is: its out-of-place
+form, its result's type, whether it casts.
+"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -122,10 +124,21 @@ def functional(target: Any) -> Any:
 _QUIET = ("dropout", "attention", "rrelu")
 
 
-def draws(target: Any) -> bool:
+RECURRENT = (
+    *(aten.gru.input, aten.lstm.input),
+    *(aten.rnn_tanh.input, aten.rnn_relu.input),
+)
+"""Layers that run step by step along a sequence, each step on the state of the one before."""
+
+
+def draws(target: Any, args: Sequence[Any] = ()) -> bool:
     """Whether an operator draws random numbers, so that every call gives another result."""
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
         return False
+    if target in RECURRENT:
+        # Dropout lies between layers, and acts while training.
+        layers, dropout, training = args[4:7]
+        return bool(training and dropout and layers > 1)
     return not any(word in str(target) for word in _QUIET)
 
 

@@ -145,7 +145,7 @@ def product_roles(*sources: Source) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for source in sources:
         for name, role in source.roles.items():
-            # w·w is no multiple of w: entered twice, a tensor is no factor.
+            # w·w is not a multiple of w: entered twice, a tensor is not a factor.
             alone = name not in roles and role == "factor"
             roles[name] = "factor" if alone else "other"
     return roles

@@ -23,7 +23,7 @@ from secateurs.graph.export import (
     resolve_in_place,
 )
 from secateurs.graph.ir import Graph, kind_of, own_place
-from secateurs.graph.opaque import read_opaquely
+from secateurs.graph.opaque import mixture, read_opaquely
 from secateurs.graph.operators import (
     LOWERINGS,
     Gap,
@@ -36,6 +36,7 @@ from secateurs.graph.operators import (
     functional,
     is_shape_only,
     real,
+    runnable,
     stand_in,
     watches,
 )
@@ -163,7 +164,7 @@ def _needed_names(nodes: Sequence[Node], output: str) -> set[str]:
         name = stack.pop()
         if name not in needed:
             needed.add(name)
-            # Inputs are no nodes of the builder.
+            # Inputs are not nodes of the builder.
             stack.extend(by_name[name].inputs if name in by_name else ())
     return needed
 
@@ -281,7 +282,7 @@ class ProgramReader:
         # Operators that depend on a gap are not gaps of their own.
         if any(isinstance(leaf, Unknown) for leaf in leaves):
             self.env[node.name] = Unknown()
-        elif draws(node.target):
+        elif draws(node.target, packed[0]):
             self.env[node.name] = self._gap(
                 node, "it draws random numbers, so its results differ from call to call"
             )
@@ -313,7 +314,18 @@ class ProgramReader:
                 return source.pick(index)
             return source[index]
         except Gap as gap:
+            if self.opaque and isinstance(source, Many):
+                return self._mixed_item(node, index)
             return self._gap(node, str(gap))
+
+    def _mixed_item(self, node: fx.Node, index: int) -> Any:
+        """One of several results, such as the positions of the largest, as a mixture of all that
+        its operator reads."""
+        before: Any = node.args[0]
+        args, kwargs = self._arguments((before.args, before.kwargs))
+        self.build.place = place_of(before)
+        operator = runnable(before.target, before)
+        return mixture(self.build, operator, args, kwargs, before.meta.get("val")).pick(index)
 
     def _lower(self, node: fx.Node, read: Sequence[fx.Node], args: Any, kwargs: Any) -> Any:
         self.build.place = place_of(node)
@@ -325,6 +337,9 @@ class ProgramReader:
         # A rule would read integers or comparisons as real numbers.
         if not real(node.meta.get("val")):
             return self._unread(node, args, kwargs, "its result is not real floating-point")
+        # Ids that become numbers: nothing of an analysis in real numbers would do that.
+        if self.opaque and casts(node) and not any(real(n.meta.get("val")) for n in read):
+            return self._unread(node, args, kwargs, "")
         cast = cast_at(node, read, self.env)
         if cast is not None:
             self.casts.append(cast)

@@ -187,7 +187,7 @@ def test_another_output_mode_or_shape_is_traced(traces):
     sc.capture(net, torch.zeros(1, 1, 5, 5))
     sc.capture(net, torch.zeros(1, 1, 6, 6))
     assert len(traces) == 4
-    with pytest.raises(SecateursError):  # dropout and batch statistics are no graph
+    with pytest.raises(SecateursError):  # dropout and batch statistics are not graph
         sc.capture(model.train(), X)
 
 
@@ -254,7 +254,7 @@ def test_a_model_that_asks_for_a_value_has_no_key():
 
 
 def test_weights_kept_behind_the_back_of_the_model_are_read(traces):
-    """A parameter in a plain list is no parameter: its values are constants of the code."""
+    """A parameter in a plain list is not a parameter: its values are constants of the code."""
 
     class Hidden(nn.Module):
         def __init__(self) -> None:

@@ -113,7 +113,7 @@ def test_an_index_from_a_float_is_read_anew(how):
             other.order.copy_(1 - other.order)
     try:
         found = sc.path_norm(model, X)
-    except SecateursError:  # masks of floats may be no graph at all
+    except SecateursError:  # masks of floats may not be a graph at all
         return
     assert found != before and found == sc.path_norm(fresh, X)
     cert = sc.certify(model, pruned(model), box=BOX)

@@ -54,9 +54,9 @@ def forged(described, streams, *, recount=True):
     return sealed([pack(described), *streams])
 
 
-def sealed(parts):
+def sealed(parts, *, sizes=False):
     """A file of these data whose SHA-256 is right."""
-    return container_header(seal_of(parts), sum(map(len, parts))) + b"".join(parts)
+    return container_header(seal_of(parts), sum(map(len, parts)), sizes=sizes) + b"".join(parts)
 
 
 def with_header(blob, header):
@@ -75,7 +75,7 @@ def with_line(blob, **changes):
     return forged(replace(described, lines=lines), streams)
 
 
-def with_text(blob, change):
+def with_text(blob, change, *, sizes=False):
     """The same file with another text of its description."""
     data = blob[8 + int.from_bytes(blob[:8], "little") :]
     machine = zlib.decompressobj()
@@ -84,7 +84,8 @@ def with_text(blob, change):
         [
             zlib.compress(change(text).encode("utf-8", "surrogatepass")),
             machine.unused_data,
-        ]
+        ],
+        sizes=sizes,
     )
 
 

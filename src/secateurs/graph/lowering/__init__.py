@@ -2,6 +2,7 @@
 
 A new rule goes into the file of its kind: `activation`, `arithmetic` (sums, products, extremes),
 `linear`, `conv`, `norm`, `pool`, `reduction` (sums, k-th largest), `shape` (entries that move).
+A line in `tests/graph/every_operator.py` puts it under the laws of all rules.
 """
 
 from secateurs.graph.lowering import (

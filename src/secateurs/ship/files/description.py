@@ -353,6 +353,10 @@ def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
 FORMAT = "secateurs.sparse/1"
 """What the metadata of a sparse file say it is."""
 
+WITH_SIZES = "secateurs.sparse/2"
+"""The same for the file of a model whose sizes were changed: a reader that does not set them would
+give a model that does not run."""
+
 
 def digest_of(name: str, tensor: Tensor) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of name, dtype, shape and dense bytes.
@@ -375,9 +379,11 @@ def seal_of(parts: Iterable[bytes | memoryview]) -> str:
     return digest.hexdigest()
 
 
-def container_header(seal: str, length: int) -> bytes:
-    """What stands before the data of a sparse file, in its one spelling."""
-    fields = header_fields({"format": FORMAT, "sha256": seal}, {"sparse": ("U8", (length,))})
+def container_header(seal: str, length: int, *, sizes: bool = False) -> bytes:
+    """What stands before the data of a sparse file, in its one spelling; `sizes`: whether it says
+    which sizes of the model were changed."""
+    said = {"format": WITH_SIZES if sizes else FORMAT, "sha256": seal}
+    fields = header_fields(said, {"sparse": ("U8", (length,))})
     return begin_file(fields, compact=True, ascii=False)
 
 

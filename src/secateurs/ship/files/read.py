@@ -5,7 +5,7 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -47,6 +47,7 @@ from secateurs.ship.files.description import (
     FORMAT,
     MOST,
     STREAMS,
+    WITH_SIZES,
     Description,
     TensorLine,
     container_header,
@@ -56,6 +57,7 @@ from secateurs.ship.files.description import (
     unpack,
 )
 from secateurs.ship.files.write import FileSizes, sizes_of, spread
+from secateurs.sizes import ChangedSizes, name_with, read_sizes, set_sizes_, size_problems
 
 # A safetensors file as it lies in memory, with its header checked.
 
@@ -111,17 +113,21 @@ class Opened:
     streams: tuple[memoryview, ...]
     sealed: bool
     """Whether the SHA-256 of the data is what the header says."""
+    changed: ChangedSizes
+    """Sizes to set on a model before the tensors fit."""
 
 
 def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
     """Check all that a sparse file claims."""
     path, header = held.path, held.header
-    if held.is_sparse and held.format != FORMAT:
+    known = FORMAT, WITH_SIZES
+    if held.is_sparse and held.format not in known:
         raise SparseFileError(
-            f"{path} has the format {quote(held.format)}; this version reads {FORMAT!r}. Update"
-            " secateurs."
+            f"{path} has the format {quote(held.format)}; this version reads {FORMAT!r} and"
+            f" {WITH_SIZES!r}. Update secateurs."
         )
-    if held.format != FORMAT or [(e.name, e.dtype) for e in header.entries] != [("sparse", "U8")]:
+    entries = [(e.name, e.dtype) for e in header.entries]
+    if held.format not in known or entries != [("sparse", "U8")]:
         raise SparseFileError(
             f"{path} is not a sparse file: its metadata do not say {FORMAT!r} with one entry"
             " 'sparse'."
@@ -129,7 +135,8 @@ def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
     data = held.data(header.entries[0])
     described, taken = unpack(data, path)
     # The header is compared as it is spelled, so that nothing can hide in it.
-    sealed = held.blob[: header.body] == container_header(seal_of([data]), len(data))
+    seal, sizes_too = seal_of([data]), held.format == WITH_SIZES
+    sealed = held.blob[: header.body] == container_header(seal, len(data), sizes=sizes_too)
     ends = np.cumsum([taken, *described.streams]).tolist()
     if ends[-1] != len(data):
         raise SparseFileError(
@@ -137,7 +144,14 @@ def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
         )
     streams = tuple(data[start:end] for start, end in itertools.pairwise(ends))
     sizes = sizes_of(path, described, header=header.body + taken)
-    opened = Opened(path=path, described=described, sizes=sizes, streams=streams, sealed=sealed)
+    opened = Opened(
+        path=path,
+        described=described,
+        sizes=sizes,
+        streams=streams,
+        sealed=sealed,
+        changed=_changed_sizes(path, described) if sizes_too else ChangedSizes(),
+    )
     _check_claims(opened, at_most)
     return opened
 
@@ -178,14 +192,26 @@ def _can_hold(lines: Sequence[TensorLine], held: Mapping[str, int]) -> bool:
 
 def about(opened: Opened) -> dict[str, Any]:
     """Certificate, rounding and notes: JSON whose content is not interpreted here."""
+    held = _beside(opened.path, opened.described)
+    return {key: held.get(key, {}) for key in ("certificate", "rounding", "notes")}
+
+
+def _beside(path: Path, described: Description) -> dict[str, Any]:
+    """The JSON object behind the lines of the tensors."""
     try:
-        held = json.loads(opened.described.about)
+        held = json.loads(described.about)
     except (ValueError, RecursionError):
         held = None
-    kinds = {"certificate": dict, "rounding": dict, "notes": dict}
-    if not isinstance(held, dict) or any(not isinstance(held.get(key, {}), dict) for key in kinds):
-        raise SparseFileError(f"{opened.path}: the text beside the tensors is not a JSON object.")
-    return {key: held.get(key, {}) for key in kinds}
+    if not isinstance(held, dict) or any(not isinstance(part, dict) for part in held.values()):
+        raise SparseFileError(f"{path}: the text beside the tensors is not a JSON object.")
+    return held
+
+
+def _changed_sizes(path: Path, described: Description) -> ChangedSizes:
+    try:
+        return read_sizes(_beside(path, described).get("sizes"))
+    except ValueError as error:
+        raise SparseFileError(f"{path}: {error}.") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +223,7 @@ class SparseFile:
         certificate: Of the model, as it was given when the file was written.
         rounding: What storing values in fewer bits changed.
         notes: Texts. Each is empty where there is none.
+        changed: The sizes that pruning changed besides those of tensors.
     """
 
     tensors: dict[str, Tensor] = field(repr=False)
@@ -205,6 +232,7 @@ class SparseFile:
     certificate: dict[str, Any] = field(repr=False)
     rounding: dict[str, Any] = field(repr=False)
     notes: dict[str, str]
+    changed: ChangedSizes = field(default_factory=ChangedSizes)
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -226,8 +254,13 @@ def read_sparse(path: str | os.PathLike[str], *, at_most: int | None = None) -> 
     """
     opened = open_sparse(read_container(Path(path)), at_most=at_most)
     tensors = decode(opened)
-    told = about(opened)
-    return SparseFile(tensors=tensors, ties=opened.described.ties, sizes=opened.sizes, **told)
+    return SparseFile(
+        tensors=tensors,
+        ties=opened.described.ties,
+        sizes=opened.sizes,
+        changed=opened.changed,
+        **about(opened),
+    )
 
 
 def decode(opened: Opened) -> dict[str, Tensor]:
@@ -321,31 +354,44 @@ def _finish(readers: PlaceReaders, path: Path) -> None:
 
 
 def check_fit(
-    model: nn.Module, state: Mapping[str, Tensor], path: Path, *, narrow: bool = False
+    model: nn.Module,
+    state: Mapping[str, Tensor],
+    path: Path,
+    *,
+    narrow: bool = False,
+    changed: ChangedSizes,
 ) -> None:
     """One error for all that keeps these tensors out of the model; with `narrow` they may be
-    smaller than its own, and biases may be new."""
-    wanted, tied = model.state_dict(), aliases(model)
-    problems = _missing(wanted, tied, state)
+    smaller than its own, biases may be new, and the changed sizes of the file are set first."""
+    problems: list[str] = []
+    sizes = size_problems(model, changed) if narrow else _unwanted(changed)
+    # As the model will be: blocks that go take their tensors along, and the others move up.
+    rename = name_with(model, changed)
+    wanted = {new: value for old, value in model.state_dict().items() if (new := rename(old))}
+    tied = _aliases_of(model, rename)
+    free = {new for old in _free_biases(model) if (new := rename(old))}
+    problems += _missing(wanted, tied, state)
     for name, value in state.items():
         if name in wanted:
             problems += _misfit(name, wanted[name], value, narrow=narrow)
-        elif not (narrow and _is_free_bias(model, name)):
+        elif not (narrow and name in free):
             problems.append(unknown("tensor", name, wanted).rstrip("."))
     problems += [
         f"{alias!r} and {first!r} are one tensor in the model and differ in the file"
         for alias, first in tied.items()
         if {alias, first} <= state.keys() and not _same(state[alias], state[first])
     ]
-    if problems:
+    # A size that is wrong is the reason for shapes that are.
+    if problems := [*sorted(sizes), *sorted(problems)]:
         more = f" and {len(problems) - 6} more" if len(problems) > 6 else ""
-        listed = "; ".join(sorted(problems)[:6])
+        listed = "; ".join(problems[:6])
         raise SparseFileError(f"{path} does not fit {type(model).__name__}: {listed}{more}.")
 
 
 @torch.no_grad()
 def fill_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy the values; where a shape in the state is smaller, narrow the module to it first."""
+    """Copy the values; where a shape in the state is smaller, narrow the module to it first. What
+    the state does not hold stays."""
     wanted, tied = model.state_dict(), aliases(model)
     fresh = {name for name in state if name not in wanted}
     smaller = {
@@ -402,11 +448,30 @@ def _fits_inside(small: Tensor, large: Tensor) -> bool:
     return small.ndim == large.ndim and all(0 < a <= b for a, b in sizes)
 
 
-def _is_free_bias(model: nn.Module, name: str) -> bool:
-    """Whether this is the bias of a module that has none: where compaction puts constants."""
-    path, _, leaf = name.rpartition(".")
-    owner = dict(model.named_modules()).get(path)
-    return leaf == "bias" and owner is not None and getattr(owner, "bias", 0) is None
+def _unwanted(changed: ChangedSizes) -> list[str]:
+    names = ", ".join([*changed.blocks, *changed.resized][:3])
+    return [f"it changes sizes ({names}), which narrow=False leaves as they are"] if changed else []
+
+
+def _aliases_of(model: nn.Module, rename: Callable[[str], str | None]) -> dict[str, str]:
+    """`aliases`, by the names of a model that has dropped blocks."""
+    groups: dict[str, list[str]] = {}
+    for alias, first in aliases(model).items():
+        groups.setdefault(first, [first]).append(alias)
+    tied: dict[str, str] = {}
+    for names in groups.values():
+        left = [new for name in names if (new := rename(name))]
+        tied |= dict.fromkeys(left[1:], left[0]) if left else {}
+    return tied
+
+
+def _free_biases(model: nn.Module) -> set[str]:
+    """Biases of modules that have none: where compaction puts constants."""
+    return {
+        f"{path}.bias" if path else "bias"
+        for path, owner in model.named_modules()
+        if getattr(owner, "bias", 0) is None
+    }
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -450,7 +515,8 @@ def load_sparse(
 
     Reads what `save_sparse` wrote, any dense safetensors checkpoint, and one saved while
     `torch.nn.utils.prune` was active. A file of a compacted model narrows the modules of `into` to
-    the shapes in the file.
+    the shapes in the file, sets the attributes that count channels or heads as they were set then,
+    and drops the blocks that were dropped: the model runs.
 
     Args:
         path: the file.
@@ -477,20 +543,57 @@ def load_sparse(
         return _state(held, at_most)
     narrow = held.is_sparse if narrow is None else narrow
     # Before anything is decoded: what fits a model is no larger than it.
+    changed = ChangedSizes()
     if held.is_sparse:
-        described = open_sparse(held, at_most=at_most).described
-        check_fit(into, _claims(described), path, narrow=narrow)
+        opened = open_sparse(held, at_most=at_most)
+        changed = opened.changed
+        check_fit(into, _claims(opened.described), path, narrow=narrow, changed=changed)
     # Checked again below with values: only then can tied tensors be compared.
     state = _state(held, at_most)
-    check_fit(into, state, path, narrow=narrow)
+    check_fit(into, state, path, narrow=narrow, changed=changed)
+    set_sizes_(into, changed)
     fill_(into, state)
+    return into
+
+
+def load_shards(paths: Sequence[Path], into: nn.Module, *, at_most: int | None = None) -> nn.Module:
+    """Read sparse files that hold a model together, one after the other, into a fresh model.
+
+    Its tensors take over the files' dtypes. On an error the model is to be thrown away.
+    """
+    claims: dict[str, Tensor] = {}
+    changed = ChangedSizes()
+    for path in paths:
+        opened = open_sparse(read_container(path), at_most=at_most)
+        mine = _claims(opened.described)
+        if twice := sorted(claims.keys() & mine.keys()):
+            raise SparseFileError(f"{path} holds {quote(twice[0])}, as another file does.")
+        if changed and opened.changed:
+            raise SparseFileError(f"{path} changes sizes, as another file does.")
+        claims |= mine
+        changed = changed or opened.changed
+    rename = name_with(into, changed)
+    dtypes = {name: claim.dtype for name, claim in claims.items() if claim.is_floating_point()}
+    state = into.state_dict(keep_vars=True)
+    converted = {
+        tensor: dtypes[new]
+        for old, tensor in state.items()
+        if tensor.is_floating_point() and (new := rename(old)) in dtypes
+    }
+    for tensor, dtype in converted.items():
+        tensor.data = tensor.data.to(dtype)
+    check_fit(into, claims, paths[0].parent, narrow=True, changed=changed)
+    set_sizes_(into, changed)
+    for path in paths:
+        fill_(into, _state(read_container(path), at_most))
     return into
 
 
 def check_file(path: str | os.PathLike[str], model: nn.Module) -> None:
     """Raise what keeps a sparse file out of a model (meta device allowed); decode nothing."""
-    path = Path(path)
-    check_fit(model, _claims(open_sparse(read_container(path)).described), path, narrow=True)
+    opened = open_sparse(read_container(Path(path)))
+    claims, changed = _claims(opened.described), opened.changed
+    check_fit(model, claims, opened.path, narrow=True, changed=changed)
 
 
 def is_sparse_file(path: str | os.PathLike[str]) -> bool:

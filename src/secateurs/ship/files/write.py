@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from secateurs.certificates import Certificate, StatisticalCertificate, certify
 from secateurs.certificates.record import FORMAT, state_hash
 from secateurs.errors import ArgumentError, SecateursError, SparseFileError
+from secateurs.graph.ir import unwrap
 from secateurs.printing import AsJson, Reported, plain
 from secateurs.registry import unknown
 from secateurs.safefile import replacing
@@ -31,6 +32,7 @@ from secateurs.ship.files.description import (
     seal_of,
     stored_tensors,
 )
+from secateurs.sizes import ChangedSizes, changed_sizes
 
 # Values stored in fewer bits than they have, and what that does to the function.
 
@@ -308,6 +310,9 @@ def save_sparse(
             this radius, or without one on these inputs and, statistically, on fresh ones of their
             kind.
 
+    Sizes that pruning changed travel along: attributes such as `num_heads` that `compact` set anew,
+    and blocks that were dropped. `load_sparse(path, into=...)` sets them again.
+
     −0.0 is not zero here, since its bits are not: prune with `apply_`, which writes +0.0.
 
     >>> import tempfile, torch
@@ -318,6 +323,31 @@ def save_sparse(
     >>> sizes.dense_bytes, sizes.compression > 80
     (4004000, True)
     """
+    sizes = changed_sizes(unwrap(model)) if isinstance(model, nn.Module) else ChangedSizes()
+    return write_sparse(
+        model,
+        path,
+        sizes,
+        certificate=certificate,
+        notes=notes,
+        values=values,
+        example=example,
+        radius=radius,
+    )
+
+
+def write_sparse(
+    model: nn.Module | Mapping[str, Tensor],
+    path: str | os.PathLike[str],
+    sizes: ChangedSizes,
+    *,
+    certificate: Provable | Mapping[str, Any] | None = None,
+    notes: Mapping[str, str] | None = None,
+    values: str = "exact",
+    example: Tensor | None = None,
+    radius: float | None = None,
+) -> FileSizes:
+    """What `save_sparse` does, with the changed sizes that the file is to hold."""
     if values not in VALUES:
         raise ArgumentError(unknown("way to store values", str(values), VALUES))
     state = stored_tensors(model)
@@ -337,10 +367,12 @@ def save_sparse(
             model, changed, values=values, example=example, radius=radius
         )
     described, streams = _encode(state, short)
+    if sizes:
+        about["sizes"] = sizes.as_dict()
     text = json.dumps(about, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     packed = pack(replace(described, about=text))
     parts = [packed, *streams]
-    header = container_header(seal_of(parts), sum(map(len, parts)))
+    header = container_header(seal_of(parts), sum(map(len, parts)), sizes=bool(sizes))
     with replacing(Path(path), error=SparseFileError) as part, part.open("wb") as file:
         file.writelines([header, *parts])
     return sizes_of(Path(path), described, header=len(header) + len(packed))

@@ -8,8 +8,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from docs.test_format import digest
+from heads import Heads
+from secateurs.channels import compact
 from secateurs.models import build
 from secateurs.ship import read_sparse, save_sparse
+from secateurs.sizes import keep_blocks_
 from ship.files.random_models import random_state
 
 HERE = Path(__file__).parent
@@ -26,6 +29,8 @@ def keep(name, state, **options):
         "ties": file.ties,
     }
     known |= {"certificate": file.certificate, "notes": file.notes}
+    if file.changed:
+        known["changed"] = file.changed.as_dict()
     path.with_suffix(".json").write_text(json.dumps(known, indent=1))
 
 
@@ -47,6 +52,19 @@ def main():
     for seed in range(12):
         state |= {f"{seed}.{name}": value for name, value in random_state(seed).items()}
     keep("many-dtypes", state)
+
+
+def with_sizes():
+    """Version 2, written later than the others."""
+    torch.manual_seed(0)
+    model = Heads().eval()
+    for block in model.blocks:
+        # Two of four heads: their values, and what reads them.
+        block.qkv.weight.data[20:] = 0
+        block.qkv.bias.data[20:] = 0
+    small = compact(model, torch.zeros(1, 5, 3))
+    keep_blocks_(small, "blocks", [0, 3])
+    keep("heads-and-blocks", small, notes={"arch": "heads"})
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def headers(length):
         "a name of 1000000 characters",
     )
     yield (
-        {"__metadata__": {**meta, "format": "secateurs.sparse/2"}, "sparse": whole},
+        {"__metadata__": {**meta, "format": "secateurs.sparse/3"}, "sparse": whole},
         "Update",
     )
     yield (
