@@ -112,7 +112,7 @@ def number(value: float) -> str:
     """A float literal that reads back as the same float32."""
     # Nine significant digits restore every float32 exactly.
     text = f"{float(np.float32(value)):.9g}"
-    # `1f` is no C: a float has a point or an exponent.
+    # `1f` is not C: a float has a point or an exponent.
     return f"{text}f" if any(c in text for c in ".e") else f"{text}.0f"
 
 

@@ -3,7 +3,6 @@
 import copy
 import logging
 import threading
-import time
 
 import pytest
 import torch
@@ -12,8 +11,7 @@ from torch import nn
 import secateurs as sc
 from secateurs.errors import ArgumentError, CaptureError, ParameterError, ShipError
 from secateurs.ship import accelerate as public
-from secateurs.ship.fast import compiled
-from secateurs.ship.fast.accelerated import compared
+from secateurs.ship.fast import accelerated, compiled
 from ship.fast.fast_cases import close, zeroed
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler")
@@ -136,7 +134,7 @@ def test_where_nothing_is_gained_the_model_comes_back(monkeypatch, caplog):
 def test_the_comparison_times_both():
     model = small()
     forms = {"model": model, "fast": fast(model)}
-    seconds = compared(forms, torch.zeros(1, 2, 8, 8), 2)
+    seconds = accelerated.compared(forms, torch.zeros(1, 2, 8, 8), 2)
     assert list(seconds) == list(forms)
     assert all(0 < s < 10 for s in seconds.values())
 
@@ -278,22 +276,77 @@ def test_small_work_stays_on_the_callers_thread(monkeypatch):
         assert torch.equal(module.forward(x), alone)
 
 
-def test_one_disturbed_call_does_not_decide():
-    class Disturbed(nn.Module):
-        calls = 0
+class Clock:
+    """A clock that only modules of `Waiting` move on, so that no other load is seen."""
 
-        def forward(self, x):
-            self.calls += 1
-            time.sleep(0.2 if self.calls == 3 else 0)
-            return x
+    def __init__(self) -> None:
+        self.now = 0.0
 
-    class Slow(nn.Module):
-        def forward(self, x):
-            time.sleep(0.002)
-            return x
+    def perf_counter(self) -> float:
+        return self.now
 
-    seconds = compared({"a": Disturbed(), "b": Slow()}, torch.zeros(1, 2), 2)
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(accelerated, "time", made)
+    return made
+
+
+class Waiting(nn.Module):
+    """A call takes so many seconds for each sample; one call, where it is named, far longer."""
+
+    def __init__(self, clock: Clock, seconds: float, disturbed: int | None = None) -> None:
+        super().__init__()
+        self.clock, self.seconds, self.disturbed, self.calls = clock, seconds, disturbed, []
+
+    def forward(self, x):
+        self.calls.append(len(x))
+        self.clock.now += self.seconds * len(x)
+        self.clock.now += 0.2 if len(self.calls) == self.disturbed else 0
+        return x
+
+
+@pytest.mark.parametrize("disturbed", [2, 3, 4])
+def test_one_disturbed_call_does_not_decide(clock, disturbed):
+    forms = {"a": Waiting(clock, 0.001, disturbed), "b": Waiting(clock, 0.003)}
+    seconds = accelerated.compared(forms, torch.zeros(1, 2), 2)
     assert seconds["a"] < seconds["b"]
+
+
+def test_two_calls_of_which_one_was_disturbed_do_not_decide(clock):
+    # So slow that time is up after the fewest rounds.
+    forms = {"a": Waiting(clock, 0.1, disturbed=3), "b": Waiting(clock, 0.12)}
+    seconds = accelerated.compared(forms, torch.zeros(1, 2), 1)
+    assert [len(form.calls) for form in forms.values()] == [3, 3]
+    assert seconds["a"] < seconds["b"]
+
+
+def test_a_comparison_ends_when_the_fastest_is_clear(clock):
+    forms = {"a": Waiting(clock, 0.03), "b": Waiting(clock, 0.005), "c": Waiting(clock, 0.006)}
+    seconds = accelerated.compared(forms, torch.zeros(1, 2), 1)
+    assert seconds["b"] < seconds["c"] < seconds["a"]
+    # One call warms up, two decide that a is out; b and c are too close to tell apart soon.
+    assert len(forms["a"].calls) == 3 and len(forms["b"].calls) == len(forms["c"].calls) >= 4
+    forms = {"a": Waiting(clock, 0.02), "b": Waiting(clock, 0.001)}
+    accelerated.compared(forms, torch.zeros(1, 2), 1)
+    assert [len(form.calls) for form in forms.values()] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "seconds, many",
+    [(0.0, 64), (0.006, 32), (0.02, 8), (1.0, 3)],
+    ids=["short", "some", "long", "longest"],
+)
+def test_long_calls_are_compared_with_fewer_samples(monkeypatch, seconds, many):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # a sample each, at least
+    asked = []
+    monkeypatch.setattr(
+        "secateurs.ship.fast.accelerated.compared",
+        lambda forms, example, batch: asked.append(batch) or dict.fromkeys(forms, seconds),
+    )
+    public(small(), torch.zeros(1, 2, 8, 8), tune="guess")
+    assert asked == [1, many]
 
 
 def test_it_is_found_under_its_public_name():

@@ -20,11 +20,17 @@ from secateurs.ship.fast.module import FastModule
 from secateurs.ship.fast.trace import arguments, check, smaller
 
 _log = logging.getLogger("secateurs.ship")
-BATCHES = (1, 64)
+# Forms are compared on one sample and on many: 64, or fewer where a call of those would take longer
+# than so many seconds. A large image fills the vectors, and more of them only take longer.
+# At least two, and one for each thread.
+MANY, LONGEST = (64, 32, 16, 8, 4), 0.25
 ROUNDS = 26  # at most; the first warms up
 # After so many rounds and seconds a comparison ends: calls of microseconds are compared often, for
 # one of them may take a thousand times as long on a busy machine; calls of a second a few times.
-FEWEST, ENOUGH = 4, 1.0
+FEWEST, ENOUGH = 3, 0.5
+# A form that took so many times as long, its fastest call against the slowest of the best form, is
+# called no more.
+CLEARLY = 2.0
 
 
 def accelerate(
@@ -43,6 +49,7 @@ def accelerate(
     channels are cut out first (`compact`). Every layer is timed on this machine in dense and sparse
     variants and keeps its fastest. Then model, compacted model and program are timed in turns, and
     the fastest comes back; where it is not the program, a log line says "no gain" and the times.
+    They are called with one sample and with 64, or fewer where a call takes long.
 
     This is not `torch.compile`: nothing is generated, nothing recompiles behind the scenes; one C++
     file is compiled once on a machine. The program holds the weights of now, for inputs of the
@@ -51,7 +58,8 @@ def accelerate(
     Args:
         model: in evaluation mode; masks are zeros in its weights.
         example: what the model is called with.
-        tune: "guess" skips the timing of layers.
+        tune: "guess" skips the timing of layers. What was timed is remembered on this machine, by
+            the shapes of layers; `SECATEURS_TUNING=0` times anew.
         keep: "always" gives the program even where it is slower.
         rivals: other forms of the model, by a name for messages, that are timed too: such as
             `{"onnxruntime": in_onnxruntime(model, example)}`. The fastest of all comes back.
@@ -173,12 +181,17 @@ _ENDS = {"model": "it stays as it is", "compact": "it runs compacted in torch"}
 
 
 def _timed(forms: Mapping[str, nn.Module], example: Example) -> dict[int, dict[str, float]]:
-    return {batch: compared(forms, example, batch) for batch in BATCHES}
+    """Seconds of a call of each form, on one sample and on many."""
+    one = compared(forms, example, 1)
+    slowest = max(one.values())
+    least = max(2, torch.get_num_threads())
+    many = next((n for n in MANY if n * slowest <= LONGEST and n > least), least)
+    return {1: one, many: compared(forms, example, many)}
 
 
 def _best(seconds: dict[int, dict[str, float]]) -> str:
-    """The least product over batch sizes: twice as fast for one image weighs as for 64."""
-    names = seconds[BATCHES[0]]
+    """The least product over batch sizes: twice as fast for one image weighs as for many."""
+    names = seconds[1]
     return min(names, key=lambda name: prod(t[name] for t in seconds.values()))
 
 
@@ -191,11 +204,12 @@ def _figures(seconds: dict[int, dict[str, float]]) -> str:
 
 
 def compared(forms: Mapping[str, nn.Module], example: Example, batch: int) -> dict[str, float]:
-    """Median seconds of a call of each, in turns."""
+    """Median seconds of a call of each, in turns, until it is clear which is the fastest."""
     args, kwargs = arguments(example)
     many = [_repeated(t, batch) for t in (*args, *kwargs.values())]
     call = (many[: len(args)], dict(zip(kwargs, many[len(args) :], strict=True)))
     times: dict[str, list[float]] = {name: [] for name in forms}
+    left = [*forms]
     with torch.inference_mode():
         begun = time.perf_counter()
         for done in range(ROUNDS):
@@ -203,11 +217,18 @@ def compared(forms: Mapping[str, nn.Module], example: Example, batch: int) -> di
                 break
             # In turns: whatever disturbs the machine for a
             # while disturbs all forms alike.
-            for name, module in forms.items():
+            for name in left:
                 start = time.perf_counter()
-                module(*call[0], **call[1])
+                forms[name](*call[0], **call[1])
                 times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(spent[1:]) for name, spent in times.items()}
+            if done >= 2:
+                # By its slowest call: one that was disturbed puts nobody else out.
+                bar = CLEARLY * min(max(times[name][1:]) for name in left)
+                left = [name for name in left if min(times[name][1:]) <= bar]
+            if len(left) < min(2, len(forms)):
+                break
+    # The lower of two: one call that was disturbed decides nothing.
+    return {name: statistics.median_low(spent[1:]) for name, spent in times.items()}
 
 
 def _repeated(tensor: Tensor, batch: int) -> Tensor:

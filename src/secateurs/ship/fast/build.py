@@ -25,6 +25,7 @@ from secateurs.ship.fast.module import Compiled, FastModule, InTorch, Runner, in
 from secateurs.ship.fast.operations import Conv, Outside, Part, Segment, Steps, parts, work
 from secateurs.ship.fast.plan import Chooser
 from secateurs.ship.fast.read import read
+from secateurs.ship.fast.remembered import RememberedWays, remembered_ways
 from secateurs.ship.fast.trace import apart_by, arguments, random_call, trace
 
 # What `accelerate` says about a network: how each layer runs, what stays in torch, what was
@@ -46,9 +47,11 @@ class FastReport(Printed):
     """How the layers of a fast module run, and what it gained.
 
     Attributes:
-        seconds: Per batch size the median of interleaved calls of the "model", of the "compact" one
-            where channels were dead, and of the "fast" one, with `threads` threads; empty untimed.
+        seconds: Per batch size, 1 and up to 64, the median of interleaved calls of the "model", of
+            the "compact" one where channels were dead, and of the "fast" one, with `threads`
+            threads; empty untimed.
         outside: The operators that stay in torch, where, and why.
+        remembered: How many timings of layers were taken from earlier builds on this machine.
     """
 
     layers: tuple[Layer, ...]
@@ -57,6 +60,7 @@ class FastReport(Printed):
     seconds: dict[int, dict[str, float]]
     threads: int
     built_in: float
+    remembered: int = 0
 
     @property
     def macs(self) -> int:
@@ -121,11 +125,14 @@ def built(
     steps = read(trace(model, example), dtype)
     found = parts(steps)
     guess = untimed(kernels, dtype, steps.planes)
-    choose = Timed(library=kernels, dtype=dtype, planes=steps.planes) if timed else guess
+    remembered = remembered_ways(kernels) if timed else RememberedWays(path=None)
+    timing = Timed(library=kernels, dtype=dtype, planes=steps.planes, remembered=remembered)
+    choose = timing if timed else guess
     # With guessed ways, so that layers are timed only
     # for the group sizes that are used.
     groups = _groups(found, steps, dtype, guess)
     chosen = _choices(found, groups, choose, progress)
+    remembered.save()
     # The ways just chosen are looked up: program and
     # report have to tell of the same ones.
     runners = [
@@ -141,6 +148,7 @@ def built(
         seconds={},
         threads=torch.get_num_threads(),
         built_in=time.perf_counter() - start,
+        remembered=remembered.used,
     )
     fast = FastModule(model, steps, runners, dtype, report)
     _check_batches(model, fast, example)

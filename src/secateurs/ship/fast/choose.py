@@ -11,17 +11,21 @@ from secateurs.ship.fast import convolve, plan
 from secateurs.ship.fast.compiled import KernelLibrary
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.operations import Conv, Planes, Segment
+from secateurs.ship.fast.remembered import RememberedWays
 
 ROUNDS = 5
 
 
 @dataclass(slots=True, kw_only=True)
 class Timed:
-    """Picks the fastest way; layers of one shape and nearly one density share the answer."""
+    """Picks the fastest way; layers of one shape and nearly one density share the answer, also with
+    earlier builds.
+    """
 
     library: KernelLibrary
     dtype: torch.dtype
     planes: dict[str, Planes]
+    remembered: RememberedWays = field(default_factory=lambda: RememberedWays(path=None))
     known: dict[object, Choice] = field(default_factory=dict)
     seconds: dict[tuple[str, int], float] = field(default_factory=dict)
 
@@ -29,7 +33,12 @@ class Timed:
         """The choice for one layer."""
         key = self._key(conv, group)
         if key not in self.known:
-            self.known[key] = self._fastest(conv, group)
+            ways, named = self.ways(conv, group), (str(self.dtype), key)
+            found = self.remembered.find(named, ways)
+            if found is None:
+                found = self._fastest(conv, group, ways)
+                self.remembered.note(named, found)
+            self.known[key] = found
         return self.known[key]
 
     def _key(self, conv: Conv, group: int) -> object:
@@ -52,8 +61,7 @@ class Timed:
             density < 0.02,
         )
 
-    def _fastest(self, conv: Conv, group: int) -> Choice:
-        found = self.ways(conv, group)
+    def _fastest(self, conv: Conv, group: int, found: list[Choice]) -> Choice:
         if len(found) == 1:
             return found[0]
         # In two stages, the best layout by its likely best choice and then the best

@@ -442,7 +442,7 @@ def _whole_planes(index: Any, source: Planes, to: Planes) -> Any:
     rows = index.reshape(to[0], size)
     first = rows[:, :1]
     same = np.where(first < 0, rows == -1, rows == first + np.arange(size))
-    # Numbers in a row that begin in the middle of a plane are no copy of a plane.
+    # Numbers in a row that begin in the middle of a plane are not a copy of a plane.
     if not same.all() or (first[first >= 0] % size).any():
         return None
     return np.where(first[:, 0] < 0, -1, first[:, 0] // size)

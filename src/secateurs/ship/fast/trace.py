@@ -29,6 +29,7 @@ from secateurs.graph.export import (
     nodes_in,
     outputs_of,
     rename_in_place,
+    without_stacks,
 )
 from secateurs.graph.plain import plain_program
 from secateurs.graph.replay import fill_caches
@@ -257,7 +258,7 @@ def _export(model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tenso
     problem: Exception | None = None
     for shapes in (dynamic, None):
         try:
-            with torch.no_grad():
+            with torch.no_grad(), without_stacks():
                 return torch.export.export(
                     model,
                     tuple(args),
