@@ -70,4 +70,4 @@ def test_a_kept_certificate_is_proved_again(run, pair, tmp_path):
     code, out, err = run("recheck", kept, pair[0], pair[0], *SHAPE)
     assert code == 1 and "the weights of the sparse network are not those certified" in out
     kept.write_text("{}")
-    assert "this is no certificate" in run("recheck", kept, *pair, *SHAPE)[2]
+    assert "this is not a certificate" in run("recheck", kept, *pair, *SHAPE)[2]

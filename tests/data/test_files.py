@@ -260,6 +260,6 @@ def test_digits_are_split_once_and_for_all():
 
 
 def test_a_missing_package_names_its_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
+    monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
     with pytest.raises(MissingExtra, match=r"pip install 'secateurs\[demo\]'"):
         load("digits")

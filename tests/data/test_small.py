@@ -4,6 +4,8 @@ else refused.
 
 import gzip
 import hashlib
+import subprocess
+import sys
 
 import joblib
 import numpy as np
@@ -128,3 +130,27 @@ def test_it_is_fetched_only_when_asked_and_checked(tmp_path, web, monkeypatch):
     monkeypatch.setattr(small, "SHA256", hashlib.sha256(body).hexdigest())
     assert len(load("covertype", root=tmp_path, download=True).train_y) == 40
     assert len(load("covertype", root=tmp_path).train_y) == 40 and web.asked == ["/covtype"] * 2
+
+
+def test_the_digits_are_those_of_scikit_learn_which_is_not_imported_for_them(monkeypatch):
+    datasets = pytest.importorskip("sklearn.datasets")
+    found = load("digits")
+    images, labels = datasets.load_digits(return_X_y=True)
+    order = np.random.RandomState(0).permutation(len(labels))
+    x = torch.cat([found.train_x, found.test_x]).view(-1, 64)
+    assert torch.equal(x * 16, torch.from_numpy(images[order]).float())
+    y = torch.cat([found.train_y, found.test_y])
+    assert torch.equal(y, torch.from_numpy(labels[order]).long())
+    # A scikit-learn that keeps the table elsewhere is asked for it.
+    monkeypatch.setattr("secateurs.data.small.find_spec", lambda name: Moved())
+    assert torch.equal(load("digits").train_x, found.train_x)
+
+
+class Moved:
+    origin = "/nowhere/sklearn/__init__.py"
+
+
+def test_loading_the_digits_imports_no_scikit_learn():
+    pytest.importorskip("sklearn")
+    code = "import sys, secateurs as sc; sc.data.load('digits'); sys.exit('sklearn' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

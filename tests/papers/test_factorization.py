@@ -239,7 +239,7 @@ def test_training_is_the_loop_of_the_paper_written_out(dataset):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    _, ours = training.train_factorized(settings, dataset)
+    ours = training.train(settings, dataset).weights
     assert all(torch.equal(a, b) for a, b in zip(ours, parameters, strict=True))
 
 
@@ -261,9 +261,9 @@ def test_training_under_a_mask_is_the_same_without_dead_units(
 ):
     """Kept weights that nobody hears stay as they began, and count, as in the whole net."""
     settings = FactorizationSettings(method=method, prune_to=compression, epochs=6, batch=50)
-    narrow = training.train_network(settings, dataset)
+    narrow = training.train(settings, dataset).model
     monkeypatch.setattr(FactorizationSettings, "narrow", property(lambda self: False))
-    whole = training.train_network(settings, dataset)
+    whole = training.train(settings, dataset).model
     assert training.compression_of(narrow) == training.compression_of(whole)
     assert training.compression_of(whole) == pytest.approx(compression, rel=0.02)
     pairs = zip(narrow.parameters(), whole.parameters(), strict=True)
@@ -409,7 +409,7 @@ def test_a_layer_without_a_weight_has_collapsed_though_its_bias_is_left():
     with torch.no_grad():
         model[2].weight.zero_()
         model[2].bias.fill_(3.0)
-    found = counted.layers_of(model, counted.nonzero(model))
+    found = counted.layers_of(model, training.nonzero(model))
     rows = text_rows(*counted.rows(FactorizationSettings(), found, epoch=1))
     assert [row["collapsed"] for row in rows] == ["False", "True"]
     assert [(row["total"], row["kept"]) for row in rows] == [("8", "8"), ("6", "2")]
@@ -435,8 +435,8 @@ def test_the_layers_add_up_to_the_network(dataset, method):
 def test_what_is_left_of_a_layer_is_settled_before_training(dataset, method):
     settings = FactorizationSettings(method=method, prune_to=2_000.0, epochs=1, batch=50, rate=0.1)
     rows = list(work.work(settings))
-    model = training.train_network(settings, dataset)
-    after = counted.layers_of(model, counted.nonzero(model))
+    model = training.train(settings, dataset).model
+    after = counted.layers_of(model, training.nonzero(model))
     assert [row["kept"] for row in rows] == [layer.kept for layer in after]
     assert sum(row["kept"] for row in rows) == 133
     assert [row["collapsed"] for row in rows] == [x.collapsed for x in after]
@@ -472,7 +472,7 @@ def test_figure_5a_watches_weights_that_never_move(dataset):
 def test_factorized_training_begins_where_figure_5a_says(dataset):
     settings = FactorizationSettings(depth=10, strength=0.0, epochs=1, batch=50, rate=1e-12)
     start = training.at_start(settings, dataset)
-    _, after = training.train_factorized(settings, dataset)
+    after = training.train(settings, dataset).weights
     assert all(torch.allclose(a, b) for a, b in zip(start, after, strict=True))
 
 
@@ -513,7 +513,7 @@ def test_figures_10_and_13_are_what_print_says_in_words():
     assert ours["snip: networks with an empty layer, of 2 up to 1000×"] == 2
     first = figures["snip: smallest compression with an empty layer"]
     assert first.ours == (10,) and first.note == "empty: fc2"
-    # A training that died whole is no collapse of a layer.
+    # A training that died whole is not a collapse of a layer.
     whole = figures["dwf-depth-3: networks with an empty layer, of 3 up to 3000×"]
     assert whole.ours == (0,) and whole.note.endswith("of 1 more nothing is left")
     # Between 10 and 1,000 SynFlow's first layer falls from 0.1 to 0.001: 0.01 at 100.

@@ -41,7 +41,7 @@ def test_all_methods_prune_equally_many_weights(trained):
 
 def test_rescaling_keeps_the_function_and_the_path_masks(trained):
     moved, example = (
-        path_pruning.rescaled(trained, TINY),
+        path_pruning.rescaled_copy(trained, TINY),
         trained.split.train.train_x[:5],
     )
     before, after = (model.eval()(example) for model in (trained.model, moved))
@@ -81,7 +81,7 @@ def test_rows_stand_beside_print(trained, monkeypatch):
     rows += [
         {k: str(v) for k, v in row.items()}
         for row in path_pruning.lines_of(
-            TINY, path_pruning.pruned, method="magnitude-layerwise", percent=60
+            TINY, path_pruning.prune_and_retrain, method="magnitude-layerwise", percent=60
         )
     ]
     figures = {figure.what.partition(": ")[2]: figure for figure in path_pruning.beside(rows)}

@@ -5,9 +5,25 @@ import json
 
 import pytest
 
-from secateurs.study import Data, Dwf, Gradual, Imp, Net, Prune, Study, Training
+from secateurs.study import METHODS as KINDS
+from secateurs.study import (
+    ACDCMethod,
+    Data,
+    DGatingMethod,
+    Dwf,
+    Gradual,
+    HAMMethod,
+    Imp,
+    Net,
+    PowerPropagationMethod,
+    Prune,
+    RigLMethod,
+    SETMethod,
+    Study,
+    Training,
+)
 from secateurs.study.fitting import TRAINERS
-from secateurs.study.jobs import Interrupted, MemoryDesk
+from secateurs.study.jobs import Interrupted, MemoryContext
 from secateurs.study.measure import Bench
 from secateurs.study.stages import perform
 
@@ -18,13 +34,20 @@ METHODS = {
     "dwf": Dwf(strength=0.05, strength_schedule="ramp-hold-relax"),
     "dwf, steered": Dwf(target=True),
     "gradual": Gradual(every="2it", how="sample"),
+    "rigl": RigLMethod(every="2it"),
+    "set": SETMethod(every="3it"),
+    "set, adam": SETMethod(every="3it", train={"optimizer": "adam", "lr": 1e-3}),
+    "acdc": ACDCMethod(),
+    "ham": HAMMethod(),
+    "d-gating": DGatingMethod(strength=1e-3),
+    "power-propagation": PowerPropagationMethod(train={"optimizer": "adam", "lr": 1e-3}),
 }
 EPOCHS, PER_EPOCH = 6, 4
 BENCH = Bench()
 
 
-class Impatient(MemoryDesk):
-    """A desk that asks the run to leave off after so many steps."""
+class Impatient(MemoryContext):
+    """A context that asks the run to leave off after so many steps."""
 
     def __init__(self, stop_at=None, blobs=None):
         super().__init__(blobs=dict(blobs or {}))
@@ -51,9 +74,9 @@ def prepared(method):
     left = {}
     runs = study(method).runs()
     for run in runs[:-1]:
-        desk = MemoryDesk(blobs=needed(run, left))
-        perform(run, BENCH, desk)
-        left[run.key] = desk.blobs["weights"]
+        context = MemoryContext(blobs=needed(run, left))
+        perform(run, BENCH, context)
+        left[run.key] = context.blobs["weights"]
     return runs[-1], needed(runs[-1], left)
 
 
@@ -64,7 +87,7 @@ def needed(run, left):
 
 def check(method, stops):
     run, blobs = prepared(METHODS[method])
-    whole = perform(run, BENCH, MemoryDesk(blobs=dict(blobs)))
+    whole = perform(run, BENCH, MemoryContext(blobs=dict(blobs)))
     assert whole.state == "done", whole.reason
     for stop in stops:
         first = Impatient(stop, blobs)
@@ -75,7 +98,7 @@ def check(method, stops):
         if second is not first:
             with pytest.raises(Interrupted):
                 perform(run, BENCH, second)
-        found = perform(run, BENCH, MemoryDesk(blobs=dict(second.blobs)))
+        found = perform(run, BENCH, MemoryContext(blobs=dict(second.blobs)))
         assert found.weights_hash == whole.weights_hash, (method, stop)
         assert found.result() == whole.result(), (method, stop)
 
@@ -97,11 +120,12 @@ def test_resuming_is_bit_exact_at_every_step(method, capsys):
 def test_another_seed_is_another_network():
     """The comparison above can fail."""
     run, blobs = prepared(METHODS["dwf"])
-    other = json.loads(perform(run, BENCH, MemoryDesk(blobs=blobs)).result())
+    other = json.loads(perform(run, BENCH, MemoryContext(blobs=blobs)).result())
     shifted = study(METHODS["dwf"])
     again = [r for r in Study(**{**fields(shifted), "seeds": [1]}).runs() if r.method.kind == "dwf"]
     assert (
-        json.loads(perform(again[0], BENCH, MemoryDesk()).result())["weights"] != other["weights"]
+        json.loads(perform(again[0], BENCH, MemoryContext()).result())["weights"]
+        != other["weights"]
     )
 
 
@@ -109,11 +133,15 @@ def fields(value):
     return {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
 
 
+def test_every_kind_of_method_has_a_trainer():
+    assert set(KINDS) == set(TRAINERS), "register one in src/secateurs/study/fitting.py"
+
+
 def test_this_file_names_every_kind_that_saves_more_than_a_network():
-    """A new kind of method belongs into METHODS above."""
+    """A new kind of method belongs in METHODS above."""
     kinds = {method.kind for method in METHODS.values()} | {
         "dense",
         "l1",
         "path-penalty",
     }
-    assert set(map(str, TRAINERS)) == kinds
+    assert set(map(str, TRAINERS)) == kinds, "add a line to METHODS of this file"

@@ -17,7 +17,7 @@ from secateurs.study import (
     measure,
     stages,
 )
-from secateurs.study import estimate as told
+from secateurs.study import estimate as estimate_module
 from secateurs.study.estimate import Cost, Estimate, TrialTimes, estimate, trial
 from secateurs.study.measure import Bench
 
@@ -52,7 +52,7 @@ def test_runs_wait_for_those_they_need_and_for_a_worker(monkeypatch):
     # Eight processors hold two workers of four threads.
     many = Estimate(runs=8, done=0, costs=costs(**{f"r{n}": [1] for n in range(8)}))
     assert many.seconds(8, threads=4) == 4
-    assert "8 runs, about 4 s with 8 workers" in many.told(8, threads=4)
+    assert "8 runs, about 4 s with 8 workers" in many.describe(8, threads=4)
     assert Estimate(runs=2, done=2, costs=(), begin=9).seconds(1) == 0
 
 
@@ -100,12 +100,12 @@ def test_runs_of_one_kind_are_tried_once(monkeypatch):
         tried.append(run.method.kind)
         return TrialTimes(fixed=1.0, step=0.0, test=0.0, cut=0.0, once=0.5)
 
-    monkeypatch.setattr(told, "trial", counted)
+    monkeypatch.setattr(estimate_module, "trial", counted)
     asked = study(Prune(), Dwf(strength=[1e-4, 1e-3]), seeds=[0, 1, 2])
     found = estimate(asked, {}, Bench(), begin=2.0)
     assert sorted(tried) == ["dense", "dwf", "prune"]
     assert found.runs == len(found.costs) == 12
-    assert found.seconds(1) == pytest.approx(2 + 1.5 + 12 * (1 + told.KEEPING), abs=1)
+    assert found.seconds(1) == pytest.approx(2 + 1.5 + 12 * (1 + estimate_module.KEEPING), abs=1)
 
 
 @pytest.mark.slow

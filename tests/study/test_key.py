@@ -9,16 +9,23 @@ import pytest
 
 from secateurs.study import (
     L1,
+    METHODS,
+    ACDCMethod,
     Certify,
     Data,
     Dense,
+    DGatingMethod,
     Dwf,
     Gradual,
+    HAMMethod,
     Imp,
     Net,
     PathPenalty,
+    PowerPropagationMethod,
     Prune,
+    RigLMethod,
     Run,
+    SETMethod,
     Store,
     Training,
 )
@@ -72,6 +79,12 @@ FROZEN = {
     "dwf": (run(Dwf(strength=1e-3, depth=4)), "6a0f2926993f40dc"),
     "l1": (run(L1()), "233a0d5314fb75e3"),
     "path-penalty": (run(PathPenalty(strength=0.1)), "491b479af534adac"),
+    "rigl": (run(RigLMethod(), compression=10), "f5e147e7b30ad300"),
+    "set": (run(SETMethod(), compression=10), "916b6fed8ce3342e"),
+    "acdc": (run(ACDCMethod(), compression=10), "3f3466987e405304"),
+    "ham": (run(HAMMethod()), "88f03de3aa3d1333"),
+    "d-gating": (run(DGatingMethod()), "005f06608d359db5"),
+    "power-propagation": (run(PowerPropagationMethod()), "2eb76f6c53bf25b3"),
     "training": (
         replace(run(), train=Training(length="5ep", lr=0.15, batch=256)),
         "f100f00f1b8fcc84",
@@ -91,6 +104,11 @@ FROZEN = {
 def test_keys_are_as_they_were(name):
     found, frozen = FROZEN[name]
     assert found.key == frozen
+
+
+def test_every_kind_has_a_pinned_key():
+    pinned = {found.method.kind for found, _ in FROZEN.values()}
+    assert pinned == set(METHODS), "add a line to FROZEN: a run of the kind, and its key"
 
 
 PINNED = "ad6e0c0d0d9f9931"

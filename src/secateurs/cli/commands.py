@@ -192,15 +192,15 @@ def open_model(
     }
     # The notes of a file may claim anything: no memory is taken before they are known to fit its
     # tensors.
-    empty, told = skeleton(name, **shape), notes(name, **shape)  # type: ignore[arg-type]
+    empty, described = skeleton(name, **shape), notes(name, **shape)  # type: ignore[arg-type]
     if sparse:
         check_file(path, empty)
-        return load_sparse(path, into=build(name, **shape)), told  # type: ignore[arg-type]
+        return load_sparse(path, into=build(name, **shape)), described  # type: ignore[arg-type]
     held = read_checkpoint(path)
     if _is_compacted(empty, held.tensors):
-        return load_sparse(path, build(name, **shape), narrow=True), told  # type: ignore[arg-type]
+        return load_sparse(path, build(name, **shape), narrow=True), described  # type: ignore[arg-type]
     check_fit(empty, held, path)
-    return load_model_(build(name, **shape), path), told  # type: ignore[arg-type]
+    return load_model_(build(name, **shape), path), described  # type: ignore[arg-type]
 
 
 def _is_compacted(model: "nn.Module", tensors: "Mapping[str, Tensor]") -> bool:

@@ -32,16 +32,16 @@ def inspect(
 ) -> None:
     """Report the sparsity of every weight in a file. The network need not be known."""
     report = _report(file, all=all)
-    told = _statements_of(file)
+    facts = _statements_of(file)
     if json:
         # Imported here: `--help` reads this file and needs no JSON.
         from json import dumps
 
-        say(dumps(report.as_dict() | told, indent=2))
+        say(dumps(report.as_dict() | facts, indent=2))
         return
     show(report)
-    if told:
-        show(_as_table(told))
+    if facts:
+        show(_as_table(facts))
 
 
 def _statements_of(file: Path) -> dict[str, Any]:
@@ -51,24 +51,24 @@ def _statements_of(file: Path) -> dict[str, Any]:
     if not is_sparse_file(file):
         return {}
     held = read_sparse(file)
-    told = {
+    facts = {
         "certificate": held.certificate,
         "rounding": held.rounding,
         "notes": held.notes,
     }
-    return {**told, "sizes": held.sizes.as_dict()}
+    return {**facts, "sizes": held.sizes.as_dict()}
 
 
-def _as_table(told: dict[str, Any]) -> "Table":
+def _as_table(facts: dict[str, Any]) -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
-    sizes = told["sizes"]
+    sizes = facts["sizes"]
     table = Table(title="the file", show_header=False)
     table.add_row("bytes", f"{sizes['bytes']:,}, {sizes['compression']:.3g} times smaller")
     table.add_row("of it header", f"{sizes['header']:,}")
     for kind in ("certificate", "rounding", "notes"):
-        plain = {k: v for k, v in told[kind].items() if not isinstance(v, list | dict)}
+        plain = {k: v for k, v in facts[kind].items() if not isinstance(v, list | dict)}
         # Whoever wrote the file chose these texts: a line each, and no markup.
         text = "\n".join(one_line(f"{key}: {value}") for key, value in plain.items())
         table.add_row(kind, escape(text) or "none")

@@ -82,7 +82,7 @@ def reproduce(
         out=out,
         outputs=(page, figures),
         redraw=redraw,
-        # Any text may stand on a command line: `How` refuses what is no engine.
+        # Any text may stand on a command line: `How` refuses what is not an engine.
         how=How(engine=engine, workers=workers, threads=threads, address=address),  # type: ignore[arg-type]
         store=store,
         device=device,

@@ -152,7 +152,7 @@ def certificate_of(path: Path | None) -> dict[str, Any] | None:
     except ValueError as error:
         raise DataError(f"{path} is not JSON: {error}.") from error
     if not isinstance(held, dict):
-        raise DataError(f"{path} holds no JSON object, so it is no certificate.")
+        raise DataError(f"{path} holds no JSON object, so it is not a certificate.")
     return held
 
 
@@ -160,11 +160,11 @@ def _program(path: Path) -> "tuple[nn.Module, Any]":
     import torch
 
     if not path.is_file():
-        raise DataError(f"{path} is no file.")
+        raise DataError(f"{path} is not a file.")
     try:
         program = torch.export.load(path)
     except Exception as error:  # zip, JSON and version errors of many types
-        raise DataError(f"{path} is no program of torch.export: {str(error)[:200]}.") from error
+        raise DataError(f"{path} is not a program of torch.export: {str(error)[:200]}.") from error
     args, kwargs = program.example_inputs or ((), {})
     model = program.module()
     for module in model.modules():

@@ -108,7 +108,7 @@ def check(
     torch.set_num_threads(threads)
     # Workers import what this process has imported, which took this long.
     found = estimate(study, rows, Bench(), begin=process_time())
-    say(f"{file}: {found.told(workers, threads=threads)}")
+    say(f"{file}: {found.describe(workers, threads=threads)}")
 
 
 def cancel(file: File, key: str, store: Folder = None) -> None:
@@ -259,8 +259,8 @@ def go_on(
     finally:
         # A live table that is left open would hide later output.
         shown.close()
-    told = ", ".join(f"{count} {state}" for state, count in counts.items())
-    say(f"{folder}: {told}")
+    counted = ", ".join(f"{count} {state}" for state, count in counts.items())
+    say(f"{folder}: {counted}")
     say(f"`secateurs study report {folder}` makes its page.", err=True)
 
 
@@ -332,7 +332,7 @@ def resume(
             with only_writer(folder):
                 for row in opened.rows(details=False, hidden=True):
                     if row.state in ("failed", "diverged", "cancelled"):
-                        opened.again(row.key)
+                        opened.reset(row.key)
     options = {
         "engine": engine,
         "workers": workers,

@@ -123,7 +123,7 @@ def _read(file: BinaryIO, path: Path, ndim: int) -> Tensor:
     head = file.read(4 + 4 * ndim)
     if len(head) < 4 + 4 * ndim or head[:4] != bytes((0, 0, 8, ndim)):
         raise DataError(
-            f"{path} is no IDX file of unsigned bytes in {ndim} dimension(s): it starts with"
+            f"{path} is not an IDX file of unsigned bytes in {ndim} dimension(s): it starts with"
             f" {head[:4].hex() or 'nothing'} instead of 000008{ndim:02x}. Delete it and get it"
             " again."
         )

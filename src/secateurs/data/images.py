@@ -117,7 +117,7 @@ def _read_archived(layout: Layout, archive: Path) -> dict[str, bytes]:
 def _member(layout: Layout, tar: tarfile.TarFile, name: str) -> bytes:
     file = tar.extractfile(f"{layout.folder}/{name}")
     if file is None:
-        raise tarfile.TarError(f"its member {name} is no file")
+        raise tarfile.TarError(f"its member {name} is not a file")
     return file.read(_most(layout) + 1)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
-from secateurs.optim.holding import family, trained_by, unwrapped
+from secateurs.optim.holding import family, trained_by, unwrap_optimizer
 from secateurs.parameters import Params, Where, check_model, prunable
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class StepMethod:
 
 
 def _one_optimizer(optimizer: Optimizer) -> Optimizer:
-    inner = unwrapped(optimizer)
+    inner = unwrap_optimizer(optimizer)
     if isinstance(inner, LBFGS):
         raise ArgumentError(
             "LBFGS evaluates its closure several times within a step, where the weights are not"
@@ -158,7 +158,7 @@ def _unscale_(optimizer: Optimizer) -> None:
 
 
 def check_steps(**counts: object) -> None:
-    """Refuse what is no number of optimizer steps from 0 on; `every` and `steps` begin at 1."""
+    """Refuse what is not a number of optimizer steps from 0 on; `every` and `steps` begin at 1."""
     for name, value in counts.items():
         low = 1 if name in ("every", "steps") else 0
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
@@ -168,7 +168,7 @@ def check_steps(**counts: object) -> None:
 
 
 def check_between(name: str, value: object, low: float, high: float = float("inf")) -> None:
-    """Refuse what is no finite number in [low, high]."""
+    """Refuse what is not a finite number in [low, high]."""
     real = isinstance(value, int | float) and not isinstance(value, bool)
     if not (real and low <= value <= high and value < float("inf")):  # type: ignore[operator]
         upper = "" if high == float("inf") else f" to {high:g}"

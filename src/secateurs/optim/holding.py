@@ -52,7 +52,7 @@ _HOOKS = (
 )
 
 
-def unwrapped(optimizer: object) -> Optimizer:
+def unwrap_optimizer(optimizer: object) -> Optimizer:
     """The optimizer itself, out of accelerate's, Lightning's and similar wrappers."""
     return layers(optimizer)[-1]
 
@@ -385,7 +385,7 @@ class Held:
         problems = misfits(names, self.masks, known)
         if problems:
             raise MaskError(
-                f"{type(copy).__name__} is no copy of the model held: {'; '.join(problems)}."
+                f"{type(copy).__name__} is not a copy of the model held: {'; '.join(problems)}."
             )
         self._followers.append({name: known[found] for name, found in names.items()})
         self.enforce()

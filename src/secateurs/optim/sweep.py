@@ -18,7 +18,7 @@ from secateurs.masks import SparsityReport, sparsity
 from secateurs.optim.factorized.forecast import LARGEST, ROUNDING
 from secateurs.optim.factorized.maths import EPS, others
 from secateurs.optim.factorized.maths import product as product_of
-from secateurs.optim.factorized.options import number
+from secateurs.optim.factorized.options import is_number
 from secateurs.optim.factorized.sgd import FactorizedSGD
 from secateurs.stateless import call_with
 
@@ -46,9 +46,7 @@ class SweepSettings:
     init: str
 
     def at(self, step: int) -> tuple[float, float]:
-        """Rate and multiplier of λ of this step; an error if one is no number a step can be taken
-        with.
-        """
+        """Rate and multiplier of λ of this step; an error if one is not usable as such."""
         rate, scale = float(self.rate(step)), float(self.scale(step))
         if not (-ROUNDING <= rate <= LARGEST and -ROUNDING <= scale <= LARGEST):
             raise TrainingError(
@@ -318,7 +316,7 @@ def _check(
         f"strength {s!r} is not a finite number from 0 up" for s in strengths if not _from_zero(s)
     ]
     problems += [
-        f"seed {s!r} is no whole number"
+        f"seed {s!r} is not a whole number"
         for s in seeds
         if not isinstance(s, Integral) or isinstance(s, bool)
     ]
@@ -328,7 +326,7 @@ def _check(
         )
     if schedule is not None and not callable(schedule):
         problems.append(
-            f"schedule={schedule!r} is no function of the step number (a grid does not know its"
+            f"schedule={schedule!r} is not a function of the step number (a grid does not know its"
             " length)"
         )
     if not _from_zero(threshold):
@@ -350,7 +348,7 @@ def _check(
 
 
 def _from_zero(value: object) -> bool:
-    return number(value) and value >= 0  # type: ignore[operator]
+    return is_number(value) and value >= 0  # type: ignore[operator]
 
 
 def _finish(

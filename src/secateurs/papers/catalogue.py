@@ -1,14 +1,14 @@
-"""All experiments: importing this module files them."""
+"""All experiments: importing this module registers them. A new file belongs in this list."""
 
-from secateurs.papers import path_pruning as _paths  # noqa: F401
+from secateurs.papers import path_pruning as _path_pruning  # noqa: F401
 from secateurs.papers import probabilistic as _probabilistic  # noqa: F401
 from secateurs.papers import sketching as _sketching  # noqa: F401
 from secateurs.papers.experiment import EXPERIMENTS
 from secateurs.papers.factorization import dynamics as _dynamics  # noqa: F401
-from secateurs.papers.factorization import exchange as _beyond  # noqa: F401
+from secateurs.papers.factorization import exchange as _exchange  # noqa: F401
 from secateurs.papers.factorization import layers as _layers  # noqa: F401
 from secateurs.papers.factorization import plain_l1 as _plain_l1  # noqa: F401
-from secateurs.papers.factorization import plans as _factorization  # noqa: F401
+from secateurs.papers.factorization import plans as _plans  # noqa: F401
 from secateurs.papers.factorization import posthoc as _posthoc  # noqa: F401
 
 __all__ = ["EXPERIMENTS"]

@@ -86,7 +86,8 @@ class Experiment:
         paper: Which paper.
         jobs: `scale -> jobs`, the most telling first.
         beside: `rows -> figures beside print`, from as many rows as there are.
-        settings: What differs from print at each scale, one line.
+        settings: What differs from print at each scale, one line. `smoke`, `cpu` and `full` are always
+            there, `short` where there is one.
         more: Further sections of the page, as Markdown.
     """
 
@@ -100,7 +101,7 @@ class Experiment:
 
 
 EXPERIMENTS: Registry[Experiment] = Registry("experiment")
-"""The experiments by name; each file of `reproduce` files its own."""
+"""The experiments by name: each module of `papers` registers its own, and `catalogue` imports them."""
 
 
 def part_of(jobs: Sequence[Measurement], part: str) -> Sequence[Measurement]:
@@ -206,7 +207,7 @@ def _take_over(opened: Store, jobs: Sequence[Job], out: Path | None) -> None:
         elif out is not None and row.rows and not written:
             append_rows(out, row.rows)
         elif row.ended and row.state != "done":
-            opened.again(row.key)
+            opened.reset(row.key)
 
 
 def _by_measurement(out: Path | None) -> dict[str, list[dict[str, str]]]:
@@ -243,7 +244,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     # A line too short leaves a value None, one too long a key None.
     if any("job" not in row or None in row or None in row.values() for row in rows):
         raise DataError(
-            f"{path} is no table of experiments: a line is cut, or the column 'job' is missing."
+            f"{path} is not a table of experiments: a line is cut, or the column 'job' is missing."
         )
     return rows
 
@@ -343,7 +344,7 @@ def _number(value: float) -> str:
 
 # Where the trainings of an experiment run: the CPU, unless the caller says another device.
 #
-# A device is no setting: it is not in the name of a job, since rows differ by rounding alone.
+# A device is not a setting: it is not in the name of a job, since rows differ by rounding alone.
 
 _PLACE: ContextVar[str] = ContextVar("place", default="cpu")
 

@@ -70,7 +70,7 @@ def line(
     printed: bool = False,
     joined: bool = True,
 ) -> ChartLine:
-    """Points from left to right; those that are no numbers (a run that diverged) are left out."""
+    """Points from left to right; those that are not numbers (a run that diverged) are left out."""
     found = sorted(p for p in points if all(map(math.isfinite, p)))
     dots = (Dot(x=x, y=y, low=y, high=y, text=_tooltip(name, x, y)) for x, y in found)
     return ChartLine(name=name, dots=tuple(dots), colour=colour, printed=printed, joined=joined)
@@ -187,10 +187,10 @@ def _start(init: str, spread: str, restored: str) -> str:
 
 
 def _frontier(name, head, rows, columns, words) -> Panel:  # type: ignore[no-untyped-def]
-    told = words if callable(words) else words.format
+    label = words if callable(words) else words.format
     lines = [
         over_seeds(
-            told(*key),
+            label(*key),
             (
                 [point(row, "compression", "accuracy") for row in group if _alive(row)]
                 for group in groups_by(own, "strength").values()
@@ -276,7 +276,7 @@ def _comparisons(rows: Sequence[Row]) -> dict[str, tuple[str, dict[str, list[Row
         fixed = {"depth", "strength", "init", "rate", "anneal"} - set(columns)
         own = [row for row in rows if all(row[f] == usual[f] for f in fixed)]
         groups = {title.format(*key): g for key, g in groups_by(own, *columns).items()}
-        # A single training is no comparison; it is drawn once, with the depths.
+        # A single training is not a comparison; it is drawn once, with the depths.
         if len(groups) > 1 or name == "depth":
             found[name] = (words, groups)
     return found
@@ -790,7 +790,7 @@ def _scatters(network: str, name: str, rows: Sequence[Row]) -> Iterator[Panel]:
 
 
 @FIGURES.register("probabilistic-moments")
-def trained(rows: Sequence[Row]) -> Iterator[Panel]:
+def trained_norms(rows: Sequence[Row]) -> Iterator[Panel]:
     """Figure 1: each layer of the first seed."""
     first = [row for row in rows if row["seed"] == rows[0]["seed"]]
     for row in first:

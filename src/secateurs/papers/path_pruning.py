@@ -238,7 +238,7 @@ def _fit(
 # Channels of a trained network rescaled at random, which leaves its function as it is.
 
 
-def rescaled(trained: TrainedDense, settings: PathSettings) -> nn.Module:
+def rescaled_copy(trained: TrainedDense, settings: PathSettings) -> nn.Module:
     """A copy of the trained network whose blocks are rescaled at random, as in the listing of
     Appendix D.
 
@@ -318,7 +318,7 @@ def dense(trained: TrainedDense, settings: PathSettings) -> Iterator[PathRow]:
 
 def overlaps(trained: TrainedDense, settings: PathSettings) -> Iterator[PathRow]:
     """Table 1, figure 3, and whether the rescaled network is the same function."""
-    moved, example = rescaled(trained, settings), trained.split.train.train_x[:1]
+    moved, example = rescaled_copy(trained, settings), trained.split.train.train_x[:1]
     start = perf_counter()
     score(trained.model.eval(), "path", example=example)
     yield PathRow("seconds of all costs", y=perf_counter() - start)
@@ -365,13 +365,13 @@ def _rank_correlation(a: Tensor, b: Tensor) -> float:
     return float(torch.corrcoef(ranks)[0, 1])
 
 
-def pruned(
+def prune_and_retrain(
     trained: TrainedDense, settings: PathSettings, *, method: str, percent: int
 ) -> Iterator[PathRow]:
     """Table 2 and figure 2: with and without rescaling. Equal masks are one training."""
     example = trained.split.train.train_x[:1]
     plain = masks_of(trained.model, example, method, percent)
-    moved = masks_of(rescaled(trained, settings), example, method, percent)
+    moved = masks_of(rescaled_copy(trained, settings), example, method, percent)
     # Equal masks are one training: a rule that does not
     # see the rescaling is spared the second.
     same = all(bool((plain[name] == moved[name]).all()) for name in plain)
@@ -444,7 +444,7 @@ def _protocol(chosen: PathSettings) -> list[Measurement]:
     # The most pruned networks first: if time runs out, they have told the most.
     for percent in sorted(chosen.percents, reverse=True):
         for method in METHODS:
-            work = partial(lines_of, chosen, pruned, method=method, percent=percent)
+            work = partial(lines_of, chosen, prune_and_retrain, method=method, percent=percent)
             found.append(Measurement(name=name_of(chosen, f"{method} {percent}"), work=work))
     return found
 

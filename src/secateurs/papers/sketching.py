@@ -129,7 +129,7 @@ SMALL = SketchingSettings(
 # Masks by the methods of the published accuracy tables: hard, drawn, with data and without.
 
 
-def pruned_(
+def prune_start_(
     model: nn.Module,
     settings: SketchingSettings,
     dataset: data.Dataset,
@@ -226,8 +226,8 @@ def run(
     seed: int,
 ) -> float:
     """One network: initialise, prune, train. Returns the test accuracy as a share."""
-    model = initialised(settings, dataset, seed)
-    masks = pruned_(model, settings, dataset, name, density, seed)
+    model = network_at_start(settings, dataset, seed)
+    masks = prune_start_(model, settings, dataset, name, density, seed)
     optimizer = sgd(model, settings)
     # From the first step on, because gradients would revive what was cut.
     hold(model, masks, optimizer)
@@ -265,7 +265,7 @@ def load_data(settings: SketchingSettings) -> data.Dataset:
     return whole if settings.examples is None else whole.first(settings.examples, len(whole.test_y))
 
 
-def initialised(settings: SketchingSettings, dataset: data.Dataset, seed: int) -> nn.Module:
+def network_at_start(settings: SketchingSettings, dataset: data.Dataset, seed: int) -> nn.Module:
     """The network of the settings for the data; the seed fixes every weight."""
     return models.build(
         settings.model,
@@ -318,7 +318,7 @@ def accuracy_table(settings: SketchingSettings = SMALL) -> list[AccuracyRow]:
     deviation over seeds.
     """
     dataset = load_data(settings)
-    figures = published()
+    figures = published_figures()
     rows = []
     for density in settings.densities:
         for name in settings.methods:
@@ -341,7 +341,7 @@ def accuracy_table(settings: SketchingSettings = SMALL) -> list[AccuracyRow]:
     return rows
 
 
-def published() -> dict[tuple[str, str, float, str], tuple[float, float | None]]:
+def published_figures() -> dict[tuple[str, str, float, str], tuple[float, float | None]]:
     """The printed figures of tables 3 and 4: mean and standard deviation by (data, model,
     density, method).
     """
@@ -429,7 +429,7 @@ def _cells(rows: Sequence[Row]) -> dict[Key, dict[str, float]]:
 
 def _cell(key: Key, values: dict[str, float]) -> Beside:
     data, model, density, method = key
-    printed = published().get(key)
+    printed = published_figures().get(key)
     what = f"{model} on {data}, {density:.0%}, {method}: accuracy %"
     return Beside(
         what=what,
@@ -460,7 +460,7 @@ def _differences(
 
 def _printed_change(density: float, drawn: str, cut: str) -> tuple[float | None, int]:
     """The mean over print's own data sets and models at this density, and how many there are."""
-    figures = published()
+    figures = published_figures()
     printed = [(key, value[0]) for key, value in figures.items() if key[2:] == (density, drawn)]
     bases = [(value, figures.get((*key[:3], cut))) for key, value in printed]
     # Only where print has both, or the mean would be over different networks.
@@ -509,14 +509,14 @@ def tickets(
         return _train(model, optimizer, settings, dataset, seed, run, per_epoch)
 
     done = imp_(
-        initialised(settings, dataset, seed),
+        network_at_start(settings, dataset, seed),
         fit,
         sparsity=sparsity,
         per_round=per_round,
         rewind_to=settings.rewind_to,
         batches_per_epoch=per_epoch,
     )
-    # Round 0 trains the dense network, which is no ticket.
+    # Round 0 trains the dense network, which is not a ticket.
     pairs = zip(found[1:], done.rounds[1:], strict=True)
     return [Ticket(masks=masks, density=r.density, accuracy=r.returned) for masks, r in pairs]
 
@@ -532,7 +532,7 @@ def accuracy_after_training(
     """Test accuracy after training the initial weights under given masks: all of the schedule,
     nothing rewound.
     """
-    model = initialised(settings, dataset, seed)
+    model = network_at_start(settings, dataset, seed)
     optimizer = sgd(model, settings)
     apply_(model, masks)
     hold(model, masks, optimizer)
@@ -832,12 +832,12 @@ def magnitudes(
     found = found or _imp_masks(settings, dataset, 1 - density, seed)
     # Nearest in proportion, because each round keeps the same share of the one before.
     ticket = min(found, key=lambda masks: abs(float(flat(masks).double().mean()) / density - 1))
-    start = flat(prunable(initialised(settings, dataset, seed))).abs()
+    start = flat(prunable(network_at_start(settings, dataset, seed))).abs()
     kept = {
         "all": torch.ones_like(start, dtype=torch.bool),
         "synflow": flat(
-            pruned_(
-                initialised(settings, dataset, seed),
+            prune_start_(
+                network_at_start(settings, dataset, seed),
                 settings,
                 dataset,
                 "synflow",
@@ -847,8 +847,8 @@ def magnitudes(
         ),
         "imp": flat(ticket),
         "uniform": flat(
-            pruned_(
-                initialised(settings, dataset, seed),
+            prune_start_(
+                network_at_start(settings, dataset, seed),
                 settings,
                 dataset,
                 "random",
@@ -871,7 +871,7 @@ def norms(
 ) -> list[Norm]:
     """Figure 2: ‖mask ⊙ w‖ of IMP against random masks, at the sparsity of each of its rounds."""
     dataset = load_data(settings)
-    weights = prunable(initialised(settings, dataset, seed))
+    weights = prunable(network_at_start(settings, dataset, seed))
     source = generator(seed, "random masks")
     rows = []
     for masks in found or _imp_masks(settings, dataset, sparsity, seed, per_round):
@@ -906,7 +906,9 @@ def kept_scores(
     drawn, as published.
     """
     dataset = load_data(settings)
-    scores = score(initialised(settings, dataset, seed), "synflow", example=dataset.train_x[:1])
+    scores = score(
+        network_at_start(settings, dataset, seed), "synflow", example=dataset.train_x[:1]
+    )
     source = generator(seed, "masks")
     # A dead weight scores 0, whose logarithm no histogram can show.
     logs = flat(scores).clamp_min(torch.finfo(torch.float32).tiny).log10()

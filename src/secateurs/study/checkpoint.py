@@ -81,9 +81,19 @@ def put_weights_(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def optimizer_state(optimizer: Optimizer) -> tuple[Tensors, dict[str, Any]]:
-    """An optimizer's state as tensors and plain values."""
+    """An optimizer's state as tensors and plain values, with that of the methods attached to it."""
     state = optimizer.state_dict()
     tensors: Tensors = {}
+    attached: dict[str, dict[str, Any]] = {}
+    for owner in state.keys() - {"state", "param_groups"}:
+        attached[owner] = {}
+        for key, value in state[owner].items():
+            if isinstance(value, Tensor):
+                tensors[f"{owner}/{key}"] = value
+            elif isinstance(value, Mapping) and any(isinstance(t, Tensor) for t in value.values()):
+                tensors |= {f"{owner}/{key}/{name}": tensor for name, tensor in value.items()}
+            else:
+                attached[owner][key] = value
     plain: dict[str, dict[str, Any]] = {}
     for index, entries in state["state"].items():
         for key, value in entries.items():
@@ -92,7 +102,8 @@ def optimizer_state(optimizer: Optimizer) -> tuple[Tensors, dict[str, Any]]:
             else:
                 # As text: JSON has no other keys.
                 plain.setdefault(str(index), {})[key] = value
-    return tensors, {"state": plain, "param_groups": state["param_groups"]}
+    values = {"state": plain, "param_groups": state["param_groups"], "attached": attached}
+    return tensors, values
 
 
 def load_optimizer_(
@@ -102,14 +113,24 @@ def load_optimizer_(
     state: dict[int, dict[str, Any]] = {
         int(i): dict(entries) for i, entries in values["state"].items()
     }
+    attached = {owner: dict(found) for owner, found in values.get("attached", {}).items()}
     for name, tensor in tensors.items():
+        # "OWNER/KEY" or "OWNER/KEY/PARAMETER" is a method's, "INDEX.KEY" the optimizer's own.
+        owner, own, rest = name.partition("/")
+        if own:
+            key, several, parameter = rest.partition("/")
+            if several:
+                attached[owner].setdefault(key, {})[parameter] = tensor
+            else:
+                attached[owner][key] = tensor
+            continue
         index, _, key = name.partition(".")
         state.setdefault(int(index), {})[key] = tensor
     now = optimizer.state_dict()["param_groups"]
     groups = [
         {**old, **_tuples(new, old)} for new, old in zip(values["param_groups"], now, strict=True)
     ]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    optimizer.load_state_dict({"state": state, "param_groups": groups, **attached})
 
 
 def _tuples(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,10 +100,10 @@ CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 def prepare(folder: Path) -> None:
     """Make the folder and its tables."""
-    with told(folder):
+    with plain_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     refuse_network(folder)
-    with told(folder):
+    with plain_errors(folder):
         db = connect(folder / "study.db")
         db.executescript(TABLES)
         db.execute(
@@ -123,7 +123,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """A connection that survives crashes and waits for others; for reading only where nothing can
     be written.
     """
-    with told(path.parent):
+    with plain_errors(path.parent):
         try:
             return _set_up(sqlite3.connect(path, **_OPTIONS))
         except sqlite3.OperationalError:
@@ -182,7 +182,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 @contextmanager
-def told(folder: Path) -> Iterator[None]:
+def plain_errors(folder: Path) -> Iterator[None]:
     """Errors of the disk and of SQLite in plain words, with the way out."""
     try:
         yield
@@ -308,7 +308,7 @@ class Row:
     Attributes:
         key: The run's name, a hash of its settings.
         label: The method's title in tables; equal for all runs of one method.
-        kind: "dense", "prune", "imp", "gradual", "dwf", "l1", "path-penalty".
+        kind: "dense", "prune", "imp", "gradual", "dwf", or another name of `METHODS`.
         data, model: Their names.
         seed: The run's seed.
         asked: The compression asked for; None where there is none.
@@ -323,8 +323,9 @@ class Row:
         settings: Every setting, nested plain values, with the keys of the runs it needs as "parent"
         and "rewind".
         metrics: All final numbers by name: accuracy, loss, accuracy_before (after the cut, before
-        training), ...; your
-            own metrics under "own.NAME".
+            training), cost.share (multiplications of this training beside those of a dense one),
+            cost.steps (the same as a number of dense steps), ...; your own metrics under
+            "own.NAME".
         history: The training over time.
         layers: Remaining weights, layer by layer.
         rows: Lines of a table, for a job that trains no network.

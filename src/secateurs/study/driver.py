@@ -91,7 +91,7 @@ class Board:
         name = self.rows[key].weights
         if name is not None and self.store.artefacts.fits(name):
             return True
-        self.store.again(key)
+        self.store.reset(key)
         self.rows[key] = self.store.row(key)
         self.back(key)
         return False

@@ -21,7 +21,7 @@ from secateurs.study.checkpoint import State, weights_of
 from secateurs.study.config import Run, Study
 from secateurs.study.database import ENDED, Row
 from secateurs.study.fitting import loop_of, trainer_of
-from secateurs.study.jobs import MemoryDesk
+from secateurs.study.jobs import MemoryContext
 from secateurs.study.key import canonical, full_settings
 from secateurs.study.measure import Bench
 from secateurs.study.methods import Gradual
@@ -83,7 +83,7 @@ class Estimate:
             known.discard(ended)
         return now
 
-    def told(self, workers: int, *, threads: int = 1) -> str:
+    def describe(self, workers: int, *, threads: int = 1) -> str:
         """In one line."""
         done = f" ({self.done} done already)" if self.done else ""
         plural = "s" if workers != 1 else ""
@@ -163,10 +163,10 @@ def trial(run: Run, bench: Bench) -> TrialTimes:
     start = perf_counter()
     fresh = bench.network(run.model, bench.data(run.data)[0], run.seed)
     held = State(tensors=weights_of(fresh), values={}).pack()
-    desk = MemoryDesk(blobs=dict.fromkeys(("parent", "rewind", "dense"), held))
+    context = MemoryContext(blobs=dict.fromkeys(("parent", "rewind", "dense"), held))
     # A tiny rate: steps take as long as with the real one, and nothing can diverge.
     small = replace(run, train=run.train.but({"lr": 1e-6}))
-    work = stages.begin(small, bench, desk)
+    work = stages.begin(small, bench, context)
     stages.cut(work)
     begun = perf_counter() - start
     with kept_log(work.notes):

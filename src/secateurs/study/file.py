@@ -54,8 +54,8 @@ def parse(text: str, *, name: str = "study", file: str = "study.toml") -> Study:
         lines = Lines(text)
         # A set, because one mistake can be found in two ways.
         listed = sorted({(lines.of(problem.path), str(problem)) for problem in error.problems})
-        told = "\n".join(f"{file}:{line}: {said}" for line, said in listed)
-        raise StudyFileError(told) from None
+        text = "\n".join(f"{file}:{line}: {said}" for line, said in listed)
+        raise StudyFileError(text) from None
 
 
 def _hint(text: str, error: str) -> str:

@@ -13,10 +13,23 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from secateurs import data as sets
+from secateurs.channels import macs
 from secateurs.data import Dataset
+from secateurs.errors import SecateursError
 from secateurs.graph import capture
 from secateurs.masks import apply_
-from secateurs.optim import Dynamics, FactorizedSGD, hold
+from secateurs.optim import (
+    ACDC,
+    HAM,
+    SET,
+    DGating,
+    Dynamics,
+    FactorizedSGD,
+    PowerPropagation,
+    RigL,
+    TrainingCost,
+    hold,
+)
 from secateurs.parameters import prunable
 from secateurs.paths import path_norm_penalty
 from secateurs.prune import GradualPruning
@@ -107,6 +120,7 @@ class Trainer:
         state, restore_: What else a checkpoint needs, as tensors and plain values.
         sample: λ and the like, at the end of an epoch.
         finish_: Makes zeros exact at the end.
+        cost: What the steps have cost so far; None where every step is one of a dense network.
     """
 
     optimizer: Optimizer
@@ -117,9 +131,11 @@ class Trainer:
     )
     sample: Callable[[Moment], Sampled] = lambda moment: Sampled()
     finish_: Callable[[], None] = field(default=lambda: None)
+    cost: TrainingCost | None = None
 
 
-TRAINERS: Registry[Callable[[TrainingJob], Trainer]] = Registry("method")
+TRAINERS: Registry[Callable[[TrainingJob], Trainer]] = Registry("trainer")
+"""How each kind of `secateurs.study.methods` is trained: under the same name as the method."""
 
 
 # What is done during a training: marks, news, checkpoints, and an end to what is hopeless.
@@ -144,8 +160,8 @@ class Saver:
             self._mark(moment)
         if now - self.told > NEWS_EVERY:
             self.told = now
-            self.work.desk.tell(event="progress", progress=clock.iteration / max(1, clock.total))
-        stopping = self.work.desk.stopping()
+            self.work.context.tell(event="progress", progress=clock.iteration / max(1, clock.total))
+        stopping = self.work.context.stopping()
         if stopping or now - self.saved > self.work.bench.save_every:
             self._save(moment)
             # The clock is read again, since saving takes time itself.
@@ -162,7 +178,7 @@ class Saver:
         }
 
     def _save(self, moment: Moment) -> None:
-        self.work.desk.put("checkpoint", checkpoint(self.work, self.trainer, moment).pack())
+        self.work.context.put("checkpoint", checkpoint(self.work, self.trainer, moment).pack())
 
 
 def checkpoint(work: Work, trainer: Trainer, moment: Moment) -> State:
@@ -196,7 +212,7 @@ class Watch(Progress):
             return
         work = self.work
         work.epochs.append(line)
-        work.desk.tell(
+        work.context.tell(
             event="epoch",
             epoch=line.epoch,
             loss=line.loss,
@@ -259,6 +275,9 @@ def train(work: Work) -> None:
     # A length of 0it: the network is only cut.
     if loop.total:
         loop.run(standing, show=Watch(work))
+    steps = loop.total if loop.stop is None else min(loop.total, loop.stop)
+    share = 1.0 if trainer.cost is None or not steps else trainer.cost.share
+    work.metrics |= {"cost.share": share, "cost.steps": share * steps}
     _finish(work, trainer)
 
 
@@ -299,6 +318,8 @@ def _resumed(held: State, trainer: Trainer, work: Work) -> Standing:
     """Give optimizer, method and generators what they had; returns where the training stood."""
     load_optimizer_(trainer.optimizer, held.part("optimizer"), held.values["optimizer"])
     trainer.restore_(held.part("method"), held.values["method"])
+    # Again: a method that was made anew began with masks of its own, which took weights away.
+    put_weights_(work.model, held.part("model"))
     standing = standing_of(held.part("generator"), held.values["standing"])
     work.epochs = list(standing.history)
     return standing
@@ -406,27 +427,30 @@ def gradual(job: TrainingJob) -> Trainer:
         within=job.masks,
     )
 
+    cost = cost_of(job, pruning.masks)
+
+    def step(moment: Moment) -> None:
+        cost.count()
+        if pruning.step() is not None:
+            cost.take(pruning.masks)
+
     def state() -> tuple[Masks, dict[str, Any]]:
         found = pruning.state_dict()
         masks = {f"mask.{name}": mask for name, mask in found["masks"].items()}
         # With the generator, so that a resumed run draws what it would have drawn.
-        return {**masks, "draw": draw.get_state()}, {"iteration": found["iteration"]}
+        values = {"iteration": found["iteration"], "cost": cost.state_dict()}
+        return {**masks, "draw": draw.get_state()}, values
 
     def restore_(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         masks = {n.removeprefix("mask."): t for n, t in tensors.items() if n.startswith("mask.")}
         pruning.load_state_dict({"iteration": values["iteration"], "masks": masks})
         draw.set_state(tensors["draw"])
+        cost.take(pruning.masks)
+        cost.load_state_dict(values["cost"])
 
     return Trainer(
-        optimizer=optimizer,
-        callbacks=(lambda moment: _ignored(pruning.step()),),
-        state=state,
-        restore_=restore_,
+        optimizer=optimizer, callbacks=(step,), state=state, restore_=restore_, cost=cost
     )
-
-
-def _ignored(_: object) -> None:
-    """A callback returns nothing."""
 
 
 def _point(written: str | None, job: TrainingJob, usual: int) -> int:
@@ -490,6 +514,131 @@ def _cut_below_(job: TrainingJob) -> None:
 def held(job: TrainingJob) -> Trainer:
     """Plain training; what was cut is held at zero."""
     optimizer = optimizer_of(job.model, job.train)
-    if job.masks is not None:
-        hold(job.model, job.masks, optimizer)
+    if job.masks is None:
+        return Trainer(optimizer=optimizer)
+    hold(job.model, job.masks, optimizer)
+    cost = cost_of(job, job.masks)
+    return Trainer(
+        optimizer=optimizer,
+        callbacks=(lambda moment: cost.count(),),
+        state=lambda: ({}, cost.state_dict()),
+        restore_=lambda tensors, values: cost.load_state_dict(values),
+        cost=cost,
+    )
+
+
+def cost_of(job: TrainingJob, masks: Masks) -> TrainingCost:
+    """Counts the steps of a training with these masks."""
+    weights = prunable(job.model)
+    cost = TrainingCost({name: weights[name] for name in masks}, job.model, countable(job))
+    cost.take(masks)
+    return cost
+
+
+def countable(job: TrainingJob) -> Tensor | None:
+    """An example to count multiplications with; None for a network that they cannot be counted
+    in.
+    """
+    example = job.data.train_x[:1]
+    try:
+        macs(job.model.eval(), example)
+    except SecateursError:
+        return None
+    return example
+
+
+# Methods that act through the hooks of a plain optimizer; their state travels in the optimizer's.
+
+
+@TRAINERS.register("rigl")
+def rigl(job: TrainingJob) -> Trainer:
+    """Sparse throughout: grown where the gradient is largest."""
+    method, optimizer = job.method, optimizer_of(job.model, job.train)
+    attached = RigL(
+        job.model,
+        optimizer,
+        compression=job.run.compression,
+        steps=job.total,
+        every=_point(method.every, job, 0),
+        end=_point(method.end, job, 3 * job.total // 4),
+        fraction=method.fraction,
+        scope=method.scope,
+        generator=job.source("masks"),
+        example=countable(job),
+    )
+    return Trainer(optimizer=optimizer, cost=attached.cost)
+
+
+@TRAINERS.register("set")
+def set_(job: TrainingJob) -> Trainer:
+    """Sparse throughout: grown anywhere at random."""
+    method, optimizer = job.method, optimizer_of(job.model, job.train)
+    attached = SET(
+        job.model,
+        optimizer,
+        compression=job.run.compression,
+        steps=job.total,
+        every=_point(method.every, job, 0),
+        end=_point(method.end, job, job.total),
+        fraction=method.fraction,
+        scope=method.scope,
+        generator=job.source("masks"),
+        example=countable(job),
+    )
+    return Trainer(optimizer=optimizer, cost=attached.cost)
+
+
+@TRAINERS.register("acdc")
+def acdc(job: TrainingJob) -> Trainer:
+    """Sparse and dense phases in turn."""
+    method, optimizer = job.method, optimizer_of(job.model, job.train)
+    points: dict[str, Any] = {
+        name: Step.parse(written).iterations(job.per_epoch)
+        for name in ("start", "every", "last_dense", "end")
+        if (written := getattr(method, name)) is not None
+    }
+    attached = ACDC(
+        job.model,
+        optimizer,
+        compression=job.run.compression,
+        steps=job.total,
+        scope=method.scope,
+        example=countable(job),
+        **points,
+    )
+    return Trainer(optimizer=optimizer, cost=attached.cost)
+
+
+@TRAINERS.register("ham")
+def ham(job: TrainingJob) -> Trainer:
+    """A hyperbolic step after each step."""
+    optimizer = optimizer_of(job.model, job.train)
+    HAM(job.model, optimizer, alpha=job.method.alpha, beta=job.method.beta)
+    return Trainer(optimizer=optimizer)
+
+
+@TRAINERS.register("d-gating")
+def d_gating(job: TrainingJob) -> Trainer:
+    """Gates that let whole groups vanish."""
+    method, optimizer = job.method, optimizer_of(job.model, job.train)
+    gating = DGating(
+        job.model,
+        optimizer,
+        strength=method.strength,
+        depth=method.depth,
+        groups=method.groups,
+        start=method.start,
+    )
+
+    def finish_() -> None:
+        gating.collapse_(method.threshold)
+
+    return Trainer(optimizer=optimizer, sample=_strength(job), finish_=finish_)
+
+
+@TRAINERS.register("power-propagation")
+def power_propagation(job: TrainingJob) -> Trainer:
+    """The optimizer moves θ in w = θ|θ|^(α−1)."""
+    optimizer = optimizer_of(job.model, job.train)
+    PowerPropagation(job.model, optimizer, alpha=job.method.alpha)
     return Trainer(optimizer=optimizer)

@@ -18,7 +18,7 @@ class Interrupted(SecateursError):
     """The job was asked to leave off; its checkpoint is saved."""
 
 
-class Desk(Protocol):
+class JobContext(Protocol):
     """Where a job finds what it needs and leaves what it makes: all that an engine provides."""
 
     def get(self, purpose: str) -> bytes | None:
@@ -42,15 +42,15 @@ class Job:
 
     Attributes:
         row: Its line in the store as long as it waits: its key, and what is known beforehand.
-        work: `work(tools, desk) -> row`, a function that another process can be sent. `tools` is
+        work: `work(tools, context) -> row`, a function that another process can be sent. `tools` is
             whatever the driver was given to make once in each process. What goes wrong in the work
             is written into its row; only `Interrupted` and errors of the store come out.
         needs: Keys of the jobs whose artefacts it reads, by purpose: they are done before.
-        stoppable: Whether the work asks `Desk.stopping` as it goes and leaves a checkpoint.
+        stoppable: Whether the work asks `JobContext.stopping` as it goes and leaves a checkpoint.
     """
 
     row: Row
-    work: Callable[[Any, Desk], Row]
+    work: Callable[[Any, JobContext], Row]
     needs: Mapping[str, str] = field(default_factory=dict)
     stoppable: bool = True
 
@@ -61,7 +61,7 @@ class Job:
 
 
 @dataclass(slots=True, kw_only=True)
-class StoreDesk:
+class StoreContext:
     """Artefacts are files in the store's folder, and their names go to the driver."""
 
     artefacts: Artefacts
@@ -93,7 +93,7 @@ class StoreDesk:
 
 
 @dataclass(slots=True)
-class MemoryDesk:
+class MemoryContext:
     """Artefacts in memory: for jobs outside of a store, and on the nodes of a cluster."""
 
     blobs: dict[str, bytes] = field(default_factory=dict)

@@ -20,18 +20,18 @@ counts as new in the stores that hold it.
 
 def key_of(run: Any) -> str:
     """Sixteen hexadecimal digits that name a run."""
-    told = full_settings(run)
+    hashed = full_settings(run)
     # Where data lie decides no result; what a method begins with is there as the run's parent.
-    del told["data"]["root"]
-    told["method"].pop("after", None)
+    del hashed["data"]["root"]
+    hashed["method"].pop("after", None)
     for name, value in (("data", run.data), ("model", run.model)):
         # What a user makes is known by what it is: a changed function may keep its name.
         if value.make is not None:
             from secateurs.study.own import fingerprint
 
-            told[name]["own"] = fingerprint(value.make)
+            hashed[name]["own"] = fingerprint(value.make)
     # 64 bits: of a million runs, two share a name with a chance of about 3 in 100 million.
-    return hashlib.sha256(canonical({"schema": SCHEMA, **told}).encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical({"schema": SCHEMA, **hashed}).encode()).hexdigest()[:16]
 
 
 def full_settings(run: Any) -> dict[str, Any]:

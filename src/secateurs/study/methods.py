@@ -1,5 +1,6 @@
 """Methods: ordinary training, pruning (at once, in rounds with rewinding, or while the network
-trains), and training with a penalty that makes it sparse.
+trains), training with a penalty that makes it sparse, and sparse training through a plain
+optimizer.
 """
 
 import math
@@ -185,7 +186,7 @@ class Prune(Method, Recipe):
 
     def conflicts(self) -> Iterator[Problem]:
         """What is wrong with it as a recipe, and what this kind of pruning has no use for."""
-        checks = Recipe.checks(self)
+        checks = Recipe.field_checks(self)
         del checks["amount"]
         for name, check in checks.items():
             yield from problems_at((name,), check)
@@ -383,3 +384,126 @@ class PathPenalty(Method):
     kind: ClassVar[str] = "path-penalty"
     strength: Strength = 1e-2
     q: Annotated[float, within(1)] = 1.0
+
+
+# Methods that act through the hooks of a plain optimizer: `secateurs.optim` has the same ones for a
+# loop of one's own.
+
+
+@METHODS.register("rigl")
+@dataclass(frozen=True, kw_only=True)
+class RigLMethod(Method):
+    """Sparse from the first step to the last, grown where the gradient is largest:
+    `secateurs.optim.RigL` at the study's compressions.
+
+    Attributes:
+        every, fraction: ΔT and α of the paper.
+        end: From where on the masks stay; by default three quarters of the training.
+        scope: How the budget is shared out among the layers.
+
+    >>> RigLMethod(every="1ep").title
+    'rigl, 1ep'
+    """
+
+    kind: ClassVar[str] = "rigl"
+    by_compression: ClassVar[bool] = True
+
+    every: Annotated[When, at_least_one_step] = "100it"
+    end: When | None = None
+    fraction: Annotated[float, within(0, 1)] = 0.3
+    scope: Annotated[str, SCOPES.check] = "erk"
+
+    def description(self) -> str:
+        """The kind, and what is not usual."""
+        return ", ".join([self.kind, *unusual(self, "every", "end", "fraction", "scope")])
+
+
+@METHODS.register("set")
+@dataclass(frozen=True, kw_only=True)
+class SETMethod(RigLMethod):
+    """Sparse from the first step to the last, grown anywhere at random: `secateurs.optim.SET`.
+
+    `every` is an epoch, as in the paper, and `end` the end of the training.
+    """
+
+    kind: ClassVar[str] = "set"
+    every: Annotated[When, at_least_one_step] = "1ep"
+
+
+@METHODS.register("acdc")
+@dataclass(frozen=True, kw_only=True)
+class ACDCMethod(Method):
+    """Phases of sparse and of dense training in turn: `secateurs.optim.ACDC` at the study's
+    compressions, with its phases where none are given.
+    """
+
+    kind: ClassVar[str] = "acdc"
+    by_compression: ClassVar[bool] = True
+
+    start: When | None = None
+    every: Annotated[When, at_least_one_step] | None = None
+    last_dense: When | None = None
+    end: When | None = None
+    scope: Annotated[str, SCOPES.check] = "global"
+
+    def description(self) -> str:
+        """The kind, and what is not usual."""
+        return ", ".join(["acdc", *unusual(self, "start", "every", "last_dense", "end", "scope")])
+
+
+@METHODS.register("ham")
+@dataclass(frozen=True, kw_only=True)
+class HAMMethod(Method):
+    """A hyperbolic step after each step: `secateurs.optim.HAM`. It makes no zeros: cut its result
+    with `Prune(after=HAMMethod(...))`.
+
+    The paper's α for ImageNet, 200, makes a LeNet on the digits diverge at rate 0.1; 20 does not.
+    """
+
+    kind: ClassVar[str] = "ham"
+    alpha: NotNegative = 20.0
+    beta: NotNegative = 1e-3
+
+    def description(self) -> str:
+        """The kind, and what is not usual."""
+        return ", ".join(["ham", *unusual(self, "alpha", "beta")])
+
+
+@METHODS.register("d-gating")
+@dataclass(frozen=True, kw_only=True)
+class DGatingMethod(Method):
+    """Gates that let whole groups of weights vanish: `secateurs.optim.DGating`. For a compression
+    cut its result with `Prune(after=DGatingMethod(...))`.
+
+    Attributes:
+        strength: λ, or a list of them: one run each.
+        depth, groups, start: As in `secateurs.optim.DGating`.
+        threshold: Groups of a smaller norm are zero at the end.
+    """
+
+    kind: ClassVar[str] = "d-gating"
+    strength: Strength = 1e-4
+    depth: Annotated[int, within(2)] = 3
+    # Any matrix will do: only the name is asked about.
+    groups: Annotated[str, lambda name: grouping(name, (8, 8))] = "neuron"
+    start: Literal["ones", "balanced"] = "ones"
+    threshold: NotNegative = 1.1920929e-07
+
+    def description(self) -> str:
+        """Depth, and what is not usual."""
+        return ", ".join([f"d-gating D={self.depth}", *unusual(self, "groups", "start")])
+
+
+@METHODS.register("power-propagation")
+@dataclass(frozen=True, kw_only=True)
+class PowerPropagationMethod(Method):
+    """Trains θ in w = θ|θ|^(α−1): `secateurs.optim.PowerPropagation`. It makes no zeros: cut its
+    result with `Prune(after=PowerPropagationMethod(...))`.
+    """
+
+    kind: ClassVar[str] = "power-propagation"
+    alpha: Annotated[float, within(1)] = 2.0
+
+    def description(self) -> str:
+        """The kind, and what is not usual."""
+        return ", ".join(["power-propagation", *unusual(self, "alpha")])

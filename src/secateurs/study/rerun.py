@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from secateurs.errors import StoreError
 from secateurs.study.config import Study, needs_of
 from secateurs.study.database import Row
-from secateurs.study.jobs import MemoryDesk
+from secateurs.study.jobs import MemoryContext
 from secateurs.study.store import Store
 
 
@@ -31,9 +31,10 @@ class Rerun:
         """What is not as it was, of weights, figures, versions, threads, data."""
         pairs = {name: (getattr(self.before, name), getattr(self.now, name)) for name in _COMPARED}
         # What can explain a difference: each of these may change the order of sums.
-        told = ("versions", "threads", "machine", "device", "data_hash")
+        compared = ("versions", "threads", "machine", "device", "data_hash")
         pairs |= {
-            name: (self.before.provenance.get(name), self.now.provenance.get(name)) for name in told
+            name: (self.before.provenance.get(name), self.now.provenance.get(name))
+            for name in compared
         }
         return [
             f"{name}: {then!r}, now {now!r}" for name, (then, now) in pairs.items() if then != now
@@ -67,7 +68,7 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
         now = perform(
             run,
             Bench(device=device, metrics=study.metrics),
-            MemoryDesk(
+            MemoryContext(
                 blobs={
                     purpose: _kept(store.row(needed), store)
                     for purpose, needed in needs_of(run).items()

@@ -1,7 +1,7 @@
 """The pipeline of a run: begin, cut, train, collapse, certify, measure, record.
 
 Every stage begins with "done? return", so that resuming is how the code reads. What a stage has
-done lies on the desk; what is quick to do again is not kept.
+done is kept; what is quick to do again is not kept.
 """
 
 import logging
@@ -23,7 +23,7 @@ from secateurs.study.config import Run, waiting_row
 from secateurs.study.database import Row
 from secateurs.study.database import State as End
 from secateurs.study.fitting import train
-from secateurs.study.jobs import Desk, Interrupted
+from secateurs.study.jobs import Interrupted, JobContext
 from secateurs.study.measure import Bench
 from secateurs.study.methods import Gradual, Prune
 from secateurs.study.own import weights_hash
@@ -37,12 +37,12 @@ crash.
 """
 
 
-def begin(run: Run, bench: Bench, desk: Desk) -> Work:
+def begin(run: Run, bench: Bench, context: JobContext) -> Work:
     """The data, and the network: fresh, or the one that the run needs."""
     start = perf_counter()
     data, data_hash = bench.data(run.data)
     model = bench.network(run.model, data, run.seed)
-    work = Work(run=run, bench=bench, desk=desk, model=model, data=data, data_hash=data_hash)
+    work = Work(run=run, bench=bench, context=context, model=model, data=data, data_hash=data_hash)
     if run.parent is not None:
         put_weights_(model, work.needed("parent"))
     # Dropout draws from torch's own generator: it
@@ -79,7 +79,7 @@ def cut(work: Work) -> None:
             **under("model", weights_of(work.model)),
             **under("mask", work.masks),
         }
-        work.desk.put("cut", State(tensors=tensors, values={"metrics": work.metrics}).pack())
+        work.context.put("cut", State(tensors=tensors, values={"metrics": work.metrics}).pack())
 
 
 def chosen(work: Work, method: Prune) -> Tensors:
@@ -143,28 +143,28 @@ STAGES = (cut, train, certify, measured)
 def row_of_end(run: Run, bench: Bench, work: Work | None, end: tuple[End, str], begun: str) -> Row:
     """The row of a run that came to an end."""
     state, reason = end
-    told: dict[str, Any] = {"provenance": _provenance(run, bench, work, begun)}
+    found: dict[str, Any] = {"provenance": _provenance(run, bench, work, begun)}
     if work is not None:
         # The weights of a diverged network are not numbers, so nothing of them is kept.
         if state in ("done", "collapsed"):
-            told |= _weights(work)
+            found |= _weights(work)
             _measured_anyway(work)
-        told |= {
+        found |= {
             "history": work.history,
             "layers": work.layers,
             "certificates": work.certificates,
         }
-        told |= {
+        found |= {
             "timings": work.timings,
             "metrics": work.metrics,
             "seconds": sum(work.timings.values()),
         }
         figures = ("accuracy", "compression", "sparsity", "kept", "total")
-        told |= {name: work.metrics[name] for name in figures if name in work.metrics}
+        found |= {name: work.metrics[name] for name in figures if name in work.metrics}
     first = waiting_row(run)
-    # What was known beforehand; what the run has told is laid over it.
+    # What was known beforehand; what the run found is laid over it.
     known = {name: getattr(first, name) for name in ("settings", *first.summary)}
-    return Row(**{**known, **told, "state": state, "reason": reason, "progress": 1.0})
+    return Row(**{**known, **found, "state": state, "reason": reason, "progress": 1.0})
 
 
 def _measured_anyway(work: Work) -> None:
@@ -178,7 +178,7 @@ def _measured_anyway(work: Work) -> None:
 def _weights(work: Work) -> dict[str, str]:
     """Keep the final weights under their own names, as any tool reads them."""
     weights = weights_of(work.model)
-    name = work.desk.put("weights", State(tensors=weights).pack())
+    name = work.context.put("weights", State(tensors=weights).pack())
     return {"weights": name, "weights_hash": weights_hash(weights)}
 
 
@@ -202,7 +202,7 @@ def said(error: BaseException) -> str:
 # Doing a run from wherever it stands: its stages in order, timed; its row says how it ended.
 
 
-def perform(run: Run, bench: Bench, desk: Desk) -> Row:
+def perform(run: Run, bench: Bench, context: JobContext) -> Row:
     """Do the run from wherever it stands; returns its row.
 
     Whatever goes wrong in the run is written into the row; only `Interrupted` and errors of the
@@ -210,7 +210,7 @@ def perform(run: Run, bench: Bench, desk: Desk) -> Row:
     """
     begun, work = now(), None
     try:
-        work = begin(run, bench, desk)
+        work = begin(run, bench, context)
         with kept_log(work.notes):
             for stage in STAGES:
                 _timed(work, stage)

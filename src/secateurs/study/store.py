@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from secateurs.errors import StoreError
 from secateurs.study import database
 from secateurs.study.artefacts import Artefacts
-from secateurs.study.database import ENDED, SUMMARY, Row, row_of, told
+from secateurs.study.database import ENDED, SUMMARY, Row, plain_errors, row_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -185,7 +185,7 @@ class Store:
         with self.writing() as db:
             db.execute(f"DELETE FROM held WHERE key = ?{some}", (key, *purposes))
 
-    def again(self, key: str) -> None:
+    def reset(self, key: str) -> None:
         """Put a run back to the beginning: as if it had never run."""
         row = self.row(key)
         # Only what was asked of the run: all that it found is dropped.
@@ -236,7 +236,7 @@ class Store:
     # ---------------------------------------------------------------- helpers
 
     def _read(self, statement: str, *values: Any) -> list[sqlite3.Row]:
-        with database.told(self.folder):
+        with database.plain_errors(self.folder):
             found = self._db.execute(statement, values).fetchall()
         # No column of ours holds bytes, but SQLite lets any column hold them; what is
         # read as text further on would fail somewhere inside.
@@ -254,7 +254,7 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all or nothing."""
-        with database.told(self.folder), database.transaction(self._db) as db:
+        with database.plain_errors(self.folder), database.transaction(self._db) as db:
             yield db
 
 
@@ -295,7 +295,7 @@ def being_written(folder: Path) -> bool:
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Be the one process that writes to this store; refused while another is."""
-    with told(folder):
+    with plain_errors(folder):
         # "a+" leaves what is in it: the number of the process that holds the lock.
         file = open(folder / "writer.lock", "a+", encoding="utf-8")  # noqa: SIM115  (closed below)
     # The lock ends with the file, however this process ends.
@@ -310,7 +310,7 @@ def only_writer(folder: Path) -> Iterator[None]:
                 f"Watch it with "
                 "`secateurs study status`."
             ) from None
-        with told(folder):
+        with plain_errors(folder):
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()

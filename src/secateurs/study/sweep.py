@@ -113,8 +113,8 @@ def run(
     check_ready(study, how)
     opened = Store.create(store or f"{study.name}.study")
     try:
-        with _shown(watchers) as told, only_writer(opened.folder):
-            sweep = sweep_of(study, opened, how, told)
+        with _shown(watchers) as listeners, only_writer(opened.folder):
+            sweep = sweep_of(study, opened, how, listeners)
             opened.remember("published", {name: list(c) for name, c in study.published.items()})
             _warn_of_metrics(study, opened)
             drive(sweep)

@@ -10,7 +10,7 @@ from secateurs.errors import StoreError, TrainingError
 from secateurs.study.checkpoint import State, Tensors
 from secateurs.study.config import Run
 from secateurs.study.database import Certified, LayerKept, Point
-from secateurs.study.jobs import Desk
+from secateurs.study.jobs import JobContext
 from secateurs.study.measure import Bench
 from secateurs.train import Epoch
 
@@ -25,7 +25,7 @@ class Work:
 
     run: Run
     bench: Bench
-    desk: Desk
+    context: JobContext
     model: nn.Module
     data: Dataset
     data_hash: str
@@ -42,12 +42,12 @@ class Work:
     notes: list[str] = field(default_factory=list)
 
     def held(self, purpose: str) -> State | None:
-        """What lies on the desk; None if there is nothing, or nothing sound."""
+        """What the job has kept, or needs; None if there is nothing, or nothing sound."""
         try:
-            blob = self.desk.get(purpose)
+            blob = self.context.get(purpose)
             return None if blob is None else State.unpack(blob)
         except StoreError as error:
-            self.desk.tell(event="damaged", purpose=purpose, text=str(error))
+            self.context.tell(event="damaged", purpose=purpose, text=str(error))
             return None
 
     def needed(self, purpose: str) -> Tensors:

@@ -81,5 +81,5 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         KeyError,
     ) as error:
         raise DataError(
-            f"{path} is no readable safetensors file: {error}. Save it again."
+            f"{path} is not a readable safetensors file: {error}. Save it again."
         ) from error

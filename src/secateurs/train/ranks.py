@@ -20,7 +20,7 @@ class Ranks:
     world: int = 1
 
     @classmethod
-    def here(cls) -> "Ranks":
+    def from_environment(cls) -> "Ranks":
         """As `torchrun` says in the environment; alone without it."""
         return cls(
             rank=int(os.environ.get("RANK", 0)),

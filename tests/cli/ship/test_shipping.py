@@ -116,7 +116,7 @@ def test_progress_goes_to_standard_error(checkpoint, tmp_path, capsys):
         (["pack", "{path}", "-o", "{path}"], "is an input"),
         (["unpack", "{path}", "-o", "{folder}/x"], "is not a sparse file"),
         (["export", "{path}", "-o", "{folder}/x.onxx"], ".onxx"),
-        (["export", "{folder}/none.pt2", "-o", "{folder}/x.pt2"], "is no file"),
+        (["export", "{folder}/none.pt2", "-o", "{folder}/x.pt2"], "is not a file"),
         (["measure", "{folder}/none.safetensors"], "none.safetensors"),
         (["pack", "{path}", "-o", "{folder}/x", "--values", "bf15"], "bf15"),
     ],

@@ -118,7 +118,7 @@ def test_a_steered_run_is_resumed_by_one_with_a_target():
     assert optimizer.param_groups[0]["control"] == CONTROL
     for wrong in ({"log_scale": 0.0}, {**CONTROL, "log_scale": math.nan}, 1.0):
         saved["param_groups"][0]["control"] = wrong
-        with pytest.raises(TrainingError, match="is no state of a controller"):
+        with pytest.raises(TrainingError, match="is not the state of a controller"):
             optimizer.load_state_dict(saved)
 
 

@@ -116,7 +116,7 @@ def test_gap_without_a_valley_or_without_weights_is_the_lowest():
     assert gap([torch.zeros(5)]) == EPS
     assert gap([torch.full((5,), 0.3)]) < 0.3
     tail = torch.cat([10 ** torch.linspace(-9, 0, 10_000), torch.tensor([30.0, 300.0])])
-    assert gap([tail]) < 10  # stragglers at the top are no hump of survivors
+    assert gap([tail]) < 10  # stragglers at the top are not a hump of survivors
 
 
 @pytest.mark.parametrize("kept", [0, 1, 37, 500, 999, 1000])

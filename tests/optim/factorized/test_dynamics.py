@@ -100,6 +100,23 @@ def test_a_skipped_step_leaves_no_sample():
     ]
 
 
+def test_sparsity_sets_in_where_it_exceeds_the_share():
+    layer = nn.Linear(4, 2, bias=False)
+    optimizer = FactorizedSGD(layer.named_parameters(), lr=0.1)
+    dynamics = Dynamics(optimizer)
+    for dead in (0, 2, 4):
+        with torch.no_grad():
+            factors = optimizer.factors("weight").clone()
+            factors.view(len(factors), -1)[:, :dead] = 0
+            optimizer.set_factors("weight", factors)
+        layer(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        dynamics.record(1.0)
+    assert [sample.sparsity for sample in dynamics.samples] == [0, 0.25, 0.5]
+    # Exactly a quarter is not more than a quarter.
+    assert [dynamics.onset(share) for share in (0.2, 0.25, 0.5)] == [2, 3, None]
+
+
 def test_an_empty_parameter_has_no_zeros():
     empty, full = nn.Parameter(torch.empty(0)), nn.Parameter(torch.ones(3))
     dynamics = Dynamics(FactorizedSGD([empty, full], init="pretrained"))

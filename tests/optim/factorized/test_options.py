@@ -1,6 +1,7 @@
 """What is refused before anything changes."""
 
 import copy
+import inspect
 import math
 
 import pytest
@@ -13,7 +14,7 @@ from secateurs.errors import (
     ParameterError,
     PatternError,
 )
-from secateurs.optim import FactorizedSGD
+from secateurs.optim import Factorized, FactorizedSGD
 
 BAD = [
     ({"depth": 1}, "depth=1 is not a whole number from 2 up"),
@@ -171,3 +172,16 @@ def test_keys_that_others_leave_in_a_group_are_let_be():
     )
     torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
     FactorizedSGD(optimizer.param_groups)
+
+
+def test_both_optimizers_have_the_same_defaults():
+    """Each names its options in its own constructor, so that editors see them."""
+    one, other = (inspect.signature(cls).parameters for cls in (FactorizedSGD, Factorized))
+    common = one.keys() & other.keys()
+    assert len(common) > 10
+    assert {n: one[n].default for n in common} == {n: other[n].default for n in common}
+
+
+def test_all_that_is_wrong_with_a_run_is_said_at_once():
+    with pytest.raises(ArgumentError, match="steps=0 .*nonfinite='no'.*target_sparsity=2 is"):
+        make(net(), steps=0, nonfinite="no", target_sparsity=2)

@@ -122,7 +122,7 @@ def test_a_model_of_another_kind_cannot_follow():
     held = hold(model, masks, optimizer)
     with pytest.raises(
         MaskError,
-        match="Linear is no copy of the model held: there is no parameter '0.weight'",
+        match="Linear is not a copy of the model held: there is no parameter '0.weight'",
     ):
         held.follow(nn.Linear(3, 3))
 

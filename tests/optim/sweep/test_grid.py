@@ -118,7 +118,7 @@ BAD_GRIDS = [
         "strength -1 is not a finite number from 0 up",
     ),
     ({"strengths": [math.nan]}, ArgumentError, "strength nan is not"),
-    ({"seeds": [0.5]}, ArgumentError, "seed 0.5 is no whole number"),
+    ({"seeds": [0.5]}, ArgumentError, "seed 0.5 is not a whole number"),
     (
         {"lr": -1},
         ArgumentError,
@@ -134,7 +134,7 @@ BAD_GRIDS = [
     (
         {"schedule": "ramp"},
         ArgumentError,
-        "schedule='ramp' is no function of the step number",
+        "schedule='ramp' is not a function of the step number",
     ),
     (
         {"threshold": -1},

@@ -112,7 +112,7 @@ def test_a_part_that_is_none_is_refused(part):
 @pytest.mark.parametrize("text", ["a,b\n1,2\n", "job,value\na,1,2\n"])
 def test_a_foreign_or_damaged_file_is_refused(tmp_path, text):
     (tmp_path / "rows.csv").write_text(text)
-    with pytest.raises(DataError, match="no table of experiments"):
+    with pytest.raises(DataError, match="is not a table of experiments"):
         read_rows(tmp_path / "rows.csv")
 
 
@@ -155,7 +155,9 @@ def test_a_page_says_how_it_was_made():
 def test_every_experiment_has_jobs_of_different_names_at_every_scale(name):
     experiment = EXPERIMENTS[name]
     assert experiment.name == name
-    assert set(SCALES) - {"short"} <= set(experiment.settings) <= set(SCALES)
+    missing = set(SCALES) - {"short"} - set(experiment.settings)
+    assert not missing, f"say in settings= what {name} is at these scales: {sorted(missing)}"
+    assert set(experiment.settings) <= set(SCALES)
     for scale in experiment.settings:
         names = [job.name for job in experiment.jobs(scale)]
         assert names and len(set(names)) == len(names)

@@ -12,8 +12,8 @@ from secateurs.papers.experiment import on_device, place
 from secateurs.papers.factorization.plans import SMOKE
 from secateurs.papers.factorization.training import build_network, load_images
 from secateurs.papers.sketching import SMOKE as SKETCH
-from secateurs.papers.sketching import initialised
 from secateurs.papers.sketching import load_data as images
+from secateurs.papers.sketching import network_at_start
 
 
 def test_a_device_holds_inside_alone():
@@ -33,7 +33,7 @@ def test_a_device_that_is_not_there_is_refused():
     ("settings", "load", "make"),
     [
         (replace(SMOKE, data="digits"), load_images, build_network),
-        (SKETCH, images, lambda settings, dataset: initialised(settings, dataset, 0)),
+        (SKETCH, images, lambda settings, dataset: network_at_start(settings, dataset, 0)),
     ],
 )
 def test_networks_and_images_are_moved_there(monkeypatch, settings, load, make):

@@ -17,7 +17,7 @@ from secateurs.papers.factorization.exchange import (
     Tiny,
     exchange,
     gauss_newton,
-    generalised,
+    generalised_loss,
     grow_,
     promises,
     surgeon,
@@ -47,7 +47,7 @@ def net():
 
 
 def full_loss(net, x, y, q):
-    return generalised(net.forward(x[:, net.pixels])[-1], y, q=q)
+    return generalised_loss(net.forward(x[:, net.pixels])[-1], y, q=q)
 
 
 def test_cutting_changes_nothing_but_the_size(data):
@@ -121,7 +121,9 @@ def test_training_is_adam_on_the_weights_that_are_there(net, data, anneal):
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, total)
     for _ in range(epochs):
         for chosen in torch.split(torch.randperm(600, generator=order), 100):
-            loss = generalised(net.forward(x[chosen][:, net.pixels], wanted)[-1], y[chosen], q=0.4)
+            loss = generalised_loss(
+                net.forward(x[chosen][:, net.pixels], wanted)[-1], y[chosen], q=0.4
+            )
             for p, g, mask in zip(wanted, torch.autograd.grad(loss, wanted), masks, strict=True):
                 p.grad = g * mask
             adam.step()
@@ -164,7 +166,7 @@ def test_promises_rank_absent_weights_by_their_gradient(net, data, q):
     x, y = data
     wide = copy.deepcopy(net).widen_(10)
     parameters = [p.clone().requires_grad_() for p in wide.parameters]
-    loss = generalised(wide.forward(x, parameters)[-1], y, q=q)
+    loss = generalised_loss(wide.forward(x, parameters)[-1], y, q=q)
     gradients = torch.autograd.grad(loss, parameters)
     for gradient, promise in zip(
         gradients, promises(wide, x, y, q=q, generator=draw()), strict=True
@@ -210,11 +212,11 @@ def test_the_generalised_loss_runs_from_cross_entropy_to_the_expected_error():
         torch.randn(50, 5, generator=draw()),
         torch.randint(5, (50,), generator=draw(1)),
     )
-    assert float(generalised(logits, y, q=1e-4)) == pytest.approx(
+    assert float(generalised_loss(logits, y, q=1e-4)) == pytest.approx(
         float(F.cross_entropy(logits, y)), rel=1e-3
     )
     wrong = 1 - logits.softmax(1).gather(1, y[:, None]).mean()
-    assert float(generalised(logits, y, q=1.0)) == pytest.approx(float(wrong), rel=1e-5)
+    assert float(generalised_loss(logits, y, q=1.0)) == pytest.approx(float(wrong), rel=1e-5)
 
 
 @pytest.mark.parametrize(

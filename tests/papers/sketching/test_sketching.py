@@ -19,13 +19,14 @@ from secateurs.papers.sketching import (
     AccuracyRow,
     SketchingSettings,
     accuracies_beside,
+    accuracy_jobs,
     accuracy_table,
     as_table,
     drawn_by_magnitude,
     load_data,
     nearest,
     noise,
-    published,
+    published_figures,
     run,
     tickets,
 )
@@ -53,6 +54,13 @@ def test_every_method_has_a_row_and_learns(rows):
     assert max(row.accuracy for row in rows) > 50
 
 
+def test_rows_of_an_experiment_have_their_accuracy_in_percent(monkeypatch):
+    monkeypatch.setattr("secateurs.papers.sketching.run", lambda *_: 0.875)
+    job = accuracy_jobs("smoke")[0]
+    (row,) = job.work()
+    assert row["accuracy"] == 87.5 and row["density"] <= 1
+
+
 def test_the_table_is_reproducible(rows):
     again = accuracy_table(
         replace(TINY, methods=("snip-unsupervised+sparse-data+random-mask", "synflow-chi"))
@@ -62,7 +70,7 @@ def test_the_table_is_reproducible(rows):
 
 
 def test_the_published_figures_stand_beside():
-    figures = published()
+    figures = published_figures()
     assert len(figures) == 24 + 12
     assert figures["cifar-10", "vgg-19", 0.05, "snip-supervised"] == (91.66, 0.25)
     assert figures["tiny-imagenet", "resnet-18", 0.02, "synflow+random-mask"] == (

@@ -10,14 +10,21 @@ from secateurs.data import from_tensors
 from secateurs.errors import ArgumentError, StoreError
 from secateurs.study import (
     L1,
+    ACDCMethod,
     Certify,
     Data,
     Dense,
+    DGatingMethod,
     Dwf,
+    Gradual,
+    HAMMethod,
     How,
     Imp,
     PathPenalty,
+    PowerPropagationMethod,
     Prune,
+    RigLMethod,
+    SETMethod,
     Study,
     Training,
     run,
@@ -35,6 +42,18 @@ def digits(**changes):
         "train": TRAIN,
     }
     return Study(**{**usual, "methods": [Prune()], "compressions": [4], **changes})
+
+
+class Uncountable(nn.Module):
+    """Its way through the layers depends on the numbers it is given, so that none can be read."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        h = self.first(x.flatten(1))
+        return self.last(h.relu() if float(h.detach().sum()) > 0 else h)
 
 
 def noise():
@@ -293,6 +312,48 @@ def test_every_kind_runs_and_says_what_it_found(tmp_path):
         pytest.raises(ArgumentError, match=r"\.csv nor in \.parquet"),
     ):
         export(store, tmp_path / "runs.txt")
+
+
+def test_rows_say_what_their_training_cost(tmp_path):
+    gating = DGatingMethod(strength=0.01, groups="neuron")
+    methods = [
+        RigLMethod(every="2it"),
+        SETMethod(every="2it"),
+        ACDCMethod(start="0it", every="1ep", last_dense="0it", end="1ep"),
+        Gradual(begin="0it", end="1ep", every="1ep"),
+        Prune(score="snip", after="init"),
+        Dwf(strength=0.01),
+        Prune(after=HAMMethod(alpha=1.0), label="ham, cut"),
+        Prune(after=PowerPropagationMethod(), label="power, cut"),
+        gating,
+    ]
+    with run(digits(methods=methods, compressions=[4]), tmp_path / "s") as store:
+        rows = {row.label: row for row in store.rows()}
+    assert {row.state for row in rows.values()} == {"done"}, [r.reason for r in rows.values()]
+    steps = rows["dense"].metrics["cost.steps"]
+    share = {label: row.metrics["cost.share"] for label, row in rows.items()}
+    # In a fully connected network every weight is multiplied once: a quarter of them, a quarter.
+    for label in ("snip, at init", "ham, cut", "power, cut"):
+        assert rows[label].compression == 4 and share[label] == pytest.approx(0.25)
+    assert share["set, 2it"] == share["acdc, 0it, 1ep, 0it, 1ep"] == pytest.approx(0.25)
+    # Two of the eight steps grow by the gradient and need it whole.
+    assert share["rigl, 2it"] == pytest.approx((8 * 3 * 0.25 + 2 * 0.75) / (8 * 3))
+    assert share["dense"] == share[gating.title] == share["dwf D=3"] == 1
+    gradual = next(row for row in rows.values() if row.kind == "gradual")
+    # Cut in the middle of the training.
+    assert gradual.metrics["cost.share"] == pytest.approx((1 + 0.25) / 2)
+    assert all(
+        row.metrics["cost.steps"] == row.metrics["cost.share"] * steps for row in rows.values()
+    )
+
+
+def test_what_cannot_be_counted_counts_every_weight_once(tmp_path):
+    with run(
+        digits(model=lambda: Uncountable(), methods=[Prune(after="init")]), tmp_path / "s"
+    ) as store:
+        rows = store.rows()
+    assert [row.state for row in rows] == ["done"] * 2, [row.reason for row in rows]
+    assert rows[1].metrics["cost.share"] == pytest.approx(1 / rows[1].compression)
 
 
 def test_dense_is_not_hidden_and_the_network_to_rewind_to_is(tmp_path):

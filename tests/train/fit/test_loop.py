@@ -140,11 +140,11 @@ model = build("lenet-300-100", size=8, generator=torch.Generator().manual_seed(1
 loop = Loop(
     model=model, data=data,
     optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
-    length="2ep", batch=17, ranks=Ranks.here(), forward=DDP(model),
+    length="2ep", batch=17, ranks=Ranks.from_environment(), forward=DDP(model),
     generator=torch.Generator().manual_seed(0),
 )
 done = loop.run()
-if Ranks.here().rank == 0:
+if Ranks.from_environment().rank == 0:
     whole = float(sum(p.double().sum() for p in model.parameters()))
     print("losses", [round(e.loss, 6) for e in done.history], whole)
 dist.destroy_process_group()

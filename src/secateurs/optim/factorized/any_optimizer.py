@@ -14,7 +14,7 @@ from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.factorized import checkpoint, options
 from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.maths import TINY, StepRule, others, product, root
-from secateurs.optim.factorized.members import Factorization, Group, RunLength
+from secateurs.optim.factorized.members import Group
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer, finite
 from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.step import FLUSH_EVERY
@@ -34,7 +34,7 @@ REFUSED = {
 }
 
 
-def check_groups(groups: Iterable[Group]) -> None:
+def check_stacked(groups: Iterable[Group]) -> None:
     """Factors are stacked here, one tensor per weight, and the penalty is theirs alone."""
     problems = [
         f"{key}={group[key]!r} in a parameter group"
@@ -102,21 +102,7 @@ def probe(cls: type[Optimizer], given: Mapping[str, Any]) -> Optimizer:
 # Torch optimizers as the base of `Factorized`: which of them can move factors, their options, and
 # their state.
 
-OURS = {
-    *(
-        "params",
-        "param_names",
-        "depth",
-        "strength",
-        "decoupled",
-        "init",
-        "sigma",
-        "match_variance",
-        "zeros",
-        "freeze",
-    ),
-    *("lean", "groups", "shared", "taken", "control"),
-}
+OURS = {*options.FACTORIZATION, "params", "param_names", "taken", "control"}
 """Keys of our parameter groups that never reach the base, even if it has an option of that name."""
 
 
@@ -344,23 +330,26 @@ class Factorized(FactorizedOptimizer):
         # Known before the groups are made: its options are among the defaults of every
         # group.
         self.kind = kind(base, base_kwargs or {})
-        options.run(steps, schedule, nonfinite)
-        length = RunLength.of(steps, schedule, target_sparsity)
-        what = Factorization(
-            depth=depth,
-            strength=strength,
-            decoupled=decoupled,
-            init=init,
-            sigma=sigma,
-            match_variance=match_variance,
-            zeros=zeros,
-            freeze=freeze,
-        )
-        defaults = {**self.kind.defaults, **what.options()}
         super().__init__(
             params,
-            defaults,
-            length,
+            {
+                **self.kind.defaults,
+                "depth": depth,
+                "strength": strength,
+                "decoupled": decoupled,
+                "init": init,
+                "sigma": sigma,
+                "match_variance": match_variance,
+                "zeros": zeros,
+                # The base moves one stacked tensor per weight: see `check_stacked`.
+                "groups": None,
+                "shared": 1,
+                "lean": False,
+                "freeze": freeze,
+            },
+            steps=steps,
+            schedule=schedule,
+            target_sparsity=target_sparsity,
             nonfinite=nonfinite,
             where=where,
             generator=generator,
@@ -373,7 +362,7 @@ class Factorized(FactorizedOptimizer):
 
         A closure is called once, before, with gradients on; its loss is returned.
         """
-        loss = options.called(closure)
+        loss = options.call_closure(closure)
         found = self._gradients()
         # Looked at before anything moves. An Adam that has once seen a NaN keeps it in
         # its averages.
@@ -406,25 +395,22 @@ class Factorized(FactorizedOptimizer):
         """
         checkpoint.like_a_state(state_dict)
         check_saved(self.base, state_dict)
-        state_dict = checkpoint.in_our_order(self.param_groups, state_dict)
-        own = checkpoint.factors_only(state_dict)
-        checkpoint.check(self.members, self.length.control, own)
+        super().load_state_dict(state_dict)
+
+    def _load_(self, saved: Mapping[str, Any]) -> None:
+        own = checkpoint.factors_only(saved)
         # The base holds references to these tensors. torch's loading would replace them
         # by new ones, and the base would go on moving tensors that nobody reads.
         held = dict(self.state)
         # Loading into the base itself could fail half way. A trial of the same shape
         # fails first.
-        try_load(
-            self._build(checkpoint.joined(self, own) | held),
-            self.base,
-            state_dict["base"],
-        )
-        super().load_state_dict(own)
+        try_load(self._build(checkpoint.joined(self, own) | held), self.base, saved["base"])
+        super()._load_(own)
         # The base moves the tensors that it was given.
         checkpoint.back_into_(self, held)
         self._point_()
-        self.base.load_state_dict(state_dict["base"])
-        checkpoint.restore_(self.base, state_dict["base"])
+        self.base.load_state_dict(saved["base"])
+        checkpoint.restore_(self.base, saved["base"])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "base": self.base, "kind": self.kind}
@@ -447,7 +433,7 @@ class Factorized(FactorizedOptimizer):
 
     def check(self, groups: list[Group]) -> None:
         """Options and parameters of groups that are about to be factorized."""
-        check_groups(groups)
+        check_stacked(groups)
         super().check(groups)
 
     def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:

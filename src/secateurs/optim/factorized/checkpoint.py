@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from secateurs.errors import TrainingError
 from secateurs.optim.factorized.forecast import ROUNDING
 from secateurs.optim.factorized.members import Group, Members, layout
-from secateurs.optim.factorized.options import number
+from secateurs.optim.factorized.options import is_number
 from secateurs.optim.factorized.schedules import Control
 from secateurs.parameters import plain
 
@@ -208,7 +208,7 @@ def _group(i: int, ours: Saved, theirs: Saved) -> Iterator[str]:
         # States saved before "shrunk" was counted lack it and are taken all the same.
         value = theirs.get(key, 0.0)
         value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-        if not (number(value) and value >= -ROUNDING):
+        if not (is_number(value) and value >= -ROUNDING):
             yield f"in group {i} {key}={value!r} is not a finite number from 0 up"
 
 
@@ -227,9 +227,9 @@ def _control(control: Control | None, first: Saved) -> Iterator[str]:
         not isinstance(state, Mapping)
         # A state of before does not count what was cut.
         or {"cut", *state} != control.start().keys()
-        or not all(map(number, state.values()))
+        or not all(map(is_number, state.values()))
     ):
-        yield f"control={state!r} is no state of a controller"
+        yield f"control={state!r} is not the state of a controller"
 
 
 def _states(members: Members, saved: Saved) -> Iterator[str]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport
 from secateurs.optim.factorized.maths import EPS
-from secateurs.optim.factorized.options import number
+from secateurs.optim.factorized.options import is_number
 
 # Magnitudes that part weights: by how many are kept, and by how much the rest carries.
 
@@ -114,7 +114,7 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
     # One is added so that an empty bin between low humps does not beat one between high
     # humps, and nothing is divided by 0.
     depth = (counts + 1) / (torch.minimum(left, right) + 1)
-    depth[right < HUMP] = math.inf  # a few stragglers at the top are no hump
+    depth[right < HUMP] = math.inf  # a few stragglers at the top are not a hump
     edges = 10.0 ** torch.linspace(low, high, bins + 1, dtype=torch.float64)[1:]
     depth[edges > min(DEAD_AT_MOST, dead_below(weights, sizes))] = math.inf
     best = float(depth.min())
@@ -183,7 +183,7 @@ def threshold_of(
     if isinstance(which, str) or which is None:
         return _named(which or "eps", weights, total, target)
     value = which.item() if isinstance(which, Tensor) and which.numel() == 1 else which
-    if not (number(value) and value >= 0):
+    if not (is_number(value) and value >= 0):
         raise ArgumentError(
             f"threshold={which!r}: a magnitude is a finite number from 0 up. Or 'eps', 'gap',"
             " 'target'."

@@ -41,7 +41,7 @@ class Look(IntEnum):
 
     BROKEN = 0  # a gradient is not finite
     FINE = 1
-    DRIFTED = 2  # weights are no product of their factors
+    DRIFTED = 2  # weights are not the product of their factors
 
 
 def c_job(weight: Tensor, factors: Tensor, momenta: Tensor | None, rule: int) -> CJob:

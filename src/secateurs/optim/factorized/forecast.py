@@ -18,7 +18,7 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.optim.factorized.maths import EPS
 from secateurs.optim.factorized.members import Group, Members, RunLength
-from secateurs.optim.factorized.options import number
+from secateurs.optim.factorized.options import is_number
 from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.schedules import schedule as schedule_of
 
@@ -85,18 +85,18 @@ def check(
     problems = [
         f"{name}={value!r} is not a finite number from 0 up"
         for name, value in (("strength", strength), ("shrunk", shrunk))
-        if not (number(value) and value >= 0)
+        if not (is_number(value) and value >= 0)
     ]
     problems += [
         f"{name}={value!r} is not a finite number above 0"
         for name, value in (("start", start), ("threshold", threshold))
-        if not (number(value) and value > 0)
+        if not (is_number(value) and value > 0)
     ]
     if not _whole(steps) or steps < 1:
         problems.append(f"steps={steps!r} is not a whole number above 0")
     elif not _whole(taken) or not 0 <= taken <= steps:
         problems.append(f"taken={taken!r} is not a whole number from 0 to steps={steps}")
-    if not (number(momentum) and 0 <= momentum < 1):
+    if not (is_number(momentum) and 0 <= momentum < 1):
         problems.append(f"momentum={momentum!r} is outside [0, 1)")
     if problems:
         raise ArgumentError(f"cannot forecast: {'; '.join(problems)}.")

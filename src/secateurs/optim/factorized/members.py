@@ -5,16 +5,14 @@ beside the optimizer need not know the optimizer's class.
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized import options
-from secateurs.optim.factorized import options as arguments
 from secateurs.optim.factorized.layouts import FactorLayout, Lean, Plain, Shared, Stacked, grouping
-from secateurs.optim.factorized.maths import TINY
 from secateurs.optim.factorized.schedules import Control, Schedule
 from secateurs.optim.factorized.schedules import schedule as schedule_of
 from secateurs.parameters import Pick, pick
@@ -65,7 +63,7 @@ class Members:
         """Every factorized parameter with its group."""
         for group in self.groups:
             if group["depth"] is not None:
-                # A frozen parameter has no state and is no member until it joins.
+                # A frozen parameter has no state and is not a member until it joins.
                 yield from ((group, p) for p in group["params"] if p in self.state)
 
     def waiting(self) -> Pairs:
@@ -110,7 +108,7 @@ class Members:
         if not isinstance(parameter, str):
             return parameter
         names = {name: p for p, name in self.names().items()}
-        options.known(parameter, names)
+        options.check_name(parameter, names)
         return names[parameter]
 
 
@@ -126,32 +124,7 @@ def layout(group: Group, parameter: Tensor) -> FactorLayout:
     return Stacked(depth=group["depth"])
 
 
-# What is factorized and how, and how long the run is: the options, checked and named.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factorization:
-    """What becomes of a weight: how many factors, how they start, what presses on them.
-
-    The fields are the options of a parameter group; `FactorizedSGD` explains each. They are checked
-    with the groups, which may have options of their own.
-    """
-
-    depth: float | None = 3
-    strength: float = 1e-4
-    decoupled: bool = False
-    init: str | None = None
-    sigma: float | None = None
-    match_variance: bool = False
-    zeros: str | None = None
-    groups: str | None = None
-    shared: int = 1
-    lean: bool = False
-    freeze: float = TINY
-
-    def options(self) -> dict[str, Any]:
-        """Defaults of a parameter group. "shrunk" counts what the penalty has done so far."""
-        return {**asdict(self), "shrunk": 0.0}
+# How long the run is.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +139,7 @@ class RunLength:
     def of(
         cls, steps: int | None, schedule: str | Schedule | None, target: float | None
     ) -> "RunLength":
-        """The run that these options mean (`options.run` has checked them)."""
-        arguments.target(target, steps)
+        """The run that these options mean (`options.check_run` has checked them)."""
         return cls(
             steps=steps,
             schedule=None if schedule is None else schedule_of(schedule),

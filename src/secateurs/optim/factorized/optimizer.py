@@ -24,6 +24,7 @@ from secateurs.optim.factorized.members import (
     layout,
     split,
 )
+from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.start import say_redrawn, settle_
 from secateurs.optim.factorized.strength import (
     SparsityWatch,
@@ -197,10 +198,12 @@ def _broken(names: Names, found: Found) -> tuple[str, ...]:
     return tuple(names[p] for _, p, grad in found if not bool(grad.isfinite().all()))
 
 
-class Factored(Optimizer):
-    """Factors are the state, and the weights of the model are their product.
+class FactorizedOptimizer(Optimizer):
+    """Base of the factorized optimizers. The factors are the state; the model's weights are their
+    product.
 
-    What a user calls and what a step goes through is in `FactorizedOptimizer`.
+    State and options are plain values: `state_dict` holds tensors and numbers only, and resumes
+    bit-exactly.
     """
 
     keeps_momentum = True
@@ -209,23 +212,27 @@ class Factored(Optimizer):
         self,
         params: Any,
         defaults: Group,
-        length: RunLength,
         *,
-        nonfinite: str = "skip",
-        where: Pick = None,
-        generator: torch.Generator | None = None,
+        steps: int | None,
+        schedule: str | Schedule | None,
+        target_sparsity: float | None,
+        nonfinite: str,
+        where: Pick,
+        generator: torch.Generator | None,
+        fused: bool | None = None,
     ) -> None:
-        self.length = length
+        options.check_run(steps, schedule, target_sparsity, nonfinite, fused)
+        self.length = RunLength.of(steps, schedule, target_sparsity)
         self.watch = SparsityWatch()
         self.skips = Skips(nonfinite=nonfinite)
         self.versions: dict[int, int] = {}
         self._started = False
         # A model in place of its parameters is a common slip, and torch's own message
         # does not say what to pass instead.
-        options.parameters(params)
-        # "taken" lives in the groups because torch saves and loads them: resuming needs
-        # nothing else.
-        super().__init__(split(params, where), {**defaults, "taken": 0})
+        options.check_parameters(params)
+        # Counts live in the groups because torch saves and loads these: resuming needs nothing
+        # else. "shrunk" is what the penalty has done so far.
+        super().__init__(split(params, where), {**defaults, "shrunk": 0.0, "taken": 0})
         # torch's own constructor calls `add_param_group` for every group. Until
         # `_started` is set that only collects them, so that all groups are checked
         # before the first weight changes.
@@ -261,128 +268,6 @@ class Factored(Optimizer):
         """Steps that were not taken because a gradient was NaN or infinite."""
         return self.skips.steps
 
-    @torch.no_grad()
-    def join_(self, parameters: Sequence[tuple[Group, nn.Parameter]]) -> None:
-        """Begin to train parameters that were frozen at the start. Every step does this for those
-        with a gradient.
-
-        Their function is kept: balanced factors of the weights as they are. Zeros are treated as
-        the group's `zeros=` says; by default they stay zero, except that a parameter of nothing but
-        zeros (a fresh bias) gets factors with a product of ±1.19e-7, or it would never move.
-        """
-        drawn = begin.as_they_are(self.members, parameters)
-        self._take_(drawn)
-        begin.say_joined(drawn, self.names())
-
-    @torch.no_grad()
-    def refresh_(self) -> None:
-        """Write the product of the factors into every weight, after factors were changed by
-        hand.
-        """
-        for group, parameter in self.factorized():
-            parameter.copy_(self.members.weight(group, parameter))
-            self.versions[id(parameter)] = parameter._version
-
-    # ------------------------------------------------------------------ saving and loading
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume: factors and momenta bit for bit in their own dtype, weights as their product.
-
-        Parameters are matched by their names where both optimizers were given `named_parameters`,
-        else by position. Refused, with nothing changed, when names, depth, layout or shapes differ,
-        when a number is missing or not finite, when the saved run was steered to a target and this
-        one is not, and when factors saved for one parameter are the weights another has.
-        """
-        state_dict = checkpoint.in_our_order(self.param_groups, state_dict)
-        # torch checks group sizes only and would load half a state before it fails.
-        checkpoint.check(self.members, self.length.control, state_dict)
-        # torch casts every state tensor to the dtype of its weight, so float32 factors
-        # of bfloat16 weights come back rounded. `restore_` puts back what was saved.
-        super().load_state_dict(dict(state_dict))
-        checkpoint.restore_(self, state_dict)
-        self.refresh_()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Versions are kept by id, and a copy has other tensors: it begins with none.
-        own = {"length": self.length, "watch": self.watch, "skips": self.skips}
-        return {**super().__getstate__(), **own, "_started": True, "versions": {}}
-
-    def add_param_group(self, param_group: Group) -> None:
-        """Add a group; its parameters are factorized at once. On an error the optimizer is as
-        before.
-        """
-        super().add_param_group(param_group)
-        if not self._started:
-            return
-        try:
-            # No generator: a group added later draws from torch's global one, as
-            # torch's layers do.
-            self._begin_(self.param_groups[-1:], None)
-        except Exception:
-            # A group that is refused must not stay half inside: its parameters would
-            # never move.
-            for parameter in self.param_groups.pop()["params"]:
-                self.state.pop(parameter, None)
-            raise
-
-    # ------------------------------------------------------------------ where optimizers differ
-
-    def check(self, groups: list[Group]) -> None:
-        """Options and parameters of groups that are about to be factorized."""
-        options.check(groups, self.names(), self.defaults)
-
-    def shrinks(self, group: Group) -> bool:
-        """Whether dead weights of this group shrink as `forecast` says."""
-        return group["depth"] is not None
-
-    def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:
-        """Take this as the state of a parameter, in place of the one it had."""
-        self.state[parameter] = state
-
-    def kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
-        """Zero these weights of one parameter and their factors."""
-        layout(group, parameter).kill_(self.state[parameter], dead)
-        parameter.masked_fill_(dead, 0)
-        self.versions[id(parameter)] = parameter._version
-
-    # ------------------------------------------------------------------ helpers
-
-    @torch.no_grad()
-    def _begin_(self, groups: list[Group], generator: torch.Generator | None) -> None:
-        """Check these groups, then factorize their parameters."""
-        # Everything that may raise stands before `_take_`, the first line that changes
-        # a weight.
-        open_start = settle_(groups)
-        self.check(groups)
-        say_redrawn(open_start, self.names())
-        reachable(self.members, self.length)
-        self._take_(begin.fresh(self.members, groups, generator))
-        begin.say_ungrouped(groups, self.names())
-        # Last, since it copies what the lines above have made on rank 0.
-        begin.broadcast_(self.members)
-
-    def _take_(self, drawn: begin.Drawn) -> None:
-        """Make these factors the state of their parameters, and their product the weights."""
-        for group, parameter, factors in drawn:
-            kept = layout(group, parameter)
-            momentum = self.keeps_momentum and bool(group.get("momentum", 0.0))
-            state = kept.start(factors, momentum)
-            self.put_(group, parameter, state)
-            # Roots round. Even init="pretrained" writes the product, so that weight and
-            # factors agree bit for bit, which `drift` relies on.
-            if group["depth"] is not None:
-                parameter.copy_(kept.weight(state))
-            self.versions[id(parameter)] = parameter._version
-
-
-class FactorizedOptimizer(Factored):
-    """Base of the factorized optimizers. The factors are the state; the model's weights are their
-    product.
-
-    State and options are plain values: `state_dict` holds tensors and numbers only, and resumes
-    bit-exactly.
-    """
-
     # ------------------------------------------------------------------ what a user calls
 
     def factors(self, parameter: nn.Parameter | str) -> Tensor:
@@ -406,7 +291,7 @@ class FactorizedOptimizer(Factored):
         """
         group, parameter = self.members.member(parameter)
         kept, state = layout(group, parameter), self.state[parameter]
-        options.factors(factors, kept.stacked(state), self.names()[parameter])
+        options.check_factors(factors, kept.stacked(state), self.names()[parameter])
         # Checked first, written second: factors that do not fit leave state and weight
         # as they were.
         factors = factors.detach().to(parameter.device)
@@ -492,7 +377,7 @@ class FactorizedOptimizer(Factored):
         """
         names = {name: parameter for parameter, name in self.names(model).items()}
         # All masks are checked before the first one is applied.
-        options.masks(masks, names, {parameter for _, parameter in self.factorized()})
+        options.check_masks(masks, names, {parameter for _, parameter in self.factorized()})
         for group, parameter in self.factorized():
             for name, mask in masks.items():
                 if names[name] is parameter:
@@ -512,6 +397,123 @@ class FactorizedOptimizer(Factored):
         known = begin.as_they_are(members, list(members.factorized()), zeros="frozen")
         self.join_(members.waiting())
         self._take_(known)
+
+    @torch.no_grad()
+    def join_(self, parameters: Sequence[tuple[Group, nn.Parameter]]) -> None:
+        """Begin to train parameters that were frozen at the start. Every step does this for those
+        with a gradient.
+
+        Their function is kept: balanced factors of the weights as they are. Zeros are treated as
+        the group's `zeros=` says; by default they stay zero, except that a parameter of nothing but
+        zeros (a fresh bias) gets factors with a product of ±1.19e-7, or it would never move.
+        """
+        drawn = begin.as_they_are(self.members, parameters)
+        self._take_(drawn)
+        begin.say_joined(drawn, self.names())
+
+    @torch.no_grad()
+    def refresh_(self) -> None:
+        """Write the product of the factors into every weight, after factors were changed by
+        hand.
+        """
+        for group, parameter in self.factorized():
+            parameter.copy_(self.members.weight(group, parameter))
+            self.versions[id(parameter)] = parameter._version
+
+    # ------------------------------------------------------------------ saving and loading
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume: factors and momenta bit for bit in their own dtype, weights as their product.
+
+        Parameters are matched by their names where both optimizers were given `named_parameters`,
+        else by position. Refused, with nothing changed, when names, depth, layout or shapes differ,
+        when a number is missing or not finite, when the saved run was steered to a target and this
+        one is not, and when factors saved for one parameter are the weights another has.
+        """
+        saved = checkpoint.in_our_order(self.param_groups, state_dict)
+        # torch checks group sizes only and would load half a state before it fails.
+        checkpoint.check(self.members, self.length.control, saved)
+        self._load_(saved)
+
+    def _load_(self, saved: Mapping[str, Any]) -> None:
+        """Take a state that was checked."""
+        # torch casts every state tensor to the dtype of its weight, so float32 factors
+        # of bfloat16 weights come back rounded. `restore_` puts back what was saved.
+        super().load_state_dict(dict(saved))
+        checkpoint.restore_(self, saved)
+        self.refresh_()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Versions are kept by id, and a copy has other tensors: it begins with none.
+        own = {"length": self.length, "watch": self.watch, "skips": self.skips}
+        return {**super().__getstate__(), **own, "_started": True, "versions": {}}
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group; its parameters are factorized at once. On an error the optimizer is as
+        before.
+        """
+        super().add_param_group(param_group)
+        if not self._started:
+            return
+        try:
+            # No generator: a group added later draws from torch's global one, as
+            # torch's layers do.
+            self._begin_(self.param_groups[-1:], None)
+        except Exception:
+            # A group that is refused must not stay half inside: its parameters would
+            # never move.
+            for parameter in self.param_groups.pop()["params"]:
+                self.state.pop(parameter, None)
+            raise
+
+    # ------------------------------------------------------------------ where optimizers differ
+
+    def check(self, groups: list[Group]) -> None:
+        """Options and parameters of groups that are about to be factorized."""
+        options.check_groups(groups, self.names(), self.defaults)
+
+    def shrinks(self, group: Group) -> bool:
+        """Whether dead weights of this group shrink as `forecast` says."""
+        return group["depth"] is not None
+
+    def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:
+        """Take this as the state of a parameter, in place of the one it had."""
+        self.state[parameter] = state
+
+    def kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
+        """Zero these weights of one parameter and their factors."""
+        layout(group, parameter).kill_(self.state[parameter], dead)
+        parameter.masked_fill_(dead, 0)
+        self.versions[id(parameter)] = parameter._version
+
+    # ------------------------------------------------------------------ helpers
+
+    @torch.no_grad()
+    def _begin_(self, groups: list[Group], generator: torch.Generator | None) -> None:
+        """Check these groups, then factorize their parameters."""
+        # Everything that may raise stands before `_take_`, the first line that changes
+        # a weight.
+        open_start = settle_(groups)
+        self.check(groups)
+        say_redrawn(open_start, self.names())
+        reachable(self.members, self.length)
+        self._take_(begin.fresh(self.members, groups, generator))
+        begin.say_ungrouped(groups, self.names())
+        # Last, since it copies what the lines above have made on rank 0.
+        begin.broadcast_(self.members)
+
+    def _take_(self, drawn: begin.Drawn) -> None:
+        """Make these factors the state of their parameters, and their product the weights."""
+        for group, parameter, factors in drawn:
+            kept = layout(group, parameter)
+            momentum = self.keeps_momentum and bool(group.get("momentum", 0.0))
+            state = kept.start(factors, momentum)
+            self.put_(group, parameter, state)
+            # Roots round. Even init="pretrained" writes the product, so that weight and
+            # factors agree bit for bit, which `drift` relies on.
+            if group["depth"] is not None:
+                parameter.copy_(kept.weight(state))
+            self.versions[id(parameter)] = parameter._version
 
     # ------------------------------------------------------------------ around a step
 

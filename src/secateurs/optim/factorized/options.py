@@ -20,24 +20,25 @@ from secateurs.registry import unknown
 # Everything that can be wrong with the input of a factorized optimizer, collected and raised once.
 
 
-def target(value: float | None, steps: int | None) -> None:
-    """A target sparsity in [0, 1) needs to know how long the run is."""
-    if value is None:
-        return
-    if not number(value) or not 0 <= value < 1:
-        raise ArgumentError(
-            f"target_sparsity={value!r} is outside [0, 1): it is the share of zeros, 0.99 for 99 %."
-        )
-    if steps is None:
-        raise ArgumentError(
-            "target_sparsity= needs steps=, the number of optimizer steps of the run."
-        )
+FACTORIZATION = (
+    *("depth", "strength", "decoupled", "init", "sigma", "match_variance"),
+    *("zeros", "groups", "shared", "lean", "freeze"),
+)
+"""Options of a parameter group that say what becomes of a weight: how many factors, how they start,
+what presses on them. `FactorizedSGD` explains each.
+"""
 
 
-def run(steps: int | None, schedule: object, nonfinite: str, fused: object = None) -> None:
+def check_run(
+    steps: int | None,
+    schedule: object,
+    target_sparsity: float | None,
+    nonfinite: str,
+    fused: object,
+) -> None:
     """Options of the run as a whole."""
     problems = []
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+    if steps is not None and not (_is_whole(steps) and steps >= 1):
         problems.append(f"steps={steps!r} is not a whole number above 0")
     if not (schedule is None or isinstance(schedule, str) or callable(schedule)):
         problems.append(
@@ -50,11 +51,21 @@ def run(steps: int | None, schedule: object, nonfinite: str, fused: object = Non
         problems.append("schedule= needs steps=, the number of optimizer steps of the run")
     if nonfinite not in ("skip", "raise"):
         problems.append(f"nonfinite={nonfinite!r} is neither 'skip' nor 'raise'")
+    if target_sparsity is not None:
+        if not is_number(target_sparsity) or not 0 <= target_sparsity < 1:
+            problems.append(
+                f"target_sparsity={target_sparsity!r} is outside [0, 1): it is the share of zeros,"
+                " 0.99 for 99 %"
+            )
+        elif steps is None:
+            problems.append(
+                "target_sparsity= needs steps=, the number of optimizer steps of the run"
+            )
     if problems:
         raise ArgumentError(f"{'; '.join(problems)}.")
 
 
-def parameters(params: object) -> None:
+def check_parameters(params: object) -> None:
     """A model, or nothing, where its parameters are meant."""
     if isinstance(params, nn.Module):
         raise ArgumentError(
@@ -67,7 +78,7 @@ def parameters(params: object) -> None:
         )
 
 
-def others(given: Mapping[str, object], taken: Iterable[str]) -> None:
+def refuse_others(given: Mapping[str, object], taken: Iterable[str]) -> None:
     """Options of other optimizers, and misspelt ones."""
     if not given:
         return
@@ -85,7 +96,7 @@ def others(given: Mapping[str, object], taken: Iterable[str]) -> None:
     raise ArgumentError(unknown("option of the optimizer", name, sorted(taken)))
 
 
-def called(closure: object) -> Any:
+def call_closure(closure: object) -> Any:
     """The loss of a closure that is called once, before the step, as SGD does; None without one.
 
     Optimizers that evaluate several times a step, such as LBFGS, are refused as a base elsewhere.
@@ -102,7 +113,7 @@ def called(closure: object) -> Any:
         return closure()
 
 
-def masks(
+def check_masks(
     given: Mapping[str, Tensor],
     names: Mapping[str, nn.Parameter],
     factorized: Container[nn.Parameter],
@@ -126,13 +137,13 @@ def masks(
         raise MaskError(f"{len(problems)} mask(s) do not fit: {'; '.join(problems)}.")
 
 
-def known(name: str, names: Mapping[str, object]) -> None:
+def check_name(name: str, names: Mapping[str, object]) -> None:
     """A parameter name must exist."""
     if name not in names:
         raise ParameterError(unknown("parameter", name, list(names)[:12]))
 
 
-def factors(given: object, like: Tensor, name: str) -> None:
+def check_factors(given: object, like: Tensor, name: str) -> None:
     """Factors that are set by hand: of the stacked shape, finite."""
     if not isinstance(given, Tensor) or given.shape != like.shape:
         shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
@@ -143,50 +154,27 @@ def factors(given: object, like: Tensor, name: str) -> None:
         raise ArgumentError(f"factors of {name!r} hold NaN or infinity. Nothing was changed.")
 
 
-def number(value: object) -> bool:
+def is_number(value: object) -> bool:
     """Whether this is a finite real number (and not True or False)."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 LABELS = (
-    *(
-        "params",
-        "param_names",
-        "name",
-        "group_name",
-        "lr_scale",
-        "lr_mult",
-        "control",
-    ),
-    *(
-        "initial_lr",
-        "max_lr",
-        "min_lr",
-        "swa_lr",
-        "base_momentum",
-        "max_momentum",
-        "foreach",
-        "fused",
-    ),
+    *("params", "param_names", "name", "group_name", "lr_scale", "lr_mult", "control"),
+    *("initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"),
+    *("foreach", "fused"),
 )
 """Keys of a group beside the options: names, and what schedulers, other optimizers and a saved
 state leave there.
 """
 
-TORCH = (
-    "weight_decay",
-    "dampening",
-    "maximize",
-    "differentiable",
-    "capturable",
-    "amsgrad",
-)
+TORCH = ("weight_decay", "dampening", "maximize", "differentiable", "capturable", "amsgrad")
 """Options of torch that may be there if they are off, as in groups that were made for another
 optimizer.
 """
 
 
-def check(
+def check_groups(
     param_groups: Sequence[Mapping[str, Any]],
     names: Mapping[nn.Parameter, str],
     options: Collection[str],
@@ -199,22 +187,25 @@ def check(
         for group in param_groups
         # A misspelt key explains a missing one, so the values are looked at only where
         # the keys are right.
-        for text in _strange(group, options) or _options(group)
+        for text in _key_problems(group, options) or _option_problems(group)
     ]
     if problems:
         raise ArgumentError(f"{len(problems)} problem(s) with the options: {'; '.join(problems)}.")
     troubles = [
-        f"{names[p]!r} {text}" for g in param_groups for p in g["params"] if (text := _parameter(p))
+        f"{names[p]!r} {text}"
+        for g in param_groups
+        for p in g["params"]
+        if (text := _parameter_problem(p))
     ]
     if troubles:
         raise ParameterError(
             f"{len(troubles)} parameter(s) cannot be factorized: {'; '.join(troubles)}. Leave them"
             " out."
         )
-    _groupings(param_groups, names)
+    _check_groupings(param_groups, names)
 
 
-def _groupings(
+def _check_groupings(
     param_groups: Sequence[Mapping[str, Any]], names: Mapping[nn.Parameter, str]
 ) -> None:
     """A grouping must apply to some of what it is asked for; the rest is factorized without
@@ -239,7 +230,7 @@ def _groupings(
             )
 
 
-def _strange(group: Mapping[str, Any], options: Collection[str]) -> list[str]:
+def _key_problems(group: Mapping[str, Any], options: Collection[str]) -> list[str]:
     """Keys that nothing here reads."""
     # Unknown keys are refused since torch ignores them: a misspelt strenght= would
     # train a dense net.
@@ -254,30 +245,30 @@ def _strange(group: Mapping[str, Any], options: Collection[str]) -> list[str]:
     return others + (decays if "weight_decay" in wanted else [])
 
 
-def _options(group: Mapping[str, Any]) -> list[str]:
+def _option_problems(group: Mapping[str, Any]) -> list[str]:
     problems = []
     for key in ("lr", "strength", "freeze"):
         value = group[key]
         # torch allows a learning rate that is a tensor (capturable optimizers).
         value = value.item() if isinstance(value, Tensor) else value
-        if not number(value) or value < 0:
+        if not is_number(value) or value < 0:
             problems.append(f"{key}={group[key]!r} is not a finite number from 0 up")
     momentum = group.get("momentum", 0.0)
-    if not number(momentum) or not 0 <= momentum < 1:
+    if not is_number(momentum) or not 0 <= momentum < 1:
         problems.append(f"momentum={momentum!r} is outside [0, 1)")
     elif group.get("nesterov") and not momentum:
         problems.append("nesterov=True needs a momentum above 0")
-    return problems + (_factorization(group) if group["depth"] is not None else [])
+    return problems + (_factorization_problems(group) if group["depth"] is not None else [])
 
 
-def _factorization(group: Mapping[str, Any]) -> list[str]:
+def _factorization_problems(group: Mapping[str, Any]) -> list[str]:
     problems, depth, lean = [], group["depth"], group["lean"]
-    whole = _whole(depth) and depth >= 2
-    if not (whole or (lean and number(depth) and depth > 1)):
+    whole = _is_whole(depth) and depth >= 2
+    if not (whole or (lean and is_number(depth) and depth > 1)):
         problems.append(
             f"depth={depth!r} is not a whole number from 2 up (lean=True takes any number above 1)"
         )
-    problems += _start(group)
+    problems += _start_problems(group)
     if lean and group["init"] not in ("root", "pretrained"):
         problems.append(
             f"lean=True keeps balanced factors only: init={group['init']!r} is not, use 'root' or"
@@ -285,15 +276,19 @@ def _factorization(group: Mapping[str, Any]) -> list[str]:
         )
     if group["groups"] and lean:
         problems.append("groups= and lean=True exclude each other")
-    if group["groups"] and whole and not (_whole(group["shared"]) and 1 <= group["shared"] < depth):
+    if (
+        group["groups"]
+        and whole
+        and not (_is_whole(group["shared"]) and 1 <= group["shared"] < depth)
+    ):
         problems.append(
             f"shared={group['shared']!r} factors per group of depth={depth}: a whole number to"
             f" {depth - 1}"
         )
-    return problems + _grouping(group["groups"])
+    return problems + _grouping_problems(group["groups"])
 
 
-def _start(group: Mapping[str, Any]) -> list[str]:
+def _start_problems(group: Mapping[str, Any]) -> list[str]:
     problems, init, sigma, matched = (
         [],
         group["init"],
@@ -302,7 +297,7 @@ def _start(group: Mapping[str, Any]) -> list[str]:
     )
     if not isinstance(init, str) or init not in INITS:
         problems.append(unknown("initialisation", init, INITS.names()).rstrip("."))
-    if sigma is not None and not (number(sigma) and sigma > 0):
+    if sigma is not None and not (is_number(sigma) and sigma > 0):
         problems.append(f"sigma={sigma!r} is not None (1/√fan_in) or a finite number above 0")
     if not isinstance(matched, bool):
         problems.append(f"match_variance={matched!r} is neither True nor False")
@@ -313,7 +308,7 @@ def _start(group: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _grouping(kind: object) -> list[str]:
+def _grouping_problems(kind: object) -> list[str]:
     if kind is None:
         return []
     if not isinstance(kind, str):
@@ -325,7 +320,7 @@ def _grouping(kind: object) -> list[str]:
     return [] if known else [unknown("grouping", kind, GROUPINGS.names()).rstrip(".")]
 
 
-def _parameter(parameter: Tensor) -> str:
+def _parameter_problem(parameter: Tensor) -> str:
     """Factors are real dense tensors with values of their own."""
     if is_lazy(parameter):
         return without_values(parameter)
@@ -334,5 +329,5 @@ def _parameter(parameter: Tensor) -> str:
     return not_real(parameter)
 
 
-def _whole(value: object) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -84,21 +84,24 @@ it 60 epochs of the digits at rate 0.3 sent λ from 0.0005 to 0.027 before the f
 small, and ended at 56 %; with it they end at 96 %. In 15 epochs of Fashion-MNIST, steered to a
 sparsity of 99.5 %, it is worth half a point.
 """
+BEGUN = 0.1
+"""The share of the run from which on the density is wanted to fall."""
 REACHED = 0.6
-"""The share of the run at which the density is wanted at its target."""
+"""The share of the run at which the density is wanted at its target. docs/factorization.md says
+both shares, and `test_one_measurement_by_hand` has them as numbers.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Control:
     """A feedback controller of log λ, with a lock.
 
-    The density (share of weights with |w| ≥ 1e-3) is wanted to fall log-linearly from 1 at 10 % of
-    the run to the target at 60 % (`REACHED`). Every `every` steps the density expected a twentieth
-    of the run ahead, at its present slope, is compared with the wanted one, and log λ moves by
-    `gain` times the difference of the logarithms. Death is for good (Lemma 4), so overshooting
-    cannot be undone: once the density is within `margin` of the target, what is small is zeroed, λ
-    becomes 0 and the survivors train on. Where it never gets there, `collapse_` cuts by rank at the
-    end.
+    The density (share of weights with |w| ≥ 1e-3) is wanted to fall log-linearly from 1 at `BEGUN`
+    of the run to the target at `REACHED`. Every `every` steps the density expected a twentieth of
+    the run ahead, at its present slope, is compared with the wanted one, and log λ moves by `gain`
+    times the difference of the logarithms. Death is for good (Lemma 4), so overshooting cannot be
+    undone: once the density is within `margin` of the target, what is small is zeroed, λ becomes 0
+    and the survivors train on. Where it never gets there, `collapse_` cuts by rank at the end.
 
     λ has a ceiling. Until the first weights become small the density does not move, and log λ would
     rise all the while: the decay would then take the good weights with the bad.
@@ -110,9 +113,9 @@ class Control:
     without a ceiling, AdamW at 1e-3 on a CNN of the digits saw λ rise 16,000-fold, and ended with
     95 % zeros and 8 % accuracy. The ranks are right all the same. So in both cases (`planned`) λ
     is never far above what was asked for, and what the plan of the density wants gone is cut by
-    rank, a little at a time, while the rest trains (`cuts`): a cubic fall of the density from 10 to
-    60 % of the run. Cut at once at 60 %, the same CNN fell from 91 to 29 %. What was cut although
-    it was not small is counted.
+    rank, a little at a time, while the rest trains (`cuts`): a cubic fall of the density between
+    the same shares of the run. Cut at once at 60 %, the same CNN fell from 91 to 29 %. What was cut
+    although it was not small is counted.
 
     The state is four numbers in the first parameter group, so it is saved and resumed with the
     optimizer.
@@ -136,19 +139,19 @@ class Control:
         """The density at this progress where the plan is kept by cuts: slow at the end, when every
         weight that goes was needed the most.
         """
-        past = min(1.0, max(0.0, (progress - 0.1) / (REACHED - 0.1)))
+        past = min(1.0, max(0.0, (progress - BEGUN) / (REACHED - BEGUN)))
         return 1 - self.target * (1 - (1 - past) ** 3)
 
     def cuts(self, step: int) -> bool:
         """Whether a plan is kept by a cut at this measurement: some fifty in a run, in which the
         rest can settle.
         """
-        return step // self.every % 8 == 0 and step > 0.1 * self.steps
+        return step // self.every % 8 == 0 and step > BEGUN * self.steps
 
     def wanted(self, progress: float) -> float:
         """ln of the wanted density at this progress."""
         return (
-            math.log(1 - self.target) * min(1.0, max(0.0, (progress - 0.1) / (REACHED - 0.1)))
+            math.log(1 - self.target) * min(1.0, max(0.0, (progress - BEGUN) / (REACHED - BEGUN)))
             if self.target
             else 0.0
         )

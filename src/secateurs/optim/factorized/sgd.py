@@ -15,7 +15,6 @@ import torch
 from secateurs.optim.factorized import options
 from secateurs.optim.factorized.compiled import Look, kernel
 from secateurs.optim.factorized.maths import TINY
-from secateurs.optim.factorized.members import Factorization, RunLength
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Found
 from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.step import FLUSH_EVERY, Route
@@ -106,33 +105,30 @@ class FactorizedSGD(FactorizedOptimizer):
         # **others is there to be refused by name: a misspelt option would otherwise
         # raise a TypeError that cannot tell that weight_decay= is called strength=
         # here.
-        options.others(others, signature(FactorizedSGD).parameters)
-        options.run(steps, schedule, nonfinite, fused)
-        length = RunLength.of(steps, schedule, target_sparsity)
-        what = Factorization(
-            depth=depth,
-            strength=strength,
-            decoupled=decoupled,
-            init=init,
-            sigma=sigma,
-            match_variance=match_variance,
-            zeros=zeros,
-            groups=groups,
-            shared=shared,
-            lean=lean,
-            freeze=freeze,
-        )
+        options.refuse_others(others, signature(FactorizedSGD).parameters)
         self.fused = fused
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            **what.options(),
-        }
         super().__init__(
             params,
-            defaults,
-            length,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "nesterov": nesterov,
+                "depth": depth,
+                "strength": strength,
+                "decoupled": decoupled,
+                "init": init,
+                "sigma": sigma,
+                "match_variance": match_variance,
+                "zeros": zeros,
+                "groups": groups,
+                "shared": shared,
+                "lean": lean,
+                "freeze": freeze,
+            },
+            steps=steps,
+            schedule=schedule,
+            target_sparsity=target_sparsity,
+            fused=fused,
             nonfinite=nonfinite,
             where=where,
             generator=generator,
@@ -144,7 +140,7 @@ class FactorizedSGD(FactorizedOptimizer):
 
         A closure is called once, before, with gradients on; its loss is returned.
         """
-        loss = options.called(closure)
+        loss = options.call_closure(closure)
         found = self._gradients()
         route = self._find_route(found)
         # One pass over the gradients looks for NaN and brings them into the cache,

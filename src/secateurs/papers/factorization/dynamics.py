@@ -1,22 +1,18 @@
 """Figures 6, 7, 13, 15 to 20 and 24: what happens during factorized training, epoch by epoch."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
-from torch import nn
-
-from secateurs.data import Dataset
-from secateurs.errors import TrainingError
-from secateurs.optim import Dynamics, FactorizedSGD
+from secateurs.optim import Dynamics
 from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.training import (
+    EpochEnd,
     FactorizationSettings,
     accuracy_of,
     build_network,
     load_images,
-    train_factorized,
+    train_or_none,
 )
 
 
@@ -41,31 +37,23 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     total = sum(p.numel() for p in build_network(settings, dataset).parameters())
     rows: list[dict[str, object]] = []
 
-    def watch(
-        epoch: int,
-        net: nn.Module,
-        optimizer: FactorizedSGD,
-        seen: Dataset,
-        loss: float,
-    ) -> None:
-        rows.append({"epoch": epoch, **_sample(net, optimizer, seen, loss, total)})
+    def watch(epoch: EpochEnd) -> None:
+        rows.append({"epoch": epoch.number, **_sample(epoch, total)})
 
-    with suppress(TrainingError):
-        # Where the loss diverges, the epochs before it are the result.
-        train_factorized(settings, dataset, watch)
+    # Where the loss diverges, the epochs before it are the result.
+    train_or_none(settings, dataset, watch)
     shown = ("depth", "strength", "init", "rate", "anneal", "seed")
     named = {name: getattr(settings, name) for name in shown}
     yield from ({**named, **row} for row in rows)
 
 
-def _sample(
-    net: nn.Module, optimizer: FactorizedSGD, seen: Dataset, loss: float, total: int
-) -> dict[str, object]:
-    """One epoch: the whole net, and its parameters in order (numbers in one text).
+def _sample(epoch: EpochEnd, total: int) -> dict[str, object]:
+    """The whole net, and its parameters in order (numbers in one text).
 
     The net may have lost dead units, which are zeros of the whole net.
     """
-    recorder = Dynamics(optimizer, model=net)
+    net, loss = epoch.net, epoch.loss
+    recorder = Dynamics(epoch.optimizer, model=net)
     recorder.record(loss)
     sample = recorder.samples[-1]
     sizes = {name: p.numel() for name, p in net.named_parameters()}
@@ -74,7 +62,7 @@ def _sample(
     kept = {n: round((1 - layer.sparsity) * sizes[n]) for n, layer in sample.layers.items()}
     return {
         "loss": loss,
-        "accuracy": accuracy_of(net, seen),
+        "accuracy": accuracy_of(net, epoch.images),
         "compression": total / max(1, sum(kept.values())),
         "norm": sample.norm,
         "misalignment": sample.misalignment,

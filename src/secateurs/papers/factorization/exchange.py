@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -114,10 +114,10 @@ def backward(net: Tiny, seen: list[Tensor], delta: Tensor) -> list[Tensor]:
     return deltas
 
 
-def generalised(logits: Tensor, y: Tensor, *, q: float) -> Tensor:
+def generalised_loss(logits: Tensor, y: Tensor, *, q: float) -> Tensor:
     """Mean of (1 − p_y^q)/q.
 
-    >>> round(float(generalised(torch.zeros(1, 2), torch.tensor([0]), q=1.0)), 3)
+    >>> round(float(generalised_loss(torch.zeros(1, 2), torch.tensor([0]), q=1.0)), 3)
     0.5
     """
     # p^q = exp(−q · cross-entropy), which is still a number where p itself underflows.
@@ -127,20 +127,28 @@ def generalised(logits: Tensor, y: Tensor, *, q: float) -> Tensor:
 # Training a tiny net: the gradient by hand, and Adam on the weights that are there.
 
 
-class ExchangeTraining(Protocol):
-    """What training needs to know."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """How to search: rounds, the share of weights exchanged in the first of them (it falls to a
+    twentieth), and q.
 
-    @property
-    def q(self) -> float:
-        """Of the loss."""
+    `step` is the share removed between two epochs of training, `rate` Adam's, `final` the epochs of
+    the last training.
+    """
 
-    @property
-    def rate(self) -> float:
-        """Of Adam."""
+    rounds: int = 40
+    share: float = 1.0
+    q: float = 0.5
+    step: float = 0.07
+    rate: float = 3e-3
+    final: int = 50
+    batch: int = 512
 
-    @property
-    def batch(self) -> int:
-        """Images per step."""
+    def __post_init__(self) -> None:
+        if not (0 < self.q <= 1 and 0 < self.step < 1 and self.share >= 0 and self.rounds >= 0):
+            raise ArgumentError(
+                f"q and step lie in (0, 1], share and rounds are not below 0; got {self}."
+            )
 
 
 def train_(
@@ -148,7 +156,7 @@ def train_(
     x: Tensor,
     y: Tensor,
     epochs: int,
-    how: ExchangeTraining,
+    how: Exchange,
     generator: torch.Generator,
     *,
     anneal: bool = False,
@@ -336,30 +344,6 @@ LARGEST = 5000
 """Weights at most: the surgeon inverts a matrix of this order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """How to search: rounds, the share of weights exchanged in the first of them (it falls to a
-    twentieth), and q.
-
-    `step` is the share removed between two epochs of training, `rate` Adam's, `final` the epochs of
-    the last training.
-    """
-
-    rounds: int = 40
-    share: float = 1.0
-    q: float = 0.5
-    step: float = 0.07
-    rate: float = 3e-3
-    final: int = 50
-    batch: int = 512
-
-    def __post_init__(self) -> None:
-        if not (0 < self.q <= 1 and 0 < self.step < 1 and self.share >= 0 and self.rounds >= 0):
-            raise ArgumentError(
-                f"q and step lie in (0, 1], share and rounds are not below 0; got {self}."
-            )
-
-
 def exchange(
     net: Tiny,
     x: Tensor,
@@ -492,7 +476,7 @@ def remove_(
 
 @torch.no_grad()
 def _loss(net: Tiny, x: Tensor, y: Tensor, q: float) -> float:
-    return float(generalised(net.forward(x[:, net.pixels])[-1], y, q=q))
+    return float(generalised_loss(net.forward(x[:, net.pixels])[-1], y, q=q))
 
 
 # Twice the paper's compressions: factorized training, then an exchange of the weights that it

@@ -10,24 +10,24 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from secateurs.data import Dataset
-from secateurs.errors import TrainingError
-from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized.maths import EPS
 from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
 from secateurs.papers.factorization import plans
-from secateurs.papers.factorization.plans import at, write_
+from secateurs.papers.factorization.plans import at
 from secateurs.papers.factorization.training import (
     AT_START,
+    EpochEnd,
     FactorizationSettings,
+    TrainedNetwork,
     accuracy_of,
     at_start,
     build_network,
     key,
     load_images,
     method_of,
+    nonzero,
     pruned_at_start,
-    train_factorized,
-    train_network,
+    train_or_none,
 )
 
 # Rows of layers, read back as networks.
@@ -279,11 +279,6 @@ class LayerCounts:
         return self.weights == 0
 
 
-def nonzero(model: nn.Module) -> dict[str, Tensor]:
-    """Masks of what is not zero."""
-    return {name: p.detach() != 0 for name, p in model.named_parameters()}
-
-
 def layers_of(
     model: nn.Module,
     kept: Mapping[str, Tensor],
@@ -320,7 +315,7 @@ def layers_of(
     ]
 
 
-def diverged(model: nn.Module) -> list[LayerCounts]:
+def diverged_layers(model: nn.Module) -> list[LayerCounts]:
     """Layers of a training whose loss was NaN: nothing to count."""
     whole = layers_of(model, nonzero(model))
     lost = {"kept": math.nan, "weights": math.nan, "norm": math.nan}
@@ -483,11 +478,11 @@ def _train_and_count(
     settings: FactorizationSettings, dataset: Dataset
 ) -> Iterator[dict[str, object]]:
     """Factorized, or dense and then cut by magnitude without fine-tuning."""
-    try:
-        model = _ready(settings, dataset)
-    except TrainingError:
+    trained = train_or_none(settings, dataset)
+    if trained is None:
         yield from _lost(settings, dataset)
         return
+    model = trained.cut_(EPS if settings.method == "dwf" else 0.0)
     yield from rows(
         settings,
         layers_of(model, nonzero(model)),
@@ -496,17 +491,9 @@ def _train_and_count(
     )
 
 
-def _ready(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
-    if settings.method != "dwf":
-        return train_network(settings, dataset)
-    model, weights = train_factorized(settings, dataset)
-    write_(model, weights, EPS)
-    return model
-
-
 def _lost(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict[str, object]]:
     """That a training diverges is a result: rows of NaN, and the jobs after it go on."""
-    return rows(settings, diverged(build_network(settings, dataset)), epoch=settings.epochs)
+    return rows(settings, diverged_layers(build_network(settings, dataset)), epoch=settings.epochs)
 
 
 def _watched(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict[str, object]]:
@@ -514,33 +501,24 @@ def _watched(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict
     model, start = build_network(settings, dataset), at_start(settings, dataset)
     found: list[dict[str, object]] = []
 
-    def note(epoch: int, weights: list[Tensor], accuracy: float) -> None:
+    def count(epoch: int, weights: list[Tensor], accuracy: float) -> None:
         pairs = zip(model.named_parameters(), weights, start, strict=True)
         still = {
             name: float(((now - before).abs() < EPS).sum()) for (name, _), now, before in pairs
         }
-        write_(model, weights, EPS)
+        TrainedNetwork(model=model, weights=weights).cut_(EPS)
         layers = layers_of(model, nonzero(model), still)
         found.extend(rows(settings, layers, epoch=epoch, accuracy=accuracy))
 
-    def watch(
-        epoch: int,
-        net: nn.Module,
-        optimizer: FactorizedSGD,
-        seen: Dataset,
-        loss: float,
-    ) -> None:
-        if epoch in SHOWN or epoch == settings.epochs:
+    def watch(epoch: EpochEnd) -> None:
+        if epoch.number in SHOWN or epoch.number == settings.epochs:
             # Without decay no weight becomes exactly zero, so
             # no unit was cut out and the shapes are those of the start.
-            weights = [p.detach() for p in net.parameters()]
-            note(epoch, weights, accuracy_of(net, seen))
+            weights = [p.detach() for p in epoch.net.parameters()]
+            count(epoch.number, weights, accuracy_of(epoch.net, epoch.images))
 
-    write_(model, start, 0.0)
-    note(0, start, accuracy_of(model, dataset))
-    try:
-        train_factorized(settings, dataset, watch)
-    except TrainingError:
+    count(0, start, accuracy_of(TrainedNetwork(model=model, weights=start).cut_(0.0), dataset))
+    if train_or_none(settings, dataset, watch) is None:
         found.extend(_lost(settings, dataset))
     yield from found
 

@@ -7,23 +7,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from torch import Tensor, nn
-
-from secateurs.data import Dataset
-from secateurs.errors import TrainingError
 from secateurs.masks import apply_
 from secateurs.optim.factorized.maths import EPS
 from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
 from secateurs.papers.factorization import plans
-from secateurs.papers.factorization.plans import Curve, largest, write_
+from secateurs.papers.factorization.plans import Curve, largest
 from secateurs.papers.factorization.training import (
     FactorizationSettings,
     accuracy_of,
     by_magnitude,
     compression_of,
     load_images,
-    train_factorized,
-    train_network,
+    train_or_none,
 )
 
 CUTS = (10, 20, 35, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 2000)
@@ -65,14 +60,12 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     dataset = load_images(settings)
-    try:
-        model, weights = _train(settings, dataset)
-    except TrainingError:
-        # That a strength is too large is a result, and the jobs after it go on.
+    trained = train_or_none(settings, dataset)
+    if trained is None:
         yield _row(settings, 0, math.nan, math.nan)
         return
     # By the paper's threshold: gradient descent on L1 makes no exact zeros.
-    write_(model, weights, EPS)
+    model = trained.cut_(EPS)
     yield _row(settings, 0, compression_of(model), accuracy_of(model, dataset))
     for cut in CUTS:
         # A cut to less than training left by itself would change nothing.
@@ -80,13 +73,6 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
             apply_(model, by_magnitude(model, cut))
             accuracy = accuracy_of(model, dataset)
             yield _row(settings, cut, compression_of(model), accuracy)
-
-
-def _train(settings: FactorizationSettings, dataset: Dataset) -> tuple[nn.Module, list[Tensor]]:
-    if settings.method != "l1":
-        return train_factorized(settings, dataset)
-    model = train_network(settings, dataset)
-    return model, [p.detach().clone() for p in model.parameters()]
 
 
 def _row(

@@ -9,8 +9,7 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any, TypeAlias
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from secateurs.data import Dataset
 from secateurs.errors import TrainingError
@@ -27,8 +26,7 @@ from secateurs.papers.factorization.training import (
     method_of,
     name_of,
     recipe_of,
-    train_factorized,
-    train_network,
+    train,
     tuned_accuracy,
 )
 from secateurs.report.published import printed_rows
@@ -350,24 +348,29 @@ def run(settings: FactorizationSettings) -> FactorizationRow:
     """Train one settings value. Where the loss diverges, the figures are NaN."""
     # Reading the data counts as well: it is part of what a row costs.
     start, dataset = perf_counter(), load_images(settings)
-    work = _factorized if settings.method == "dwf" else _other
+    found: list[tuple[float, float]] = []
+    tuned = math.nan
     try:
-        row = work(settings, dataset)
+        trained = train(settings, dataset)
+        # The gap comes last: the model that it leaves is the one that is tuned below. A method
+        # that is not a factorization makes its zeros itself.
+        limits = (EPS, gap(trained.weights)) if settings.method == "dwf" else (0.0,)
+        for limit in limits:
+            model = trained.cut_(limit)
+            found.append((compression_of(model), accuracy_of(model, dataset)))
+        tuned = tuned_accuracy(trained.model, settings, dataset)
     except TrainingError:
         # That a rate is too large is a result, and the jobs after it go on.
-        row = _diverged(settings)
-    return replace(row, seconds=perf_counter() - start)
-
-
-def _diverged(settings: FactorizationSettings) -> FactorizationRow:
+        found = []
+    figures = [*found, *[(math.nan, math.nan)] * (2 - len(found))]
     return FactorizationRow(
         settings=settings,
-        compression=math.nan,
-        accuracy=math.nan,
-        gap_compression=math.nan,
-        gap_accuracy=math.nan,
-        tuned_accuracy=math.nan,
-        seconds=0.0,
+        compression=figures[0][0],
+        accuracy=figures[0][1],
+        gap_compression=figures[1][0],
+        gap_accuracy=figures[1][1],
+        tuned_accuracy=tuned,
+        seconds=perf_counter() - start,
     )
 
 
@@ -376,49 +379,10 @@ def survivors(settings: FactorizationSettings) -> tuple[list[Tensor], Dataset]:
     trained on.
     """
     dataset = load_images(settings)
-    model, weights = train_factorized(settings, dataset)
-    write_(model, weights, gap(weights))
+    trained = train(settings, dataset)
+    model = trained.cut_(gap(trained.weights))
     # Whoever goes on with them works on a handful of weights, where a GPU only waits.
     return [p.detach().cpu() for p in model.parameters()], dataset.to("cpu")
-
-
-@torch.no_grad()
-def write_(model: nn.Module, weights: list[Tensor], limit: float) -> None:
-    """Write the weights into the model, those below the limit as zeros."""
-    for parameter, weight in zip(model.parameters(), weights, strict=True):
-        parameter.copy_(torch.where(weight.abs() < limit, 0.0, weight))
-
-
-def _factorized(settings: FactorizationSettings, dataset: Dataset) -> FactorizationRow:
-    model, weights = train_factorized(settings, dataset)
-    found = []
-    # The gap comes last: the model that it leaves is the one that is tuned below.
-    for limit in (EPS, gap(weights)):
-        write_(model, weights, limit)
-        found.append((compression_of(model), accuracy_of(model, dataset)))
-    return FactorizationRow(
-        settings=settings,
-        compression=found[0][0],
-        accuracy=found[0][1],
-        gap_compression=found[1][0],
-        gap_accuracy=found[1][1],
-        tuned_accuracy=tuned_accuracy(model, settings, dataset),
-        seconds=0.0,
-    )
-
-
-def _other(settings: FactorizationSettings, dataset: Dataset) -> FactorizationRow:
-    """Dense, plain L1 or pruned."""
-    model = train_network(settings, dataset)
-    return FactorizationRow(
-        settings=settings,
-        compression=compression_of(model),
-        accuracy=accuracy_of(model, dataset),
-        gap_compression=math.nan,
-        gap_accuracy=math.nan,
-        tuned_accuracy=tuned_accuracy(model, settings, dataset),
-        seconds=0.0,
-    )
 
 
 # Rows of the weight-factorization paper beside print: tables 1 and 2, and every setting.

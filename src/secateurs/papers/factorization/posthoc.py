@@ -4,29 +4,29 @@ Each network is cut anew from its factorized weights to every multiple of its ow
 trained on under the mask; the first multiple, 1, shows what training on alone brings.
 """
 
+import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.masks import apply_
-from secateurs.optim import hold
 from secateurs.optim.factorized.maths import EPS
 from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
 from secateurs.papers.factorization import plans
-from secateurs.papers.factorization.plans import at, curves, write_
+from secateurs.papers.factorization.plans import at, curves
 from secateurs.papers.factorization.training import (
     FactorizationSettings,
     accuracy_of,
     by_magnitude,
     compression_of,
     load_images,
-    train_,
-    train_factorized,
+    nonzero,
+    train_held_,
+    train_or_none,
 )
 
 MULTIPLES = (1.0, 1.5, 2.0, 3.0, 5.0)
@@ -61,17 +61,15 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
 
 def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     dataset = load_images(settings)
-    try:
-        model, weights = train_factorized(settings, dataset)
-    except TrainingError:
-        # That a strength is too large is a result, and the jobs after it go on.
+    trained = train_or_none(settings, dataset)
+    if trained is None:
         yield _row(settings, 1.0, (math.nan, math.nan, math.nan))
         return
-    write_(model, weights, EPS)
-    raw, start = compression_of(model), _weights(model)
+    model = trained.cut_(EPS)
+    raw, start = compression_of(model), copy.deepcopy(model.state_dict())
     for multiple in MULTIPLES:
         # Every cut begins from the factorized weights, not from the cut before it.
-        _restore_(model, start)
+        model.load_state_dict(start)
         # The multiple 1 is left uncut: it shows what training on brings by itself.
         if multiple > 1:
             apply_(model, by_magnitude(model, raw * multiple))
@@ -102,21 +100,9 @@ def _row(
 
 
 def tune_(model: nn.Module, settings: FactorizationSettings, dataset: Dataset) -> None:
-    """SGD on the survivors, cosine to 0: what is zero stays zero."""
-    # Biases are held as well, because the paper counts every parameter.
-    masks = {name: p.detach() != 0 for name, p in model.named_parameters()}
-    sgd = torch.optim.SGD(model.parameters(), lr=settings.tune_rate, momentum=settings.momentum)
-    again = replace(settings, epochs=settings.tune, anneal=1.0)
-    with hold(model, masks, sgd):
-        train_(model, sgd, again, dataset)
-
-
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def _restore_(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    model.load_state_dict(dict(weights))
+    """SGD on the survivors, cosine to 0."""
+    gentle = replace(settings, rate=settings.tune_rate, epochs=settings.tune, anneal=1.0)
+    train_held_(model, nonzero(model), gentle, dataset)
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import TypeAlias
@@ -14,7 +15,7 @@ from torch.optim import Optimizer
 
 from secateurs import data, models
 from secateurs.data import Dataset
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import apply_, select
 from secateurs.optim import FactorizedSGD, RampHoldRelax, hold, prune_and_tune_
 from secateurs.optim.factorized.start import spreads
@@ -286,6 +287,13 @@ class Narrow:
                     units[i + 1] &= mask.any(1) | (bias & units[i + 1])
         return units
 
+    def live_units(self) -> list[Tensor]:
+        """The live units, or the first where none lives: images without a pixel are not images."""
+        return [
+            units if bool(units.any()) else torch.arange(len(units), device=units.device) == 0
+            for units in self.alive()
+        ]
+
     def cut_(self, units: list[Tensor], companions: Companions) -> Companions:
         """Keep these units; companions (factors, momenta: leading dimensions allowed) are cut like
         their parameters.
@@ -334,28 +342,84 @@ class Narrow:
             whole[2 * i + 1][rows] = layer.bias.detach()
 
 
-# Factorized training by the library's optimizer; dead units are cut out on the way.
-
-Watch: TypeAlias = Callable[[int, nn.Module, FactorizedSGD, Dataset, float], None]
-"""Called after every epoch: its number, the net as it is now, the optimizer, the images it reads,
-and the mean loss of the epoch.
-"""
+# One training, by any of the methods.
 
 
-def train_factorized(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnd:
+    """A factorized training after an epoch: the net as it is now (without dead units), the images
+    that it reads, and the mean loss of the epoch.
+    """
+
+    number: int
+    net: nn.Module
+    optimizer: FactorizedSGD
+    images: Dataset
+    loss: float
+
+
+Watch: TypeAlias = Callable[[EpochEnd], None]
+"""Called after every epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedNetwork:
+    """The network of a training, and the weights that it ended with."""
+
+    model: nn.Module
+    weights: list[Tensor]
+
+    @torch.no_grad()
+    def cut_(self, limit: float) -> nn.Module:
+        """The network with these weights, those below the limit as zeros."""
+        for parameter, weight in zip(self.model.parameters(), self.weights, strict=True):
+            parameter.copy_(torch.where(weight.abs() < limit, 0.0, weight))
+        return self.model
+
+
+def train(
     settings: FactorizationSettings, dataset: Dataset, watch: Watch | None = None
-) -> tuple[nn.Module, list[Tensor]]:
-    """The model as it was built, and its trained weights."""
+) -> TrainedNetwork:
+    """A training by any method, before any fine-tuning. `watch` is for factorized training."""
+    if settings.method == "dwf":
+        return _train_factorized(settings, dataset, watch)
+    model = _train_other(settings, dataset)
+    weights = [p.detach().clone() for p in model.parameters()]
+    return TrainedNetwork(model=model, weights=weights)
+
+
+def train_or_none(
+    settings: FactorizationSettings, dataset: Dataset, watch: Watch | None = None
+) -> TrainedNetwork | None:
+    """The same; None where the loss diverges. That a rate or a strength is too large is a result,
+    and the jobs after it go on.
+    """
+    with suppress(TrainingError):
+        return train(settings, dataset, watch)
+    return None
+
+
+def _train_factorized(
+    settings: FactorizationSettings, dataset: Dataset, watch: Watch | None
+) -> TrainedNetwork:
+    """By the library's optimizer; the fully connected net loses its dead units on the way."""
     model = build_network(settings, dataset)
-    if settings.narrow:
-        return model, _narrow(model, settings, dataset, watch)
+    net = Narrow(layers=linear_layers(model)) if settings.narrow else None
     optimizer = _optimizer(list(model.parameters()), settings, dataset)
     order = generator(settings.seed, "order")
+    live, images = (model if net is None else chain_of(net)), dataset
     for epoch in range(settings.epochs):
-        loss = one_epoch(model, optimizer, settings, dataset, epoch, order)
+        loss = one_epoch(live, optimizer, settings, images, epoch, order)
+        if net is not None and net.worth_cutting(units := net.live_units()):
+            _cut_(net, units, optimizer)
+            # Taken from the whole data set, because indices count in the full net.
+            live, images = chain_of(net), columns(dataset, net.index[0])
         if watch is not None:
-            watch(epoch + 1, model, optimizer, dataset, loss)
-    return model, [p.detach() for p in model.parameters()]
+            watch(
+                EpochEnd(number=epoch + 1, net=live, optimizer=optimizer, images=images, loss=loss)
+            )
+    weights = [p.detach() for p in model.parameters()] if net is None else net.full()
+    return TrainedNetwork(model=model, weights=weights)
 
 
 def at_start(settings: FactorizationSettings, dataset: Dataset) -> list[Tensor]:
@@ -394,31 +458,9 @@ def _optimizer(
     )
 
 
-def _narrow(
-    model: nn.Module,
-    settings: FactorizationSettings,
-    dataset: Dataset,
-    watch: Watch | None,
-) -> list[Tensor]:
-    """Train the fully connected net, cutting dead units out after every epoch."""
-    net = Narrow(layers=[layer for layer in model.modules() if isinstance(layer, nn.Linear)])
-    optimizer = _optimizer(net.parameters(), settings, dataset)
-    order, chain, seen = generator(settings.seed, "order"), chain_of(net), dataset
-    for epoch in range(settings.epochs):
-        loss = one_epoch(chain, optimizer, settings, seen, epoch, order)
-        units = [at_least_one(alive) for alive in net.alive()]
-        if net.worth_cutting(units):
-            _cut_(net, units, optimizer)
-            # Taken from the whole data set, because indices count in the full net.
-            chain, seen = chain_of(net), columns(dataset, net.index[0])
-        if watch is not None:
-            watch(epoch + 1, chain, optimizer, seen, loss)
-    return net.full()
-
-
-def at_least_one(units: Tensor) -> Tensor:
-    """The live units, or the first where none lives: images without a pixel are no images."""
-    return units if bool(units.any()) else torch.arange(len(units), device=units.device) == 0
+def linear_layers(model: nn.Module) -> list[nn.Linear]:
+    """The layers of a fully connected net, in order."""
+    return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
 
 
 def chain_of(net: Narrow) -> nn.Module:
@@ -447,8 +489,8 @@ def _cut_(net: Narrow, units: list[Tensor], optimizer: FactorizedSGD) -> None:
 AT_START = ("snip", "synflow", "random")
 
 
-def train_network(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
-    """The network of a method that is no factorization, before any fine-tuning."""
+def _train_other(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
+    """The network of a method that is not a factorization."""
     if settings.method in ("dense", "gmp", "l1"):
         model = build_network(settings, dataset)
         model.load_state_dict(_whole(_without_cut(settings)))
@@ -552,21 +594,27 @@ def pruned_at_start(
 def _train_under_masks(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
     model, masks = pruned_at_start(settings, dataset)
     if not settings.narrow:
-        _train_held_(model, masks, settings, dataset)
+        train_held_(model, masks, settings, dataset)
         return model
     net, live = _live(model, masks)
-    _train_held_(chain_of(net), live, settings, columns(dataset, net.index[0]))
+    train_held_(chain_of(net), live, settings, columns(dataset, net.index[0]))
     # Weights of dead units stay as they began: they are kept, and count.
     net.write_(list(model.parameters()))
     return model
 
 
-def _train_held_(
+def nonzero(model: nn.Module) -> dict[str, Tensor]:
+    """Masks of what is not zero, biases too, because the paper counts every parameter."""
+    return {name: p.detach() != 0 for name, p in model.named_parameters()}
+
+
+def train_held_(
     model: nn.Module,
     masks: Mapping[str, Tensor],
     settings: FactorizationSettings,
     dataset: Dataset,
 ) -> None:
+    """SGD under masks: what is zero stays zero."""
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
     with hold(model, masks, optimizer):
         train_(model, optimizer, settings, dataset)
@@ -576,10 +624,10 @@ def _live(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[Narrow, dict[s
     """The net without its dead units, and the masks of its chain."""
     # A copy, because the cut takes the layers apart.
     whole = copy.deepcopy(model)
-    net = Narrow(layers=[x for x in whole.modules() if isinstance(x, nn.Linear)])
+    net = Narrow(layers=linear_layers(whole))
     parameters = dict(whole.named_parameters())
     kept = net.cut_(
-        [at_least_one(units) for units in net.alive()],
+        net.live_units(),
         {parameters[name]: [mask] for name, mask in masks.items()},
     )
     named = chain_of(net).named_parameters()

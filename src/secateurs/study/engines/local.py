@@ -16,7 +16,7 @@ from typing import Any
 from secateurs.errors import StoreError
 from secateurs.study.driver import Sweep
 from secateurs.study.engines.worker import WorkerStart, main
-from secateurs.study.jobs import Interrupted, Job, StoreDesk
+from secateurs.study.jobs import Interrupted, Job, StoreContext
 from secateurs.study.leases import Lease
 
 # Worker processes as the driver sees them, and the server that makes them in a moment.
@@ -346,7 +346,7 @@ def drive_in_process(sweep: Sweep) -> None:
 
 
 def _do_here(sweep: Sweep, tools: Any, held: Lease, job: Job) -> None:
-    desk = StoreDesk(
+    context = StoreContext(
         artefacts=sweep.store.artefacts,
         names=sweep.blobs(job),
         held=partial(sweep.hold, held),
@@ -354,6 +354,6 @@ def _do_here(sweep: Sweep, tools: Any, held: Lease, job: Job) -> None:
         stop=lambda: bool(sweep.stop),
     )
     try:
-        sweep.finish(held, job.work(tools, desk))
+        sweep.finish(held, job.work(tools, context))
     except Interrupted:
         sweep.give_back(held.key)

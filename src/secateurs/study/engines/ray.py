@@ -14,7 +14,7 @@ from typing import Any
 from secateurs.errors import MissingExtra, StoreError
 from secateurs.study.database import Row
 from secateurs.study.driver import Sweep
-from secateurs.study.jobs import Desk, Job, MemoryDesk
+from secateurs.study.jobs import Job, JobContext, MemoryContext
 from secateurs.study.leases import Lease
 
 TICK = 0.2
@@ -141,7 +141,7 @@ class RayDriver:
 
 
 def work_on_node(
-    work: Callable[[Any, Desk], Row],
+    work: Callable[[Any, JobContext], Row],
     tools: Callable[[], Any] | None,
     blobs: dict[str, bytes],
     threads: int,
@@ -151,11 +151,11 @@ def work_on_node(
 
     torch.set_num_threads(threads)
     out: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-    desk = TravellingDesk(out, blobs)
+    context = TravellingContext(out, blobs)
 
     def in_thread() -> None:
         try:
-            out.put(("row", work(tools and tools(), desk)))
+            out.put(("row", work(tools and tools(), context)))
         except BaseException as error:  # to be raised where Ray sees it
             out.put(("error", error))
 
@@ -167,12 +167,12 @@ def work_on_node(
         if what == "error":
             raise value
         if what == "row":
-            yield "row", (value, desk.blobs.get("weights") if value.weights else None)
+            yield "row", (value, context.blobs.get("weights") if value.weights else None)
             return
         yield what, value
 
 
-class TravellingDesk(MemoryDesk):
+class TravellingContext(MemoryContext):
     """Checkpoints and news are sent to the driver as they come."""
 
     def __init__(self, out: SimpleQueue[tuple[str, Any]], blobs: dict[str, bytes]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from secateurs.errors import StoreError
 from secateurs.study.artefacts import Artefacts
-from secateurs.study.jobs import Interrupted, StoreDesk
+from secateurs.study.jobs import Interrupted, StoreContext
 
 BEAT = 2.0
 """Seconds between two signs of life."""
@@ -83,7 +83,7 @@ def main(pipe: Connection, start: WorkerStart) -> None:
         if order[0] == "quit":
             return
         _, token, work, names = order
-        desk = StoreDesk(
+        context = StoreContext(
             artefacts=artefacts,
             names=names,
             held=partial(driver.send, "held", token),
@@ -91,7 +91,7 @@ def main(pipe: Connection, start: WorkerStart) -> None:
             stop=lambda: driver.stopping,
         )
         try:
-            driver.send("row", token, work(tools, desk))
+            driver.send("row", token, work(tools, context))
         except Interrupted:
             driver.send("interrupted", token)
         except StoreError as error:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from secateurs.optim import Factorized, FactorizedSGD
-from secateurs.optim.factorized.start import SIGMAS, _excess, looks_trained
+from secateurs.optim.factorized.start import SIGMAS, SPIKE, _excess, _standing_out, looks_trained
 
 INITS = [
     *(nn.init.kaiming_uniform_, nn.init.kaiming_normal_, nn.init.xavier_uniform_),
@@ -60,6 +60,15 @@ def test_one_strong_direction_is_seen():
     assert not looks_trained(draw)
     assert looks_trained(matrix) and looks_trained(1e-3 * matrix.T + 7)
     assert not looks_trained(matrix * math.nan)
+
+
+def test_rows_of_different_size_are_seen():
+    """No direction stands out; only the mean squares of the rows do."""
+    matrix = torch.randn(128, 128, generator=torch.Generator().manual_seed(0))
+    assert not looks_trained(matrix)
+    matrix[::2] *= 1.5
+    assert _standing_out(matrix) < SPIKE / 2
+    assert looks_trained(matrix) and looks_trained(matrix.T)
 
 
 @pytest.mark.parametrize(
