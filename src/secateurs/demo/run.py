@@ -55,14 +55,14 @@ class Outcome:
 def outcome(study: Study, store: Store) -> Outcome:
     """Read what a finished study left, and choose."""
     rows = tuple(store.rows())
-    best = chosen(rows)
+    best = best_run(rows)
     before = _dense(rows, best.seed)
     data, _ = Bench(device="cpu").data(study.data[0])
     dense, sparse = (_network(study, store, row, data).eval() for row in (before, best))
     return Outcome(data=data, rows=rows, best=best, before=before, dense=dense, sparse=sparse)
 
 
-def chosen(rows: Sequence[Row]) -> Row:
+def best_run(rows: Sequence[Row]) -> Row:
     """The sparsest run that loses at most a point, of several the most accurate; if none is so
     good, the most accurate of all.
     """

@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
 from secateurs.graph.untouched import keeping
 from secateurs.parameters import Where, check_model, owned_parameters, prunable
-from secateurs.stateless import call_with
+from secateurs.stateless import call_with, evaluating
 from secateurs.theory import conv_operator_norm, spectral_norms
 from secateurs.theory.convolutions import multiplicity, padding_of
 from secateurs.theory.laws import distance_to
@@ -397,7 +397,7 @@ class LayerDiagnosis(Moments, Fit, Verdict):
     """One layer: its moments, its fit and the verdict on Theorems 1, 2 and 3.
 
     * `kind`: linear layers may ask Theorems 1 and 2, convolutions the third; "other" weights
-      (recurrent, attention, bilinear) are no layers of a chain.
+      (recurrent, attention, bilinear) are not layers of a chain.
     * `edges`, `counts`: the histogram of the entries.
     """
 
@@ -642,19 +642,13 @@ def evaluate(model: nn.Module, x: Tensor) -> object:
     """The output in evaluation mode, on detached copies of parameters and buffers: the model is
     left as it was.
     """
-    modes = {module: module.training for module in model.modules()}
     state = {
         name: value.detach().clone()
         # Buffers too: batch norm would write its running statistics into the user's.
         for name, value in (*model.named_parameters(), *model.named_buffers())
     }
-    model.eval()
-    try:
-        with keeping(model):
-            return call_with(model, state, (x,))
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with evaluating(model), keeping(model):
+        return call_with(model, state, (x,))
 
 
 def uses_of(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:

@@ -160,11 +160,11 @@ def own_style() -> str:
 
 # The positions of values in a chart, and the lines and numbers around it.
 
-WIDTH, HEIGHT = 560, 360
+WIDTH, HEIGHT = 560, 380
 """Small enough for the text to stay readable where the figure is scaled down to a phone."""
 
 
-LEFT, RIGHT, TOP, BOTTOM = 70, 14, 14, 52
+LEFT, RIGHT, TOP, BOTTOM = 70, 14, 34, 52
 
 
 def level_line(level: tuple[str, float], up: Axis) -> str:
@@ -179,7 +179,7 @@ def level_line(level: tuple[str, float], up: Axis) -> str:
 
 def grid(across: Axis, up: Axis) -> str:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    middle, half = (LEFT + right) / 2, (TOP + bottom) / 2
+    middle = (LEFT + right) / 2
     parts = []
     for tick in across.ticks():
         left, small = (
@@ -199,8 +199,9 @@ def grid(across: Axis, up: Axis) -> str:
         ]
     parts += [
         f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(across.label)}</text>',
-        f'<text transform="translate(15 {half}) rotate(-90)" text-anchor="middle">'
-        f"{escape(up.label)}</text>",
+        # Above its axis and not along it: where a phone enlarges the letters, a long name would
+        # be cut off, and any name would lie over the numbers.
+        f'<text x="4" y="{TOP - 14}">{escape(up.label)}</text>',
     ]
     return "".join(parts)
 
@@ -235,7 +236,7 @@ def chart(
         log_x, log_y: Whether they are logarithmic; `log_y=None` decides by the values.
         level: A name and a height: a thin line across, such as the dense network's accuracy.
         floor: Where the upward axis begins; lines go on below it, unseen.
-        marks: Large marks, each method its own; else small dots.
+        marks: A large mark at every value, each method its own; else a small dot at some.
     """
     # The axes fit what is seen at first; only where everything is hidden do they fit
     # all of it.
@@ -293,14 +294,18 @@ def _line(line: ChartLine, place: int, across: Axis, up: Axis, marks: bool) -> s
     spots = [(x_of(across, dot.x), y_of(up, dot.y)) for dot in line.dots]
     # A tenth of a unit is finer than any screen shows, and keeps the page small.
     path = " ".join(f"{left:.1f},{top:.1f}" for left, top in spots)
-    dotted = ' stroke-dasharray="1.5 4"' if line.printed else ""
+    dashes = "1.5 4" if line.printed else DASHES[min(line.dashes, len(DASHES) - 1)]
+    dotted = f' stroke-dasharray="{dashes}"' if dashes else ""
     width = "2" if marks else "1.5"
     parts = [
         f'<polyline points="{path}" fill="none" stroke-width="{width}"{dotted}/>'
         if line.joined and len(spots) > 1
         else ""
     ]
-    for dot, (left, top) in zip(line.dots, spots, strict=True):
+    # Sixty dots on a line would hide it: some carry the numbers, and the last is always one.
+    step = 1 if marks or not line.joined else -(-len(spots) // SPECKS)
+    marked = list(zip(line.dots, spots, strict=True))[::-1][::step][::-1]
+    for dot, (left, top) in marked:
         # Below the floor the line alone leads out of the picture: its marks would pile
         # up on the border.
         if dot.y < up.low:
@@ -324,6 +329,12 @@ def _clip(parts: Sequence[str]) -> str:
     box = f"{LEFT - 6} {TOP - 6} {wide + 12} {high + 12}"
     place = f'x="{LEFT - 6}" y="{TOP - 6}" width="{wide + 12}" height="{high + 12}"'
     return f'<svg {place} viewBox="{box}">{"".join(parts)}</svg>'
+
+
+SPECKS = 12
+"""At most so many dots on a line without large marks."""
+DASHES = ("", "10 4", "5 4", "2 4")
+"""How lines of one method are broken, so that they can be told apart."""
 
 
 def _speck(left: float, top: float) -> str:

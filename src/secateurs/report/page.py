@@ -176,7 +176,8 @@ def _dynamics(first: Sequence[Row], colour: Mapping[str, int]) -> Iterator[Panel
             yield Panel(
                 name=f"training-{name}",
                 head="Training over time",
-                text=f"One seed of each setting.{some}",
+                text="One seed of each setting; of one method, the larger the compression (or λ)"
+                f" the more broken the line.{some}",
                 drawing=chart(lines, x="epoch", y=label, marks=False),
                 table=tables.marks(lines, "epoch", label),
             )

@@ -85,7 +85,8 @@ def named_figures(
     # A study checks its figures when it is read; those of a store can be anything.
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"the published figures of this study are no lists of [compression, accuracy]: {error}."
+            f"the published figures of this study are not lists of [compression,"
+            f" accuracy]: {error}."
         ) from error
 
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import median
 from typing import TypeVar
@@ -104,7 +104,9 @@ def _decades(low: float, high: float) -> list[Tick]:
         for power in range(first, last + 1)
         for digit in (1, 2, 5)
     ]
-    return [tick for tick in every if low <= tick.value <= high]
+    seen = [tick for tick in every if low <= tick.value <= high]
+    # Up to five labels fit on a phone as well.
+    return [replace(tick, minor=False) for tick in seen] if len(seen) <= 5 else seen
 
 
 def _tick(value: float, *, minor: bool = False) -> Tick:
@@ -159,6 +161,7 @@ class ChartLine:
 
     `printed` figures come from a paper and are dotted (`shipped`: one whose figures ship with the
     package); `hidden` ones wait to be switched on. Marks that are not `joined` are a cloud.
+    Lines of one name differ by `dashes`: 0 is a whole line, and more are more broken.
     """
 
     name: str
@@ -168,6 +171,7 @@ class ChartLine:
     shipped: bool = False
     hidden: bool = False
     joined: bool = True
+    dashes: int = 0
 
 
 def colours(rows: Iterable[Row]) -> dict[str, int]:
@@ -232,7 +236,7 @@ def dynamics(
     colour: Mapping[str, int] | None = None,
 ) -> list[ChartLine]:
     """One quantity over the epochs of each run; what was not measured leaves no mark."""
-    lines = []
+    rows, lines = list(rows), []
     for row in rows:
         known = [(point, of(point)) for point in row.history]
         dots = [
@@ -242,8 +246,17 @@ def dynamics(
         ]
         if dots:
             place = (colour or {}).get(row.label, 0)
-            lines.append(ChartLine(name=row.label, dots=_thin(dots), colour=place))
+            smaller = {
+                _target(r) for r in rows if r.label == row.label and _target(r) < _target(row)
+            }
+            line = ChartLine(name=row.label, dots=_thin(dots), colour=place, dashes=len(smaller))
+            lines.append(line)
     return lines
+
+
+def _target(row: Row) -> tuple[float, float]:
+    """What distinguishes the runs of one method: the compression asked for, or λ."""
+    return row.asked or 0.0, row.strength or 0.0
 
 
 def histogram(row: Row, colour: int = 0) -> ChartLine:

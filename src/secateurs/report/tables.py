@@ -375,8 +375,8 @@ def _runs_without_mark(rows: Sequence[Row]) -> str:
     ends = Counter(row.state for row in rows if row.state in LOST)
     if not ends:
         return ""
-    told = ", ".join(f"{count} {state}" for state, count in ends.items())
-    return f" Not drawn: {told} (see Runs)."
+    ended = ", ".join(f"{count} {state}" for state, count in ends.items())
+    return f" Not drawn: {ended} (see Runs)."
 
 
 def _figures(

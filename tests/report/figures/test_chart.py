@@ -129,7 +129,7 @@ def test_nothing_leaves_the_picture(log):
     assert clip.get("viewBox") == " ".join(clip.get(k) for k in ("x", "y", "width", "height"))
     x, y, wide, high = numbers(clip.get("viewBox"))
     # The field between the axes with six units around it, so that marks on its border are whole.
-    assert (x, y) == (64, 8) and (x + wide, y + high) == (WIDTH - 8, HEIGHT - 46)
+    assert (x, y) == (64, 28) and (x + wide, y + high) == (WIDTH - 8, HEIGHT - 46)
 
 
 def test_what_lies_below_the_floor_has_a_line_but_no_mark():
@@ -168,3 +168,42 @@ def test_a_hidden_line_does_not_stretch_the_axes():
 def test_a_file_with_a_hidden_line_is_well_formed():
     hidden = ChartLine(name="h", dots=(dot(5, 50), dot(6, 50)), hidden=True)
     ElementTree.fromstring(chart([*LINES, hidden], x="x", y="y").file())
+
+
+def test_a_long_line_carries_few_dots_and_its_last_value_always():
+    long = ChartLine(name="long", dots=tuple(dot(x, x * x, text=f"epoch {x}") for x in range(60)))
+    svg = parsed(chart([long], x="epoch", y="loss", marks=False))
+    line = next(svg.iter("polyline"))
+    assert len(line.get("points").split()) == 60
+    shown = [path.get("data-t") for path in svg.iter("path") if path.get("data-t")]
+    assert 6 <= len(shown) <= 12 and shown[-1] == "epoch 59"
+    large = parsed(chart([long], x="epoch", y="loss"))
+    assert sum(path.get("data-t") is not None for path in large.iter("path")) == 60
+
+
+def test_lines_of_one_name_are_told_apart_by_their_dashes():
+    lines = [ChartLine(name="a", dots=LINES[0].dots, dashes=n) for n in range(6)]
+    drawn = [
+        line.get("stroke-dasharray") for line in parsed(chart(lines, x="x", y="y")).iter("polyline")
+    ]
+    assert drawn[0] is None and len(set(drawn[:4])) == 4 and drawn[4] == drawn[5] == drawn[3]
+    printed = ChartLine(name="p", dots=LINES[0].dots, printed=True)
+    (dots,) = parsed(chart([printed], x="x", y="y")).iter("polyline")
+    assert dots.get("stroke-dasharray") not in drawn
+
+
+def test_the_name_of_the_upward_axis_stands_above_its_numbers():
+    svg = parsed(chart(LINES, x="x", y="misalignment of the factors"))
+    name = next(text for text in svg.iter("text") if text.text == "misalignment of the factors")
+    assert name.get("transform") is None
+    # At 19 units to the letter, as on a phone: above the highest number, and not beyond the edge.
+    assert float(name.get("y")) + 4 < min(y for _, y in ticks(svg, across=False)) - 4
+    assert float(name.get("x")) + 0.6 * 19 * len(name.text) < WIDTH
+
+
+@pytest.mark.parametrize(("most", "few"), [(100, True), (500, False)])
+def test_up_to_five_numbers_beside_an_axis_stay_on_a_phone(most, few):
+    line = ChartLine(name="a", dots=(dot(10, 1), dot(most, 2)))
+    svg = parsed(chart([line], x="compression", y="accuracy", log_x=True))
+    minor = [text for text in svg.iter("text") if text.get("class") == "minor"]
+    assert bool(minor) != few

@@ -11,7 +11,7 @@ import pytest
 from secateurs.report import page, parts, write_page
 from secateurs.report.figures import chart
 from secateurs.report.page import SCRIPT, STYLE, methods_paragraph
-from secateurs.report.series import Axis, frontier, within
+from secateurs.report.series import Axis, dynamics, frontier, within
 from study.example import example_store
 
 
@@ -145,6 +145,12 @@ def test_axes_hold_their_values(values, log):
 def test_ticks_are_round_numbers_with_few_figures(low, high, log, texts):
     axis = Axis(low=low, high=high, label="x", log=log)
     assert [tick.text for tick in axis.ticks()] == texts
+
+
+def test_trainings_of_one_method_are_broken_by_their_compression(rows):
+    one = next(row for row in rows if len(row.history) > 1 and row.asked)
+    runs = [replace(one, asked=asked, strength=None) for asked in (50.0, 5.0, 20.0)]
+    assert [line.dashes for line in dynamics(runs, lambda point: point.loss)] == [2, 0, 1]
 
 
 def test_a_study_without_an_end_yet_has_a_page_too(rows):
