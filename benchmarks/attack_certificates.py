@@ -2,7 +2,7 @@
 
     python benchmarks/attack_certificates.py [--seeds 1000] [--out benchmarks/results]
 
-Five parts, each a section of the table; `--parts random twins rewriting published` chooses. A seed
+Six parts, each a section of the table; `--parts random twins rewriting published` chooses. A seed
 of `random` is one network, two changes of it and 24 boxes for each. Published networks need
 pytorchcv and transformers. Exits with 1 where anything lies above a bound.
 """
@@ -18,12 +18,13 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from attack.balls import attack_balls
 from attack.cases import Tally, attack_seed, attack_twins
 from attack.rewriting import REWRITES, attack_rewrite
 from attack.splitting import attack_split
 from attack.third_party import PYTORCHCV, TRANSFORMERS, attack_capture
 
-PARTS = ("random", "twins", "splitting", "rewriting", "published")
+PARTS = ("random", "twins", "balls", "splitting", "rewriting", "published")
 
 
 def attempts(part, seeds):
@@ -32,6 +33,8 @@ def attempts(part, seeds):
         return [(attack_seed, (seed,)) for seed in range(seeds)]
     if part == "twins":
         return [(attack_twins, (10_000 + seed,)) for seed in range(seeds)]
+    if part == "balls":
+        return [(attack_balls, (seed,)) for seed in range(seeds)]
     if part == "splitting":
         return [(attack_split, (seed,)) for seed in range(seeds)]
     if part == "rewriting":
@@ -60,7 +63,7 @@ def section(part, tally, seconds, done):
     lines += ["| what | how often |", "| --- | ---: |"]
     lines += [f"| {name} | {count:,} |" for name, count in rows(tally.counts)]
     lines += [f"| **violations** | **{len(tally.violations)}** |"]
-    lines += [f"| errors that are no refusal | {len(tally.errors)} |", ""]
+    lines += [f"| errors that are not a refusal | {len(tally.errors)} |", ""]
     found = [*tally.violations, *tally.errors]
     return "\n".join([*lines, *(f"* {text}" for text in found[:40]), ""])
 

@@ -64,7 +64,7 @@ def main():
     dense = resnet18().eval()
     x = torch.rand(1, 3, 224, 224, generator=generator)
     sparse = cut(dense, 0.2)
-    # The first capture of a process loads the tracer: that is no cost of this network.
+    # The first capture of a process loads the tracer: that is not a cost of this network.
     sc.capture(torch.nn.Linear(2, 2), torch.zeros(1, 2))
     for label, model in (("first", dense), ("second", sparse)):
         start = time.process_time()

@@ -58,7 +58,7 @@ def zoo(name: str) -> tuple[nn.Module, torch.Tensor, str]:
 
 
 def randomised(model: nn.Module) -> nn.Module:
-    """Float64, evaluation mode, batch-norm statistics that are no fresh ones."""
+    """Float64, evaluation mode, batch-norm statistics that are not fresh ones."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             nn.init.normal_(module.running_mean, std=0.1)

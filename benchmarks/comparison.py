@@ -91,7 +91,7 @@ def first_calls(args):
     for name in args.models:
         build, x = MODELS[name]
         torch.manual_seed(0)
-        # Loads the tracer, which is no cost of this model.
+        # Loads the tracer, which is not a cost of this model.
         sc.capture(nn.Linear(2, 2), torch.zeros(1, 2))
         for asked in args.functions:
             ready = ASKED[asked]

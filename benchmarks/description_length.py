@@ -14,7 +14,7 @@ import torch
 
 from secateurs.optim.factorized.collapse import gap
 from secateurs.papers.factorization import plans
-from secateurs.papers.factorization.training import train_factorized, tuned_accuracy
+from secateurs.papers.factorization.training import train, tuned_accuracy
 from secateurs.paths import description_length
 from secateurs.stateless import call_with
 
@@ -32,8 +32,8 @@ def main():
     for strength in args.strengths:
         settings = replace(plans.TEXT, **plans.OURS, strength=strength, seed=args.seed)
         images = plans.load_images(settings)
-        model, weights = train_factorized(settings, images)
-        plans.write_(model, weights, gap(weights))
+        trained = train(settings, images)
+        model = trained.cut_(gap(trained.weights))
         tuned_accuracy(model, settings, images)
         found = description_length(
             model,

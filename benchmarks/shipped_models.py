@@ -15,7 +15,7 @@ FOLDER = Path.home() / ".cache" / "secateurs" / "benchmarks"
 
 
 def resnet18(*, seed: int = 0, steps: int = 60):
-    """ResNet-18 for 32×32 pixels after a short training: weights and norms are no fresh draws."""
+    """ResNet-18 for 32×32 pixels after a short training: weights and norms are not fresh draws."""
     model = models.build("resnet-18", generator=generator(seed, "model"))
     path = FOLDER / f"resnet-18-{steps}-steps-seed-{seed}.safetensors"
     if not path.exists():

@@ -1,7 +1,7 @@
 """What a study costs beside the training it does.
 
 * harness: wall time of the runs of a LeNet study, less the time within the training loop, over the
-  latter (≤ 3 %). A small study comes first: what Python imports once is no cost of a run.
+  latter (≤ 3 %). A small study comes first: what Python imports once is not a cost of a run.
 * loop: LeNet-300-100 as a whole run of a study, against a hand-written PyTorch loop (≤ 1.1).
 * workers: two processes of one thread against one (≥ 1.8 times as fast).
 * store: 10,000 runs listed (< 2 s) and reported (< 20 s); `secateurs study status`, process start
@@ -38,7 +38,7 @@ from secateurs.study import (
     run,
 )
 from secateurs.study.config import waiting_row
-from secateurs.study.jobs import MemoryDesk
+from secateurs.study.jobs import MemoryContext
 from secateurs.study.measure import Bench
 from secateurs.study.stages import perform
 from secateurs.study.store import Store
@@ -125,7 +125,7 @@ def through_a_study(data: Dataset, epochs: int, batch: int) -> float:
     bench, dense = Bench(), study.runs()[0]
     bench.data(source)
     start = perf_counter()
-    row = perform(dense, bench, MemoryDesk())
+    row = perform(dense, bench, MemoryContext())
     if row.state != "done":
         raise RuntimeError(row.reason)
     return perf_counter() - start

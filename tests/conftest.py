@@ -23,6 +23,12 @@ def _fixed_seed():
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_remembered(monkeypatch):
+    # Timings of layers from earlier runs would let tests of the timing pass unseen.
+    monkeypatch.setenv("SECATEURS_TUNING", "0")
+
+
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)

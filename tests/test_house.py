@@ -25,6 +25,7 @@ ORDER = (
         "parameters",
         "step",
         "stateless",
+        "sizes",
     ),
     *("graph", "certificates", "paths", "theory", "scores", "masks", "channels"),
     *(
@@ -136,6 +137,26 @@ def test_no_circle_of_imports_anywhere():
 def test_nothing_imports_the_package_itself():
     """It states every public name, so whoever imported it would lie on a circle with all rooms."""
     assert not [name for name in MODULES if "secateurs" in imported(name)]
+
+
+# Opened by their users: the program itself, and comparisons to copy from. The functions of commands
+# are imported by name, and the tests of the command line see to those.
+OPENED_BY_NAME = {"secateurs.__main__", "secateurs.study.presets"}
+
+
+def test_every_file_is_imported_by_another():
+    """A score, a model or an experiment in a file that nothing imports registers nothing, and the
+    tests of its registry would be green without it.
+    """
+    used = set().union(*map(imported, MODULES))
+    alone = [
+        name
+        for name, path in MODULES.items()
+        if path.name != "__init__.py"
+        and name not in used | OPENED_BY_NAME
+        and not name.startswith("secateurs.cli.")
+    ]
+    assert not alone, f"import them where their neighbours are imported: {', '.join(alone)}"
 
 
 TESTS = Path(__file__).parent

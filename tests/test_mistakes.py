@@ -127,7 +127,7 @@ MISTAKES = {
         lambda: prune(where=net()[0].weight),
         "given a tensor of shape",
     ),
-    "a type that is no module": (lambda: prune(where=int), "is no type of module"),
+    "a type that is not a module": (lambda: prune(where=int), "is not a type of module"),
     "a number as where": (lambda: prune(where=3), "neither a glob"),
     "a glob of nothing": (lambda: prune(where="conv*"), r"no parameter 'conv\*'"),
     "an empty where": (

@@ -12,6 +12,7 @@ from secateurs.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from secateurs import (
+        adapters,
         certificates,
         channels,
         compat,
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
     )
     from secateurs.prune import (
         Recipe,
+        drop_blocks_,
         imp_,
+        perplexity,
         prune_,
         prune_blocks_,
         prune_channels_,
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Recipe",
     "accelerate",
+    "adapters",
     "apply_",
     "capture",
     "certificates",
@@ -80,6 +84,7 @@ __all__ = [
     "compat",
     "data",
     "diagnose",
+    "drop_blocks_",
     "errors",
     "export",
     "generalization_bounds",
@@ -104,6 +109,7 @@ __all__ = [
     "path_norm",
     "path_norm_penalty",
     "paths",
+    "perplexity",
     "prune",
     "prune_",
     "prune_blocks_",

@@ -187,5 +187,5 @@ def one_error(what: str, problems: Sequence[SecateursError]) -> SecateursError:
     kind = kinds.pop() if len(kinds) == 1 else ArgumentError
     if len(problems) == 1:
         return kind(f"{what}: {problems[0]}")
-    told = " ".join(f"({number}) {problem}" for number, problem in enumerate(problems, start=1))
-    return kind(f"{what}, {len(problems)} problems: {told}")
+    listed = " ".join(f"({number}) {problem}" for number, problem in enumerate(problems, start=1))
+    return kind(f"{what}, {len(problems)} problems: {listed}")

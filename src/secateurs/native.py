@@ -119,7 +119,7 @@ def _compiler() -> str:
 def _trusted_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if _ours(folder.stat()) and os.access(folder, os.W_OK):
+        if only_ours(folder.stat()) and os.access(folder, os.W_OK):
             return folder
     except OSError:
         pass
@@ -127,7 +127,7 @@ def _trusted_folder(folder: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="secateurs-"))
 
 
-def _ours(status: os.stat_result) -> bool:
+def only_ours(status: os.stat_result) -> bool:
     """Whether it belongs to us and nobody else can write to it."""
     foreign = hasattr(os, "getuid") and status.st_uid != os.getuid()
     return not foreign and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -139,7 +139,7 @@ def _whole(target: Path) -> bool:
     try:
         # `lstat`: what a link points to may lie in a folder that others can write to.
         statuses = [path.lstat() for path in (target, seal)]
-        if not all(stat.S_ISREG(one.st_mode) and _ours(one) for one in statuses):
+        if not all(stat.S_ISREG(one.st_mode) and only_ours(one) for one in statuses):
             return False
         return seal.read_text() == _seal_of(target.read_bytes())
     except (OSError, UnicodeDecodeError):

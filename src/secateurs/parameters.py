@@ -229,7 +229,7 @@ def _strange_type(rule: type, owners: bool) -> str:
             f"where={rule!r} is neither a glob of names nor a predicate (name, parameter) -> bool:"
             " module types need the model, which is not known here"
         )
-    return "" if issubclass(rule, nn.Module) else f"where={rule!r} is no type of module"
+    return "" if issubclass(rule, nn.Module) else f"where={rule!r} is not a type of module"
 
 
 def _strange_predicate(rule: Callable[..., Any], owners: bool) -> str:
@@ -279,7 +279,7 @@ Use: TypeAlias = "tuple[str, nn.Module | None]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """A `where`, read: what it chooses and excludes; what is no rule, and what matches nothing.
+    """A `where`, read: what it chooses and excludes; what is not a rule, and what matches nothing.
 
     `nothing`: an empty sequence, which chooses nothing; None chooses by the default rule.
     """
@@ -654,7 +654,7 @@ def fit_masks(
     result: dict[str, Tensor] = {}
     for name, mask in masks.items():
         there = short.get(plain(name), [])
-        # An exact name always wins, and two candidates are no answer: the caller's
+        # An exact name always wins, and two candidates are not an answer: the caller's
         # checks then say so.
         if any(start + name in exact for start in starts) or len(there) != 1:
             result[name] = mask

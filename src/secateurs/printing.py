@@ -31,7 +31,7 @@ class Screen(Console):
     """
 
     def render_str(self, text: str, *args: Any, **options: Any) -> Text:
-        """Text, made visible before it is measured; shown as it is where it is no markup."""
+        """Text, made visible before it is measured; shown as it is where it is not markup."""
         text = visible(text)
         try:
             return super().render_str(text, *args, **options)

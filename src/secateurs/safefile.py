@@ -51,7 +51,11 @@ _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 @contextmanager
 def replacing(
-    path: Path, *, error: type[SecateursError] = ArgumentError, folders: bool = True
+    path: Path,
+    *,
+    error: type[SecateursError] = ArgumentError,
+    folders: bool = True,
+    private: bool = False,
 ) -> Iterator[Path]:
     """A temporary file beside `path` that takes its name when the block ends well, and vanishes
     when it does not.
@@ -60,6 +64,7 @@ def replacing(
         path: the file.
         error: what is raised where it cannot be written.
         folders: make the folders above it.
+        private: nobody but its owner may read it.
     """
     with refusing(path, error):
         if folders:
@@ -77,8 +82,9 @@ def replacing(
                 # Before the rename: some file systems would else keep the new name and lose the
                 # content.
                 os.fsync(file.fileno())
-            # Mkstemp makes private files; the result is an ordinary one.
-            part.chmod(0o666 & ~_umask())
+            # Mkstemp makes private files; the result is mostly an ordinary one.
+            if not private:
+                part.chmod(0o666 & ~_umask())
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)

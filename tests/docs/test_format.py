@@ -59,10 +59,11 @@ def test_files_of_this_version_are_read_for_good(path):
     assert file.ties == known["ties"]
     assert file.certificate == known["certificate"]
     assert file.notes == known["notes"]
+    assert file.changed.as_dict() == known.get("changed", {"resized": {}, "blocks": {}})
 
 
 def test_there_are_golden_files():
-    assert len(list(GOLDEN.glob("*.safetensors"))) >= 4
+    assert len(list(GOLDEN.glob("*.safetensors"))) >= 5
 
 
 def digest(tensor):

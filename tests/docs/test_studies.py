@@ -1,6 +1,9 @@
-"""The page on studies: its Python runs as it stands."""
+"""The page on studies: its Python runs as it stands, its table lists every kind of method."""
+
+import re
 
 from pages import DOCS, blocks
+from secateurs.study import METHODS
 from secateurs.study.file import parse
 
 
@@ -35,3 +38,10 @@ def test_ten_lines_for_two_methods():
     assert {run.method.kind for run in study.runs()} == {"dense", "prune", "dwf"}
     asked = {run.compression for run in study.runs() if run.method.kind != "dense"}
     assert asked == {5, 20, 50}  # every method is compared at every compression
+
+
+def test_the_table_lists_every_kind_of_method():
+    section = (DOCS / "studies.md").read_text().partition("## The methods")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.+?`) \|", section, re.M)
+    listed = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    assert listed == set(METHODS), "each kind has a row in docs/studies.md"

@@ -14,7 +14,21 @@ from secateurs.cli.reproduce import reproduce
 from secateurs.optim import FactorizedSGD, grid, hold
 from secateurs.papers.catalogue import EXPERIMENTS
 from secateurs.scores import SCORES, score
-from secateurs.study import Dwf, Gradual, Imp, Prune, Study, Training, run
+from secateurs.study import (
+    ACDCMethod,
+    DGatingMethod,
+    Dwf,
+    Gradual,
+    HAMMethod,
+    Imp,
+    PowerPropagationMethod,
+    Prune,
+    RigLMethod,
+    SETMethod,
+    Study,
+    Training,
+    run,
+)
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
@@ -156,6 +170,12 @@ METHODS = {
     "imp": Imp(per_round=0.5, rewind="1ep"),
     "gradual": Gradual(every="2it"),
     "dwf": Dwf(strength=0.05),
+    "rigl": RigLMethod(every="2it"),
+    "set": SETMethod(every="2it"),
+    "acdc": ACDCMethod(),
+    "ham": HAMMethod(),
+    "d-gating": DGatingMethod(strength=0.01),
+    "power-propagation": PowerPropagationMethod(),
 }
 
 

@@ -32,7 +32,7 @@ class _NoTwin(Exception):
 
 
 def twin(case: Case, *, other: bool) -> nn.Module | None:
-    """The plain network, or None where the layer is no fixed affine map of the channels."""
+    """The plain network, or None where the layer is not a fixed affine map of the channels."""
     model = case.build(other=other)
     for module in [*model.modules()]:
         for name, child in [*module.named_children()]:
