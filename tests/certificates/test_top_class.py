@@ -1,3 +1,4 @@
+import importlib
 import json
 import math
 
@@ -6,11 +7,14 @@ import torch
 
 import secateurs as sc
 from certificates.test_splitting import Joined, box, mlp, moved
+from secateurs.certificates.domain import box_domain
 from secateurs.certificates.problem import read_problem
 from secateurs.certificates.recheck import recheck
 from secateurs.certificates.splitting import Parts, chain_of
 from secateurs.certificates.top_class import TopClass
 from secateurs.errors import ArgumentError
+
+prover = importlib.import_module("secateurs.certificates.certify")
 
 
 def disagreements(f, g, x, margin):
@@ -115,6 +119,25 @@ def test_ties_and_what_is_no_number_prove_nothing():
     less[0, 3] = 1e-9
     assert float(claim.sizes(less)) <= 0
     assert float(claim.sizes(torch.full_like(tie, math.nan))) == math.inf
+
+
+def test_a_counterexample_is_climbed_to(monkeypatch):
+    """Of many inputs next to none lies where the classes differ; a few steps lead there."""
+    f = mlp(60, 30, 30, 4)
+    g = moved(f, 1e-4)
+    region = box(60, 0.5)
+    problem, domain = read_problem(f, g, torch.zeros(1, 60)), box_domain(region, example=None)
+    claim = TopClass(margin=0.0)
+    found = prover._counterexample(problem, domain, claim)
+    assert found is not None and bool(domain.contains(found.unsqueeze(0)))
+    assert bool(disagreements(f, g, found.unsqueeze(0), 0.0))
+    cert = sc.certify(f, g, box=region, claim="top-1")
+    assert cert.answer == "refuted" and torch.equal(cert.claim.counterexample, found)
+    assert recheck(cert.to_json(), f, g).holds
+    # Beyond any lead of f nothing can be found.
+    assert prover._counterexample(problem, domain, TopClass(margin=1e3)) is None
+    monkeypatch.setattr(prover, "_CLIMBED", 0)
+    assert prover._counterexample(problem, domain, claim) is None
 
 
 def test_every_ball_has_its_own_parts():

@@ -68,7 +68,20 @@ def image(path):
     return write(path, nodes, weights, [1, 1, 6, 6])
 
 
-@pytest.mark.parametrize(("make", "shape"), [(acas, (1, 1, 1, 5)), (image, (1, 1, 6, 6))])
+def vector(path):
+    """Matrices to the left of one vector without a batch."""
+    nodes = [
+        node("MatMul", ["w", "x"], "m"),
+        node("Add", ["m", "b"], "a"),
+        node("Relu", ["a"], "r"),
+        node("MatMul", ["v", "r"], "y"),
+    ]
+    return write(path, nodes, {"w": drawn(7, 5), "b": drawn(7), "v": drawn(3, 7)}, [5])
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"), [(acas, (1, 1, 1, 5)), (image, (1, 1, 6, 6)), (vector, (5,))]
+)
 def test_a_network_answers_as_in_onnxruntime(tmp_path, make, shape):
     path = make(tmp_path / "net.onnx")
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -77,7 +90,8 @@ def test_a_network_answers_as_in_onnxruntime(tmp_path, make, shape):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
         (wanted,) = session.run(None, {"x": x.numpy()})
         with torch.no_grad():
-            assert torch.allclose(model(x), torch.from_numpy(wanted), atol=1e-5)
+            answer = model(x) if len(shape) > 1 else model(x.unsqueeze(0))[0]
+            assert torch.allclose(answer, torch.from_numpy(wanted), atol=1e-5)
 
 
 def test_a_product_and_its_sum_are_one_layer(tmp_path):
@@ -86,6 +100,27 @@ def test_a_product_and_its_sum_are_one_layer(tmp_path):
     graph = sc.capture(read_onnx(acas(tmp_path / "net.onnx")), torch.zeros(1, 1, 1, 5))
     kinds = [type(one).__name__ for one in graph.nodes]
     assert kinds == ["Input", "Affine", "Structural", "Affine", "Activation", "Affine"]
+    graph = sc.capture(read_onnx(vector(tmp_path / "other.onnx")), torch.zeros(1, 5))
+    assert [type(one).__name__ for one in graph.nodes] == [
+        "Input",
+        "Affine",
+        "Activation",
+        "Affine",
+    ]
+
+
+def test_a_softmax_at_the_end_is_left_out_where_asked(tmp_path):
+    nodes = [node("MatMul", ["x", "w"], "m"), node("Softmax", ["m"], "y", axis=-1)]
+    path = write(tmp_path / "net.onnx", nodes, {"w": drawn(5, 3)}, [1, 5])
+    with pytest.raises(DataError, match=r"uses Softmax; read are .*logits=True"):
+        read_onnx(path)
+    x = torch.ones(1, 5)
+    with torch.no_grad():
+        assert torch.allclose(read_network(path, logits=True)(x), x @ torch.from_numpy(drawn(5, 3)))
+    early = [node("Softmax", ["x"], "s"), node("MatMul", ["s", "w"], "y")]
+    path = write(tmp_path / "early.onnx", early, {"w": drawn(5, 3)}, [1, 5])
+    with pytest.raises(DataError, match="is not the end, over the classes"):
+        read_onnx(path, logits=True)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +132,10 @@ def test_a_product_and_its_sum_are_one_layer(tmp_path):
         ([("Relu", ["z"], "y", {})], "reads 'z', which nothing makes"),
         ([("Relu", ["x"], "z", {})], "nothing makes the output 'y'"),
         ([("Reshape", ["x", "w"], "y", {})], "gives another batch"),
+        ([("MatMul", ["w", "x"], "y", {})], "multiplies from the left, which is read where"),
+        ([("MatMul", ["x"], "y", {})], "reads 1 values and makes 1"),
+        ([("Relu", ["x", "w"], "y", {})], "reads 2 values"),
+        ([("Constant", [], "y", {"value_float": 1.0})], "an attribute that cannot be read"),
     ],
 )
 def test_what_is_not_read_is_refused_by_name(tmp_path, nodes, message):
@@ -113,6 +152,10 @@ def test_a_file_of_something_else(tmp_path):
         read_network(path)
     with pytest.raises(DataError, match=r"no format of networks '\.onxx'.*\.nnet\.$"):
         read_network(tmp_path / "net.onxx")
+    text = tmp_path / "net.nnet"
+    text.write_bytes(b"2,2,1,3,\n2,3,\xff\n")
+    with pytest.raises(DataError, match="line 2: no text in UTF-8"):
+        read_network(text)
     with pytest.raises(DataError, match="there is no such file"):
         read_network(tmp_path / "absent.onnx")
 
@@ -157,6 +200,7 @@ def test_nnet(tmp_path):
         ("2.0,1.0,4.0,\n", "2.0,0.0,4.0,\n", "divided by zero"),
         ("1.0,1.0,2.0,\n-0.25,\n", "1.0,1.0\n", "3 finite numbers are wanted, got 2"),
         ("1.0,0.0,\n", "nan,0.0,\n", "2 finite numbers"),
+        ("-0.25,\n", "-0.25,\n\n7.0,\n", "line 18: '7.0,' comes after the last layer"),
     ],
 )
 def test_damaged_nnet(tmp_path, old, new, message):

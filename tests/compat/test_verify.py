@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from secateurs.cli import main
-from secateurs.compat.verify import verify
+from secateurs.compat.networks import read_network
+from secateurs.compat.verify import _classes_differ, verify
 from secateurs.errors import ArgumentError, DataError
 
 onnx = pytest.importorskip("onnx")
@@ -102,6 +103,81 @@ def test_an_instance_of_another_size(files, tmp_path):
     instance.write_text("(declare-const X_0 Real)(assert (<= X_0 1))(assert (>= X_0 0))")
     with pytest.raises(DataError, match="has 1 entries"):
         verify(first, second, instance, epsilon=1.0)
+
+
+def classifier(path, by=0.0, softmax=True):
+    """Three classes of one vector, as probabilities."""
+    helper = onnx.helper
+    random = np.random.default_rng(5)
+    weights = {"w": (6, 2), "b": (6,), "v": (3, 6)}
+    values = {n: random.standard_normal(s).astype(np.float32) for n, s in weights.items()}
+    values["v"] = values["v"] + np.float32(by) * random.standard_normal((3, 6)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["w", "x"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("MatMul", ["v", "r"], ["l" if softmax else "y"]),
+    ]
+    if softmax:
+        nodes.append(helper.make_node("Softmax", ["l"], ["y"]))
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, str(path))
+    return path
+
+
+def test_one_class_in_both(tmp_path, capsys):
+    first, second = (classifier(tmp_path / f"c{i}.onnx", by) for i, by in enumerate((0.0, 0.05)))
+    box = tmp_path / "box.vnnlib"
+    box.write_text(
+        "(declare-const X_0 Real)(declare-const X_1 Real)(declare-const Y_0 Real)"
+        "(assert (<= X_0 1))(assert (>= X_0 -1))(assert (<= X_1 1))(assert (>= X_1 -1))"
+    )
+    found = verify(first, second, box, claim="top-1")
+    assert found.answer == "sat"
+    x, f, g = found.witness
+    sessions = [
+        runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        for path in (first, second)
+    ]
+    for session, told in zip(sessions, (f, g), strict=True):
+        assert np.allclose(session.run(None, {"x": x.numpy()})[0], told.numpy())
+    assert int(f.argmax()) != int(g.argmax()) and float(f.sum()) == pytest.approx(1)
+    # A lead that no change of g can make up for.
+    assert verify(first, second, box, claim="top-1", margin=1.0).answer == "unsat"
+    # The margin is one of logits, whatever the file returns: at this witness f leads by less.
+    top = f.double().log().topk(2).values
+    assert not _classes_differ(
+        (first, second),
+        [read_network(path, logits=True) for path in (first, second)],
+        [f, g],
+        float(top[0] - top[1]) + 1e-6,
+    )
+    with pytest.raises(ArgumentError, match="one question at a time"):
+        verify(first, second, box, claim="top-1", epsilon=0.1)
+    with pytest.raises(DataError, match="uses Softmax"):
+        verify(first, second, box, epsilon=0.1)
+    with pytest.raises(SystemExit):
+        main(["verify", *map(str, (first, second, box)), "--claim", "top-1", "--margin", "1"])
+    assert capsys.readouterr().out.strip() == "unsat"
+
+
+def test_a_difference_of_vectors_is_replayed(tmp_path):
+    first, second = (
+        classifier(tmp_path / f"c{i}.onnx", by, softmax=False) for i, by in enumerate((0.0, 0.05))
+    )
+    box = tmp_path / "box.vnnlib"
+    box.write_text(
+        "(declare-const X_0 Real)(declare-const X_1 Real)(declare-const Y_0 Real)"
+        "(assert (<= X_0 1))(assert (>= X_0 -1))(assert (<= X_1 1))(assert (>= X_1 -1))"
+    )
+    assert verify(first, second, box, epsilon=0.01).answer == "sat"
 
 
 def test_the_command(files, capsys, tmp_path):

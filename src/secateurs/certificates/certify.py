@@ -690,9 +690,14 @@ def _boxes_to_split(proven: Certificate) -> tuple[NetworkPair, Domain, Request]:
 _TRIED = 512
 """Points of each box that are tried before a claim is proved."""
 
+_CLIMBERS, _CLIMBED = 32, 40
+"""The best of them climb, and so many steps."""
+
 
 def _counterexample(problem: NetworkPair, domain: Domain, claim: TopClass) -> Tensor | None:
-    """The worst of some points spread over each box, if it refutes the claim."""
+    """A point that refutes the claim: the worst of some spread over each box, or where these climb
+    to.
+    """
     inputs = domain.lo[0].numel()
     # The sequence is the same each time; torch has no more of its dimensions.
     if inputs > torch.quasirandom.SobolEngine.MAXDIM:
@@ -702,14 +707,39 @@ def _counterexample(problem: NetworkPair, domain: Domain, claim: TopClass) -> Te
     share = share.to(domain.lo.device).reshape(_TRIED, *domain.lo.shape[1:])
     size = max(1, 2**22 // problem.widest)
     for lo, hi in zip(domain.lo, domain.hi, strict=True):
+        points, heights = [], []
         for part in torch.split(share, size):
             x = (lo + part * (hi - lo)).clamp(lo, hi)
-            wrong = claim.violation(*(network(x) for network in problem.own))
-            if bool((wrong > 0).any()):
-                worst: Tensor = x[int(wrong.argmax())].clone()
-                return worst
-        if problem.clock.late():
+            points.append(x)
+            heights.append(claim.violation(*(network(x) for network in problem.own)))
+            if problem.clock.late():
+                break
+        height = torch.cat(heights).nan_to_num(nan=-math.inf)
+        x = torch.cat(points)[height.topk(min(_CLIMBERS, size, len(height))).indices]
+        found = _climbed(problem, claim, x, lo, hi)
+        if found is not None or problem.clock.late():
+            return found
+    return None
+
+
+def _climbed(
+    problem: NetworkPair, claim: TopClass, x: Tensor, lo: Tensor, hi: Tensor
+) -> Tensor | None:
+    """By steps along the sign of the slope of `TopClass.violation`: where f is confident they lead
+    to another class of g, elsewhere back to where f is.
+    """
+    for step in range(_CLIMBED + 1):
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            height = claim.violation(*(network(x) for network in problem.own))
+        if bool((height > 0).any()):
+            worst: Tensor = x[int(height.nan_to_num(nan=-math.inf).argmax())].detach().clone()
+            return worst
+        if step == _CLIMBED or not height.requires_grad or problem.clock.late():
             break
+        (slope,) = torch.autograd.grad(height.sum(), x)
+        # From a quarter of the box down to a sixtieth.
+        x = (x + 0.25 * 0.93**step * (hi - lo) * slope.sign()).clamp(lo, hi)
     return None
 
 

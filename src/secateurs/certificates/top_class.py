@@ -33,14 +33,15 @@ class TopClass:
     margin: float
 
     def violation(self, f: Tensor, g: Tensor) -> Tensor:
-        """Of each input how far another output of g exceeds that of f's class; where f is not
-        confident, or g agrees, at most 0.
+        """Of each input how far another output of g exceeds that of f's class, and by how much f is
+        confident beyond δ, the smaller of both: above 0 where the claim is broken, and it can be
+        climbed where not.
         """
         top = f.topk(2, dim=1)
         chosen = top.indices[:, :1]
         lead = top.values[:, 0] - top.values[:, 1]
         wrong = (g - g.gather(1, chosen)).scatter(1, chosen, -math.inf).amax(dim=1)
-        return torch.where(lead > self.margin, wrong, -math.inf)
+        return torch.minimum(lead - self.margin, wrong)
 
     def sizes(self, ends: Tensor) -> Tensor:
         """How far each box is from a proof, at most 0 where it is one.

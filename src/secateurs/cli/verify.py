@@ -17,6 +17,14 @@ def verify(
         float | None,
         typer.Option(help="The difference allowed, where the instance does not say."),
     ] = None,
+    claim: Annotated[
+        str | None,
+        typer.Option(help="'top-1' asks whether both answer the same class, in place of ε."),
+    ] = None,
+    margin: Annotated[
+        float,
+        typer.Option(help="With --claim: only where f leads by more than this."),
+    ] = 0.0,
     seconds: Annotated[float | None, typer.Option(help="How long it may take.")] = None,
     save: Annotated[
         Path | None,
@@ -33,6 +41,8 @@ def verify(
         second,
         instance,
         epsilon=epsilon,
+        claim=claim,  # type: ignore[arg-type]  # any other word is refused there
+        margin=margin,
         seconds=seconds,
         progress=tell if sys.stderr.isatty() else None,
     )

@@ -12,23 +12,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from secateurs.compat.vnnlib import text_of
 from secateurs.errors import DataError, MissingExtra
 from secateurs.registry import unknown
 
 Operator = Callable[..., Tensor]
 _MOST_BYTES = 2**31
+_SOFTMAX = " (one at the end is left out where classes are compared: logits=True)"
 
 
-def read_network(path: str | Path) -> nn.Module:
-    """The network in a file, by its suffix: .onnx or .nnet."""
+def read_network(path: str | Path, *, logits: bool = False) -> nn.Module:
+    """The network in a file, by its suffix: .onnx or .nnet.
+
+    logits: leave out a softmax at the end of an ONNX file, which changes no order of classes.
+    """
     path = Path(path)
-    readers = {".onnx": read_onnx, ".nnet": read_nnet}
-    if path.suffix not in readers:
-        known = [*readers]
+    known = [".onnx", ".nnet"]
+    if path.suffix not in known:
         raise DataError(f"{path}: {unknown('format of networks', path.suffix, known)}")
     if not path.is_file():
         raise DataError(f"{path} cannot be read: there is no such file.")
-    return readers[path.suffix](path)
+    return read_onnx(path, logits=logits) if path.suffix == ".onnx" else read_nnet(path)
 
 
 class OnnxNetwork(nn.Module):
@@ -63,9 +67,12 @@ class _OnnxStep:
         self.run, self.reads, self.to = run, tuple(reads), to
 
 
-def read_onnx(path: str | Path) -> OnnxNetwork:
+def read_onnx(path: str | Path, *, logits: bool = False) -> OnnxNetwork:
     """An ONNX file of one input and one output, of the operators in `_OPERATORS`; others are
-    refused by name."""
+    refused by name.
+
+    logits: leave out a softmax at the end.
+    """
     path = Path(path)
     try:
         import onnx
@@ -89,23 +96,49 @@ def read_onnx(path: str | Path) -> OnnxNetwork:
         raise DataError(
             f"{path} has {len(inputs)} inputs and {len(outputs)} outputs; one of each is read."
         )
-    strange = sorted({node.op_type for node in graph.node} - {*_OPERATORS, "Constant"})
+    left_out = {"Constant", "Softmax"} if logits else {"Constant"}
+    strange = sorted({node.op_type for node in graph.node} - {*_OPERATORS, *left_out})
     if strange:
         raise DataError(
-            f"{path} uses {', '.join(strange)}; read are {', '.join(sorted(_OPERATORS))}."
+            f"{path} uses {', '.join(strange)}; read are {', '.join(sorted(_OPERATORS))}"
+            f"{_SOFTMAX if strange == ['Softmax'] else ''}."
         )
+    (vector,) = (
+        len(one.type.tensor_type.shape.dim) == 1 for one in graph.input if one.name in inputs
+    )
     steps: list[_OnnxStep] = []
     for node in graph.node:
-        fields = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        if node.op_type == "Constant":
-            weights[node.output[0]] = _tensor(numpy_helper.to_array(fields["value"]))
-            continue
         reads = [name for name in node.input if name]
+        least, most = _READS.get(node.op_type, (1, 1))
+        if len(node.output) != 1 or not least <= len(reads) <= most:
+            raise DataError(
+                f"{path}: {node.op_type} {node.name!r} reads {len(reads)} values and makes"
+                f" {len(node.output)}."
+            )
+        try:
+            fields = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            if node.op_type == "Constant":
+                weights[node.output[0]] = _tensor(numpy_helper.to_array(fields["value"]))
+                continue
+        # onnx and numpy raise errors of their own for an attribute that is none.
+        except Exception as error:
+            raise DataError(
+                f"{path}: {node.op_type} {node.name or node.output[0]!r} has an attribute that"
+                f" cannot be read ({type(error).__name__}: {error})."
+            ) from None
         known = {inputs[0], *weights, *(step.to for step in steps)}
         missing = [name for name in reads if name not in known]
         if missing:
             raise DataError(f"{path}: {node.op_type} reads {missing[0]!r}, which nothing makes.")
+        if node.op_type == "Softmax":
+            # Axis 1 is the usual one of old files, -1 of new ones.
+            if node.output[0] != outputs[0] or fields.get("axis", 1) not in (1, -1):
+                raise DataError(f"{path}: Softmax {node.name!r} is not the end, over the classes.")
+            outputs = [reads[0]]
+            continue
         made = _OPERATORS[node.op_type](fields, [weights.get(name) for name in reads])
+        if made is _from_left and not vector:
+            made = "multiplies from the left, which is read where the input is a vector"
         if isinstance(made, str):
             raise DataError(f"{path}: {node.op_type} {node.name or node.output[0]!r} {made}.")
         steps.append(_OnnxStep(made, reads, node.output[0]))
@@ -126,15 +159,16 @@ def _with_biases(steps: list[_OnnxStep], weights: Mapping[str, Tensor]) -> list[
         bias = next((n for n in step.reads if n in weights and weights[n].ndim == 1), None)
         if (
             last is not None
-            and last.run is _product
+            and (last.run is _product or last.run is _from_left)
             and step.run is torch.add
             and bias is not None
             and last.to in step.reads
             and readers[last.to] == 1
-            and last.reads[1] in weights
-            and weights[last.reads[1]].ndim == 2
+            and (weight := weights.get(last.reads[last.run is _product])) is not None
+            and weight.ndim == 2
         ):
-            found[-1] = _OnnxStep(_linear, (*last.reads, bias), step.to)
+            layer = _linear if last.run is _product else _linear_from_left
+            found[-1] = _OnnxStep(layer, (*last.reads, bias), step.to)
         else:
             found.append(step)
     return found
@@ -152,6 +186,15 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight.T, bias)
 
 
+def _from_left(weight: Tensor, x: Tensor) -> Tensor:
+    """Wx of a file whose input is one vector: here vectors are the rows of a batch."""
+    return F.linear(x, weight)
+
+
+def _linear_from_left(weight: Tensor, x: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(x, weight, bias)
+
+
 # Each makes an operator from its attributes and the known inputs (None for values), or says what
 # about it is not supported.
 
@@ -167,6 +210,15 @@ def _gemm(fields: Mapping[str, Any], known: Known) -> Operator | str:
         return F.linear(x, weight if turned else weight.T, bias)
 
     return gemm
+
+
+def _matmul(fields: Mapping[str, Any], known: Known) -> Operator | str:
+    first, second = known
+    if first is not None and second is None:
+        if first.ndim != 2:
+            return "multiplies from the left by something else than a matrix, which is not read"
+        return _from_left
+    return _product
 
 
 def _flatten(fields: Mapping[str, Any], known: Known) -> Operator | str:
@@ -226,11 +278,22 @@ _OPERATORS: dict[str, Callable[[Mapping[str, Any], Known], Operator | str]] = {
     "Flatten": _flatten,
     "Gemm": _gemm,
     "Identity": _plainly(_same),
-    "MatMul": _plainly(_product),
+    "MatMul": _matmul,
     "Relu": _plainly(torch.relu),
     "Reshape": _reshape,
     "Sub": _plainly(torch.sub),
 }
+_READS = {
+    "Add": (2, 2),
+    "BatchNormalization": (5, 5),
+    "Constant": (0, 0),
+    "Conv": (2, 3),
+    "Gemm": (2, 3),
+    "MatMul": (2, 2),
+    "Reshape": (2, 2),
+    "Sub": (2, 2),
+}
+"""How many values each reads, at least and at most; the others read one."""
 
 
 class NnetNetwork(nn.Module):
@@ -266,13 +329,12 @@ def read_nnet(path: str | Path) -> NnetNetwork:
     """A `.nnet` file (Julian 2016): comments, sizes, ranges of inputs, means, spans, and layers row
     by row. Weights are float32, as those who wrote them trained them."""
     path = Path(path)
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}.") from None
+    lines = text_of(path).splitlines()
     rows = iter([(n, text) for n, text in enumerate(lines, 1) if not text.startswith("//")])
+    number = 0
 
     def numbers(count: int | None = None, *, endless: bool = False) -> list[float]:
+        nonlocal number
         number, text = next(rows, (len(lines), ""))
         try:
             found = [float(word) for word in text.replace(",", " ").split()]
@@ -289,18 +351,23 @@ def read_nnet(path: str | Path) -> NnetNetwork:
     depth, ins = (int(value) for value in numbers(2))
     sizes = [int(size) for size in numbers(depth + 1)] if 0 < depth < 1000 else []
     if not sizes or min(sizes) < 1 or max(sizes) > 2**16 or sizes[0] != ins:
-        raise DataError(f"{path} states {depth} layers of {sizes} units.")
+        raise DataError(f"{path}, line {number}: the file states {depth} layers of {sizes} units.")
     numbers()  # a flag that nobody uses
     # The ranges of the inputs, which may have no end: users give their own box.
     numbers(endless=True), numbers(endless=True)
     means, spans = numbers(ins + 1), numbers(ins + 1)
     if 0 in spans[:ins]:
-        raise DataError(f"{path}: an input is divided by zero.")
+        raise DataError(f"{path}, line {number}: an input is divided by zero.")
     layers = []
     for before, after in itertools.pairwise(sizes):
         weight = torch.tensor([numbers(before) for _ in range(after)])
         bias = torch.tensor([numbers(1)[0] for _ in range(after)])
         layers.append((weight, bias))
+    after_the_last = next(((n, text) for n, text in rows if text.strip()), None)
+    if after_the_last is not None:
+        # Sizes that say less than the file holds belong to another network.
+        number, text = after_the_last
+        raise DataError(f"{path}, line {number}: {text[:60]!r} comes after the last layer.")
     return NnetNetwork(
         layers,
         torch.tensor(means[:ins]),

@@ -56,13 +56,20 @@ class Question:
 def read_vnnlib(path: str | Path) -> Question:
     """The question in a file; anything else is refused with its line."""
     path = Path(path)
+    return _Reader(path).question(text_of(path))
+
+
+def text_of(path: Path) -> str:
+    """The text of a file, if it is one and not too long."""
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise DataError(f"{path} holds more than {_MOST_BYTES // 2**20} MB: no VNN-LIB file.")
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path} holds more than {_MOST_BYTES // 2**20} MB: too long a text.")
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        number = error.object[: error.start].count(b"\n") + 1
+        raise DataError(f"{path}, line {number}: no text in UTF-8.") from None
+    except OSError as error:
         raise DataError(f"{path} cannot be read: {error}.") from None
-    return _Reader(path).question(text)
 
 
 @dataclass(frozen=True, slots=True)
