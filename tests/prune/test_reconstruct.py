@@ -44,6 +44,17 @@ class Routed(nn.Module):
         return out
 
 
+class Convolving(nn.Module):
+    """Positions are mixed by a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.out = nn.Conv1d(5, 5, 3, padding=1), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.out(self.mix(x))
+
+
 class Net(nn.Module):
     def __init__(self, *blocks):
         super().__init__()
@@ -181,14 +192,6 @@ def test_a_layer_with_too_few_inputs_is_masked_only():
 
 
 def test_a_convolution_is_masked_only():
-    class Convolving(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.mix, self.out = nn.Conv1d(5, 5, 3, padding=1), nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, x):
-            return x + self.out(self.mix(x))
-
     torch.manual_seed(0)
     model = Net(Convolving())
     done = sc.prune_blocks_(model, "magnitude", batch=data(), sparsity=0.5, reconstruct=True)

@@ -26,8 +26,9 @@ from secateurs.printing import Printed
 from secateurs.prune.amounts import BlockAmounts, Way, block_densities, outlier_ratio
 from secateurs.prune.axes import Orders, orders_of
 from secateurs.prune.pruning import cut
-from secateurs.prune.recipe import Recipe, RecipeFields
-from secateurs.prune.reconstruct import DAMPING, Reconstruction, reconstruct_
+from secateurs.prune.recipe import SPARSEGPT, Recipe, RecipeFields
+from secateurs.prune.reconstruct import DAMPING, Reconstruction, Runs, reconstruct_
+from secateurs.prune.sparsegpt import prune_by_sweeps_, refuse_unswept
 from secateurs.registry import unknown
 from secateurs.scores import SCORES, Rule
 from secateurs.scores.rules.wanda import input_squares
@@ -387,6 +388,10 @@ class PackedMasks(Mapping[str, Tensor]):
         bits = np.packbits(mask.detach().cpu().numpy().reshape(-1))
         self._bits[name] = bits, mask.shape, mask.device
 
+    def take(self, prefix: str, others: "PackedMasks") -> None:
+        """Keep the masks of a part of the model, under their names in the whole of it."""
+        self._bits |= {f"{prefix}.{name}": bits for name, bits in others._bits.items()}
+
     @property
     def nbytes(self) -> int:
         """Memory of all masks."""
@@ -420,7 +425,8 @@ class PrunedBlocks(Printed):
             looked at; for `hold` and `save_masks`.
         report: Density, sparsity and compression per parameter and in total.
         notes: Where the result is weaker or other than asked, and where.
-        reconstructed: With `reconstruct=True`, what solving did, by the parameter's name.
+        reconstructed: With `reconstruct=True` or SparseGPT, what changing the weights that stay
+            did, by the parameter's name.
         amounts: With `amounts=`, the density that was asked of each block.
     """
 
@@ -464,19 +470,22 @@ def prune_blocks_(
 ) -> PrunedBlocks:
     """Prune every block by a recipe, each on what the pruned blocks before it give.
 
-    That is how Wanda and SparseGPT prune language models. The model's own forward pass says what
-    the blocks are called with; then each block is pruned as `prune_` would, run, and its outputs
-    are the inputs of the next. Beside the model, memory holds the hidden states of the batches and,
-    for Wanda and magnitude by rows or layers, the scores of one tensor; for other recipes a copy
-    and the scores of one block. What is outside of the blocks (embeddings, head) stays.
+    That is how Wanda and SparseGPT prune language models; the name `"sparsegpt"` in the place of a
+    score chooses masks and changes the weights that stay as the latter does. The model's own
+    forward pass says what the blocks are called with; then each block is pruned as `prune_` would,
+    run, and its outputs are the inputs of the next. Beside the model, memory holds the hidden
+    states of the batches and, for Wanda and magnitude by rows or layers, the scores of one tensor;
+    for other recipes a copy and the scores of one block. What is outside of the blocks (embeddings,
+    head) stays.
 
     Args:
         model: unmodified; evaluation mode while this runs. Its pruned weights are set to zero in
             place, block after block: after an error in a later block the earlier ones are pruned.
         recipe: A `Recipe`, or the name of a score followed by the other fields. The amount holds
             in each block, `where` goes by the names inside a block (`"mlp.*"`). The published
-            Wanda is `Recipe(score="wanda", scope="row", sparsity=0.5)`. Scores that need the loss
-            of the whole model are refused.
+            Wanda is `Recipe(score="wanda", scope="row", sparsity=0.5)`, the published SparseGPT
+            `Recipe(score="sparsegpt", sparsity=0.5)`: the amount holds in each layer, of every 128
+            columns. Scores that need the loss of the whole model are refused.
         batch: calibration batches, as for `score`: a dict of inputs, a tensor, or a list or loader
             of these. `labels` are not needed.
         blocks: the name of the list that holds the blocks (`"model.layers"`), or their names in the
@@ -485,6 +494,7 @@ def prune_blocks_(
             that it gets from the pruned layers before it as it did when it was whole: one damped
             least-squares problem for each row. Layers are done one after the other, with one
             matrix XᵀX in memory. `reconstructed` in the result has the errors before and after.
+            Masks of SparseGPT can be solved for, too; the errors are then below its own.
         amounts: what is asked of each block, where it is not the same of all. A mapping gives the
             amount (a sparsity, where the recipe states one) of some blocks by name or place, and
             the others share what is left. `"owl"` keeps more where more scores |w| · ‖x‖ are
@@ -495,7 +505,9 @@ def prune_blocks_(
         generator: where scores and random selections draw from.
         progress: called with the name of each block.
 
-    Reference: Sun et al. 2024, "A Simple and Effective Pruning Approach for Large Language Models".
+    References: Sun et al. 2024, "A Simple and Effective Pruning Approach for Large Language
+    Models"; Frantar & Alistarh 2023, "SparseGPT: Massive Language Models Can Be Accurately Pruned
+    in One-Shot".
 
     >>> class Net(nn.Module):
     ...     def __init__(self):
@@ -514,7 +526,7 @@ def prune_blocks_(
     check_model(model)
     refuse_wrapped(model)
     recipe = Recipe.of(recipe, fields)
-    _refuse_losses(recipe)
+    _refuse_unfit(recipe)
     found = blocks_of(model, blocks)
     say = progress or (lambda name: None)
     masks, rows, notes = PackedMasks(), list[TensorSparsity](), list[str]()
@@ -533,30 +545,24 @@ def prune_blocks_(
             say(name)
             given = [call.arguments(number) for call in calls]
             asked = recipe.keeping(shares[name]) if shares else recipe
-            for inner, mask in cut_block(block, asked, given, generator):
-                masks.add(f"{name}.{inner}", mask)
-                rows.append(TensorSparsity.of(f"{name}.{inner}", mask, count_true(mask)))
+            runs = [partial(_run, block, each, number) for each in calls]
+            own, outcomes = _prune_block_(block, asked, given, runs, reconstruct, generator)
             # Frees this block's arguments before the next ones are made.
             del given
-            # Applied only when all masks of the block are there: an error among them
-            # leaves it whole.
-            inside = list(prunable(block, recipe.where))
-            if reconstruct:
-                own = {inner: masks[f"{name}.{inner}"] for inner in inside}
-                runs = [partial(_run, block, each, number) for each in calls]
-                for inner, done in reconstruct_(block, own, runs):
-                    if isinstance(done, str):
-                        notes.append(f"{name}.{inner} was masked and not reconstructed: {done}")
-                        continue
-                    solved[f"{name}.{inner}"] = done
-                    if done.damping > DAMPING:
-                        notes.append(
-                            f"{name}.{inner}: the damping was raised from {DAMPING:g} to"
-                            f" {done.damping:g} of the mean of the diagonal"
-                        )
-            else:
-                for inner in inside:
-                    apply_(block, {inner: masks[f"{name}.{inner}"]})
+            masks.take(name, own)
+            for inner in prunable(block, recipe.where):
+                mask = own[inner]
+                rows.append(TensorSparsity.of(f"{name}.{inner}", mask, count_true(mask)))
+            for inner, done in outcomes.items():
+                if isinstance(done, str):
+                    notes.append(f"{name}.{inner} {done}")
+                    continue
+                solved[f"{name}.{inner}"] = done
+                if done.damping > DAMPING:
+                    notes.append(
+                        f"{name}.{inner}: the damping was raised from {DAMPING:g} to"
+                        f" {done.damping:g} of the mean of the diagonal"
+                    )
             notes += [f"{name}: {note}" for note in choose(block, recipe.where).notes]
             # Nothing follows the last block, so it need not run.
             if number + 1 < len(found):
@@ -570,6 +576,38 @@ def prune_blocks_(
         reconstructed=solved,
         amounts=shares,
     )
+
+
+def _prune_block_(
+    block: nn.Module,
+    recipe: Recipe,
+    given: list[dict[str, Any]],
+    runs: Runs,
+    reconstruct: bool,
+    generator: torch.Generator | None,
+) -> tuple["PackedMasks", dict[str, Reconstruction | str]]:
+    """Prune one block; its masks, and of each parameter whose other weights were changed, what that
+    did, or why it was only masked.
+    """
+    masks, outcomes = PackedMasks(), dict[str, Reconstruction | str]()
+    if recipe.score == SPARSEGPT:
+
+        def rest(other: Recipe) -> Iterator[tuple[str, Tensor]]:
+            return cut_block(block, other, given, generator)
+
+        for name, mask, done in prune_by_sweeps_(block, recipe, runs, rest=rest, solve=reconstruct):
+            masks.add(name, mask)
+            outcomes[name] = done
+        return masks, outcomes
+    for name, mask in cut_block(block, recipe, given, generator):
+        masks.add(name, mask)
+    # Applied only when all masks of the block are there: an error among them leaves it whole.
+    if reconstruct:
+        outcomes |= reconstruct_(block, masks, runs)
+    else:
+        for name, mask in masks.items():
+            apply_(block, {name: mask})
+    return masks, outcomes
 
 
 def _measure_dense(
@@ -603,7 +641,9 @@ def _change_of_outputs(
 ) -> float:
     """‖f(x) − f̂(x)‖ / ‖f(x)‖ over the batches, where only this block is pruned."""
     pruned = copy.deepcopy(block)
-    apply_(pruned, dict(cut_block(block, recipe, given, generator)))
+    _prune_block_(
+        pruned, recipe, given, [partial(pruned, **each) for each in given], False, generator
+    )
     off = size = 0.0
     for each in given:
         whole = first_of(block(**each)).double()
@@ -612,8 +652,10 @@ def _change_of_outputs(
     return math.sqrt(off / size) if size else 0.0
 
 
-def _refuse_losses(recipe: Recipe) -> None:
-    if isinstance(recipe.score, str) and "loss" in SCORES[recipe.score].needs:
+def _refuse_unfit(recipe: Recipe) -> None:
+    if recipe.score == SPARSEGPT:
+        refuse_unswept(recipe)
+    elif isinstance(recipe.score, str) and "loss" in SCORES[recipe.score].needs:
         raise ArgumentError(
             f"the score {recipe.score!r} needs the loss of the whole model, and a block has none:"
             " use prune_, or a score of weights and inputs (wanda, magnitude, synflow, path, ...)."

@@ -49,6 +49,9 @@ from secateurs.registry import unknown
 from secateurs.scores import SCORES, Convention, Inputs, Loss, Rule, Scorer
 from secateurs.scores.task import check_convention
 
+SPARSEGPT = "sparsegpt"
+"""In the place of a score, for `prune_blocks_` alone: masks chosen while the weights change."""
+
 
 class RecipeFields(SelectionFields, total=False):
     """The fields of a `Recipe` beside its score, as keywords; see there."""
@@ -76,7 +79,8 @@ class Recipe(Selection):
     problems in one error.
 
     Attributes:
-        score: A registered score or your own rule (see `secateurs.score`).
+        score: A registered score or your own rule (see `secateurs.score`); for `prune_blocks_` also
+            "sparsegpt".
         sparsity, density, compression: Exactly one of them, of all chosen parameters together; none
             where the pattern (N:M) or the scope (a density per parameter) says how much is kept.
         macs: Instead, the share of multiplications that is left, for `prune_` and `cut`: the
@@ -191,6 +195,11 @@ class Recipe(Selection):
         self, model: nn.Module, score_inputs: ScoreInputs, generator: torch.Generator | None
     ) -> Scorer:
         """The recipe's score on the model."""
+        if self.score == SPARSEGPT:
+            raise ArgumentError(
+                "'sparsegpt' changes the weights that stay while it chooses, block by block, which"
+                " no mask can tell: use prune_blocks_(model, 'sparsegpt', batch=...)."
+            )
         return Scorer(
             model,
             self.score,
@@ -222,7 +231,7 @@ class Recipe(Selection):
         }
 
     def _check_score(self) -> None:
-        if not callable(self.score):
+        if not callable(self.score) and self.score != SPARSEGPT:
             SCORES.check(self.score)
 
     def _check_options(self) -> None:

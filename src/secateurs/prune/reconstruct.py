@@ -8,7 +8,7 @@ matrix H = XᵀX, and no more than one is held at a time.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from inspect import signature
@@ -55,20 +55,20 @@ def reconstruct_(
     """Apply the masks of a block and solve for what they keep, layer by layer; yields each
     parameter's name with what was done, or why it was only masked.
     """
-    layers, missed = _layers(block, masks)
+    layers, missed = layers_of(block, masks)
     for name, why in missed.items():
         parameter = block.get_parameter(name)
         parameter.copy_(torch.where(masks[name], parameter, 0.0))
-        yield name, why
-    for stage in _stages(layers, runs[0]):
-        gram, samples = _gram(layers[stage.names[0]], runs, once=stage.once)
+        yield name, f"was masked and not reconstructed: {why}"
+    for stage in stages_of(layers, runs[0]):
+        gram, samples = gram_of(layers[stage.names[0]], runs, once=stage.once)
         for name in stage.names:
-            yield name, _solve_(block, name, layers[name], masks[name], gram, samples)
+            yield name, solve_(block, name, layers[name], masks[name], gram, samples)
         # Freed before that of the next stage is made.
         del gram
 
 
-def _solve_(
+def solve_(
     block: nn.Module,
     name: str,
     layer: nn.Module,
@@ -84,13 +84,11 @@ def _solve_(
     # Fewer inputs than unknowns leave a row undecided, and it would be fitted to chance.
     if gram is None or samples < most:
         parameter.copy_(torch.where(mask, parameter, 0.0))
-        return f"it met {samples} inputs, too few to solve for {most} weights a row"
-    mean = float(gram.diagonal().mean())
-    if not math.isfinite(mean):
-        raise ScoreError(
-            f"the inputs of {name!r} hold NaN or infinite values, so its weights cannot be"
-            " reconstructed: look at the batch, or run the model in float32 or bfloat16."
+        return (
+            f"was masked and not reconstructed: it met {samples} inputs, too few to solve for"
+            f" {most} weights a row"
         )
+    mean = refuse_infinite(gram, name)
     shares, sums = [DAMPING], torch.zeros(3, dtype=torch.float64)
     length = max(1, PIECE // weights.shape[1])
     for rows, keep in zip(torch.split(weights, length), torch.split(kept, length), strict=True):
@@ -101,30 +99,33 @@ def _solve_(
         while not done and share < 1:
             share *= 10
             solved, done = solve_together(wide, keep, gram, share * mean)
-        before = energies(masked - wide, gram)
+        whole, before = energies(wide, gram), energies(masked - wide, gram)
         after = energies(solved - wide, gram)
         # Never worse than the mask alone, and never anything but numbers.
         better = (after <= before)[:, None] & solved.isfinite()
-        solved = torch.where(better, solved, masked)
-        rows.copy_(solved)
-        sums += torch.stack(
-            [
-                each.sum()
-                for each in (
-                    energies(wide, gram),
-                    before,
-                    torch.minimum(before, after.nan_to_num(math.inf)),
-                )
-            ]
-        ).cpu()
+        # `wide` may be these very rows, so nothing is measured of it from here on.
+        rows.copy_(torch.where(better, solved, masked))
+        best = torch.minimum(before, after.nan_to_num(math.inf))
+        sums += torch.stack([each.sum() for each in (whole, before, best)]).cpu()
         shares.append(share)
-    whole, before, after = sums.tolist()
+    answer, masked_off, off = sums.tolist()
     return Reconstruction(
-        masked=math.sqrt(before / whole) if whole else 0.0,
-        error=math.sqrt(after / whole) if whole else 0.0,
+        masked=math.sqrt(masked_off / answer) if answer else 0.0,
+        error=math.sqrt(off / answer) if answer else 0.0,
         damping=max(shares),
         samples=samples,
     )
+
+
+def refuse_infinite(gram: Tensor, name: str) -> float:
+    """The mean of the diagonal of H, which is a number."""
+    mean = float(gram.diagonal().mean())
+    if not math.isfinite(mean):
+        raise ScoreError(
+            f"the inputs of {name!r} hold NaN or infinite values, so its weights cannot be"
+            " reconstructed: look at the batch, or run the model in float32 or bfloat16."
+        )
+    return mean
 
 
 PIECE = 1 << 20
@@ -134,8 +135,8 @@ PIECE = 1 << 20
 # Which layers can be solved for, in which order they run, and what they are given.
 
 
-def _layers(
-    block: nn.Module, masks: Mapping[str, Tensor]
+def layers_of(
+    block: nn.Module, names: Iterable[str]
 ) -> tuple[dict[str, nn.Module], dict[str, str]]:
     """The layer of each weight that can be solved for, and of every other why it cannot."""
     owners = {
@@ -146,7 +147,7 @@ def _layers(
         if key == "weight" and parameter is not None and lies_along(module)
     }
     found, missed = dict[str, nn.Module](), dict[str, str]()
-    for name in masks:
+    for name in names:
         owner = owners.get(id(block.get_parameter(name)))
         if owner is None:
             missed[name] = "it is not the weight of a linear layer"
@@ -156,14 +157,14 @@ def _layers(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stage:
+class Stage:
     """Weights that meet the same inputs; `once` says that a batch calls their layers once."""
 
     names: tuple[str, ...]
     once: bool
 
 
-def _stages(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> list[_Stage]:
+def stages_of(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> list[Stage]:
     """The weights in the order in which their layers run, together where they meet the same."""
     met: dict[str, list[object]] = {name: [] for name in layers}
     # Held while the block runs: memory that is used again would look like the same tensor.
@@ -182,15 +183,15 @@ def _stages(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> list[
         together.setdefault(tuple(met[name]), []).append(name)
     # Layers that this batch does not reach, such as an expert nobody asks, come last.
     return [
-        _Stage(names=tuple(names), once=len(met[names[0]]) == 1) for names in together.values()
-    ] + [_Stage(names=(name,), once=False) for name in layers if name not in order]
+        Stage(names=tuple(names), once=len(met[names[0]]) == 1) for names in together.values()
+    ] + [Stage(names=(name,), once=False) for name in layers if name not in order]
 
 
 class _Collected(Exception):
     """The layer that is watched has been called: the rest of the block need not run."""
 
 
-def _gram(layer: nn.Module, runs: Runs, *, once: bool) -> tuple[Tensor | None, int]:
+def gram_of(layer: nn.Module, runs: Runs, *, once: bool) -> tuple[Tensor | None, int]:
     """H = XᵀX of everything that the layer is given, in single precision at least, and how many
     inputs that were; None where it is never called.
     """
