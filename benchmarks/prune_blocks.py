@@ -1,10 +1,12 @@
 """How much memory does pruning block by block take beside the model, and how long?
 
-python benchmarks/prune_blocks.py [LAYERS] [WIDTH] [BLOCKS]      prints a table (Markdown)
+python benchmarks/prune_blocks.py [LAYERS] [WIDTH] [BLOCKS] [SEQUENCES]   prints a table (Markdown)
 
-A Llama of random weights in bfloat16 (grouped queries, 32,000 words), Wanda at 50 % by rows on four
-sequences of 128 tokens; with BLOCKS only so many of its blocks are pruned. Memory is what is
-resident at most while pruning, beside the model.
+A Llama of random weights in bfloat16 (grouped queries, 32,000 words), pruned to half on so many
+sequences of 128 tokens (4); with BLOCKS only so many of its blocks are pruned. Memory is what is
+resident at most while pruning, beside the model. SparseGPT and reconstruction, which need more
+tokens than a row keeps weights, take part where there are so many; they may hold a block and one
+matrix H.
 """
 
 import gc
@@ -64,32 +66,34 @@ def build(layers, width):
     return model.eval()
 
 
-def main(layers, width, blocks):
+def main(layers, width, blocks, sequences):
     torch.manual_seed(0)
     model = build(layers, width)
     weights = sum(p.numel() for p in model.parameters())
     block = sum(p.nbytes for p in model.model.layers[0].parameters())
-    tokens = torch.randint(32000, (4, 128))
-    batches = [{"input_ids": row[None]} for row in tokens]
+    tokens = torch.randint(32000, (sequences, 128))
+    batches = [{"input_ids": part} for part in tokens.split(1 if sequences <= 4 else 4)]
     print(f"{weights / 1e9:.2f} · 10⁹ weights, {2 * weights / 1e9:.2f} GB;", end=" ")
-    print(f"a block: {block / 1e9:.3f} GB\n")
-    print("| what | s | GB before | most GB | above | in blocks | kept % |")
+    inputs = model.config.intermediate_size
+    print(f"a block: {block / 1e9:.3f} GB; the largest H: {4 * inputs**2 / 1e9:.3f} GB\n")
+    print("| what | s of the processor | GB before | most GB | above | in blocks | kept % |")
     print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     chosen = [f"model.layers.{number}" for number in range(blocks or layers)]
-    for what, options in {
+    ways = {
         "Wanda, row, 50 %": {"recipe": "wanda", "scope": "row", "sparsity": 0.5},
-        "magnitude, row, 60 %": {
-            "recipe": "magnitude",
-            "scope": "row",
-            "sparsity": 0.6,
-        },
-    }.items():
+        "magnitude, row, 60 %": {"recipe": "magnitude", "scope": "row", "sparsity": 0.6},
+    }
+    if 128 * sequences >= inputs / 2:
+        half = {"sparsity": 0.5, "scope": "row"}
+        ways["SparseGPT, 50 %"] = {"recipe": "sparsegpt", "sparsity": 0.5}
+        ways["Wanda + reconstruction"] = {"recipe": "wanda", "reconstruct": True, **half}
+    for what, options in ways.items():
         forget()
-        before, begin = resident("VmRSS"), time.perf_counter()
+        before, begin = resident("VmRSS"), time.process_time()
         done = sc.prune_blocks_(
             model, options.pop("recipe"), batch=batches, blocks=chosen, **options
         )
-        seconds, most = time.perf_counter() - begin, resident("VmHWM")
+        seconds, most = time.process_time() - begin, resident("VmHWM")
         above = most - before
         cells = (f"{before / 1e9:.2f}", f"{most / 1e9:.2f}", f"{above / 1e9:.2f}")
         share = f"{100 * done.report.density:.2f}"
@@ -99,4 +103,4 @@ def main(layers, width, blocks):
 
 if __name__ == "__main__":
     given = [int(argument) for argument in sys.argv[1:]]
-    main(*(given + [17, 4096, 0][len(given) :]))
+    main(*(given + [17, 4096, 0, 4][len(given) :]))
