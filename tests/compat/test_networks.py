@@ -154,7 +154,7 @@ def test_a_file_of_something_else(tmp_path):
         read_network(tmp_path / "net.onxx")
     text = tmp_path / "net.nnet"
     text.write_bytes(b"2,2,1,3,\n2,3,\xff\n")
-    with pytest.raises(DataError, match="line 2: no text in UTF-8"):
+    with pytest.raises(DataError, match="line 2: cannot be read as UTF-8"):
         read_network(text)
     with pytest.raises(DataError, match="there is no such file"):
         read_network(tmp_path / "absent.onnx")

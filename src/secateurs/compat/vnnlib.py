@@ -67,7 +67,7 @@ def text_of(path: Path) -> str:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
         number = error.object[: error.start].count(b"\n") + 1
-        raise DataError(f"{path}, line {number}: no text in UTF-8.") from None
+        raise DataError(f"{path}, line {number}: cannot be read as UTF-8.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}.") from None
 
