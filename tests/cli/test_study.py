@@ -116,3 +116,27 @@ def test_status_does_not_wait_for_torch(tmp_path):
     )
     assert told.stdout.strip().endswith("False")
     assert "synflow" in told.stdout
+
+
+def test_a_preset_is_run_by_its_name(tmp_path, monkeypatch, capsys):
+    from secateurs.study import Prune, Study, Training, presets
+
+    tiny = Study(
+        name="tiny",
+        methods=[Prune(after="init")],
+        train=Training(length="2it"),
+        data={"name": "digits", "train": 64, "test": 64},
+    )
+    monkeypatch.setattr(presets, "PRESETS", {"tiny": tiny})
+    monkeypatch.chdir(tmp_path)
+    assert run("check", "tiny", "--quick") == 0
+    assert run("run", "tiny", "--engine", "here") == 0
+    assert run("resume", "tiny", "--engine", "here") == 0
+    assert run("report", "tiny", "-o", "page.md") == 0
+    told = capsys.readouterr().out
+    assert "tiny: 2 runs" in told and told.count("2 done") == 2
+    assert "| magnitude, at init |" in (tmp_path / "page.md").read_text(encoding="utf-8")
+    # A file of that name comes first.
+    (tmp_path / "tiny").write_text("seeds = [0, 1]", encoding="utf-8")
+    assert run("check", "tiny", "--quick") == 0
+    assert "tiny: 2 runs" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from secateurs.data import from_tensors
-from secateurs.study import Data, Study, run
+from secateurs.study import Choice, Data, Dense, Study, Tuning, run
 from secateurs.study.presets import PRESETS
 
 
@@ -23,6 +23,8 @@ def shortened(study):
         study,
         data=Data(name="noise", make=noise()),
         methods=methods,
+        model=study.model[:1],
+        tuning=study.tuning and Tuning(held_out=16, compression=study.tuning.compression),
         compressions=study.compressions[:1],
         seeds=[0],
         train=study.train.but({"length": "2it", "decay_at": ["1it"]}),
@@ -30,6 +32,8 @@ def shortened(study):
 
 
 def _first_strength(method):
+    if isinstance(method, Choice):
+        return replace(method, candidates=method.candidates[:2])
     strength = getattr(method, "strength", None)
     return replace(method, strength=strength[0]) if isinstance(strength, tuple) else method
 
@@ -50,3 +54,34 @@ def test_the_first_two_steps_of_every_method(name, tmp_path):
         ended = {row.label: (row.state, row.reason) for row in store.rows()}
     assert all(state in ("done", "collapsed") for state, _ in ended.values()), ended
     assert {method.title for method in shortened(PRESETS[name]).methods} <= ended.keys()
+
+
+SPARSE = [study for study in PRESETS.values() if study.tuning is not None]
+
+
+@pytest.mark.parametrize("study", SPARSE, ids=lambda study: study.name)
+def test_every_method_has_four_tuning_runs_of_equal_steps(study):
+    """Nobody may look at more settings than the others, nor train for longer."""
+    ends = [method for method in study.methods if isinstance(method, Choice)]
+    assert len(ends) == len(study.methods) >= 9
+    assert {len(choice.candidates) for choice in ends} == {4}
+    tuning = [run for run in study.runs() if run.data.held_out is not None]
+    needed = {run.parent.key for run in tuning if run.parent is not None}
+    whole = [run for run in tuning if run.key not in needed]
+    assert len(whole) == 4 * len(ends) * len(study.model)
+    assert {_epochs(run) for run in whole} == {_epochs(study.runs(study.choose(()))[-1])}
+
+
+def test_what_is_compared_has_equal_steps():
+    study = PRESETS["sparse-training"]
+    runs = study.runs(study.choose((), or_first=True))
+    needed = {run.parent.key for run in runs if run.parent is not None}
+    ends = [run for run in runs if run.key not in needed and run.data.held_out is None]
+    assert {_epochs(run) for run in ends} == {30}
+    asked = [run for run in ends if not isinstance(run.method, Dense)]
+    assert len(asked) == 12 * 5 * 3 * 3  # methods, sparsities, seeds, networks
+
+
+def _epochs(run):
+    own = int(run.train.length.removesuffix("ep"))
+    return own + (_epochs(run.parent) if run.parent is not None else 0)

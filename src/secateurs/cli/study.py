@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 File = Annotated[
     Path,
     typer.Argument(
-        help="The study (TOML), or the folder of its store.",
+        help="The study (TOML, or the name of a preset), or the folder of its store.",
         metavar="FILE",
         show_default=False,
     ),
@@ -60,13 +60,31 @@ def study_of(file: Path, opened: "Store") -> "tuple[Study, str]":
     # The file first: it may have been edited since the store was made.
     if file.is_file():
         return read(file), file.read_text(encoding="utf-8")
-    text = (opened.note("study") or {}).get("text")
+    note = opened.note("study") or {}
+    if (found := preset(note.get("preset", ""))) is not None:
+        return found, ""
+    text = note.get("text")
     # A study made in Python has no text to read it from again.
     if not isinstance(text, str):
         raise ArgumentError(
             f"{file} comes from Python: call secateurs.study.run(...) again to go on."
         )
     return parse(text, file=str(file / "study.toml")), text
+
+
+def preset(name: object) -> "Study | None":
+    """The preset of this name."""
+    from secateurs.study.presets import PRESETS
+
+    return PRESETS.get(str(name))
+
+
+def written_study(file: Path) -> "Study":
+    """The study of a file, or of a preset's name where no such file is."""
+    from secateurs.study.file import read
+
+    found = None if file.exists() else preset(file)
+    return read(file) if found is None else found
 
 
 # `secateurs study check|cancel`: before a study runs, and which runs it is to leave out.
@@ -84,10 +102,8 @@ def check(
     """List every problem of a study; if there is none, how many runs it has and how long they may
     take.
     """
-    from secateurs.study.file import read
-
-    study = read(file)
-    runs = study.runs()
+    study = written_study(file)
+    runs = study.runs(study.choose((), or_first=True))
     # An estimate times real steps, which takes seconds for every model of the study.
     if quick:
         say(f"{file}: {len(runs)} runs")
@@ -185,7 +201,11 @@ def report(
     store: Folder = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The page; by default report.html in the store."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="The page, .html or .md; by default report.html in the store.",
+        ),
     ] = None,
     figures: Annotated[
         Path | None,
@@ -248,8 +268,10 @@ def go_on(
     how = How(**options)  # type: ignore[arg-type]
     shown = shown_here()
     watchers = (shown, *(sink_of(name, folder) for name in sinks))
+    # A preset has no text: it is known by its name.
+    note = {"text": text} if text else {"preset": study.name}
     with Store.create(folder) as opened:
-        opened.remember("study", {"name": study.name, "text": text})
+        opened.remember("study", {"name": study.name, **note})
     try:
         with go(study, folder, how=how, watchers=watchers) as done:
             counts = done.counts()
@@ -281,9 +303,8 @@ def run(
     """Run what is not done yet. Interrupted in any way, run it again: nothing that was finished is
     lost.
     """
-    from secateurs.study.file import read
-
-    study, text = read(file), file.read_text(encoding="utf-8")
+    study = written_study(file)
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
     options = {
         "engine": engine,
         "workers": workers,

@@ -25,6 +25,7 @@ from secateurs.report.series import (
     is_result,
     spread,
 )
+from secateurs.report.summary import summary
 from secateurs.report.tables import (
     Overlap,
     Panel,
@@ -409,7 +410,7 @@ def write_page(
 
     Args:
         store: The folder of the store.
-        out: The HTML file.
+        out: The HTML file; or a file ending in .md, for the main tables as Markdown.
         published: Figures in print to be drawn dotted, besides those that the study names and
             those that ship with the package for the same network and data.
         figures: A folder for every figure and table as files of their own (SVG, CSV, Markdown,
@@ -432,7 +433,11 @@ def write_page(
         own = named_figures(opened.note("published") or {})
     name = str(study.get("name") or Path(store).stem)
     printed = [*published, *own, *shipped_figures()]
-    write_text(out, page(rows, name=name, overlaps=laid, published=printed))
+    if out.suffix == ".md":
+        text = summary(rows, name=name)
+    else:
+        text = page(rows, name=name, overlaps=laid, published=printed)
+    write_text(out, text)
     if figures is not None:
         write_files(Path(figures), parts(rows, overlaps=laid, published=printed))
     return out

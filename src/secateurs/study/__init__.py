@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         L1,
         METHODS,
         ACDCMethod,
+        Choice,
         Dense,
         DGatingMethod,
         Dwf,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
         RigLMethod,
         SETMethod,
     )
-    from secateurs.study.settings import Certify, Data, Net, Training
+    from secateurs.study.settings import Certify, Data, Net, Training, Tuning
     from secateurs.study.store import Store
     from secateurs.study.sweep import Stopped, run
 
@@ -40,6 +41,7 @@ __all__ = [
     "ACDCMethod",
     "Certified",
     "Certify",
+    "Choice",
     "DGatingMethod",
     "Data",
     "Dense",
@@ -64,6 +66,7 @@ __all__ = [
     "Study",
     "Sweep",
     "Training",
+    "Tuning",
     "Watcher",
     "run",
 ]

@@ -6,7 +6,8 @@ Python only.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, get_args
 
 from secateurs.study.database import Row
@@ -24,13 +25,14 @@ from secateurs.study.fields import (
     within,
 )
 from secateurs.study.key import full_settings, key_of
-from secateurs.study.methods import MOST_ROUNDS, Dense, Gradual, Imp, Method
+from secateurs.study.methods import MOST_ROUNDS, Choice, Dense, Gradual, Imp, Method
 from secateurs.study.settings import (
     Certify,
     Data,
     Net,
     PrintedCurve,
     Training,
+    Tuning,
     at_least_one_step,
     comes_after,
 )
@@ -174,6 +176,7 @@ class Study(CheckedSettings):
         seeds: Each gives another start, order of examples and draws.
         train: How networks are trained, unless a method says otherwise.
         tune: How a network is trained after a cut of a trained one; None: as `train`.
+        tuning: How the candidates of a `Choice` are compared; needed where there is one.
         certify: Also prove how far each sparse network may depart from its dense one.
         metrics: Your own `{name: metric(model, dataset) -> number}`, measured at the end of every
             run.
@@ -197,6 +200,7 @@ class Study(CheckedSettings):
     seeds: Annotated[tuple[Annotated[int, within(0)], ...], distinct] = (0,)
     train: Training = field(default_factory=Training)
     tune: Training | None = None
+    tuning: Tuning | None = None
     certify: Certify | None = None
     metrics: Mapping[str, Callable[..., float]] = field(default_factory=dict)
     published: Mapping[str, PrintedCurve] = field(default_factory=dict)
@@ -205,16 +209,71 @@ class Study(CheckedSettings):
     def conflicts(self) -> Iterator[Problem]:
         """What does not go together, of settings that fit by themselves."""
         yield from self._titles()
+        yield from self._choices()
         yield from self._rounds()
         yield from self._late()
         # `tune` may have no step, which only cuts; `train` may not.
         yield from problems_at(("train", "length"), lambda: at_least_one_step(self.train.length))
 
-    def runs(self) -> list[Run]:
-        """Every run, those first that others need; equal runs once."""
-        return in_order(self._runs())
+    def runs(self, chosen: "Chosen | None" = None) -> list[Run]:
+        """Every run, those first that others need; equal runs once.
 
-    def _runs(self) -> Iterator[Run]:
+        Of a `Choice` these are the runs that compare its candidates, and those of the candidate
+        that is `chosen`, as `choose` finds it. A choice that is not settled has none yet.
+        """
+        return in_order([*self._tuning_runs(), *self._runs(chosen or {})])
+
+    def choose(self, rows: Iterable[Row], *, or_first: bool = False) -> "Chosen":
+        """The best candidate of every choice whose tuning has come to its end: the greatest median
+        accuracy on held-out images, the first of equals. A lost run counts as the worst.
+
+        `or_first` takes the first candidate where there is no result yet: for counting runs.
+        """
+        ended = {row.key: row for row in rows if row.ended}
+        found: dict[tuple[str, str, str], Method] = {}
+        for place, trials in self._trials().items():
+            if all(run.key in ended for runs in trials for run in runs):
+                scores = [median(_score(ended[run.key]) for run in runs) for runs in trials]
+                best = scores.index(max(scores))
+            elif or_first:
+                best = 0
+            else:
+                continue
+            title = place[-1]
+            choice = next(method for method in self.methods if method.title == title)
+            candidates: tuple[Method, ...] = getattr(choice, "candidates", ())
+            found[place] = replace(candidates[best], label=title)
+        return found
+
+    def _trials(self) -> dict[tuple[str, str, str], list[list[Run]]]:
+        """Of every choice, on every data set and network, the runs of each candidate."""
+        found: dict[tuple[str, str, str], list[list[Run]]] = {}
+        if self.tuning is None:
+            return found
+        # No certificates: nothing of them is chosen by.
+        chains = Chains(train=self.train, tune=self.tune, certify=None)
+        for data in self.data:
+            held = replace(data, held_out=self.tuning.held_out, test=None)
+            for model in self.model:
+                for method in self.methods:
+                    if not isinstance(method, Choice):
+                        continue
+                    found[data.name, model.name, method.title] = [
+                        [
+                            list(chains.of(trial, asked, data=held, model=model, seed=seed))[-1]
+                            for seed in self.tuning.seeds
+                        ]
+                        for trial in method.trials()
+                        for asked in [self.tuning.compression if trial.by_compression else None]
+                    ]
+        return found
+
+    def _tuning_runs(self) -> Iterator[Run]:
+        for trials in self._trials().values():
+            for runs in trials:
+                yield from runs
+
+    def _runs(self, chosen: "Chosen") -> Iterator[Run]:
         chains = Chains(train=self.train, tune=self.tune, certify=self.certify)
         for data in self.data:
             for model in self.model:
@@ -224,7 +283,8 @@ class Study(CheckedSettings):
                     # The dense network is always among the runs: the others are
                     # compared with it.
                     yield chains.run(Dense(), data=data, model=model, seed=seed)
-                    for method in self.methods:
+                    for written in self.methods:
+                        method = chosen.get((data.name, model.name, written.title), written)
                         for single in method.single():
                             asked = self.compressions if single.by_compression else (None,)
                             for compression in asked:
@@ -238,6 +298,15 @@ class Study(CheckedSettings):
             if title in titles[:i]:
                 text = f"two methods are called {title!r}: give this one a label"
                 yield Problem(("methods", i), text)
+
+    def _choices(self) -> Iterator[Problem]:
+        """Candidates are compared in some way, and on data that can be told apart."""
+        choices = [i for i, each in enumerate(self.methods) if isinstance(each, Choice)]
+        if choices and self.tuning is None:
+            text = "a choice needs tuning = { compression = ..., held_out = ... } in the study"
+            yield Problem(("methods", choices[0]), text)
+        if self.tuning is not None and any(data.held_out is not None for data in self.data):
+            yield Problem(("data",), "tuning holds images out by itself: leave held_out out")
 
     def _rounds(self) -> Iterator[Problem]:
         """Each round of iterative pruning is a run: a tiny share would give millions of them."""
@@ -266,6 +335,14 @@ class Study(CheckedSettings):
                     ends = f"the end of the training ({lengths[0]})"
                     text = f"{point!r} is past {ends}: no cut would come"
                     yield Problem(("methods", i, name), text)
+
+
+Chosen: TypeAlias = Mapping[tuple[str, str, str], Method]
+"""The settled methods of a study, by data set, network and title."""
+
+
+def _score(row: Row) -> float:
+    return row.accuracy if row.accuracy is not None and row.state == "done" else -1.0
 
 
 # How a study is run, and who watches: nothing of it decides a result.
@@ -324,7 +401,7 @@ def waiting_row(run: Run) -> Row:
         key=run.key,
         label=run.method.title,
         kind=run.method.kind,
-        data=run.data.name,
+        data=run.data.title,
         model=run.model.name,
         seed=run.seed,
         asked=run.compression,

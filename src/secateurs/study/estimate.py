@@ -98,7 +98,8 @@ def estimate(
 
     `begin` is the time that a worker takes to start, where there are workers.
     """
-    runs = study.runs()
+    # Of a choice that is not settled yet, its first candidate stands for the one to come.
+    runs = study.runs(study.choose(rows.values(), or_first=True))
     left = [run for run in runs if run.key not in rows or rows[run.key].state not in ENDED]
     start = perf_counter()
     for run in left:

@@ -40,6 +40,9 @@ def full_settings(run: Any) -> dict[str, Any]:
     A needed run's key stands for all of its settings in turn.
     """
     shown = {name: _plain(getattr(run, name)) for name in _SETTINGS}
+    # Younger than the keys of many stores: left out where nothing is held out.
+    if shown["data"]["held_out"] is None:
+        del shown["data"]["held_out"]
     needed = {"parent": run.parent, "rewind": run.rewind}
     return {**shown, **{name: other and other.key for name, other in needed.items()}}
 

@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -251,9 +251,26 @@ def _read(source: Data) -> Dataset:
         raise ArgumentError(
             f"data {source.name!r} made a {type(found).__name__}, not a secateurs.data.Dataset."
         )
-    if source.train is None and source.test is None:
-        return found
-    return found.first(source.train or len(found.train_y), source.test or len(found.test_y))
+    if source.train is not None or source.test is not None:
+        found = found.first(source.train or len(found.train_y), source.test or len(found.test_y))
+    return found if source.held_out is None else _held_out(found, source.held_out)
+
+
+def _held_out(found: Dataset, count: int) -> Dataset:
+    """Trained on the first training images and tested on the last; no test image is left in it."""
+    left = len(found.train_y) - count
+    if left < 1:
+        raise ArgumentError(
+            f"{found.name} has {len(found.train_y)} training images: holding out {count} leaves"
+            " none to train on."
+        )
+    return replace(
+        found,
+        train_x=found.train_x[:left],
+        train_y=found.train_y[:left],
+        test_x=found.train_x[left:],
+        test_y=found.train_y[left:],
+    )
 
 
 def versions() -> dict[str, str]:

@@ -24,6 +24,7 @@ from secateurs.study.fields import (
     PlainTable,
     Positive,
     Problem,
+    Read,
     Text,
     build,
     distinct,
@@ -82,10 +83,12 @@ class Method(CheckedSettings):
                 " a table under [[methods]]"
             )
         kind = value.get("kind", "prune")
-        if not isinstance(kind, str) or kind not in METHODS:
-            raise Misfit([Problem(("kind",), unknown("method", kind, METHODS.names()).rstrip("."))])
+        if not isinstance(kind, str) or kind not in {*METHODS, Choice.kind}:
+            known = (*METHODS.names(), Choice.kind)
+            raise Misfit([Problem(("kind",), unknown("method", kind, known).rstrip("."))])
         given = {name: entry for name, entry in value.items() if name != "kind"}
-        made: Self = build(METHODS[kind], given)
+        # A choice is no method itself: it says which one of several.
+        made: Self = build(Choice if kind == Choice.kind else METHODS[kind], given)
         return made
 
     def single(self) -> "Iterator[Method]":
@@ -120,8 +123,63 @@ def one_strength(after: "str | Method") -> None:
         )
 
 
+def distinct_settings(candidates: "tuple[Method, ...]") -> None:
+    """At least two, no two of one setting."""
+    if len(candidates) < 2:
+        raise Misfit.of("there is nothing to choose: give two candidates or more")
+    bare = [replace(candidate, label="") for candidate in candidates]
+    for place, one in enumerate(bare):
+        if one in bare[:place]:
+            raise Misfit([Problem((place,), "these settings are given twice")])
+
+
 Begin: TypeAlias = Annotated[Literal["dense", "init"] | Method, one_strength]
 """The network a method begins with: trained, fresh, or another method's."""
+
+
+def _candidate(method: "Method") -> None:
+    """A candidate is one run."""
+    if isinstance(method, Choice):
+        raise Misfit.of("a choice among choices: list all candidates in one")
+    one_strength(method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Method):
+    """One method with several settings to choose from: `Study.tuning` trains each of them, and the
+    best on held-out training images is the one that the study compares.
+
+    Attributes:
+        label: Its title; needed here.
+        candidates: The method with each of the settings. Give all choices of a study as many, and
+            every method has the same budget of tuning.
+
+    >>> Choice(label="RigL", candidates=[RigLMethod(), RigLMethod(fraction=0.5)]).title
+    'RigL'
+    """
+
+    kind: ClassVar[str] = "choice"
+
+    candidates: Annotated[
+        tuple[Annotated[Method, Read(Method.read), _candidate], ...], distinct_settings
+    ] = ()
+
+    def conflicts(self) -> Iterator[Problem]:
+        """Nothing is made of its own fields but a title."""
+        if not self.label:
+            yield Problem(("label",), "a choice needs a label: the title of the method it settles")
+        if self.train:
+            yield Problem(("train",), "give each candidate its own train, and the choice none")
+
+    def single(self) -> Iterator[Method]:
+        """None, as long as nothing is chosen."""
+        yield from ()
+
+    def trials(self) -> Iterator[Method]:
+        """The candidates under titles of their own."""
+        for number, candidate in enumerate(self.candidates, start=1):
+            yield replace(candidate, label=f"{self.title}, candidate {number}")
+
 
 Strength: TypeAlias = Positive | Annotated[tuple[Positive, ...], distinct]
 """λ, or a list of them: one run each."""

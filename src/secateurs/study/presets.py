@@ -4,12 +4,27 @@ What a paper does besides (its own way to count, to choose an epoch, to draw fro
 in `secateurs.papers`; a study is the same comparison by this library's one pipeline.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from secateurs.study.config import Study
-from secateurs.study.methods import L1, Dwf, Gradual, Imp, Prune
-from secateurs.study.settings import Training
+from secateurs.study.methods import (
+    L1,
+    ACDCMethod,
+    Choice,
+    Dense,
+    Dwf,
+    Gradual,
+    HAMMethod,
+    Imp,
+    Method,
+    PowerPropagationMethod,
+    Prune,
+    RigLMethod,
+    SETMethod,
+)
+from secateurs.study.settings import Data, Net, Training, Tuning
 
 SEEDS = (0, 1, 2)
 
@@ -91,7 +106,134 @@ PATHS = Study(
 )
 """Gonon et al. 2024, table 1 in small: magnitudes against path costs, rewound to epoch 1."""
 
+# One table of sparse training: equal steps, and four tuning runs for every method.
+
+NINETY_UP = (10.0, 20.0, 50.0, 100.0, 200.0)
+"""90, 95, 98, 99 and 99.5 % of zeros."""
+
+
+def sparse_training(
+    name: str, *, epochs: tuple[int, int], tuning: Tuning | None = None, **study: Any
+) -> Study:
+    """A study of sparse training in which every method has equal steps and four tuning runs.
+
+    Args:
+        name: Of the study.
+        epochs: Of a training before its cut, and after it. Methods without a cut in the middle
+            train for the sum.
+        tuning: On what the candidates are compared; by default at 98 %, on the last 6,000 training
+            images, seed 1000.
+        study: Other fields: model, data, seeds, compressions, batch sizes in `train`.
+
+    The candidates were written down before any was run: two rates, and two values of what the
+    method's own paper tunes; four rates where a method has nothing else to choose.
+    """
+    before, after = ({"length": f"{count}ep"} for count in epochs)
+    rates = (0.05, 0.1)
+
+    def cut(made: Callable[[float, float], Method], own: tuple[float, ...]) -> list[Method]:
+        """Train, cut by magnitude, train on, both at one rate."""
+        return [
+            Prune(after=made(lr, value), train={**after, "lr": lr}) for lr in rates for value in own
+        ]
+
+    def both(name: str, lr: float) -> dict[str, Any]:
+        return {"label": f"{name}, before the cut", "train": {**before, "lr": lr}}
+
+    candidates: dict[str, list[Method]] = {
+        "RigL": [RigLMethod(fraction=f, train={"lr": r}) for r in rates for f in (0.3, 0.5)],
+        "SET": [SETMethod(fraction=f, train={"lr": r}) for r in rates for f in (0.1, 0.3)],
+        "AC/DC": [ACDCMethod(scope=s, train={"lr": r}) for r in rates for s in ("global", "erk")],
+        "HAM, cut": cut(lambda lr, beta: HAMMethod(beta=beta, **both("HAM", lr)), (1e-3, 1e-2)),
+        "PowerPropagation, cut": cut(
+            lambda lr, alpha: PowerPropagationMethod(alpha=alpha, **both("PowerPropagation", lr)),
+            (2.0, 3.0),
+        ),
+        "gradual magnitude": [
+            Gradual(scope=s, train={"lr": r}) for r in rates for s in ("global", "erk")
+        ],
+        "magnitude, one shot": [
+            Prune(after=Dense(**both("dense", r)), scope=s, train={**after, "lr": r})
+            for r in rates
+            for s in ("global", "erk")
+        ],
+        "SNIP at the start": [
+            Prune(score="snip", after="init", examples=count, train={"lr": r})
+            for r in rates
+            for count in (256, 2560)
+        ],
+        "SynFlow at the start": [
+            Prune(score="synflow", rounds=100, after="init", train={"lr": r})
+            for r in (0.02, 0.05, 0.1, 0.2)
+        ],
+        "plain L1, cut": cut(
+            lambda lr, value: L1(strength=value, **both("plain L1", lr)), (3e-5, 1e-4)
+        ),
+        **{
+            f"dwf D={depth}, steered": [
+                Dwf(depth=depth, target=True, train={"lr": r}) for r in (0.1, 0.2, 0.4, 0.8)
+            ]
+            for depth in (2, 3)
+        },
+    }
+    named = {label: Choice(label=label, candidates=tuple(c)) for label, c in candidates.items()}
+    shared: dict[str, Any] = {"data": "fashion-mnist", "compressions": NINETY_UP, "seeds": SEEDS}
+    return Study(
+        name=name,
+        methods=tuple(named.values()),
+        train=Training(length=f"{sum(epochs)}ep", batch=128, evaluate_every=0),
+        tuning=tuning or Tuning(compression=50, held_out=6000),
+        # The masks of a thousand runs are not looked at: their figures are.
+        save=False,
+        **{**shared, **study},
+    )
+
+
+NARROW = Net(name="resnet-20", options={"width": 8})
+
+SPARSE_TRAINING = sparse_training(
+    "sparse-training", model=("lenet-300-100", "lenet-5", NARROW), epochs=(18, 12)
+)
+"""The whole plan, for a cluster: three networks, five sparsities, three seeds, 30 epochs."""
+
+SPARSE_LENET_300_100 = sparse_training("sparse-lenet-300-100", model="lenet-300-100", epochs=(2, 1))
+"""What two shared cores do of it in an hour: LeNet-300-100 whole, with short trainings."""
+
+SPARSE_LENET_5 = sparse_training(
+    "sparse-lenet-5",
+    model="lenet-5",
+    data=Data(name="fashion-mnist", train=10_000),
+    compressions=(10.0, 50.0, 100.0),
+    seeds=(0,),
+    epochs=(6, 4),
+    tuning=Tuning(compression=50, held_out=2000),
+)
+"""LeNet-5 on 10,000 images, three sparsities, one seed."""
+
+SPARSE_RESNET = sparse_training(
+    "sparse-resnet",
+    model=Net(name="resnet-20", options={"width": 4}),
+    data=Data(name="fashion-mnist", train=6_000, test=2_000),
+    compressions=(10.0, 20.0),
+    seeds=(0,),
+    epochs=(3, 2),
+    tuning=Tuning(compression=10, held_out=1000),
+)
+"""A ResNet-20 of width 4 on 6,000 images, two sparsities, one seed."""
+
 PRESETS: Mapping[str, Study] = MappingProxyType(
-    {study.name: study for study in (WEIGHT_FACTORIZATION, PLAIN_L1, SKETCHING, PATHS)}
+    {
+        study.name: study
+        for study in (
+            WEIGHT_FACTORIZATION,
+            PLAIN_L1,
+            SKETCHING,
+            PATHS,
+            SPARSE_TRAINING,
+            SPARSE_LENET_300_100,
+            SPARSE_LENET_5,
+            SPARSE_RESNET,
+        )
+    }
 )
 """By name."""

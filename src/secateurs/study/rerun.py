@@ -56,7 +56,8 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
     before = store.row(key)
     if not before.ended:
         raise StoreError(f"{before.key} has not ended yet ({before.state}).")
-    run = {each.key: each for each in study.runs()}.get(before.key)
+    chosen = study.choose(store.rows(details=False, hidden=True))
+    run = {each.key: each for each in study.runs(chosen)}.get(before.key)
     if run is None:
         raise StoreError(
             f"{before.key} is not a run of this study any more: its settings were changed."

@@ -170,7 +170,9 @@ class Data(CheckedSettings):
     """A data set: a name of `secateurs data`, or a function (or a `secateurs.data.Dataset`) of your
     own.
 
-    `train` and `test` cut it to its first examples. `root` is its folder: no part of a run's key.
+    `train` and `test` cut it to its first examples. With `held_out`, the last so many training
+    images are tested on in place of the test images, and not trained on: settings are chosen so.
+    `root` is its folder: no part of a run's key.
     """
 
     called: ClassVar[str] = "a data set"
@@ -180,10 +182,18 @@ class Data(CheckedSettings):
     make: Annotated[Any, _makes_data] = None
     train: Count | None = None
     test: Count | None = None
+    held_out: Count | None = None
     root: Text | None = None
 
+    @property
+    def title(self) -> str:
+        """The name, and what is held out of it: rows of the two are never compared."""
+        return self.name if self.held_out is None else f"{self.name}, {self.held_out} held out"
+
     def conflicts(self) -> Iterator[Problem]:
-        """A name alone must be known."""
+        """A name alone must be known; the test images are the held-out ones, or the set's own."""
+        if self.held_out is not None and self.test is not None:
+            yield Problem(("test",), "with held_out no test image is looked at; leave test out")
         if self.make is None:
             from secateurs.study.own import data
 
@@ -219,6 +229,24 @@ def _of_name(kind: Any, name: str) -> Any:
         return kind(name=name)
     except Misfit as error:
         raise Misfit([Problem((), problem.text) for problem in error.problems]) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning(CheckedSettings):
+    """How a study chooses among the candidates of a `Choice`: each is trained once a seed, tested
+    on training images that are held out, never on a test image.
+
+    Attributes:
+        compression: What the candidates are asked for, if they take one.
+        held_out: How many of the training images, the last ones.
+        seeds: Of the tuning; others than the study's, so that no start is looked at twice.
+    """
+
+    called: ClassVar[str] = "tuning"
+
+    compression: Annotated[float, within(1)] = 10.0
+    held_out: Count = 5000
+    seeds: Annotated[tuple[Annotated[int, within(0)], ...], distinct] = (1000,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from secateurs.errors import ArgumentError, StoreError
 from secateurs.study import own
-from secateurs.study.config import ENGINES, How, Study, Watcher, needs_of, waiting_row
+from secateurs.study.config import ENGINES, Chosen, How, Study, Watcher, needs_of, waiting_row
 from secateurs.study.driver import Sweep
 from secateurs.study.jobs import Job
 from secateurs.study.store import Store, only_writer
@@ -114,10 +114,14 @@ def run(
     opened = Store.create(store or f"{study.name}.study")
     try:
         with _shown(watchers) as listeners, only_writer(opened.folder):
-            sweep = sweep_of(study, opened, how, listeners)
             opened.remember("published", {name: list(c) for name, c in study.published.items()})
             _warn_of_metrics(study, opened)
-            drive(sweep)
+            chosen = study.choose(opened.rows(details=False, hidden=True))
+            drive(sweep_of(study, opened, how, listeners, chosen=chosen))
+            # What was tuned just now is settled; its runs follow those that led to it.
+            found = study.choose(opened.rows(details=False, hidden=True))
+            if found != chosen:
+                drive(sweep_of(study, opened, how, listeners, chosen=found))
     # KeyboardInterrupt, too, must not leave the file open.
     except BaseException:
         opened.close()
@@ -126,9 +130,14 @@ def run(
 
 
 def sweep_of(
-    study: Study, opened: Store, how: How | None = None, watchers: tuple[Watcher, ...] = ()
+    study: Study,
+    opened: Store,
+    how: How | None = None,
+    watchers: tuple[Watcher, ...] = (),
+    *,
+    chosen: Chosen | None = None,
 ) -> Sweep:
-    """The runs of a study as jobs."""
+    """The runs of a study as jobs; of a choice, those of the candidate that is chosen."""
     # Imported when a study runs: the command line reads rows without it.
     from secateurs.study.measure import Bench
     from secateurs.study.stages import perform
@@ -136,7 +145,7 @@ def sweep_of(
     how = how or How()
     jobs = [
         Job(row=waiting_row(run), needs=needs_of(run), work=partial(perform, run))
-        for run in study.runs()
+        for run in study.runs(chosen)
     ]
     bench = partial(
         Bench, device=how.device, save_every=how.save_every, metrics=dict(study.metrics)
