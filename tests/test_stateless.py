@@ -1,5 +1,6 @@
 """A model run with other tensors keeps its own: the same objects, ties included."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 import secateurs as sc
 from secateurs.channels import normalize_, rescale_random_
 from secateurs.graph import capture
-from secateurs.stateless import call_with, evaluating
+from secateurs.stateless import call_with, evaluating, private_copy
 
 
 class Twice(nn.Module):
@@ -111,3 +112,22 @@ def test_every_module_gets_its_own_mode_back_from_evaluation_also_after_an_error
         == before
         == [True, True, False, *[True] * 2]
     )
+
+
+def test_a_private_copy_has_the_values_and_neither_gradients_nor_storage():
+    model = Twice()
+    model(torch.ones(2, 3)).sum().backward()
+    copied = private_copy(model, error=sc.errors.ScoreError)
+    assert copied.stem.bias is copied.one.bias
+    for own, other in zip(model.parameters(), copied.parameters(), strict=True):
+        assert torch.equal(own, other)
+        assert own.data_ptr() != other.data_ptr()
+        assert other.grad is None and not other.requires_grad
+
+
+@pytest.mark.parametrize("error", [sc.errors.ScoreError, sc.errors.ShipError])
+def test_what_cannot_be_copied_is_refused_by_name_with_the_error_of_the_room(error):
+    layer = nn.Linear(2, 2)
+    layer.lock = threading.Lock()
+    with pytest.raises(error, match="Linear cannot be copied .*remove locks, open files"):
+        private_copy(layer, error=error)

@@ -1,11 +1,15 @@
-"""A model run with other tensors in place of its own, and left exactly as it was."""
+"""A model run with other tensors, in another mode or as a copy, and left exactly as it was."""
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from secateurs.errors import SecateursError
 
 
 def call_with(
@@ -61,3 +65,28 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def private_copy(model: nn.Module, *, error: type[SecateursError]) -> nn.Module:
+    """A deep copy that takes no gradients along and can copy tensors with a history; `error` is
+    raised where there is none.
+    """
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        # A lazy parameter has no values to clone.
+        if not is_lazy(parameter):
+            # Handed to deepcopy as already copied, so that gradients in `.grad` are not copied.
+            memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+    for module in model.modules():
+        for value in vars(module).values():
+            # Such as the weight that weight_norm computes.
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as cause:
+        raise error(
+            f"{type(model).__name__} cannot be copied ({cause}), and the work is done on a copy so"
+            " that the model stays as it is. Make it work with copy.deepcopy: remove locks, open"
+            " files and computed tensors it holds."
+        ) from cause

@@ -23,7 +23,7 @@ from secateurs.channels.verify import (
     failing_module,
     shrink_,
 )
-from secateurs.errors import ArgumentError, ScoreError, SecateursError, ShipError
+from secateurs.errors import ArgumentError, SecateursError, ShipError
 from secateurs.graph import Add, Example, Graph, capture
 from secateurs.graph.export import call_of, check_parameters
 from secateurs.graph.replay import COMPARED
@@ -33,7 +33,7 @@ from secateurs.masks import apply_
 from secateurs.parameters import Params, refuse_wrapped
 from secateurs.paths.reach import Reachability, reach
 from secateurs.printing import Reported
-from secateurs.scores.scorer import private
+from secateurs.stateless import private_copy
 
 Progress = Callable[[str], None]
 
@@ -178,7 +178,7 @@ def read_model(
 
     in_float64: trace the float64 model, not the one in the model's own precision.
     """
-    copy = copy_model(model)
+    copy = private_copy(model, error=ShipError)
     # As the model has them: what was compared with its graph is not compared again.
     _restore_(copy, model)
     if masks:
@@ -186,7 +186,7 @@ def read_model(
     sparse = AllOutputs(copy)
     # What is decided and compared must not depend on
     # the rounding of the model's own dtype.
-    exact = AllOutputs(copy_model(copy).double().cpu())
+    exact = AllOutputs(private_copy(copy, error=ShipError).double().cpu())
     for ours in (sparse, exact):
         COMPARED.share(ours, model)
     graph = None if in_float64 else _graph_in_own_precision(sparse, exact, example)
@@ -239,22 +239,11 @@ def _graph_in_own_precision(
     return graph
 
 
-def copy_model(model: nn.Module) -> nn.Module:
-    """A copy of the model, or an error that says why there is none."""
-    try:
-        return private(model)
-    except ScoreError as error:
-        raise ShipError(
-            f"{type(model).__name__} cannot be copied, and the input model is to stay as it is: "
-            f"{error.__cause__}."
-        ) from error
-
-
 def shrunken_copy(
     model: AllOutputs, read: ReadModel, choice: Removal, small: Mapping[str, Tensor]
 ) -> AllOutputs:
     """A smaller copy of the model."""
-    copy = AllOutputs(copy_model(model.inner))
+    copy = AllOutputs(private_copy(model.inner, error=ShipError))
     shrink_(copy, read.found, small, choice.resized, choice.folds.fresh)
     return copy
 

@@ -16,10 +16,11 @@ from secateurs.channels.labels import AllOutputs, Labelled, distinct, label_chan
 from secateurs.channels.macs import Macs, macs
 from secateurs.channels.removal import even_, find_resized, layers_of, narrowed_state, removable
 from secateurs.channels.verify import difference, failing_module, shrink_
+from secateurs.errors import ScoreError
 from secateurs.graph import Example, capture
 from secateurs.graph.replay import COMPARED
 from secateurs.parameters import Params
-from secateurs.scores.scorer import private
+from secateurs.stateless import private_copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +176,7 @@ def _half(found: Labelled, labels: Tensor) -> Tensor:
 
 def _mask_model(model: AllOutputs, found: Labelled, gone: Tensor) -> AllOutputs:
     """The model with zeros in the place of what goes."""
-    copy = AllOutputs(private(model.inner))
+    copy = AllOutputs(private_copy(model.inner, error=ScoreError))
     own = dict(copy.named_parameters(remove_duplicate=False))
     for (name, dim), labels in found.dims.items():
         if name in own:
@@ -190,6 +191,6 @@ def _narrow(
     state = found.graph.state(model, dtype=None)
     small = narrowed_state(found, gone, state)
     changed = {n: t for n, t in small.items() if t.shape != state[n].shape}
-    copy = AllOutputs(private(model.inner))
+    copy = AllOutputs(private_copy(model.inner, error=ScoreError))
     shrink_(copy, found, changed, find_resized(copy, found, gone, contested))
     return copy

@@ -16,8 +16,8 @@ from secateurs.masks import select
 from secateurs.parameters import Where
 from secateurs.paths.mass import graph_of
 from secateurs.scores import score as compute
-from secateurs.scores.scorer import private
 from secateurs.scores.task import Rule, ScoreFields
+from secateurs.stateless import private_copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def check_invariance(
     Appendix D.
     """
     graph = graph_of(model, example)
-    moved = private(model)
+    moved = private_copy(model, error=ScoreError)
     done = rescale_random_(moved, example, factors=factors, generator=generator)
     masks = [
         _masks(score, each, example, sparsity, scope, {"where": where, **options})

@@ -47,7 +47,7 @@ from secateurs.prune.rounds import (
 )
 from secateurs.registry import unknown
 from secateurs.scores import SCORES, Convention, Inputs, Loss, Rule, Scorer
-from secateurs.scores.task import check_convention
+from secateurs.scores.scorer import check_convention
 
 SPARSEGPT = "sparsegpt"
 """In the place of a score, for `prune_blocks_` alone: masks chosen while the weights change."""

@@ -1,7 +1,6 @@
 """`score`, and `Scorer` for rounds: check everything, run a rule on a private copy, check its
 result."""
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from secateurs.bits import write_masked_
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
@@ -36,9 +34,9 @@ from secateurs.scores.task import (
     Rule,
     ScoreRule,
     Task,
-    check_convention,
     losses,
 )
+from secateurs.stateless import private_copy
 
 # A private copy of a model, and random number generators that are put back.
 
@@ -52,7 +50,7 @@ class Copy:
     """
 
     def __init__(self, model: nn.Module, chosen: Iterable[str]) -> None:
-        self.model = private(model)
+        self.model = private_copy(model, error=ScoreError)
         known = dict(self.model.named_parameters(remove_duplicate=False))
         self.parameters = {name: known[name] for name in chosen}
         # First all off, then the chosen on: a frozen parameter that was chosen is
@@ -89,30 +87,6 @@ class Copy:
                 recut_(target, whole, masks[name], last)
             else:
                 write_masked_(target, whole, masks[name])
-
-
-def private(model: nn.Module) -> nn.Module:
-    """A deep copy that takes no gradients along and can copy tensors with a history."""
-    memo: dict[int, Any] = {}
-    for parameter in model.parameters():
-        # A lazy parameter has no values to clone.
-        if not is_lazy(parameter):
-            # Handed to deepcopy as already copied, so that gradients in `.grad` are not
-            # copied.
-            memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
-    for module in model.modules():
-        for value in vars(module).values():
-            # Such as the weight that weight_norm computes.
-            if isinstance(value, Tensor) and not value.is_leaf:
-                memo[id(value)] = value.detach().clone()
-    try:
-        return copy.deepcopy(model, memo)
-    except Exception as error:
-        raise ScoreError(
-            f"{type(model).__name__} cannot be copied ({error}), and a score runs on a copy so that"
-            " the model stays as it is. Make it work with copy.deepcopy: remove locks, open files"
-            " and computed tensors it holds."
-        ) from error
 
 
 @contextmanager
@@ -265,6 +239,12 @@ def in_model_order(result: Params, sources: Mapping[str, Tensor], rule: str) -> 
     if problems:
         raise ScoreError(f"score {rule!r} does not fit the model: {'; '.join(problems)}.")
     return {name: result[name].detach() for name in sources}
+
+
+def check_convention(convention: object) -> None:
+    """Refuse an unknown convention."""
+    if convention not in ("paper", "reference"):
+        raise ArgumentError(f"convention={convention!r}; it is 'paper' or 'reference'.")
 
 
 def check_loss(loss: object) -> None:

@@ -243,12 +243,6 @@ Convention: TypeAlias = Literal["paper", "reference"]
 """Which formula, where the paper and the code published with the method differ (docs/scores.md)."""
 
 
-def check_convention(convention: object) -> None:
-    """Refuse an unknown convention."""
-    if convention not in ("paper", "reference"):
-        raise ArgumentError(f"convention={convention!r}; it is 'paper' or 'reference'.")
-
-
 Mode: TypeAlias = Literal["keep", "train", "eval"]
 """The mode the model is scored in; "keep" is the mode the user left it in, module by module."""
 
