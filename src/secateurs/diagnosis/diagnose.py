@@ -1,114 +1,21 @@
 """The distribution of trained weights, layer by layer, against what the theorems of Qian & Klabjan
-(2021) assume; and what a layer's norm is, and a chain's product bound.
+(2021) assume.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from scipy import stats
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
-from torch.nn.modules.module import register_module_forward_hook
 
-from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
-from secateurs.graph.untouched import keeping
+from secateurs.errors import EmptySelectionError, ParameterError
 from secateurs.parameters import Where, check_model, owned_parameters, prunable
-from secateurs.stateless import call_with, evaluating
-from secateurs.theory import conv_operator_norm, spectral_norms
-from secateurs.theory.convolutions import multiplicity, padding_of
-from secateurs.theory.laws import distance_to
-
-# The product bound on what a pruning changes: only for networks it is proven for, and never below
-# the truth.
-
-Norms: TypeAlias = Mapping[str, tuple[float, float]]
-"""‖W*‖ and ‖W* − W‖ by parameter name."""
-
-_ROOM = 1e-5
-"""The norms are Lanczos values, which may lie below the truth by a part of this."""
-
-
-def product_bound(dense: nn.Module, sparse: nn.Module, norms: Norms) -> float | None:
-    """Π(‖W*‖+‖W*−W‖) − Π‖W*‖ over the layers in the order they run, a reused one as often as it is
-    used.
-
-    Needs a chain of linear layers without biases and activations with σ(0) = 0 that are 1-Lipschitz
-    in evaluation mode, in `nn.Sequential`s, the same chain twice, and a norm for every weight; None
-    otherwise.
-    """
-    before, after = _chain(dense), _chain(sparse)
-    names = {id(parameter): name for name, parameter, _ in owned_parameters(dense)}
-    same = len(before) == len(after) and all(map(_same_kind, before, after))
-    if not same or _has_hooks(dense) or _has_hooks(sparse):
-        return None
-    twin = dict(sparse.named_parameters(remove_duplicate=False))
-    error, reach = 0.0, 1.0
-    for one, other in zip(before, after, strict=True):
-        if not isinstance(one, nn.Linear) or not isinstance(other, nn.Linear):
-            continue
-        # Twins are matched by name, and must really be the weight that runs.
-        name = names.get(id(one.weight), "")
-        if name not in norms or not torch.equal(other.weight, twin[name]):
-            return None
-        # Both are rounded up: the product has to stay above the truth.
-        norm, change = (value * (1 + _ROOM) for value in norms[name])
-        # Builds Π(n + c) − Πn term by term. As a difference of the two products, a
-        # small change would be lost to cancellation.
-        error, reach = error * (norm + change) + reach * change, reach * norm
-    return error
-
-
-def _chain(model: nn.Module) -> list[nn.Module]:
-    """The modules in the order they run; a reused one comes again (`children()` would leave it
-    out).
-    """
-    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
-        return [leaf for child in model for leaf in _chain(child)]
-    return [model]
-
-
-def _same_kind(one: nn.Module, other: nn.Module) -> bool:
-    """The same admitted module; its settings show in its text."""
-    return type(one) is type(other) and str(one) == str(other) and _is_admitted(one)
-
-
-def _is_admitted(module: nn.Module) -> bool:
-    rule = _ADMITTED.get(type(module))
-    return rule is not None and rule(module)
-
-
-def _always(_: nn.Module) -> bool:
-    return True
-
-
-_ADMITTED: dict[type[nn.Module], Callable[..., bool]] = {
-    nn.Linear: lambda linear: linear.bias is None,
-    nn.LeakyReLU: lambda leaky: abs(leaky.negative_slope) <= 1,
-    # σ(0) = 0 only where the clipped range holds 0.
-    nn.Hardtanh: lambda hard: hard.min_val <= 0 <= hard.max_val,
-    # start_dim 0 would mix the inputs of a batch.
-    nn.Flatten: lambda flatten: flatten.start_dim >= 1,
-    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.Tanh, nn.Identity, nn.Dropout), _always),
-}
-
-
-def _has_hooks(model: nn.Module) -> bool:
-    """Whether a hook may change what a module returns."""
-    tables: Iterable[Mapping[int, object]] = (
-        table for m in model.modules() for table in (m._forward_hooks, m._forward_pre_hooks)
-    )
-    return any(tables)
-
-
-CLOSE = 0.02
-"""A Kolmogorov–Smirnov distance up to this counts as "close". (With 10^6 weights every exact test
-rejects: the distance says how far, the p-value only how sure.)
-"""
+from secateurs.theory.convolutions import has_explicit_bound
+from secateurs.theory.laws import CLOSE, distance_to
 
 HEAVY = 144.0
 """K2/K1² from which K2^¼ > 2√(3 K1) in c2 = C(2√(3 K1) + K2^¼) of Theorem 2: the tails decide the
@@ -209,8 +116,11 @@ def _module_role(inside: str | None, owner: nn.Module) -> Role:
     if inside is None and isinstance(owner, nn.Linear):
         return Role(kind="linear")
     if inside is None and isinstance(owner, nn.Conv2d):
-        explicit = owner.groups == 1 and owner.padding_mode in ("zeros", "circular")
-        return Role(kind="convolution", misfits=tuple(_conv_misfits(owner)), explicit=explicit)
+        return Role(
+            kind="convolution",
+            misfits=tuple(_conv_misfits(owner)),
+            explicit=has_explicit_bound(owner),
+        )
     return Role(kind="other", what=inside or type(owner).__name__)
 
 
@@ -514,176 +424,6 @@ def entries_of(scaled: "np.ndarray[Any, Any]") -> Entries:
         ks_normal=distance_to(scaled, stats.norm(mean, deviation).cdf) if varied else 1.0,
         ks_uniform=distance_to(scaled, stats.uniform(mean - half, 2 * half).cdf) if varied else 1.0,
     )
-
-
-# The norm of what one parameter does in a network: of a matrix, or of every convolution that uses
-# it.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """A convolution and the size of a map it was given (of a transposed one: of its output)."""
-
-    conv: _ConvNd
-    size: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerNorm:
-    """lower ≤ ‖W‖₂ ≤ upper, and of what."""
-
-    kind: str
-    lower: float
-    upper: float
-
-
-def layer_norm(owner: nn.Module, weight: Tensor, uses: frozenset[Use]) -> LayerNorm:
-    """The largest over all uses; without any, a bound that holds on every map."""
-    if isinstance(owner, _ConvNd) and uses:
-        found = [_norm(use, weight) for use in uses]
-        # One bracket among the uses makes the largest a bracket too.
-        exact = all(one.kind == "convolution" for one in found)
-        return LayerNorm(
-            kind="convolution" if exact else "convolution, upper bound",
-            lower=max(one.lower for one in found),
-            upper=max(one.upper for one in found),
-        )
-    value = float(spectral_norms(weight.flatten(1)).values)
-    if isinstance(owner, _ConvNd):
-        # Extracting patches repeats an entry once per tap at most, padding some times
-        # more; the norm of both is the root of that.
-        bound = value * math.sqrt(math.prod(weight.shape[2:]) * _repeats(owner))
-        return LayerNorm(kind="unfolded kernel, upper bound", lower=0.0, upper=bound)
-    return LayerNorm(
-        kind="matrix" if weight.ndim == 2 else "unfolded tensor",
-        lower=value,
-        upper=value,
-    )
-
-
-def _norm(use: Use, weight: Tensor) -> LayerNorm:
-    """A transposed convolution is the adjoint of the convolution with the same arguments, from
-    output to input.
-    """
-    conv = use.conv
-    found = conv_operator_norm(
-        weight,
-        use.size,
-        padding=padding_of(conv),
-        padding_mode=conv.padding_mode,
-        stride=conv.stride,
-        dilation=conv.dilation,
-        groups=conv.groups,
-        certify=True,
-    )
-    kind = "convolution" if found.exact else "convolution, upper bound"
-    return LayerNorm(kind=kind, lower=found.lower, upper=found.upper)
-
-
-def _repeats(conv: _ConvNd) -> int:
-    """‖padding‖² on the map where it is largest; maps longer than both borders and two repeat no
-    more.
-    """
-    mode, worst = conv.padding_mode, 1
-    for pair in padding_of(conv):
-        first = {"circular": max(1, *pair), "reflect": max(pair) + 1}.get(mode, 1)
-        worst *= max(multiplicity(mode, n, pair) for n in range(first, first + sum(pair) + 3))
-    return worst
-
-
-# Runs a user's model on our own inputs, in evaluation mode; errors say what failed.
-
-_REFUSALS = (
-    RuntimeError,
-    TypeError,
-    ValueError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    AssertionError,
-)
-"""What a forward pass raises when it does not take its input."""
-
-
-def check_output(model: nn.Module, x: Tensor, name: str, hint: str) -> Tensor:
-    """The output in evaluation mode: one finite tensor with the batch in front, or an error that
-    says what else.
-    """
-    try:
-        output: object = evaluate(model, x)
-    except _REFUSALS as error:
-        first = str(error).strip().partition("\n")[0]
-        raise ArgumentError(
-            f"{name} does not take an input of shape {tuple(x.shape)}: {first}. {hint}"
-        ) from error
-    if not isinstance(output, Tensor) or not output.is_floating_point():
-        kind = (
-            f"a tensor of {output.dtype}"
-            if isinstance(output, Tensor)
-            else f"a {type(output).__name__}"
-        )
-        raise ArgumentError(
-            f"{name} returns {kind}: wrap it in a module that returns one floating-point tensor."
-        )
-    if output.ndim == 0 or len(output) != len(x):
-        raise ArgumentError(
-            f"{name} returns shape {tuple(output.shape)} for {len(x)} inputs: one row each is"
-            " needed."
-        )
-    if not bool(torch.isfinite(output).all()):
-        raise ParameterError(
-            f"{name} gives NaN or infinite outputs for finite inputs, and its parameters are"
-            " finite: look at its buffers, such as running variances."
-        )
-    return output
-
-
-def evaluate(model: nn.Module, x: Tensor) -> object:
-    """The output in evaluation mode, on detached copies of parameters and buffers: the model is
-    left as it was.
-    """
-    state = {
-        name: value.detach().clone()
-        # Buffers too: batch norm would write its running statistics into the user's.
-        for name, value in (*model.named_parameters(), *model.named_buffers())
-    }
-    with evaluating(model), keeping(model):
-        return call_with(model, state, (x,))
-
-
-def uses_of(model: nn.Module, example: Tensor) -> dict[str, frozenset[Use]]:
-    """By parameter name, every convolution with that weight and every map size it meets in one
-    forward pass.
-    """
-    names = {id(parameter): name for name, parameter, _ in owned_parameters(model)}
-    convs = {
-        module: names[id(module.weight)]
-        for module in model.modules()
-        if isinstance(module, _ConvNd) and id(module.weight) in names
-    }
-    seen: dict[str, set[Use]] = {}
-
-    def see(conv: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if isinstance(conv, _ConvNd) and conv in convs:
-            # A transposed convolution is the adjoint of one on its own output's map.
-            mapped = output if conv.transposed else inputs[0]
-            size = tuple(mapped.shape[-len(conv.kernel_size) :])
-            seen.setdefault(convs[conv], set()).add(Use(conv=conv, size=size))
-
-    # Of all modules and not of the model's own: what hangs on the model is put back after a run,
-    # what a hook has noted as well.
-    hook = register_module_forward_hook(see)
-    try:
-        with torch.no_grad():
-            check_output(
-                model,
-                example,
-                "the dense model",
-                "example= is one input with a batch axis in front.",
-            )
-    finally:
-        hook.remove()
-    return {name: frozenset(uses) for name, uses in seen.items()}
 
 
 # The diagnosis itself.

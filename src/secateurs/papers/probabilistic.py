@@ -22,7 +22,6 @@ from secateurs import data, models, random
 from secateurs.data import Dataset, load
 from secateurs.data.files import home
 from secateurs.diagnosis import Diagnosis, LayerDiagnosis, diagnose
-from secateurs.diagnosis.diagnose import CLOSE
 from secateurs.errors import ArgumentError, DataError, TheoryError
 from secateurs.masks import select
 from secateurs.papers.experiment import (
@@ -39,6 +38,7 @@ from secateurs.registry import Registry
 from secateurs.report.published import printed_rows
 from secateurs.theory import spectral_norms
 from secateurs.theory.guarantee import check_unit, floor_power
+from secateurs.theory.laws import CLOSE
 from secateurs.theory.random_matrices import measured_delta0
 from secateurs.train import cosine, evaluate, fit_
 

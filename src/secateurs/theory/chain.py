@@ -11,48 +11,15 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
-from scipy import special
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, CaptureError, ParameterError, TheoryError
 from secateurs.graph import Activation, Affine, Node, Pool, State, Structural, capture
 from secateurs.parameters import not_real
-from secateurs.theory.convolutions import ConvMap, module_map, per_axis
+from secateurs.theory.convolutions import ConvMap, has_explicit_bound, module_map, per_axis
 from secateurs.theory.guarantee import Between, check_whole, check_widths
-from secateurs.theory.laws import distance_to
 from secateurs.theory.magnitude import linear_layers
 from secateurs.theory.random_matrices import RandomLayer, half_spectrum
-
-FAR = 6.0
-"""Standard errors that the mean of entries of mean zero exceeds with chance about 10⁻⁹."""
-CLOSE = 0.02
-"""A distance to the uniform law up to this is close enough to speak of uniform entries."""
-
-
-def misfit(weight: Tensor, law: str) -> str | None:
-    """What speaks against the law in the entries of a layer, in words; that they are independent
-    cannot be seen.
-
-    >>> misfit(torch.linspace(-1, 1, 1001).view(7, 143), "uniform") is None
-    True
-    """
-    values = weight.detach().double().flatten().cpu().numpy()
-    spread = float(values.std()) / math.sqrt(len(values))
-    z = float(values.mean()) / spread if spread > 0 else 0.0
-    if abs(z) > FAR:
-        return f"its mean is {z:.1f} standard errors from zero"
-    # `or 1.0`: a layer of zeros is divided by 1.
-    half, root = float(abs(values).max()) or 1.0, math.sqrt((values**2).mean()) or 1.0
-    laws = {"uniform": lambda w: (w / half + 1) / 2, "normal": lambda w: special.ndtr(w / root)}
-    if law not in laws:
-        return None
-    distance = distance_to(values, laws[law])
-    # Dvoretzky–Kiefer–Wolfowitz, P(sup|F_n − F| > t) ≤ 2e^{−2nt²}: a distance that entries of the
-    # law themselves exceed with chance below 10⁻⁶.
-    if distance > CLOSE + math.sqrt(math.log(2e6) / (2 * len(values))):
-        return f"its entries are not {law} (Kolmogorov–Smirnov distance {distance:.3f})"
-    return None
-
 
 # What a chain is made of: layers, passages between them, and obstacles.
 
@@ -523,12 +490,11 @@ def module_step(name: str, module: nn.Module) -> ChainStep | Obstacle:
     if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
         return ChainLayer(name=name, weight=module.weight.detach(), bias=module.bias)
     if type(module) is nn.Conv2d:
-        known = module.groups == 1 and module.padding_mode in ("zeros", "circular")
         padding = f"padding_mode = {module.padding_mode!r}"
         why = f"{kind} with groups = {module.groups}, {padding} ({name})"
         return (
             ChainLayer(name=name, weight=module.weight.detach(), bias=module.bias, conv=module)
-            if known
+            if has_explicit_bound(module)
             else Obstacle(text=why)
         )
     constant = lipschitz_constant(module)

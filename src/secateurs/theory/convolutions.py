@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
@@ -327,6 +327,11 @@ def module_map(
         )
     except ArgumentError as error:
         raise ArgumentError(f"{name}: {error}" if name else str(error)) from error
+
+
+def has_explicit_bound(conv: nn.Conv2d) -> bool:
+    """Whether the explicit theorems cover it: one group, a border of zeros or of the map again."""
+    return conv.groups == 1 and conv.padding_mode in ("zeros", "circular")
 
 
 def padding_of(conv: _ConvNd) -> Rows:

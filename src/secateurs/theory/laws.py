@@ -25,6 +25,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 from scipy import special
+from torch import Tensor
 
 from secateurs.theory.guarantee import (
     Between,
@@ -129,6 +130,42 @@ MAGNITUDE_LAWS: dict[str, MagnitudeLaw] = {
     ),
 }
 """`bounded` knows its thresholds from the network and never asks for a quantile."""
+
+
+# Whether entries look like a law.
+
+CLOSE = 0.02
+"""A Kolmogorov–Smirnov distance up to this counts as "close". (With 10^6 weights every exact test
+rejects: the distance says how far, the p-value only how sure.)
+"""
+
+FAR = 6.0
+"""Standard errors that the mean of entries of mean zero exceeds with chance about 10⁻⁹."""
+
+
+def misfit(weight: Tensor, law: str) -> str | None:
+    """What speaks against the law in the entries of a layer, in words; that they are independent
+    cannot be seen.
+
+    >>> misfit(torch.linspace(-1, 1, 1001).view(7, 143), "uniform") is None
+    True
+    """
+    values = weight.detach().double().flatten().cpu().numpy()
+    spread = float(values.std()) / math.sqrt(len(values))
+    z = float(values.mean()) / spread if spread > 0 else 0.0
+    if abs(z) > FAR:
+        return f"its mean is {z:.1f} standard errors from zero"
+    # `or 1.0`: a layer of zeros is divided by 1.
+    half, root = float(abs(values).max()) or 1.0, math.sqrt((values**2).mean()) or 1.0
+    laws = {"uniform": lambda w: (w / half + 1) / 2, "normal": lambda w: special.ndtr(w / root)}
+    if law not in laws:
+        return None
+    distance = distance_to(values, laws[law])
+    # Dvoretzky–Kiefer–Wolfowitz, P(sup|F_n − F| > t) ≤ 2e^{−2nt²}: a distance that entries of the
+    # law themselves exceed with chance below 10⁻⁶.
+    if distance > CLOSE + math.sqrt(math.log(2e6) / (2 * len(values))):
+        return f"its entries are not {law} (Kolmogorov–Smirnov distance {distance:.3f})"
+    return None
 
 
 def distance_to(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.printing import AsJson
-from secateurs.theory.chain import Chain, misfit, read_chain
+from secateurs.theory.chain import Chain, read_chain
 from secateurs.theory.guarantee import (
     Guarantee,
     Needed,
@@ -22,6 +22,7 @@ from secateurs.theory.guarantee import (
     floor_power,
     setting_of,
 )
+from secateurs.theory.laws import misfit
 from secateurs.theory.magnitude import (
     linear_layers,
     theorem_1,
