@@ -2,7 +2,6 @@
 training in which zeros of the base stay, and a merge that keeps them."""
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 import torch.nn.functional as F
@@ -118,12 +117,7 @@ class HeldLora:
     def __enter__(self) -> "HeldLora":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

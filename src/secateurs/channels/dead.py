@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from secateurs.channels.scaling import tensors_of, unchanged, whole
+from secateurs.channels.scaling import unchanged, whole
 from secateurs.graph import Affine, Example, Graph, affines, propagate
-from secateurs.graph.ir import own_name
+from secateurs.graph.ir import own_name, tensors_of
 from secateurs.paths.costs import Recorder
 from secateurs.paths.liveness import (
     Liveness,

@@ -13,7 +13,7 @@ from secateurs.channels.labels import NOTHING, LabelFlow, Labelled, LayerUse, la
 from secateurs.errors import CaptureError, TheoryError, UnsupportedOperation
 from secateurs.graph import Affine, Example, Graph, Pool, Source, affines, capture, evaluate
 from secateurs.graph.export import Call, call_of, check_parameters, outputs_of
-from secateurs.graph.ir import Wrapper, kind_of, unwrap
+from secateurs.graph.ir import Wrapper, kind_of, tensors_of, unwrap
 from secateurs.graph.replay import COMPARED
 from secateurs.graph.spot_check import answers
 from secateurs.graph.untouched import untouched
@@ -195,15 +195,6 @@ def silence_(model: nn.Module, found: Coupling, silent: Tensor) -> None:
         # 1/∞ = 0 zeroes what reads a silent channel, all else is multiplied by 1.
         into = torch.where(silent[found.root_of(use.into)], torch.inf, 1.0).double()
         _multiply_(tensor, entry_scales(use, into, ones, tensor.shape))
-
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, tied ones under every name."""
-    found: dict[str, Tensor] = dict(model.named_buffers(remove_duplicate=False))
-    found.update(model.named_parameters(remove_duplicate=False))
-    for alias, first in aliases(model).items():
-        found[alias] = found[first]
-    return found
 
 
 def _multiply_(tensor: Tensor, scale: Tensor) -> bool:

@@ -293,6 +293,9 @@ ModelFile = Annotated[
     Path,
     typer.Argument(help="A safetensors checkpoint.", metavar="MODEL", show_default=False),
 ]
+OutFile = Annotated[
+    Path, typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False)
+]
 Arch = Annotated[
     str | None,
     typer.Option(

@@ -20,6 +20,7 @@ from secateurs.cli.commands import (
     InChannels,
     Json,
     ModelFile,
+    OutFile,
     Root,
     Seed,
     Size,
@@ -39,10 +40,7 @@ if TYPE_CHECKING:
 
 def prune(
     model: ModelFile,
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False),
-    ],
+    out: OutFile,
     arch: Arch = None,
     score: Annotated[
         str, typer.Option(help="How important is a weight; see `secateurs scores`.")

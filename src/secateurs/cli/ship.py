@@ -16,6 +16,7 @@ from secateurs.cli.commands import (
     InChannels,
     Json,
     ModelFile,
+    OutFile,
     Quiet,
     Size,
     check_outputs,
@@ -32,10 +33,7 @@ if TYPE_CHECKING:
 
 def compact(
     model: ModelFile,
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False),
-    ],
+    out: OutFile,
     arch: Arch = None,
     masks: Annotated[
         Path | None,
@@ -216,10 +214,7 @@ def pack(
 
 def unpack(
     file: Annotated[Path, typer.Argument(help="A sparse file.", show_default=False)],
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="The checkpoint to write.", show_default=False),
-    ],
+    out: OutFile,
     at_most: Annotated[
         int | None,
         typer.Option(help="How many dense bytes it may unpack to, if you trust it."),

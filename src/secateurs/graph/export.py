@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from secateurs.errors import CaptureError, ParameterError, UnsupportedOperation, first_line
 from secateurs.graph.ir import kind_of
-from secateurs.graph.operators import runnable
+from secateurs.graph.operators import is_floating, runnable
 from secateurs.graph.plain import inline_regions, plain_program
 from secateurs.graph.primitives import Computed, Role, Source
 from secateurs.graph.untouched import keeping, quietly, untouched
@@ -576,11 +576,11 @@ def _runner(
 
     def function(call_args: Any, call_kwargs: Any) -> Tensor:
         # Made from no floating tensor: in the model a float32, here a constant among float64.
-        made = floating and not any(map(_is_real, pytree.tree_leaves(call_args)))
+        made = floating and not any(map(is_floating, pytree.tree_leaves(call_args)))
         if floating:  # 1/3 of integers would be a float32
             call_args = _without_integers(call_args)
         # Constants are computed in the dtype of the analysis, not in the one the code names.
-        dtype = next((a.dtype for a in call_args if _is_real(a)), torch.float64)
+        dtype = next((a.dtype for a in call_args if is_floating(a)), torch.float64)
         call_args = [dtype if _floating_dtype(a) else a for a in call_args]
         call_kwargs = {k: dtype if _floating_dtype(v) else v for k, v in call_kwargs.items()}
         # An in-place operator on parameters would write into the user's model.
@@ -597,13 +597,9 @@ def _runner(
 def _without_integers(call_args: Any) -> Any:
     """Integer tensors as float64 where no floating tensor sets the precision."""
     tensors = [a for a in call_args if isinstance(a, Tensor)]
-    if not tensors or any(map(_is_real, tensors)):
+    if not tensors or any(map(is_floating, tensors)):
         return list(call_args)
     return [a.double() if isinstance(a, Tensor) else a for a in call_args]
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _floating_dtype(value: Any) -> bool:

@@ -156,9 +156,9 @@ def runnable(target: Any, node: fx.Node) -> Any:
     own = value.dtype if isinstance(value, Tensor) else torch.float32
 
     def function(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        steps = [a.float() if _is_floating(a) else a for a in args]
+        steps = [a.float() if is_floating(a) else a for a in args]
         result = target(x.to(own), *steps, **kwargs)
-        return pytree.tree_map(lambda t: t.to(x.dtype) if _is_floating(t) else t, result)
+        return pytree.tree_map(lambda t: t.to(x.dtype) if is_floating(t) else t, result)
 
     return function
 
@@ -193,5 +193,6 @@ def is_shape_only(target: Any) -> bool:
     return target in _SHAPE_ONLY
 
 
-def _is_floating(value: Any) -> bool:
+def is_floating(value: Any) -> bool:
+    """Whether it is a tensor of floating-point numbers."""
     return isinstance(value, Tensor) and value.is_floating_point()

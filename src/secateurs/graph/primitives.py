@@ -140,17 +140,6 @@ def scale_source(source: Source, factor: float) -> Source:
     )
 
 
-def product_roles(*sources: Source) -> dict[str, Role]:
-    """Roles in an elementwise product: factors stay factors, what enters twice is 'other'."""
-    roles: dict[str, Role] = {}
-    for source in sources:
-        for name, role in source.roles.items():
-            # w·w is not a multiple of w: entered twice, a tensor is not a factor.
-            alone = name not in roles and role == "factor"
-            roles[name] = "factor" if alone else "other"
-    return roles
-
-
 def _roles_of_product(source: Source, factor: float) -> Mapping[str, Role]:
     # 0 · w no longer says anything of w.
     return source.roles if factor else dict.fromkeys(source.roles, "other")

@@ -4,7 +4,6 @@ And what a sparse training costs.
 """
 
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -79,12 +78,7 @@ class StepMethod:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def groups(self) -> list[tuple[str, nn.Parameter, dict[str, Any]]]:

@@ -42,9 +42,6 @@ from secateurs.parameters import Pick
 from secateurs.scores import Loss
 from secateurs.scores.task import mean_loss
 
-# What is looked at before a step: gradients that are sparse or not finite, weights that somebody
-# else has changed.
-
 _log = logging.getLogger("secateurs.optim")
 
 
@@ -53,149 +50,6 @@ Found: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
 
 Zeroed: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
 """Parameters in which somebody has set weights to zero, and which weights."""
-
-
-def gradients(members: Members) -> Found:
-    """The gradients of this step; a sparse one is an error."""
-    found = [
-        (group, p, grad)
-        for group in members.groups
-        for p in group["params"]
-        if (grad := p.grad) is not None
-    ]
-    sparse = [p for _, p, grad in found if grad.layout is not torch.strided]
-    if sparse:
-        named = _listed(members.names(), sparse)
-        raise ParameterError(f"sparse gradients of {named}: set sparse=False, or leave them out.")
-    return found
-
-
-def late(members: Members, found: Found) -> Pairs:
-    """Parameters that were frozen at the start and have a gradient now."""
-    return [(group, p) for group, p, _ in found if p not in members.state]
-
-
-def finite(grads: Sequence[Tensor]) -> bool:
-    """Whether no gradient holds a NaN or an infinity.
-
-    A sum is one pass, where `isfinite` writes and reads again; only where the sum overflows are the
-    entries looked at.
-    """
-    if all(grad.is_cpu for grad in grads):
-        fine = all(math.isfinite(grad.sum().item()) for grad in grads)
-    else:
-        # On a device: one launch, and one wait.
-        norms = torch._foreach_norm(list(grads))
-        fine = bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
-    # A sum of large finite numbers may overflow: that is no reason to skip the step.
-    return fine or all(bool(grad.isfinite().all()) for grad in grads)
-
-
-def whole(members: Members, names: Mapping[nn.Parameter, str]) -> None:
-    """Weights that are not finite never become so again: neither a step nor a collapse means
-    anything then.
-    """
-    broken = [p for _, p in members.every() if p.numel() and not bool(p.detach().isfinite().all())]
-    if broken:
-        raise TrainingError(
-            f"the weights of {_listed(names, broken)} are not finite after {members.taken} steps:"
-            " the run has diverged. Load a state from before, or start again with a smaller lr"
-            " (optim.largest_stable_lr finds one)."
-        )
-
-
-def drift(members: Members, *, every: bool = False) -> Zeroed:
-    """Weights that somebody else has changed would silently be overwritten by the product of the
-    factors: an error.
-
-    New zeros are understood (`hold`, `apply_`, any pruning); they are returned, and their factors
-    have to become zero. Looked at are the parameters whose version torch has counted up, which it
-    does not for changes through `.data`; or, with `every`, all of them.
-    """
-    known, zeroed, drifted = members.versions, [], []
-    for group, parameter in members.factorized():
-        version = parameter._version
-        if every or known.get(id(parameter), version) != version:
-            ours = members.weight(group, parameter).to(parameter.dtype)
-            changed = ours != parameter
-            # Anything but zero was written by somebody who does not know of the
-            # factors.
-            if bool(parameter[changed].any()):
-                drifted.append(parameter)
-            else:
-                zeroed.append((group, parameter, changed))
-    if drifted:
-        raise TrainingError(
-            "weights were changed outside of the optimizer, whose factors would undo it:"
-            f" {_listed(members.names(), drifted)}. Call adopt_() to take the new weights, or"
-            " refresh_() to restore the old ones."
-        )
-    return zeroed
-
-
-def _listed(names: Mapping[nn.Parameter, str], parameters: Sequence[nn.Parameter]) -> str:
-    return ", ".join(names[p] for p in parameters)
-
-
-# Steps that are not taken because a gradient is not finite: reported, counted, or raised.
-
-LONG = (20, 200, 2000, 20_000)
-"""Skipped steps in a row that are worth a word: a loss scale that is found out skips a few."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """A step that was not taken, and the parameters whose gradient was not finite."""
-
-    step: int
-    parameters: tuple[str, ...]
-
-
-@dataclass(slots=True, kw_only=True)
-class Skips:
-    """The steps that were not taken, and what is done about the next one: "skip" it or "raise"."""
-
-    nonfinite: str = "skip"
-    steps: list[Skipped] = field(default_factory=list)
-    in_a_row: int = 0
-    """Steps skipped since the last one taken."""
-
-    def skip(self, members: Members, found: Found) -> None:
-        """Report (or raise, as asked for) that this step is not taken."""
-        names = members.names()
-        skipped = Skipped(step=members.taken, parameters=_broken(names, found))
-        listed = ", ".join(skipped.parameters)
-        if self.nonfinite == "raise":
-            raise TrainingError(f"the gradient of {listed} is not finite at step {skipped.step}.")
-        # A run whose weights are broken would skip every step to come, quietly, to its
-        # end.
-        whole(members, names)
-        # One line for the first, none for the next: a loss scaler skips steps as a
-        # matter of course.
-        if not self.steps:
-            text = "step %d skipped, gradient not finite: %s (see .skipped)"
-            _log.warning(text, skipped.step, listed)
-        # A skipped step is not counted, so the same number means that none was taken in
-        # between.
-        again = self.steps and self.steps[-1].step == skipped.step
-        self.in_a_row = self.in_a_row + 1 if again else 1
-        self.steps.append(skipped)
-        if self.in_a_row in LONG:
-            self._say_again(skipped, found)
-
-    def _say_again(self, skipped: Skipped, found: Found) -> None:
-        _log.warning(
-            "%d steps in a row skipped at step %d, gradients not finite: %s; weights go up to %.2g."
-            " A run that has diverged does not come back: start again with a smaller lr.",
-            self.in_a_row,
-            skipped.step,
-            ", ".join(skipped.parameters),
-            max(float(p.detach().abs().max()) for _, p, _ in found),
-        )
-
-
-def _broken(names: Names, found: Found) -> tuple[str, ...]:
-    return tuple(names[p] for _, p, grad in found if not bool(grad.isfinite().all()))
 
 
 class FactorizedOptimizer(Optimizer):
@@ -264,7 +118,7 @@ class FactorizedOptimizer(Optimizer):
         return self.members.taken
 
     @property
-    def skipped(self) -> list[Skipped]:
+    def skipped(self) -> "list[Skipped]":
         """Steps that were not taken because a gradient was NaN or infinite."""
         return self.skips.steps
 
@@ -598,3 +452,150 @@ class FactorizedOptimizer(Optimizer):
             for parameter in group["params"]:
                 self.versions[id(parameter)] = parameter._version
         self.watch.follow(self.members, self.length, applied)
+
+
+# What is looked at before a step: gradients that are sparse or not finite, weights that somebody
+# else has changed.
+
+
+def gradients(members: Members) -> Found:
+    """The gradients of this step; a sparse one is an error."""
+    found = [
+        (group, p, grad)
+        for group in members.groups
+        for p in group["params"]
+        if (grad := p.grad) is not None
+    ]
+    sparse = [p for _, p, grad in found if grad.layout is not torch.strided]
+    if sparse:
+        named = _listed(members.names(), sparse)
+        raise ParameterError(f"sparse gradients of {named}: set sparse=False, or leave them out.")
+    return found
+
+
+def late(members: Members, found: Found) -> Pairs:
+    """Parameters that were frozen at the start and have a gradient now."""
+    return [(group, p) for group, p, _ in found if p not in members.state]
+
+
+def finite(grads: Sequence[Tensor]) -> bool:
+    """Whether no gradient holds a NaN or an infinity.
+
+    A sum is one pass, where `isfinite` writes and reads again; only where the sum overflows are the
+    entries looked at.
+    """
+    if all(grad.is_cpu for grad in grads):
+        fine = all(math.isfinite(grad.sum().item()) for grad in grads)
+    else:
+        # On a device: one launch, and one wait.
+        norms = torch._foreach_norm(list(grads))
+        fine = bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
+    # A sum of large finite numbers may overflow: that is no reason to skip the step.
+    return fine or all(bool(grad.isfinite().all()) for grad in grads)
+
+
+def whole(members: Members, names: Mapping[nn.Parameter, str]) -> None:
+    """Weights that are not finite never become so again: neither a step nor a collapse means
+    anything then.
+    """
+    broken = [p for _, p in members.every() if p.numel() and not bool(p.detach().isfinite().all())]
+    if broken:
+        raise TrainingError(
+            f"the weights of {_listed(names, broken)} are not finite after {members.taken} steps:"
+            " the run has diverged. Load a state from before, or start again with a smaller lr"
+            " (optim.largest_stable_lr finds one)."
+        )
+
+
+def drift(members: Members, *, every: bool = False) -> Zeroed:
+    """Weights that somebody else has changed would silently be overwritten by the product of the
+    factors: an error.
+
+    New zeros are understood (`hold`, `apply_`, any pruning); they are returned, and their factors
+    have to become zero. Looked at are the parameters whose version torch has counted up, which it
+    does not for changes through `.data`; or, with `every`, all of them.
+    """
+    known, zeroed, drifted = members.versions, [], []
+    for group, parameter in members.factorized():
+        version = parameter._version
+        if every or known.get(id(parameter), version) != version:
+            ours = members.weight(group, parameter).to(parameter.dtype)
+            changed = ours != parameter
+            # Anything but zero was written by somebody who does not know of the
+            # factors.
+            if bool(parameter[changed].any()):
+                drifted.append(parameter)
+            else:
+                zeroed.append((group, parameter, changed))
+    if drifted:
+        raise TrainingError(
+            "weights were changed outside of the optimizer, whose factors would undo it:"
+            f" {_listed(members.names(), drifted)}. Call adopt_() to take the new weights, or"
+            " refresh_() to restore the old ones."
+        )
+    return zeroed
+
+
+def _listed(names: Mapping[nn.Parameter, str], parameters: Sequence[nn.Parameter]) -> str:
+    return ", ".join(names[p] for p in parameters)
+
+
+# Steps that are not taken because a gradient is not finite: reported, counted, or raised.
+
+LONG = (20, 200, 2000, 20_000)
+"""Skipped steps in a row that are worth a word: a loss scale that is found out skips a few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A step that was not taken, and the parameters whose gradient was not finite."""
+
+    step: int
+    parameters: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Skips:
+    """The steps that were not taken, and what is done about the next one: "skip" it or "raise"."""
+
+    nonfinite: str = "skip"
+    steps: list[Skipped] = field(default_factory=list)
+    in_a_row: int = 0
+    """Steps skipped since the last one taken."""
+
+    def skip(self, members: Members, found: Found) -> None:
+        """Report (or raise, as asked for) that this step is not taken."""
+        names = members.names()
+        skipped = Skipped(step=members.taken, parameters=_broken(names, found))
+        listed = ", ".join(skipped.parameters)
+        if self.nonfinite == "raise":
+            raise TrainingError(f"the gradient of {listed} is not finite at step {skipped.step}.")
+        # A run whose weights are broken would skip every step to come, quietly, to its
+        # end.
+        whole(members, names)
+        # One line for the first, none for the next: a loss scaler skips steps as a
+        # matter of course.
+        if not self.steps:
+            text = "step %d skipped, gradient not finite: %s (see .skipped)"
+            _log.warning(text, skipped.step, listed)
+        # A skipped step is not counted, so the same number means that none was taken in
+        # between.
+        again = self.steps and self.steps[-1].step == skipped.step
+        self.in_a_row = self.in_a_row + 1 if again else 1
+        self.steps.append(skipped)
+        if self.in_a_row in LONG:
+            self._say_again(skipped, found)
+
+    def _say_again(self, skipped: Skipped, found: Found) -> None:
+        _log.warning(
+            "%d steps in a row skipped at step %d, gradients not finite: %s; weights go up to %.2g."
+            " A run that has diverged does not come back: start again with a smaller lr.",
+            self.in_a_row,
+            skipped.step,
+            ", ".join(skipped.parameters),
+            max(float(p.detach().abs().max()) for _, p, _ in found),
+        )
+
+
+def _broken(names: Names, found: Found) -> tuple[str, ...]:
+    return tuple(names[p] for _, p, grad in found if not bool(grad.isfinite().all()))

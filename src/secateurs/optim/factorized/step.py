@@ -224,7 +224,7 @@ class Route:
     def __init__(self, members: Members, found: Found, kernel: StepKernel | None) -> None:
         # First, since buffers are part of what the route remembers.
         _begin_momenta_(members, found)
-        self._travellers = _travellers(members, found)
+        self._fixed = _fixed_parts(members, found)
         numbers = {id(group): number for number, group in enumerate(members.groups)}
         self._numbers = [numbers[id(group)] for group, *_ in found]
         self._states = [members.state[p] for _, p, _ in found]
@@ -253,7 +253,7 @@ class Route:
 
     def holds(self, members: Members, found: Found) -> bool:
         """Whether this is still the way; takes the gradients of this step."""
-        now, before = _travellers(members, found), self._travellers
+        now, before = _fixed_parts(members, found), self._fixed
         # `is`, never ==: equal tensors are not the same memory. Mapped in C, for this
         # runs in every step.
         if len(now) != len(before) or not all(map(is_, now, before)):
@@ -305,7 +305,7 @@ def _torch_takes(factors: Tensor, momenta: Tensor | None) -> bool:
     return plain and factors.device.type in FUSED
 
 
-def _travellers(members: Members, found: Found) -> list[object]:
+def _fixed_parts(members: Members, found: Found) -> list[object]:
     """What must stay the same: groups, parameters, whether there is momentum, states and the
     tensors in them.
     """
