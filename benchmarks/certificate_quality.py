@@ -18,9 +18,10 @@ import torch
 import torch.nn.functional as F
 
 import secateurs as sc
+from secateurs.certificates import METHODS
 from secateurs.certificates.certify import look
 from secateurs.certificates.domain import ball_domain, box_domain
-from secateurs.certificates.methods import METHODS, reaches
+from secateurs.certificates.methods import reaches
 from secateurs.certificates.problem import read_problem
 from secateurs.errors import DataError
 from secateurs.random import generator

@@ -24,7 +24,7 @@ from torch import nn
 
 import secateurs as sc
 from certificate_quality import cut, int8
-from secateurs.certificates.training import certified_gap, certified_loss, masked, rounded
+from secateurs.certificates import certified_gap, certified_loss, masked, rounded
 from secateurs.random import generator
 
 RADIUS = 1 / 255

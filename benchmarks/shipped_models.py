@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from secateurs import data, masks, models
 from secateurs.optim import FactorizedSGD
 from secateurs.random import generator
-from secateurs.train import load_model_, save_model
-from secateurs.train.denormals import flushed_denormals
+from secateurs.train import flushed_denormals, load_model_, save_model
 
 FOLDER = Path.home() / ".cache" / "secateurs" / "benchmarks"
 

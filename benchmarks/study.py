@@ -24,7 +24,7 @@ from secateurs.data import Dataset, from_tensors, load
 from secateurs.errors import SecateursError
 from secateurs.models import build
 from secateurs.random import generator
-from secateurs.report.page import write_page
+from secateurs.report import write_page
 from secateurs.study import (
     Data,
     Dwf,
@@ -33,6 +33,7 @@ from secateurs.study import (
     Point,
     Prune,
     Row,
+    Store,
     Study,
     Training,
     run,
@@ -41,7 +42,6 @@ from secateurs.study.config import waiting_row
 from secateurs.study.jobs import MemoryContext
 from secateurs.study.measure import Bench
 from secateurs.study.stages import perform
-from secateurs.study.store import Store
 
 
 def images(examples: int = 20_000) -> Dataset:
