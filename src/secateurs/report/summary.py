@@ -12,6 +12,7 @@ from secateurs.report.series import number
 from secateurs.report.tables import Table
 from secateurs.study.database import Row
 from secateurs.study.export import flat
+from secateurs.study.watching import clock
 
 Groups = dict[tuple[str, float], list[Row]]
 """Rows by label and the compression asked for."""
@@ -41,6 +42,7 @@ def summary(rows: Sequence[Row], *, name: str) -> str:
     if open_ and ended:
         parts.append(f"{open_} runs have not ended.")
     parts += _lost(ended)
+    parts += _made(ended)
     return "\n\n".join(parts) + "\n"
 
 
@@ -112,12 +114,19 @@ def _middle(groups: Groups, label: str, compression: float) -> float:
 def _accuracy(groups: Groups, label: str, compression: float) -> str:
     found = _accuracies(groups, label, compression)
     if not found:
-        return "–"
+        return (
+            f"–, {len(groups[label, compression])} lost"
+            if groups.get((label, compression))
+            else "–"
+        )
     text = f"{median(found):.2f}"
     if len(found) > 1:
         text += f" ({min(found):.2f}–{max(found):.2f})"
     # A method that lands elsewhere than it was asked is not compared at this compression.
     rows = groups[label, compression]
+    # A median over the survivors would hide that the others were lost.
+    if len(found) < len(rows):
+        text += f", {len(rows) - len(found)} of {len(rows)} lost"
     off = [
         r.compression for r in rows if r.compression and abs(r.compression / compression - 1) > 0.05
     ]
@@ -223,6 +232,21 @@ def _lost(rows: Iterable[Row]) -> Iterator[str]:
     if wrong:
         yield "Runs that did not end well:"
         yield "\n".join(f"* {foreign.markdown(_end(row))}" for row in wrong)
+
+
+def _made(rows: Sequence[Row]) -> Iterator[str]:
+    """Where it was computed, and how long it took."""
+    named = (
+        (row.provenance, dict(row.provenance.get("versions", {}))) for row in rows if row.provenance
+    )
+    places = dict.fromkeys(
+        f"{found.get('machine')}, threads of a run: {found.get('threads')}, torch"
+        f" {versions.get('torch')}, secateurs {versions.get('secateurs')}"
+        for found, versions in named
+    )
+    if places:
+        took = clock(sum(row.seconds for row in rows))
+        yield f"Computed on {foreign.markdown('; '.join(places))}: {len(rows)} runs, {took}."
 
 
 def _end(row: Row) -> str:
