@@ -6,16 +6,23 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError
+from secateurs.errors import (
+    ArgumentError,
+    CaptureError,
+    SecateursError,
+    ShipError,
+    UnsupportedOperation,
+)
 from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
-from secateurs.ship.fast.build import Progress, built
-from secateurs.ship.fast.compiled import NAMES, library
+from secateurs.ship.fast.build import FastReport, Progress, built
+from secateurs.ship.fast.compiled import NAMES, KernelLibrary, library
+from secateurs.ship.fast.layers import compiled_layers
 from secateurs.ship.fast.module import FastModule
 from secateurs.ship.fast.trace import arguments, check, smaller
 
@@ -31,6 +38,8 @@ FEWEST, ENOUGH = 3, 0.5
 # A form that took so many times as long, its fastest call against the slowest of the best form, is
 # called no more.
 CLEARLY = 2.0
+# Tables of tokens and recurrence are no program on planes.
+NEVER_A_PROGRAM = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase)
 
 
 def accelerate(
@@ -45,11 +54,13 @@ def accelerate(
     """The model as a module that runs only its non-zeros: same call, same outputs to rounding.
 
     Convolutions, linear layers, batch norms, ReLUs, pools, sums and concatenations become a program
-    of compiled kernels; what they cannot run stays in torch and is named in the report. Dead
-    channels are cut out first (`compact`). Every layer is timed on this machine in dense and sparse
-    variants and keeps its fastest. Then model, compacted model and program are timed in turns, and
-    the fastest comes back; where it is not the program, a log line says "no gain" and the times.
-    They are called with one sample and with 64, or fewer where a call takes long.
+    of compiled kernels; what they cannot run stays in torch and is named in the report. Where no
+    program can be made (token tables, caches, recurrence) the result is a copy of the model, of its
+    own class, in which the layers that gain by it are compiled. Dead channels are cut out first
+    (`compact`). Every layer is timed on this machine in dense and sparse variants and keeps its
+    fastest. Then model, compacted model and program are timed in turns, and the fastest comes back;
+    where it is not the program, a log line says "no gain" and the times. They are called with one
+    sample and with 64, or fewer where a call takes long.
 
     This is not `torch.compile`: nothing is generated, nothing recompiles behind the scenes; one C++
     file is compiled once on a machine. The program holds the weights of now, for inputs of the
@@ -66,8 +77,8 @@ def accelerate(
         progress: called with what is done, how much of it, and of how much.
 
     Returns:
-        A `FastModule`; the compacted model, the model or a rival where that is faster, or where
-        there is no compiler. Two threads may call it at once.
+        A `FastModule`, or the copy with compiled layers; the compacted model, the model or a rival
+        where that is faster, or where there is no compiler. Two threads may call it at once.
 
     >>> import secateurs as sc
     >>> lenet = sc.models.build("lenet-300-100").eval()
@@ -97,19 +108,42 @@ def _accelerated(
     if kernels is None or dtype not in NAMES:
         why = "no compiled kernels" if kernels is None else f"{dtype} has no kernels"
         return _in_torch(model, small, rivals or {}, example, why)
-    fast = built(
-        small or model,
-        example,
-        kernels,
-        dtype,
-        timed=tune == "time",
-        progress=progress,
-    )
-    # What the user gave, also where the program was made from the compacted model.
-    fast.plain = model
+    made, timed = small or model, tune == "time"
+    found: dict[str, nn.Module] = {}
+    refused: SecateursError | None = None
+    # Half a minute of tracing is spared where its end is known.
+    if not any(isinstance(module, NEVER_A_PROGRAM) for module in made.modules()):
+        found, refused = _program(made, example, kernels, dtype, timed, progress)
+    program = found.get("fast")
+    if program is None or cast(FastModule, program).report.outside:
+        layers = compiled_layers(made, example, kernels, dtype, timed=timed, progress=progress)
+        if layers is not None:
+            found["layers"] = layers
+    if not found and refused is None:
+        found, refused = _program(made, example, kernels, dtype, timed, progress)
+    if not found:
+        raise cast(SecateursError, refused)
+    if "fast" in found:
+        # What the user gave, also where the program was made from the compacted model.
+        cast(FastModule, found["fast"]).plain = model
     if keep == "always":
-        return fast
-    return _fastest(_forms(model, small, rivals) | {"fast": fast}, fast, example)
+        return next(iter(found.values()))
+    return _fastest(_forms(model, small, rivals), found, example)
+
+
+def _program(
+    model: nn.Module,
+    example: Example,
+    kernels: KernelLibrary,
+    dtype: torch.dtype,
+    timed: bool,
+    progress: Progress,
+) -> tuple[dict[str, nn.Module], SecateursError | None]:
+    """The program of the whole model, or why there is none."""
+    try:
+        return {"fast": built(model, example, kernels, dtype, timed=timed, progress=progress)}, None
+    except (CaptureError, ShipError, UnsupportedOperation) as problem:
+        return {}, problem
 
 
 def _options(tune: str, keep: str) -> None:
@@ -134,7 +168,7 @@ def _forms(
 ) -> dict[str, nn.Module]:
     """What there is beside the program, by name."""
     forms = {"model": model} | ({} if small is None else {"compact": small})
-    taken = {"fast", *forms} & set(rivals or {})
+    taken = {"fast", "layers", *forms} & set(rivals or {})
     if taken:
         raise ArgumentError(
             f"a rival cannot be called {', '.join(sorted(taken))}: that is a form of ours."
@@ -162,19 +196,22 @@ def _in_torch(
     return small
 
 
-def _fastest(forms: dict[str, nn.Module], fast: FastModule, example: Example) -> nn.Module:
+def _fastest(
+    forms: dict[str, nn.Module], found: dict[str, nn.Module], example: Example
+) -> nn.Module:
     """The form that takes the least time over all batch sizes; all are timed in turns."""
-    seconds = _timed(forms, example)
-    fast.report = replace(fast.report, seconds=seconds)
+    seconds = _timed(forms | found, example)
+    for form in found.values():
+        form.report = replace(cast(FastReport, form.report), seconds=seconds)  # type: ignore[assignment]
     best = _best(seconds)
-    if best != "fast":
+    if best not in found:
         _log.warning(
             "no gain from the program for %s: %s; %s",
             type(forms["model"]).__name__,
             _figures(seconds),
             _ENDS.get(best, f"it runs as {best}"),
         )
-    return forms[best]
+    return (forms | found)[best]
 
 
 _ENDS = {"model": "it stays as it is", "compact": "it runs compacted in torch"}

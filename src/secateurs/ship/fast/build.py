@@ -48,8 +48,8 @@ class FastReport(Printed):
 
     Attributes:
         seconds: Per batch size, 1 and up to 64, the median of interleaved calls of the "model", of
-            the "compact" one where channels were dead, and of the "fast" one, with `threads`
-            threads; empty untimed.
+            the "compact" one where channels were dead, of the "fast" program, and of the
+            "layers" compiled inside the model's modules, with `threads` threads; empty untimed.
         outside: The operators that stay in torch, where, and why.
         remembered: How many timings of layers were taken from earlier builds on this machine.
     """
@@ -69,7 +69,8 @@ class FastReport(Printed):
 
     def __rich__(self) -> Table:
         gains = ", ".join(
-            f"batch {n}: {took['model'] / took['fast']:.2f}×" for n, took in self.seconds.items()
+            f"batch {n}: {took['model'] / (took.get('fast') or took['layers']):.2f}×"
+            for n, took in self.seconds.items()
         )
         table = Table(
             title=f"fast path, {self.macs / 1e6:.1f} MMAC an image; {gains or 'not timed'}"
@@ -78,7 +79,7 @@ class FastReport(Printed):
             "layer",
             "density",
             "MMAC",
-            *(f"group of {g}" for g in self.groups),
+            *([f"group of {g}" for g in self.groups] or ["way"]),
         ):
             table.add_column(name)
         for layer in self.layers:
@@ -89,7 +90,7 @@ class FastReport(Printed):
                 *layer.ways,
             )
         for line in self.outside:
-            table.add_row(line, "", "", *["in torch"] * len(self.groups))
+            table.add_row(line, "", "", *["in torch"] * max(1, len(self.groups)))
         return table
 
 
@@ -130,15 +131,18 @@ def built(
     choose = timing if timed else guess
     # With guessed ways, so that layers are timed only
     # for the group sizes that are used.
-    groups = _groups(found, steps, dtype, guess)
-    chosen = _choices(found, groups, choose, progress)
+    groups = groups_of([p for p in found if isinstance(p, Segment)], dtype, guess)
+    chosen = choose_ways(_convs(found), groups, choose, progress)
     remembered.save()
     # The ways just chosen are looked up: program and
     # report have to tell of the same ones.
-    runners = [
-        _runner(part, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group])
-        for part in found
-    ]
+    runners: list[Runner] = []
+    for part in found:
+        if isinstance(part, Outside):
+            runners.append(InTorch(step=part))
+            continue
+        program = program_of(part, groups, kernels, dtype, lambda conv, g: chosen[conv.to, g])
+        runners.append(Compiled(segment=part, program=program, dtype=dtype))
     report = FastReport(
         layers=tuple(_layer(conv, steps, groups, chosen) for conv in _convs(found)),
         groups=groups,
@@ -214,12 +218,11 @@ def _convs(found: list[Part]) -> list[Conv]:
     ]
 
 
-def _groups(found: list[Part], steps: Steps, dtype: torch.dtype, guess: Chooser) -> tuple[int, ...]:
+def groups_of(segments: list[Segment], dtype: torch.dtype, guess: Chooser) -> tuple[int, ...]:
     """How many images are worked on at once: as many as memory allows, and one for what is left
     over.
     """
-    segments = [part for part in found if isinstance(part, Segment)]
-    if all(height * width == 1 for segment in segments for height, width in _sizes(segment)):
+    if _features(segments):
         return (FEATURE_GROUP, 16, 1)
     for group in GROUPS:
         if all(
@@ -229,36 +232,39 @@ def _groups(found: list[Part], steps: Steps, dtype: torch.dtype, guess: Chooser)
     return (1,)
 
 
-def _sizes(segment: Segment) -> list[tuple[int, int]]:
-    return [segment.planes[op.to][1:] for op in segment.operations]
+def _features(segments: list[Segment]) -> bool:
+    """Whether whatever is computed is one number an image."""
+    return all(s.planes[op.to][1:] == (1, 1) for s in segments for op in s.operations)
 
 
-def _choices(
-    found: list[Part], groups: tuple[int, ...], choose: Chooser, progress: Progress
+def choose_ways(
+    convs: list[Conv], groups: tuple[int, ...], choose: Chooser, progress: Progress | None = None
 ) -> dict[tuple[str, int], Choice]:
-    convs, chosen = _convs(found), {}
+    """How every convolution runs in groups of every size."""
+    chosen = {}
     for done, conv in enumerate(convs):
-        progress("timing layers", done, len(convs))
+        if progress:
+            progress("timing layers", done, len(convs))
         for group in groups:
             chosen[conv.to, group] = choose(conv, group)
-    progress("timing layers", len(convs), len(convs))
+    if progress:
+        progress("timing layers", len(convs), len(convs))
     return chosen
 
 
-def _runner(
-    part: Part,
+def program_of(
+    segment: Segment,
     groups: tuple[int, ...],
     kernels: KernelLibrary,
     dtype: torch.dtype,
     choose: Chooser,
-) -> Runner:
-    if isinstance(part, Outside):
-        return InTorch(step=part)
-    program = Program(kernels, dtype, least=-(-WORTH_A_THREAD // _products(part)))
+) -> Program:
+    """A segment ready to run, for groups of these sizes."""
+    program = Program(kernels, dtype, least=-(-WORTH_A_THREAD // _products(segment)))
     for group in groups:
-        made = plan.build(part, dtype, group, choose)
-        program.plan(made.ops, made.memory, group, made.numbers)
-    return Compiled(segment=part, program=program, dtype=dtype)
+        made = plan.build(segment, dtype, group, choose)
+        program.plan(made.ops, made.memory, group, made.numbers, features=_features([segment]))
+    return program
 
 
 def _products(segment: Segment) -> int:

@@ -239,6 +239,7 @@ class KernelLibrary:
             c_int64,
             c_int64,
             c_int64,
+            c_int64,
         ]
         get(f"fast_run_{name}").argtypes = [
             c_void_p,
@@ -290,15 +291,19 @@ class Program:
         self.handle: int = self._new()
         getattr(library.library, f"fast_least_{name}")(self.handle, least)
 
-    def plan(self, ops: list[Op], memory: KeptArrays, group: int, numbers: int) -> None:
+    def plan(
+        self, ops: list[Op], memory: KeptArrays, group: int, numbers: int, *, features: bool = False
+    ) -> None:
         """Add the operations for groups of this size; the largest group comes first, a group of one
         last.
+
+        features: every value is one number an image, so that a group may be smaller than planned.
         """
         array = (Op * len(ops))(*ops)
         # The plan points into these arrays as long as the handle lives.
         self._kept += [array, memory]
         self._sizes.append(len(ops))
-        self._plan(self.handle, array, len(ops), group, numbers)
+        self._plan(self.handle, array, len(ops), group, numbers, features)
 
     def run(self, inputs: list[Tensor], outputs: list[Tensor], images: int, threads: int) -> None:
         """Run on contiguous tensors of the right shapes and dtype: the caller has checked them."""

@@ -506,7 +506,9 @@ void conv_tile(const Conv& op, R* arena, int64_t group, int64_t span, int64_t fi
 template <class R, int B>
 void conv_spans(const Conv& op, R* arena, int64_t group) {
     constexpr int lanes = Lanes<R>::count;
-    const int64_t vectors = (op.length + lanes - 1) / lanes;
+    // Features of fewer images than planned for: as many vectors as they fill.
+    const int64_t length = op.direct && pixels(op.to) == 1 ? std::min(op.length, group) : op.length;
+    const int64_t vectors = (length + lanes - 1) / lanes;
     for (int64_t s = 0; s < op.spans; ++s)
         for (int64_t v = 0; v < vectors; v += op.tile)
             conv_tile<R, B>(op, arena, group, s, v * lanes, std::min(op.tile, vectors - v));
@@ -964,26 +966,47 @@ inline void transposed(Vec<R>* rows) {
     }
 }
 
-// Features of a group of images, feature by feature: a square of a vector's size at a time, where all of it is there.
+// Features of a group of images, feature by feature: a square of a vector's size at a time, where all of it is there. The
+// planes are whole vectors, so that a last square of fewer images is written whole.
 template <class R>
 void load_features(const Load& op, R* to, const R* x, int64_t group) {
     constexpr int lanes = Lanes<R>::count;
     const int64_t image = op.to.channels, stride = op.to.stride;
+    const bool squares = lanes > 1 && image >= lanes && stride >= lanes;
     for (int64_t k = 0; k < op.count;) {
         const int64_t c = std::max<int64_t>(0, std::min<int64_t>(op.channels[k], image - lanes));
         int64_t next = k, g = 0;
         while (next < op.count && op.channels[next] < c + lanes) ++next;
-        if (lanes > 1 && c + lanes <= image)
-            for (; g + lanes <= group; g += lanes) {
-                Vec<R> square[lanes];
-                for (int i = 0; i < lanes; ++i) square[i] = load(x + (g + i) * image + c);
-                transposed<R>(square);
-                for (int i = 0; i < lanes; ++i) store(to + (c + i) * stride + g, square[i]);
-            }
+        for (; squares && g < group; g += lanes) {
+            Vec<R> square[lanes] = {};
+            for (int64_t i = 0; i < std::min<int64_t>(lanes, group - g); ++i) square[i] = load(x + (g + i) * image + c);
+            transposed<R>(square);
+            for (int i = 0; i < lanes; ++i) store(to + (c + i) * stride + g, square[i]);
+        }
         for (; g < group; ++g)
             for (int64_t i = k; i < next; ++i) to[op.channels[i] * stride + g] = x[g * image + op.channels[i]];
         k = next;
     }
+}
+
+// The way back, image by image. (One number at a time took as long as a layer's products: 128 × 1536 of 10 % non-zeros.)
+template <class R>
+void store_features(const R* from, int64_t channels, int64_t stride, R* y, int64_t group) {
+    constexpr int lanes = Lanes<R>::count;
+    const bool squares = lanes > 1 && channels >= lanes && stride >= lanes;
+    if (!squares) {
+        for (int64_t g = 0; g < group; ++g)
+            for (int64_t c = 0; c < channels; ++c) y[g * channels + c] = from[c * stride + g];
+        return;
+    }
+    for (int64_t g = 0; g < group; g += lanes)
+        for (int64_t k = 0; k < channels; k += lanes) {
+            const int64_t c = std::min(k, channels - lanes);  // the last square overlaps
+            Vec<R> square[lanes];
+            for (int i = 0; i < lanes; ++i) square[i] = load(from + (c + i) * stride + g);
+            transposed<R>(square);
+            for (int64_t i = 0; i < std::min<int64_t>(lanes, group - g); ++i) store(y + (g + i) * channels + c, square[i]);
+        }
 }
 
 template <class R>
@@ -1009,8 +1032,7 @@ void run_store(const Store& op, const R* arena, const Call& call) {
     const R* from = arena + op.from.at;
     R* y = static_cast<R*>(call.outputs[op.output]) + call.first * channels * size;
     if (size == 1)
-        for (int64_t g = 0; g < group; ++g)
-            for (int64_t c = 0; c < channels; ++c) y[g * channels + c] = from[c * stride + g];
+        store_features(from, channels, stride, y, group);
     else
         for (int64_t g = 0; g < group; ++g)
             for (int64_t c = 0; c < channels; ++c)
@@ -1141,6 +1163,7 @@ template <class R>
 struct Plan {  // the operations for groups of `group` images
     const Op* ops;
     int64_t count, group, numbers;
+    int64_t features;  // every value is one number an image: it serves fewer images, too
 };
 
 template <class R>
@@ -1173,11 +1196,18 @@ struct Program {
 
 template <class R>
 void run_images(const Program<R>& program, Call call, R* arena, int64_t first, int64_t end) {
-    for (const auto& plan : program.plans)
-        for (call.group = plan.group; first + plan.group <= end; first += plan.group) {
+    for (size_t p = 0; p < program.plans.size(); ++p) {
+        const auto& plan = program.plans[p];
+        // What is left over is one run of this plan where the next one would read its weights several times. (One image
+        // alone is dot products: a vector of fewer than three is no gain.)
+        const int64_t next = p + 1 < program.plans.size() ? program.plans[p + 1].group : 0;
+        const int64_t fewest = plan.features && next ? std::max<int64_t>(next + 1, 3) : plan.group;
+        for (; end - first >= fewest; first += call.group) {
+            call.group = std::min(plan.group, end - first);
             call.first = first;
             for (int64_t k = 0; k < plan.count; ++k) run_op(plan.ops[k], arena, call);
         }
+    }
 }
 
 template <class R>
@@ -1267,9 +1297,10 @@ int time_plan(Program<R>& program, int64_t which, const void* const* inputs, voi
 #define OFFER(R)                                                                                                       \
     extern "C" void* fast_new_##R() { return new Program<R>; }                                                         \
     extern "C" void fast_free_##R(void* p) { delete static_cast<Program<R>*>(p); }                                     \
-    extern "C" void fast_plan_##R(void* p, const Op* ops, int64_t count, int64_t group, int64_t numbers) {             \
+    extern "C" void fast_plan_##R(void* p, const Op* ops, int64_t count, int64_t group, int64_t numbers,               \
+                                  int64_t features) {                                                                  \
         auto& program = *static_cast<Program<R>*>(p);                                                                  \
-        program.plans.push_back({ops, count, group, numbers});                                                         \
+        program.plans.push_back({ops, count, group, numbers, features});                                               \
         program.numbers = std::max(program.numbers, numbers);                                                          \
     }                                                                                                                  \
     extern "C" void fast_least_##R(void* p, int64_t images) { static_cast<Program<R>*>(p)->least = images; }           \

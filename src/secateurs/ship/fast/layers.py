@@ -1,0 +1,331 @@
+"""Compiled layers inside the user's modules: where no program can take a network as a whole, its
+layers with enough zeros become compiled calls of their own, and the rest stays what it is.
+"""
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any, NoReturn, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from secateurs.errors import ShipError
+from secateurs.graph import Example
+from secateurs.ship.fast.build import (
+    FastReport,
+    Layer,
+    Progress,
+    choose_ways,
+    groups_of,
+    program_of,
+)
+from secateurs.ship.fast.choose import Timed, untimed
+from secateurs.ship.fast.compiled import KernelLibrary, Program
+from secateurs.ship.fast.convolve import Choice
+from secateurs.ship.fast.entry import Shortcut, shortcut
+from secateurs.ship.fast.operations import Conv, Planes, Segment, numbers, work
+from secateurs.ship.fast.remembered import RememberedWays, remembered_ways
+from secateurs.ship.fast.trace import apart_by, arguments
+from secateurs.ship.fixed import Fixed
+
+DENSEST = 0.6  # with more non-zeros no linear layer of a batch was ever faster than torch's
+SMALLEST = 4096  # weights; below, the call takes longer than what it computes
+GAIN = 1.05  # what is less may be the noise of a timing
+EXACT = 1e-4  # of the largest output: what rounding may differ by, and no more
+ROUNDS = 9
+MOST_ROWS = 1024  # are timed; more only take longer
+
+Rows: TypeAlias = tuple[tuple[int, bool], ...]
+"""From how many samples on a layer runs compiled (True) or in torch; ascending, from 1."""
+
+
+class CompiledLayer(Fixed):
+    """What a compiled layer adds to its class: the layer is still one of that class, with its
+    weight and bias, for code that reads them.
+
+    Samples are rows of a linear layer, images of a convolution. Where the timing said that torch is
+    faster for so few or so many, and for what the kernels cannot take (a gradient, other sizes),
+    the layer computes as its class does.
+    """
+
+    what = "a network with compiled layers"
+    _call: Shortcut
+    _rows: Rows
+    _dims: tuple[int, ...]
+    _made: tuple[int, ...]
+
+    @property
+    def plain(self) -> nn.Module:  # type: ignore[override]
+        """The layer itself: it has the tensors that it was made with."""
+        return self
+
+    def forward(self, x: Tensor) -> Any:
+        """As the class does, to rounding."""
+        dims, count = self._dims, len(self._dims)
+        # Rows may stand in any number of dimensions, images in one.
+        fits = x.ndim == count + 1 or (count == 1 and x.ndim > 1)
+        if fits and x.shape[-count:] == dims and not torch.is_autocast_enabled("cpu"):
+            flat = x.reshape(-1, *dims)
+            found = self._call(flat) if self._gains(flat.shape[0]) else None
+            if found is not None:
+                return found if x.ndim == count + 1 else found.view(*x.shape[:-1], *self._made)
+        return super().forward(x)
+
+    def _gains(self, rows: int) -> bool:
+        gains = False
+        for fewest, compiled in self._rows:
+            if rows < fewest:
+                break
+            gains = compiled
+        return gains
+
+    def __getstate__(self) -> NoReturn:
+        raise ShipError(
+            "a compiled layer belongs to its process and machine: "
+            "save the model it was made from and accelerate it there."
+        )
+
+
+@cache
+def compiled_kind(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class of a compiled layer of this class."""
+    return type(f"Compiled{kind.__name__}", (CompiledLayer, kind), {"__module__": __name__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A layer that has enough zeros, as a convolution on planes."""
+
+    name: str
+    layer: nn.Module
+    conv: Conv
+    density: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """A compiled call for it, and the samples that it gains for."""
+
+    call: Shortcut
+    program: Program
+    dims: tuple[int, ...]
+    made: tuple[int, ...]
+    rows: Rows
+    report: Layer
+
+
+def compiled_layers(
+    model: nn.Module,
+    example: Example,
+    kernels: KernelLibrary,
+    dtype: torch.dtype,
+    *,
+    timed: bool,
+    progress: Progress,
+) -> nn.Module | None:
+    """A copy of the model, of its own class, in which every layer that gains by it is compiled;
+    None where none is. Its `report` says how each layer runs.
+
+    The copy has values of its own, except the weights of compiled layers, and takes no gradients.
+    """
+    start = time.perf_counter()
+    found = _candidates(model, dtype)
+    shapes = _shapes(model, example, [one.layer for one in found])
+    remembered = remembered_ways(kernels) if timed else RememberedWays(path=None)
+    made: dict[str, _Made] = {}
+    lines: list[str] = []
+    known: dict[Any, Any] = {}
+    for done, one in enumerate(found):
+        progress("timing layers", done, len(found))
+        shape = shapes.get(one.layer)
+        if shape is None:
+            lines.append(f"{one.name}: not called, or not with tensors of its own kind")
+            continue
+        result = _compiled(one, shape, kernels, dtype, remembered if timed else None, known)
+        if isinstance(result, str):
+            lines.append(f"{one.name}: {result}")
+        else:
+            made[one.name] = result
+    remembered.save()
+    progress("timing layers", len(found), len(found))
+    if not made:
+        return None
+    fast = _copied(model, {one.name: one.layer for one in found if one.name in made}, made)
+    fast.report = FastReport(  # type: ignore[assignment]
+        layers=tuple(one.report for one in made.values()),
+        groups=(),
+        outside=(*lines, f"everything else of {type(model).__name__}"),
+        seconds={},
+        threads=torch.get_num_threads(),
+        built_in=time.perf_counter() - start,
+        remembered=remembered.used,
+    )
+    return fast
+
+
+def _candidates(model: nn.Module, dtype: torch.dtype) -> list[_Found]:
+    found = []
+    for name, layer in model.named_modules():
+        weight = layer._parameters.get("weight")
+        if weight is None or weight.dtype != dtype or weight.numel() < SMALLEST:
+            continue
+        density = int(torch.count_nonzero(weight)) / weight.numel()
+        if density <= DENSEST and (conv := _as_conv(layer)) is not None:
+            found.append(_Found(name=name, layer=layer, conv=conv, density=density))
+    return found
+
+
+def _as_conv(layer: nn.Module) -> Conv | None:
+    """A layer as a convolution; None where its class may compute something else."""
+    kind, weight, bias = type(layer), layer.weight, layer.bias
+    if hasattr(layer, "parametrizations") or "forward" in vars(layer):
+        return None
+    if kind is nn.Linear:
+        values = numbers(cast(Tensor, weight))[:, :, None, None]
+    # By its full name, since transformers need not be there.
+    elif f"{kind.__module__}.{kind.__name__}" == "transformers.pytorch_utils.Conv1D":
+        values = numbers(cast(Tensor, weight)).T.copy()[:, :, None, None]
+    elif isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
+        if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            return None
+        return Conv(
+            source="x", to="y", weight=numbers(layer.weight), bias=_bias(layer, len(layer.weight)),
+            stride=cast(Any, layer.stride), padding=cast(Any, layer.padding),
+            dilation=cast(Any, layer.dilation), groups=layer.groups,
+        )  # fmt: skip
+    else:
+        return None
+    made = np.zeros(len(values)) if bias is None else numbers(cast(Tensor, bias))
+    return Conv(source="x", to="y", weight=values, bias=made)
+
+
+def _bias(layer: nn.Module, channels: int) -> Any:
+    bias = layer.bias
+    return np.zeros(channels) if bias is None else numbers(cast(Tensor, bias))
+
+
+@torch.no_grad()
+def _shapes(
+    model: nn.Module, example: Example, layers: list[nn.Module]
+) -> dict[nn.Module, tuple[torch.Size, torch.Size]]:
+    """Of every layer that is called, its largest input and that input's output."""
+    seen: dict[nn.Module, tuple[torch.Size, torch.Size]] = {}
+
+    def see(layer: nn.Module, args: tuple[Any, ...], made: Any) -> None:
+        if len(args) == 1 and isinstance(args[0], Tensor) and isinstance(made, Tensor):
+            before = seen.get(layer)
+            if before is None or args[0].numel() > before[0].numel():
+                seen[layer] = args[0].shape, made.shape
+
+    args, kwargs = arguments(example)
+    handles = [layer.register_forward_hook(see) for layer in layers]
+    try:
+        model(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _compiled(
+    one: _Found,
+    shape: tuple[torch.Size, torch.Size],
+    kernels: KernelLibrary,
+    dtype: torch.dtype,
+    remembered: RememberedWays | None,
+    known: dict[Any, Any],
+) -> _Made | str:
+    """The layer as a compiled call, or why it stays in torch."""
+    linear = not isinstance(one.layer, nn.Conv2d)
+    count = 1 if linear else 3
+    dims, made = (tuple(s[-count:]) for s in shape)
+    samples = min(MOST_ROWS, prod(shape[0][:-count]))
+    planes: dict[str, Planes] = {
+        name: (some[0], 1, 1) if linear else cast(Planes, tuple(some))
+        for name, some in (("x", dims), ("y", made))
+    }
+    segment = Segment(
+        operations=[one.conv], enters=(("in", "x"),), leaves=(("out", "y"),),
+        dims={"out": made}, planes=planes,
+    )  # fmt: skip
+    guess = untimed(kernels, dtype, planes)
+    groups = groups_of([segment], dtype, guess)
+    timing = guess
+    if remembered is not None:
+        timing = Timed(library=kernels, dtype=dtype, planes=planes, remembered=remembered)
+    chosen: dict[tuple[str, int], Choice] = choose_ways([one.conv], groups, timing)
+    program = program_of(
+        segment, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group]
+    )
+    products = prod(dims) + work(one.conv, planes)
+    call = shortcut(program, dtype, dims, made, products)
+    x = torch.randn((samples, *dims), generator=torch.Generator().manual_seed(0)).to(dtype)
+    with torch.inference_mode():
+        wanted, found = one.layer(x), call(x)
+    if found is None or not apart_by(wanted, found) <= EXACT:
+        return "its kernels differ from torch"
+    key = (dims, made, one.conv.weight.shape, one.conv.stride, round(20 * one.density), samples)
+    if remembered is None:
+        rows: Rows = ((1, True),)
+        gains = ""
+    else:
+        if key not in known:
+            known[key] = _timed(one.layer, call, dims, dtype, (1, *groups, samples))
+        times = known[key]
+        rows = tuple((n, ours * GAIN <= theirs) for n, (theirs, ours) in times.items())
+        gains = ", ".join(f"{theirs / ours:.2f}× for {n}" for n, (theirs, ours) in times.items())
+        if not any(gain for _, gain in rows):
+            return f"no gain ({gains})"
+    way = f"{chosen[one.conv.to, groups[0]]}" + (f": {gains}" if gains else "")
+    report = Layer(
+        place=f"{one.name} ({type(one.layer).__name__})", density=one.density,
+        macs=work(one.conv, planes), ways=(way,),
+    )  # fmt: skip
+    return _Made(call=call, program=program, dims=dims, made=made, rows=rows, report=report)
+
+
+def _timed(
+    layer: Callable[[Tensor], Any],
+    call: Shortcut,
+    dims: tuple[int, ...],
+    dtype: torch.dtype,
+    samples: tuple[int, ...],
+) -> dict[int, tuple[float, float]]:
+    """Median seconds of the layer in torch and compiled, by the number of samples."""
+    times = {}
+    with torch.inference_mode():
+        for n in sorted({min(n, max(samples[-1], 16)) for n in samples}):
+            x = torch.rand((n, *dims), dtype=dtype)
+            spent: tuple[list[float], list[float]] = ([], [])
+            for _ in range(ROUNDS):
+                # In turns: what disturbs the machine for a while disturbs both.
+                for run, mine in zip((layer, call), spent, strict=True):
+                    start = time.perf_counter()
+                    run(x)
+                    mine.append(time.perf_counter() - start)
+            times[n] = cast(tuple[float, float], tuple(statistics.median_low(s[1:]) for s in spent))
+    return times
+
+
+def _copied(model: nn.Module, layers: dict[str, nn.Module], made: dict[str, _Made]) -> nn.Module:
+    """A deep copy; the weights of compiled layers, which hardly anybody reads, are shared."""
+    memo: dict[int, Any] = {}
+    for layer in layers.values():
+        weight = cast(Tensor, layer.weight)
+        memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
+    fast = copy.deepcopy(model, memo)
+    fast.requires_grad_(False)
+    for name, one in made.items():
+        layer = fast.get_submodule(name)
+        layer.__class__ = compiled_kind(cast(Any, type(layer)))
+        # Past nn.Module's own way, which looks for parameters and modules.
+        vars(layer).update(
+            _call=one.call, _program=one.program, _rows=one.rows, _dims=one.dims, _made=one.made
+        )
+    return fast

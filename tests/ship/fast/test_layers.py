@@ -1,0 +1,197 @@
+"""Compiled layers inside a user's modules: the same class, the same outputs, never slower."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+from secateurs.errors import ArgumentError, ShipError, UnsupportedOperation
+from secateurs.ship.fast import compiled, layers
+from ship.fast.fast_cases import close
+
+pytestmark = pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler")
+
+
+class Tagger(nn.Module):
+    """Tokens, a recurrence, and layers with zeros around them."""
+
+    def __init__(self, density: float = 0.1) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.gru = nn.Embedding(30, 64), nn.GRU(72, 16, batch_first=True)
+        self.wide, self.narrow = nn.Linear(64, 72), nn.Linear(72, 72, bias=False)
+        self.last = nn.Linear(16, 3)
+        with torch.no_grad():
+            for layer in (self.wide, self.narrow):
+                layer.weight *= torch.rand_like(layer.weight) < density
+
+    def forward(self, tokens):
+        x = self.narrow(torch.relu(self.wide(self.table(tokens))))
+        return self.last(self.gru(x)[0])
+
+
+class Pictures(nn.Module):
+    """A convolution whose strength is looked up by a label."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(5, 24)
+        self.conv = nn.Conv2d(20, 24, 3, padding=1, stride=2)
+        with torch.no_grad():
+            self.conv.weight *= torch.rand_like(self.conv.weight) < 0.1
+
+    def forward(self, x, label):
+        return self.conv(x) * self.table(label)[:, :, None, None]
+
+
+def fast(model: nn.Module, example) -> nn.Module:
+    return sc.accelerate(model.eval(), example, tune="guess", keep="always")
+
+
+TOKENS = torch.arange(12).reshape(2, 6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_that_no_program_takes(dtype):
+    model = Tagger().to(dtype).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    made = fast(model, TOKENS)
+    assert type(made) is Tagger and made is not model
+    assert isinstance(made.wide, nn.Linear) and type(made.wide) is not nn.Linear
+    assert type(model.wide) is nn.Linear and type(made.last) is nn.Linear
+    assert [layer.place for layer in made.report.layers] == ["wide (Linear)", "narrow (Linear)"]
+    assert "everything else of Tagger" in str(made.report)
+    with torch.inference_mode():
+        for shape in ((1, 1), (1, 2), (3, 1), (1, 17), (2, 50), (3, 100), (5, 77)):
+            tokens = torch.randint(0, 30, shape)
+            assert close(made(tokens), model(tokens), 1e-5 if dtype == torch.float32 else 1e-12)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert made.state_dict().keys() == before.keys()
+
+
+def test_training_the_model_leaves_the_copy_as_it_was():
+    model = Tagger().eval()
+    made = fast(model, TOKENS)
+    with torch.inference_mode():
+        wanted = made(TOKENS)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    with torch.inference_mode():
+        assert torch.equal(made(TOKENS), wanted)
+
+
+def test_layers_count_their_rows_and_leave_to_torch_what_gains_nothing():
+    made = fast(Tagger(), TOKENS)
+    calls = []
+
+    def call(x):
+        calls.append(len(x))
+
+    vars(made.wide).update(_call=call, _rows=((1, False), (4, True), (16, False)))
+    with torch.inference_mode():
+        for rows in (0, 1, 3, 4, 15, 16, 99):
+            assert made.wide(torch.ones(rows, 64)).shape == (rows, 72)
+    assert calls == [4, 15]
+
+
+def test_other_sizes_and_gradients_are_computed_by_the_class_itself():
+    model = Tagger().eval()
+    made = fast(model, TOKENS)
+    x = torch.randn(2, 5, 64, requires_grad=True)
+    (ours,), (theirs,) = (torch.autograd.grad(m.wide(x).square().sum(), x) for m in (made, model))
+    assert torch.equal(ours, theirs)
+    with torch.no_grad():
+        assert close(made.wide(x[0, 0]), model.wide(x[0, 0]), 1e-6)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        made.wide(torch.ones(2, 65))
+    wide = torch.randn(5, 128)[:, ::2]  # with gaps
+    with torch.inference_mode():
+        assert close(made.wide(wide), model.wide(wide), 1e-5)
+
+
+def test_convolutions_too_at_their_own_size():
+    model = Pictures().eval()
+    example = (torch.zeros(1, 20, 9, 8), torch.zeros(1, dtype=torch.int64))
+    made = fast(model, example)
+    assert [layer.place for layer in made.report.layers] == ["conv (Conv2d)"]
+    with torch.inference_mode():
+        for shape in ((1, 20, 9, 8), (11, 20, 9, 8), (2, 20, 5, 7)):
+            call = torch.randn(shape), torch.arange(shape[0]) % 5
+            assert close(made(*call), model(*call), 1e-5)
+
+
+def test_what_would_change_the_copy_behind_its_kernels_is_refused():
+    made = fast(Tagger(), TOKENS)
+    with pytest.raises(ArgumentError, match="cannot be given other weights"):
+        made.load_state_dict(Tagger().state_dict())
+    with pytest.raises(ArgumentError, match="cannot be moved to torch.float16"):
+        made.half()
+    with pytest.raises(ArgumentError, match="cannot be trained"):
+        made.train()
+    with pytest.raises(ShipError, match="belongs to its process"):
+        pickle.dumps(made)
+    twin = copy.deepcopy(made.eval().float())
+    with torch.inference_mode():
+        assert torch.equal(twin(TOKENS), made(TOKENS))
+
+
+def test_where_no_layer_gains_the_refusal_of_the_program_stands(monkeypatch):
+    with pytest.raises(UnsupportedOperation, match="embedding"):
+        fast(Tagger(density=1.0), TOKENS)
+    slower = {1: (1.0, 2.0), 16: (1.0, 1.0)}
+    monkeypatch.setattr(layers, "_timed", lambda *_: slower)
+    with pytest.raises(UnsupportedOperation, match="embedding"):
+        sc.accelerate(Tagger().eval(), TOKENS)
+
+
+def test_the_fastest_comes_back(monkeypatch):
+    monkeypatch.setattr(layers, "_timed", lambda *_: {1: (1.0, 1.0), 16: (2.0, 1.0)})
+    model = Tagger().eval()
+    for ours, wanted in ((0.5, "layers"), (2.0, "model")):
+        times = {n: {"model": 1.0, "layers": ours} for n in (1, 2)}
+        monkeypatch.setattr("secateurs.ship.fast.accelerated._timed", lambda *_, t=times: t)
+        made = sc.accelerate(model, TOKENS)
+        assert (made is model) == (wanted == "model")
+    assert made is model
+
+
+def test_features_of_any_number_of_samples():
+    """A group of fewer samples than planned for is run as far as it goes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(37, 50), nn.ReLU(), nn.Linear(50, 5)).double().eval()
+    with torch.no_grad():
+        model[0].weight *= torch.rand_like(model[0].weight) < 0.2
+    made = fast(model, torch.zeros(1, 37).double())
+    with torch.inference_mode():
+        for n in (1, 2, 3, 7, 15, 16, 17, 19, 33, 64, 127, 128, 129, 147, 300):
+            x = torch.randn(n, 37).double()
+            assert close(made(x), model(x), 1e-12)
+
+
+def test_a_language_model_generates_the_same_tokens():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_embd=64,
+        n_layer=2,
+        n_head=2,
+        vocab_size=50,
+        n_positions=32,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("c_fc.weight"):  # of a Conv1D: transposed
+                weight *= torch.rand_like(weight) < 0.1
+    made = fast(model, {"input_ids": torch.tensor([[3, 4, 5]])})
+    assert len(made.report.layers) == 2
+    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    tokens = torch.tensor([[7, 8, 9, 10]])
+    assert torch.equal(made.generate(tokens, **options), model.generate(tokens, **options))
