@@ -56,6 +56,24 @@ def test_compare_methods(tmp_path, monkeypatch, capsys):
     assert "<html" in (tmp_path / "digits.html").read_text()
 
 
+def test_llama_two_four(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    found = run("llama_two_four", tmp_path, monkeypatch, steps=60)
+    assert found["dense"] < 40 and "50% of the weights" in capsys.readouterr().out
+    assert found["dense"] < found["Wanda, reconstructed"] < found["magnitude"]
+    assert (tmp_path / "llama.safetensors").exists()
+
+
+def test_bert_in_the_trainer(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    callback = run("bert_in_the_trainer", tmp_path, monkeypatch, steps=20)
+    kept = sum(int(mask.sum()) for mask in callback.masks.values())
+    total = sum(mask.numel() for mask in callback.masks.values())
+    assert kept / total == pytest.approx(0.2, abs=1e-3)
+    assert "80.0% zeros in the encoder" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
 def test_examples_are_short_and_tested(path):
     code = [line for line in path.read_text().splitlines() if line.strip()]
