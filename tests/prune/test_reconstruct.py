@@ -94,8 +94,13 @@ def by_hand(model, batches, masks):
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(
     "fields",
-    [{"sparsity": 0.5, "scope": "row"}, {"pattern": "2:4"}, {"sparsity": 0.5}],
-    ids=["rows", "2:4", "global"],
+    [
+        {"sparsity": 0.5, "scope": "row"},
+        {"pattern": "2:4"},
+        {"sparsity": 0.5},
+        {"pattern": "1x4", "sparsity": 0.5, "scope": "layer"},
+    ],
+    ids=["rows", "2:4", "global", "1x4"],
 )
 @pytest.mark.parametrize("score", ["wanda", "magnitude"])
 def test_each_layer_is_solved_on_what_the_pruned_ones_give(fused, fields, score):

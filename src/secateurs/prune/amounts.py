@@ -120,10 +120,12 @@ def _named(
 def outlier_ratio(block: nn.Module, recipe: Recipe, given: list[dict[str, Any]]) -> float:
     """The share of entries whose score |w| · ‖x‖ is beyond `OUTLIER` times their tensor's mean."""
     parameters = prunable(block, recipe.where)
-    squares, _ = input_squares(Task(model=block, parameters=parameters, data=given))
+    squares, _ = input_squares(Task(model=block, parameters=parameters, data=given), idle=True)
     outliers = entries = 0.0
     for name, parameter in parameters.items():
-        scores = parameter.detach().abs() * squares[name].sqrt()
+        scores = parameter.detach().abs()
+        if name in squares:
+            scores = scores * squares[name].sqrt()
         mean = float(scores.mean())
         if mean != mean:
             return mean

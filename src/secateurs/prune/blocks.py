@@ -5,7 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any, Unpack
@@ -25,6 +25,7 @@ from secateurs.parameters import Params, check_model, choose, prunable, refuse_w
 from secateurs.printing import Printed
 from secateurs.prune.amounts import BlockAmounts, Way, block_densities, outlier_ratio
 from secateurs.prune.axes import Orders, orders_of
+from secateurs.prune.experts import join_masks, part_names, split_into_layers, split_masks
 from secateurs.prune.pruning import cut
 from secateurs.prune.recipe import SPARSEGPT, Recipe, RecipeFields
 from secateurs.prune.reconstruct import DAMPING, Reconstruction, Runs, reconstruct_
@@ -104,9 +105,14 @@ def cut_block(
     recipe: Recipe,
     given: list[dict[str, Any]],
     generator: torch.Generator | None,
+    *,
+    idle: dict[str, Any] | None = None,
 ) -> Iterator[tuple[str, Tensor]]:
     """The masks of a block by parameter name; nothing is changed. All that can be wrong is found
     before the first mask.
+
+    `idle` takes up which layers no batch reached, experts that nobody asks: they have no other
+    score than their weights.
     """
     if not _each_alone(recipe):
         yield from cut(block, recipe, batch=given, generator=generator).masks.items()
@@ -120,7 +126,10 @@ def cut_block(
     if recipe.score == "wanda":
         # The block itself runs, not a copy: it is in evaluation mode, and runs on the same data
         # afterwards anyway.
-        squares, _ = input_squares(Task(model=block, parameters=parameters, data=given))
+        squares, _ = input_squares(Task(model=block, parameters=parameters, data=given), idle=True)
+        for name in weights.keys() - squares.keys():
+            if idle is not None:
+                idle[name] = "was pruned by magnitude: it met 0 inputs"
     for name, weight in weights.items():
         yield name, _mask(recipe, name, weight, squares.get(name), orders, generator)
 
@@ -388,10 +397,6 @@ class PackedMasks(Mapping[str, Tensor]):
         bits = np.packbits(mask.detach().cpu().numpy().reshape(-1))
         self._bits[name] = bits, mask.shape, mask.device
 
-    def take(self, prefix: str, others: "PackedMasks") -> None:
-        """Keep the masks of a part of the model, under their names in the whole of it."""
-        self._bits |= {f"{prefix}.{name}": bits for name, bits in others._bits.items()}
-
     @property
     def nbytes(self) -> int:
         """Memory of all masks."""
@@ -549,9 +554,8 @@ def prune_blocks_(
             own, outcomes = _prune_block_(block, asked, given, runs, reconstruct, generator)
             # Frees this block's arguments before the next ones are made.
             del given
-            masks.take(name, own)
-            for inner in prunable(block, recipe.where):
-                mask = own[inner]
+            for inner, mask in own.items():
+                masks.add(f"{name}.{inner}", mask)
                 rows.append(TensorSparsity.of(f"{name}.{inner}", mask, count_true(mask)))
             for inner, done in outcomes.items():
                 if isinstance(done, str):
@@ -590,21 +594,39 @@ def _prune_block_(
     did, or why it was only masked.
     """
     masks, outcomes = PackedMasks(), dict[str, Reconstruction | str]()
-    if recipe.score == SPARSEGPT:
-
-        def rest(other: Recipe) -> Iterator[tuple[str, Tensor]]:
-            return cut_block(block, other, given, generator)
-
-        for name, mask, done in prune_by_sweeps_(block, recipe, runs, rest=rest, solve=reconstruct):
+    chosen = list(prunable(block, recipe.where))
+    sweeps = recipe.score == SPARSEGPT
+    if not (sweeps or _each_alone(recipe)):
+        for name, mask in cut_block(block, recipe, given, generator):
             masks.add(name, mask)
-            outcomes[name] = done
-        return masks, outcomes
-    for name, mask in cut_block(block, recipe, given, generator):
-        masks.add(name, mask)
-    # Applied only when all masks of the block are there: an error among them leaves it whole.
-    if reconstruct:
-        outcomes |= reconstruct_(block, masks, runs)
     else:
+        # Each expert is a layer of its own here, on the tokens it gets.
+        with split_into_layers(block, runs[0]) as parts:
+            own, inner = PackedMasks(), replace(recipe, where=part_names(chosen, parts))
+
+            def rest(other: Recipe) -> Iterator[tuple[str, Tensor]]:
+                return cut_block(block, other, given, generator)
+
+            if sweeps:
+                for name, mask, done in prune_by_sweeps_(
+                    block, inner, runs, rest=rest, solve=reconstruct
+                ):
+                    own.add(name, mask)
+                    outcomes[name] = done
+            else:
+                for name, mask in cut_block(block, inner, given, generator, idle=outcomes):
+                    own.add(name, mask)
+        for name, mask in join_masks(own, parts, block):
+            masks.add(name, mask)
+    # Applied only when all masks of the block are there: an error among them leaves it whole.
+    if reconstruct and not sweeps:
+        with split_into_layers(block, runs[0]) as parts:
+            own = PackedMasks()
+            for name, mask in split_masks(masks, parts):
+                own.add(name, mask)
+            # What it says of layers without inputs is that they were only masked.
+            outcomes |= reconstruct_(block, own, runs)
+    elif not sweeps:
         for name, mask in masks.items():
             apply_(block, {name: mask})
     return masks, outcomes
@@ -622,7 +644,10 @@ def _measure_dense(
     for number, block in enumerate(found.values()):
         given = [each.arguments(number) for each in calls]
         if way == "owl":
-            values.append(outlier_ratio(block, recipe, given))
+            chosen = list(prunable(block, recipe.where))
+            with split_into_layers(block, partial(block, **given[0])) as parts:
+                inner = replace(recipe, where=part_names(chosen, parts))
+                values.append(outlier_ratio(block, inner, given))
         else:
             values.append(_change_of_outputs(block, recipe, given, generator))
         if number + 1 < len(found):

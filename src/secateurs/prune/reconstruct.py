@@ -56,20 +56,20 @@ def reconstruct_(
     parameter's name with what was done, or why it was only masked.
     """
     layers, missed = layers_of(block, masks)
+    parameters = dict(block.named_parameters())
     for name, why in missed.items():
-        parameter = block.get_parameter(name)
+        parameter = parameters[name]
         parameter.copy_(torch.where(masks[name], parameter, 0.0))
         yield name, f"was masked and not reconstructed: {why}"
     for stage in stages_of(layers, runs[0]):
         gram, samples = gram_of(layers[stage.names[0]], runs, once=stage.once)
         for name in stage.names:
-            yield name, solve_(block, name, layers[name], masks[name], gram, samples)
+            yield name, solve_(name, layers[name], masks[name], gram, samples)
         # Freed before that of the next stage is made.
         del gram
 
 
 def solve_(
-    block: nn.Module,
     name: str,
     layer: nn.Module,
     mask: Tensor,
@@ -77,7 +77,7 @@ def solve_(
     samples: int,
 ) -> Reconstruction | str:
     """Solve for the kept weights of one layer, some rows at a time, and write them."""
-    parameter = block.get_parameter(name)
+    parameter = layer.get_parameter("weight")
     turned = lies_along(layer) == "rows"
     weights, kept = (parameter.T, mask.T) if turned else (parameter, mask)
     most = int(kept.sum(1).max())
@@ -128,8 +128,8 @@ def refuse_infinite(gram: Tensor, name: str) -> float:
     return mean
 
 
-PIECE = 1 << 20
-"""Entries of the rows that are solved together: some eight matrices of so many are held."""
+PIECE = 1 << 19
+"""Entries of the rows that are solved together: some ten matrices of so many are held."""
 
 
 # Which layers can be solved for, in which order they run, and what they are given.
@@ -147,8 +147,9 @@ def layers_of(
         if key == "weight" and parameter is not None and lies_along(module)
     }
     found, missed = dict[str, nn.Module](), dict[str, str]()
+    parameters = dict(block.named_parameters())
     for name in names:
-        owner = owners.get(id(block.get_parameter(name)))
+        owner = owners.get(id(parameters[name]))
         if owner is None:
             missed[name] = "it is not the weight of a linear layer"
         else:

@@ -162,7 +162,7 @@ def prune_by_sweeps_(
         yield _by_magnitude_(block, recipe, name, why, rest)
     for stage in stages_of(layers, runs[0]):
         # To be solved for, the weights stay as they were: those of the sweep are not needed.
-        found = _sweep_stage_(block, recipe, stage, layers, targets, runs, write=not solve)
+        found = _sweep_stage_(recipe, stage, layers, targets, runs, write=not solve)
         again: dict[str, Tensor] = {}
         for name, mask, done in found:
             if isinstance(done, str):
@@ -174,12 +174,11 @@ def prune_by_sweeps_(
         if again:
             gram, samples = gram_of(layers[stage.names[0]], runs, once=stage.once)
             for name, mask in again.items():
-                yield name, mask, solve_(block, name, layers[name], mask, gram, samples)
+                yield name, mask, solve_(name, layers[name], mask, gram, samples)
             del gram
 
 
 def _sweep_stage_(
-    block: nn.Module,
     recipe: Recipe,
     stage: Stage,
     layers: dict[str, nn.Module],
@@ -194,10 +193,7 @@ def _sweep_stage_(
     """
     names = stage.names
     gram, samples = gram_of(layers[names[0]], runs, once=stage.once)
-    kept = max(
-        math.ceil(targets[name] * _turned(layers[name], block.get_parameter(name)).shape[1])
-        for name in names
-    )
+    kept = max(math.ceil(targets[name] * _matrix(layers[name]).shape[1]) for name in names)
     # As for reconstruction: fewer inputs than unknowns, and a row is fitted to chance.
     if gram is None or samples < kept:
         for name in names:
@@ -205,9 +201,7 @@ def _sweep_stage_(
             yield name, torch.empty(0), why
         return
     mean = refuse_infinite(gram, names[0])
-    whole = {
-        name: _energy(_turned(layers[name], block.get_parameter(name)), gram) for name in names
-    }
+    whole = {name: _energy(_matrix(layers[name]), gram) for name in names}
     share = DAMPING
     while not factorize_(gram, share * mean):
         share *= 10
@@ -216,7 +210,7 @@ def _sweep_stage_(
                 yield name, torch.empty(0), "the equations of its inputs could not be factorized"
             return
     for name in names:
-        before = _turned(layers[name], block.get_parameter(name))
+        before = _matrix(layers[name])
         weights = before.to(wide_dtype(before), copy=True)
         chosen = _Chooser(recipe, targets[name], tuple(weights.shape))
         mask, lost = sweep(weights, gram, chosen, every=chosen.every, columns=chosen.columns)
@@ -247,6 +241,10 @@ def _share(energy: float, whole: float) -> float:
     return math.sqrt(max(0.0, energy) / whole) if whole else 0.0
 
 
+def _matrix(layer: nn.Module) -> Tensor:
+    return _turned(layer, layer.get_parameter("weight"))
+
+
 def _turned(layer: nn.Module, matrix: Tensor) -> Tensor:
     """As (outputs, inputs), or back: the layers of GPT-2 keep their weights the other way."""
     return matrix.T if lies_along(layer) == "rows" else matrix
@@ -269,7 +267,7 @@ def _by_magnitude_(
     scope = "layer" if recipe.scope == "global" else recipe.scope
     own = replace(recipe, score="magnitude", where=[name], scope=scope)
     ((_, mask),) = rest(own)
-    parameter = block.get_parameter(name)
+    parameter = dict(block.named_parameters())[name]
     parameter.copy_(torch.where(mask, parameter, 0.0))
     return name, mask, f"was pruned by magnitude: {why}"
 

@@ -42,9 +42,9 @@ def wanda(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
     }
 
 
-def input_squares(task: Task) -> tuple[dict[str, Tensor], int]:
+def input_squares(task: Task, *, idle: bool = False) -> tuple[dict[str, Tensor], int]:
     """Σ x² over the data of what each weight multiplies, in a shape that fits the weight, and the
-    number of examples.
+    number of examples. With `idle`, layers that do not run are left out of it, not refused.
     """
     squares: dict[str, Tensor] = {}
     examples = 0
@@ -52,7 +52,15 @@ def input_squares(task: Task) -> tuple[dict[str, Tensor], int]:
         for batch in task.batches():
             examples += batch.size
             call(task.model, batch.inputs)
-    _refuse_unseen(task, squares)
+    lost = [name for name in task.parameters if name not in squares]
+    if idle and lost:
+        known = {
+            id(module._parameters.get("weight"))
+            for module in task.model.modules()
+            if _knows_inputs(module)
+        }
+        lost = [name for name in lost if id(task.parameters[name]) not in known]
+    _refuse_unseen(lost)
     return squares, examples
 
 
@@ -65,7 +73,7 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
         # `_parameters`, not the attribute: under a parametrisation that would compute a
         # new tensor.
         name = names.get(id(module._parameters.get("weight")))
-        if name is not None and (lies_along(module) or isinstance(module, _CONVOLUTIONS)):
+        if name is not None and _knows_inputs(module):
             adder = _adder(name, squares)
             handles.append(module.register_forward_pre_hook(adder, with_kwargs=True))
     try:
@@ -73,6 +81,10 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _knows_inputs(module: nn.Module) -> bool:
+    return bool(lies_along(module)) or isinstance(module, _CONVOLUTIONS)
 
 
 def lies_along(module: nn.Module) -> str:
@@ -120,8 +132,7 @@ def _by_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
     return met.to(wide_dtype(met))
 
 
-def _refuse_unseen(task: Task, squares: dict[str, Tensor]) -> None:
-    lost = [name for name in task.parameters if name not in squares]
+def _refuse_unseen(lost: list[str]) -> None:
     if lost:
         raise ParameterError(
             f"score 'wanda' knows no input of {', '.join(map(repr, lost[:8]))}: only weights of"

@@ -1,0 +1,155 @@
+"""Experts kept as one tensor, pruned as the layers they are."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import secateurs as sc
+from secateurs.prune.experts import split_into_layers
+
+WIDTH, INNER = 8, 12
+
+
+class Fused(nn.Module):
+    """A router and three experts, as transformers keeps them; nobody asks the third."""
+
+    def __init__(self):
+        super().__init__()
+        self.route = nn.Parameter(torch.randn(3, WIDTH))
+        self.up = nn.Parameter(torch.randn(3, INNER, WIDTH))
+        self.down = nn.Parameter(torch.randn(3, WIDTH, INNER))
+
+    def forward(self, x):
+        scores = F.linear(x, self.route)[..., :2]
+        out = x.clone()
+        for number in range(2):
+            mine = scores.argmax(-1) == number
+            inner = F.linear(x[mine], self.up[number]).relu()
+            out[mine] = x[mine] + F.linear(inner, self.down[number])
+        return out
+
+
+class Single(nn.Module):
+    """The same, of linear layers."""
+
+    def __init__(self, fused):
+        super().__init__()
+
+        def layer(weight):
+            found = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+            found.weight.data.copy_(weight.data)
+            return found
+
+        self.route = layer(fused.route)
+        self.up, self.down = (nn.ModuleList(map(layer, each)) for each in (fused.up, fused.down))
+
+    def forward(self, x):
+        scores = self.route(x)[..., :2]
+        out = x.clone()
+        for number in range(2):
+            mine = scores.argmax(-1) == number
+            out[mine] = x[mine] + self.down[number](self.up[number](x[mine]).relu())
+        return out
+
+
+class Net(nn.Module):
+    def __init__(self, *blocks):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def data():
+    g = torch.Generator().manual_seed(1)
+    mix = torch.randn(WIDTH, WIDTH, generator=g)
+    return [torch.randn(40, WIDTH, generator=g) @ mix for _ in range(3)]
+
+
+@pytest.mark.parametrize("reconstruct", [False, True])
+@pytest.mark.parametrize(
+    "score, fields",
+    [
+        ("wanda", {"scope": "row", "sparsity": 0.5}),
+        ("wanda", {"pattern": "2:4"}),
+        ("magnitude", {"scope": "layer", "sparsity": 0.5}),
+        ("sparsegpt", {"sparsity": 0.5}),
+        ("sparsegpt", {"pattern": "1x4", "sparsity": 0.5}),
+    ],
+    ids=str,
+)
+def test_experts_are_pruned_as_single_layers(score, fields, reconstruct):
+    torch.manual_seed(0)
+    blocks = [Fused(), Fused()]
+    fused, single = Net(*blocks), Net(*map(Single, blocks))
+    names = list(fused.state_dict())
+    options = {"batch": data(), "reconstruct": reconstruct, **fields}
+    done = sc.prune_blocks_(fused, score, **options)
+    other = sc.prune_blocks_(single, score, **options)
+    assert list(fused.state_dict()) == names == [n for n, _ in fused.named_parameters()]
+    assert list(done.masks) == names and done.report.sparsity == other.report.sparsity
+    for name, parameter in fused.named_parameters():
+        parts = [n for n, _ in single.named_parameters() if n.startswith(name + ".")]
+        weights, masks = (
+            torch.stack([get(n) for n in parts]).view(parameter.shape)
+            for get in (single.get_parameter, other.masks.__getitem__)
+        )
+        assert torch.equal(done.masks[name], masks), name
+        assert torch.allclose(parameter, weights, atol=1e-5), name
+    for x in data():
+        assert torch.allclose(fused(x), single(x), atol=1e-4)
+    if score != "magnitude" or reconstruct:
+        assert any("up.2.weight" in note and "0 inputs" in note for note in done.notes)
+
+
+def test_the_block_is_as_before_even_after_an_error():
+    block = Fused()
+    before, order = dict(block._parameters), list(block._parameters)
+    x = data()[0]
+    whole = block(x)
+    run = lambda: block(x)  # noqa: E731
+    with pytest.raises(ValueError, match="inside"), split_into_layers(block, run) as parts:
+        assert parts["up"] == ("up.0.weight", "up.1.weight", "up.2.weight")
+        assert torch.equal(block(x), whole)
+        block.up.data.mul_(2)
+        raise ValueError("inside")
+    assert list(block._parameters) == order and not block._modules
+    assert all(block._parameters[name] is before[name] for name in order)
+    assert not torch.equal(block(x), whole)
+
+
+@pytest.mark.parametrize("amounts", ["owl", "sensitivity"])
+def test_amounts(amounts):
+    torch.manual_seed(0)
+    fields = {"scope": "row", "sparsity": 0.5, "amounts": amounts, "where": ["up", "down"]}
+    done = sc.prune_blocks_(Net(Fused(), Fused()), "wanda", batch=data(), **fields)
+    assert done.report.sparsity == pytest.approx(0.5, abs=0.07)
+    assert set(done.masks) == {f"blocks.{n}.{key}" for n in range(2) for key in ("up", "down")}
+
+
+def test_mixtral():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 61}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 4}
+    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **heads)).eval()
+    way, before = model.config._experts_implementation, copy.deepcopy(model)
+    tokens = torch.randint(0, 61, (16, 32))
+    batch = [{"input_ids": part} for part in tokens.split(4)]
+    errors = {}
+    for reconstruct in (False, True):
+        own = copy.deepcopy(before)
+        fields = {"scope": "row", "sparsity": 0.5, "where": ["self_attn.*", "mlp.experts.*"]}
+        done = sc.prune_blocks_(own, "wanda", batch=batch, reconstruct=reconstruct, **fields)
+        assert own.config._experts_implementation == way and not done.notes
+        assert done.masks["model.layers.0.mlp.experts.down_proj"].shape == (4, 16, 24)
+        with torch.no_grad():
+            errors[reconstruct] = (own(tokens).logits - before(tokens).logits).norm()
+    assert done.reconstructed["model.layers.1.mlp.experts.down_proj.3.weight"].samples > 0
+    assert errors[True] < errors[False]
