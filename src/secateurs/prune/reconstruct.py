@@ -128,8 +128,8 @@ def refuse_infinite(gram: Tensor, name: str) -> float:
     return mean
 
 
-PIECE = 1 << 19
-"""Entries of the rows that are solved together: some ten matrices of so many are held."""
+PIECE = 1 << 20
+"""Entries of the rows that are solved together: some eight matrices of so many are held."""
 
 
 # Which layers can be solved for, in which order they run, and what they are given.
