@@ -16,14 +16,11 @@ from statistics import median
 import torch
 
 from secateurs import data as sets
-from secateurs.channels import compact
-from secateurs.channels.macs import macs
+from secateurs.channels import compact, macs
 from secateurs.models import build
 from secateurs.optim import DGating
 from secateurs.random import generator
-from secateurs.train import evaluate
-from secateurs.train.fit import fit_
-from secateurs.train.schedules import cosine
+from secateurs.train import cosine, evaluate, fit_
 
 
 def one(data, strength, epochs):

@@ -39,6 +39,7 @@ ORDER = (
         "data",
         "train",
         "study",
+        "zoo",
         "report",
         "papers",
         "demo",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         study,
         theory,
         train,
+        zoo,
     )
     from secateurs.certificates import certify
     from secateurs.channels import compact, normalize_
@@ -127,6 +128,7 @@ __all__ = [
     "study",
     "theory",
     "train",
+    "zoo",
 ]
 
 open_on_first_use(__name__)

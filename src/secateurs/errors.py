@@ -19,7 +19,8 @@
     ├── TheoryError (ValueError)           a theorem asked outside its assumptions
     ├── DataError (RuntimeError)           a data file that is missing, damaged or foreign
     ├── ShipError (RuntimeError)           a model that cannot be shipped as asked
-    │   └── SparseFileError                a sparse file that is damaged, foreign or hostile
+    │   ├── SparseFileError                a sparse file that is damaged, foreign or hostile
+    │   └── RecordError                    a record of the zoo that is damaged, foreign or hostile
     ├── StoreError (RuntimeError)          a study's store that is damaged or out of reach
     └── MissingExtra (ImportError)         an optional package; the message installs it
 
@@ -42,6 +43,7 @@ __all__ = [
     "MissingExtra",
     "ParameterError",
     "PatternError",
+    "RecordError",
     "ScoreError",
     "SecateursError",
     "ShipError",
@@ -128,6 +130,10 @@ class ShipError(SecateursError, RuntimeError):
 
 class SparseFileError(ShipError):
     """A sparse file is damaged, foreign or hostile."""
+
+
+class RecordError(ShipError):
+    """A record of the zoo is damaged, foreign or hostile."""
 
 
 class StoreError(SecateursError, RuntimeError):

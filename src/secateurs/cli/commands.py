@@ -143,6 +143,11 @@ COMMANDS = {
         "unpack",
         "Write the dense safetensors checkpoint of a sparse file; every bit is what it was.",
     ),
+    "zoo": Command(
+        "zoo",
+        "zoo",
+        "List the small networks that come with the package, check records, or write their page.",
+    ),
     "export": Command(
         "ship",
         "export",

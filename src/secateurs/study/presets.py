@@ -5,6 +5,7 @@ in `secateurs.papers`; a study is the same comparison by this library's one pipe
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -113,7 +114,12 @@ NINETY_UP = (10.0, 20.0, 50.0, 100.0, 200.0)
 
 
 def sparse_training(
-    name: str, *, epochs: tuple[int, int], tuning: Tuning | None = None, **study: Any
+    name: str,
+    *,
+    epochs: tuple[int, int],
+    tuning: Tuning | None = None,
+    chosen: Mapping[str, int] | None = None,
+    **study: Any,
 ) -> Study:
     """A study of sparse training in which every method has equal steps and four tuning runs.
 
@@ -123,6 +129,8 @@ def sparse_training(
             train for the sum.
         tuning: On what the candidates are compared; by default at 98 %, on the last 6,000 training
             images, seed 1000.
+        chosen: The candidates that another study's tuning found, by their places, in place of a
+            tuning of its own.
         study: Other fields: model, data, seeds, compressions, batch sizes in `train`.
 
     The candidates were written down before any was run: two rates, and two values of what the
@@ -176,13 +184,20 @@ def sparse_training(
             for depth in (2, 3)
         },
     }
-    named = {label: Choice(label=label, candidates=tuple(c)) for label, c in candidates.items()}
+    methods: list[Method] = [
+        Choice(label=label, candidates=tuple(found))
+        if chosen is None
+        else replace(found[chosen[label]], label=label)
+        for label, found in candidates.items()
+    ]
+    if chosen is None and tuning is None:
+        tuning = Tuning(compression=50, held_out=6000)
     shared: dict[str, Any] = {"data": "fashion-mnist", "compressions": NINETY_UP, "seeds": SEEDS}
     return Study(
         name=name,
-        methods=tuple(named.values()),
+        methods=tuple(methods),
         train=Training(length=f"{sum(epochs)}ep", batch=128, evaluate_every=0),
-        tuning=tuning or Tuning(compression=50, held_out=6000),
+        tuning=tuning,
         # The masks of a thousand runs are not looked at: their figures are.
         save=False,
         **{**shared, **study},
@@ -199,16 +214,34 @@ SPARSE_TRAINING = sparse_training(
 SPARSE_LENET_300_100 = sparse_training("sparse-lenet-300-100", model="lenet-300-100", epochs=(2, 1))
 """What two shared cores do of it in an hour: LeNet-300-100 whole, with short trainings."""
 
+CHOSEN = MappingProxyType(
+    {
+        "RigL": 3,
+        "SET": 3,
+        "AC/DC": 3,
+        "HAM, cut": 2,
+        "PowerPropagation, cut": 3,
+        "gradual magnitude": 3,
+        "magnitude, one shot": 3,
+        "SNIP at the start": 2,
+        "SynFlow at the start": 3,
+        "plain L1, cut": 2,
+        "dwf D=2, steered": 3,
+        "dwf D=3, steered": 3,
+    }
+)
+"""What `SPARSE_LENET_300_100` chose, by the places of its candidates."""
+
 SPARSE_LENET_5 = sparse_training(
     "sparse-lenet-5",
     model="lenet-5",
     data=Data(name="fashion-mnist", train=10_000),
     compressions=(10.0, 50.0, 100.0),
     seeds=(0,),
-    epochs=(6, 4),
-    tuning=Tuning(compression=50, held_out=2000),
+    epochs=(4, 2),
+    chosen=CHOSEN,
 )
-"""LeNet-5 on 10,000 images, three sparsities, one seed."""
+"""LeNet-5 on 10,000 images, three sparsities, one seed, with the settings of LeNet-300-100."""
 
 SPARSE_RESNET = sparse_training(
     "sparse-resnet",
@@ -217,9 +250,26 @@ SPARSE_RESNET = sparse_training(
     compressions=(10.0, 20.0),
     seeds=(0,),
     epochs=(3, 2),
-    tuning=Tuning(compression=10, held_out=1000),
+    chosen=CHOSEN,
 )
-"""A ResNet-20 of width 4 on 6,000 images, two sparsities, one seed."""
+"""A ResNet-20 of width 4 on 6,000 images, two sparsities, one seed, with the same settings."""
+
+ZOO = Study(
+    name="zoo",
+    model="lenet-300-100",
+    data="fashion-mnist",
+    methods=(
+        Prune(
+            after=Dwf(depth=3, strength=4e-4, train={"lr": 0.5}, label="dwf D=3, before the cut"),
+            label="dwf D=3, cut",
+            train={"length": "10ep"},
+        ),
+    ),
+    compressions=(500.0, 1300.0),
+    seeds=SEEDS,
+    train=Training(length="20ep", batch=128, evaluate_every=0),
+)
+"""The sparsest networks of `secateurs.zoo`: factorized, cut by magnitude, trained on."""
 
 PRESETS: Mapping[str, Study] = MappingProxyType(
     {
@@ -233,6 +283,7 @@ PRESETS: Mapping[str, Study] = MappingProxyType(
             SPARSE_LENET_300_100,
             SPARSE_LENET_5,
             SPARSE_RESNET,
+            ZOO,
         )
     }
 )
