@@ -61,7 +61,7 @@ def path_metric_bound(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """
     _same_signs(problem)
     ones = torch.ones_like(problem.fed(domain)[0][:1])
-    total = problem.path_distance(fed=ones, biases=True).sum()
+    total = problem.path_distance(fed=ones, biases=True, exact=True).sum()
     # A bias is an input of size 1, hence max(‖x‖_∞, 1).
     whole = domain.magnitude.flatten(1).amax(dim=1).clamp(min=1) * total
     return MethodBounds(per_output=whole.unsqueeze(1).expand(-1, problem.outputs), whole=whole)
@@ -72,9 +72,9 @@ def path_metric_per_output(problem: NetworkPair, domain: Domain) -> MethodBounds
     """Theorem C.1, per output: ≤ ‖x‖_∞·‖Φ^I(θ) − Φ^I(θ')‖₁ + ‖Φ^H(θ) − Φ^H(θ')‖₁; needs θθ' ≥ 0."""
     _same_signs(problem)
     ones = torch.ones_like(problem.fed(domain)[0][:1])
-    inner = problem.path_distance(fed=ones, biases=False)
+    inner = problem.path_distance(fed=ones, biases=False, exact=True)
     # Fed with zeros, only the paths that begin at biases are left.
-    hidden = problem.path_distance(fed=torch.zeros_like(ones), biases=True)
+    hidden = problem.path_distance(fed=torch.zeros_like(ones), biases=True, exact=True)
     reach = domain.magnitude.flatten(1).amax(dim=1, keepdim=True)
     return MethodBounds(per_output=reach * inner + hidden)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.forms import ParameterPair
 from secateurs.certificates.rounding import Rounding
-from secateurs.certificates.two_stream import PathStreams
+from secateurs.certificates.two_stream import PathStreams, exact_distance
 from secateurs.errors import DomainError
 from secateurs.graph import Graph, State, affines, capture, evaluate, joint, propagate
 
@@ -213,12 +213,18 @@ class NetworkPair:
         """
         return domain.lo.unsqueeze(1), domain.hi.unsqueeze(1)
 
-    def path_distance(self, *, fed: Tensor, biases: bool) -> Tensor:
+    def path_distance(self, *, fed: Tensor, biases: bool, exact: bool = False) -> Tensor:
         """‖Φ(θ) − Φ(θ')‖₁ per output, input paths weighted by what is fed; edge by edge (≥) where
         not dominated.
+
+        exact: path by path there, where the paths are few and one row is fed.
         """
         flow = PathStreams(biases=biases, unit=self.unit)
-        return propagate(self.graph, flow, [fed], self.pair).d.flatten(1).expand(len(fed), -1)
+        found = propagate(self.graph, flow, [fed], self.pair).d.flatten(1).expand(len(fed), -1)
+        if exact and not self.signs.dominated:
+            apart = exact_distance(self.graph, [fed], self.pair, biases=biases, unit=self.unit)
+            found = found if apart is None else torch.minimum(found, apart)
+        return found
 
     def rounding_errors(self, domain: Domain) -> Tensor:
         """Per box and output, how far both evaluations in the models' own precision can lie from

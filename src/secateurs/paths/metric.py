@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from secateurs.certificates.forms import ParameterPair
+from secateurs.certificates.two_stream import exact_distance
 from secateurs.graph import (
     Activation,
     Add,
@@ -245,8 +247,10 @@ def path_metric(
     """‖Φ(θ) − Φ(θ')‖₁ for the parameters of two models, in one pass that carries the difference.
 
     Exact when one network is the other pruned or rounded toward zero (any layers at once), when
-    they differ in one layer only, or are equal; otherwise the edgewise bound of `DifferenceFlow`,
-    and `exact` is False. No sign assumption is needed for the value; Theorem 3.1 needs `same_sign`.
+    they differ in one layer only, or are equal, and where the paths are few enough to be told apart
+    (some two million that are changed and alive in both); otherwise the edgewise bound of
+    `DifferenceFlow`, and `exact` is False. No sign assumption is needed for the value; Theorem 3.1
+    needs `same_sign`.
 
     >>> from copy import deepcopy
     >>> from torch import nn
@@ -298,6 +302,14 @@ def _metric(graph: Graph, states: tuple[State, State], part: str) -> PathMetric:
     # Fed with zeros, only paths that start in a bias are left.
     fed = constant_inputs(graph, states[0], 0.0 if part == "biases" else 1.0)
     pair = propagate(graph, DifferenceFlow(biases=part != "inputs"), fed, states)
+    # Beyond these norms single paths leave the range of floats.
+    plain = all(n.exponent == 0 and total(n) > 1e-150 for n in (pair.first, pair.second))
+    apart = _path_by_path(graph, states, fed, part) if plain and not pair.exact else None
+    if apart is not None:
+        # Rounding may leave it a last digit above the bound edge by edge.
+        apart = torch.minimum(apart, pair.distance.plain().flatten())
+        found = apart.reshape(pair.distance.value.shape)
+        pair = replace(pair, distance=rescale(found), exact=True)
     result = PathMetric(total(pair.distance))
     result.log2, result.exact = _log2(pair.distance), pair.exact
     result.first, result.second = _log2(pair.first), _log2(pair.second)
@@ -310,6 +322,16 @@ def _metric(graph: Graph, states: tuple[State, State], part: str) -> PathMetric:
     result.inputs = result.biases = None
     result.assumptions = (*upper_bound_reasons(graph), *alone_reasons(graph))
     return result
+
+
+def _path_by_path(
+    graph: Graph, states: tuple[State, State], fed: Sequence[Tensor], part: str
+) -> Tensor | None:
+    """The distance itself, per output and flat, where the paths are few."""
+    pair = ParameterPair(f=states[0], g=states[1])
+    # There values have a dimension of boxes.
+    boxes = [value.unsqueeze(0) for value in fed]
+    return exact_distance(graph, boxes, pair, biases=part != "inputs", unit=0.0)
 
 
 def _gap(pair: PathDifference) -> float:
