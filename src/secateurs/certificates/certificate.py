@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.margins import Region, certified
+from secateurs.certificates.methods import HOPELESS
 from secateurs.certificates.problem import NetworkPair
 from secateurs.certificates.record import (
     CertificateRecord,
@@ -106,7 +107,8 @@ class Certificate:
     @property
     def worth(self) -> Worth:
         """The bound beside the outputs' range and margins."""
-        return worth(self.bound, self.lower_bound, self.per_box, self.problem, self.region)
+        sizes = worth(self.bound, self.lower_bound, self.per_box, self.problem, self.region)
+        return replace(sizes, hopeless=HOPELESS in self.skipped.values())
 
     @property
     def verdict(self) -> str:

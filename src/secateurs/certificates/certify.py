@@ -14,7 +14,13 @@ from torch import Tensor, nn
 
 from secateurs.certificates.certificate import COVERED, Certificate
 from secateurs.certificates.domain import Domain, ball_domain, box_domain
-from secateurs.certificates.methods import METHODS, MethodBounds, automatic, reaches
+from secateurs.certificates.methods import (
+    METHODS,
+    MethodBounds,
+    automatic,
+    beyond_effort,
+    reaches,
+)
 from secateurs.certificates.problem import OWN_UNIT, NetworkPair, Pace, TimeLimit, read_problem
 from secateurs.certificates.record import Request, Rounding, StateHashes, states_of
 from secateurs.certificates.search import Found, search
@@ -147,7 +153,9 @@ def certify(
             ball around each; alone it is these inputs themselves and the statistical certificate
             says what follows for fresh ones.
         methods: "auto" (the minimum over all, per box and output), one name, or a list of names
-            from `METHODS`. Three that two-stream is never above are computed only when named.
+            from `METHODS`. Three that two-stream is never above are computed only when named. Where
+            no method could come near the range of the outputs, "auto" leaves the costly ones out,
+            unless `seconds` says how long they may take; `skipped` says so, and what would help.
         norm: 1, 2 or inf over the outputs.
         rounding: "auto" covers the float64 arithmetic of the certificate itself; True covers also
             the evaluation of both networks in their own precision (γ_n bounds, any order of
@@ -244,7 +252,16 @@ def certify(
         steps=chosen.steps,
         generator=chosen.generator,
     )
-    proven = prove(problem, domain, found, methods=wanted, norm=norm, rounding=rounding)
+    proven = prove(
+        problem,
+        domain,
+        found,
+        methods=wanted,
+        norm=norm,
+        rounding=rounding,
+        # Whoever names methods, or says how long it may take, wants them run.
+        spare=methods == "auto" and chosen.seconds is None,
+    )
     if chosen.target is not None:
         proven = divide(proven, target=float(chosen.target), methods=wanted)
     if chosen.claim is not None:
@@ -461,9 +478,14 @@ def prove(
     methods: Sequence[str],
     norm: float,
     rounding: Rounding,
+    spare: bool = False,
 ) -> Certificate:
-    """The minimum of the methods per box and output, beside what the search found."""
-    proven, skipped = _proven(problem, domain, methods)
+    """The minimum of the methods per box and output, beside what the search found.
+
+    spare: leave boxes out of the costly methods where these are hopeless.
+    """
+    spare = spare and beyond_effort(problem)
+    proven, skipped = _proven(problem, domain, methods, spare=spare)
     error = _rounding_error(problem, domain, rounding)
     # Each output takes its best method; what evaluation in the models' own precision
     # adds comes on top, whatever the method.
@@ -502,15 +524,16 @@ def prove(
             symbols=problem.symbols,
             output=problem.output,
             seconds=seconds if math.isfinite(seconds := problem.clock.seconds) else None,
+            spare=spare or None,
         ),
     )
 
 
 def _proven(
-    problem: NetworkPair, domain: Domain, methods: Sequence[str]
+    problem: NetworkPair, domain: Domain, methods: Sequence[str], *, spare: bool
 ) -> tuple[dict[str, MethodBounds], dict[str, str]]:
     """What the methods prove, and why the others cannot serve; nothing at all is an error."""
-    proven, skipped = reaches(problem, domain, methods)
+    proven, skipped = reaches(problem, domain, methods, spare=spare)
     if not proven:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise TheoryError(f"no method can serve here: {reasons}. Choose methods='auto'.")

@@ -33,8 +33,8 @@ class Domain:
     def __len__(self) -> int:
         return len(self.lo)
 
-    def __getitem__(self, index: slice) -> "Domain":
-        """The boxes of this slice."""
+    def __getitem__(self, index: slice | Tensor) -> "Domain":
+        """These boxes."""
         ends = {name: getattr(self, name)[index] for name in ("lo", "hi", "center")}
         return replace(self, **ends)
 

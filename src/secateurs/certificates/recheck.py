@@ -154,7 +154,7 @@ def _methods(stated: CertificateRecord, now: CertificateRecord, request: Request
         problems.append("a method is asked for twice")
     problems += [
         f"the record also holds 'options.{name}'"
-        for name in ("target", "claim", "margin", "parts")
+        for name in ("target", "claim", "margin", "parts", "spare")
         if getattr(request, name) is not None and getattr(now.options, name) is None
     ]
     asked = now.bounds.keys() | now.skipped.keys()
@@ -399,6 +399,7 @@ def recheck(
             methods=methods,
             norm=request.norm,
             rounding=request.rounding,
+            spare=bool(request.spare),
         )
         if request.target is not None:
             plan = _plan(request, region)

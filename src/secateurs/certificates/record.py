@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from secateurs.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.certificates.margins import joint_change, keeps_class
+from secateurs.certificates.methods import HOPELESS
 from secateurs.certificates.problem import NetworkPair, Own
 from secateurs.certificates.statistical import StatisticalCertificate
 from secateurs.errors import ArgumentError, DomainError, SecateursError
@@ -368,6 +369,7 @@ class Worth:
         smallest_margin: Between its two largest logits there.
         kept: At how many of the middles the predicted class provably stays.
         boxes: How many there are.
+        hopeless: Costly methods were left out, since nothing could have come of them.
     """
 
     bound: float
@@ -377,6 +379,7 @@ class Worth:
     smallest_margin: float | None = None
     kept: int | None = None
     boxes: int = 0
+    hopeless: bool = False
 
     @property
     def text(self) -> str:
@@ -386,7 +389,7 @@ class Worth:
         'vacuous: the bound 0.5 exceeds the range of the outputs, 0.2'
         """
         if not math.isfinite(self.bound):
-            return "vacuous: nothing finite was proved"
+            return f"vacuous: nothing finite was proved{self._help}"
         if self.bound == 0:
             return "the two networks agree everywhere on the domain"
         wide = self.output_range is not None and self.largest > self.output_range
@@ -396,7 +399,7 @@ class Worth:
         if wide:
             return (
                 f"vacuous: the bound {self.largest:.4g} exceeds the range of the outputs,"
-                f" {self.output_range:.4g}"
+                f" {self.output_range:.4g}{self._help}"
             )
         if self.kept == 0:
             return (
@@ -408,6 +411,11 @@ class Worth:
             f"the networks differ by at most {self.bound:.4g}, and somewhere by"
             f" {self.lower_bound:.4g}{size}"
         )
+
+    @property
+    def _help(self) -> str:
+        ways = "; costly methods were left out: see `skipped` for what would help"
+        return ways if self.hopeless else ""
 
 
 @torch.no_grad()
@@ -466,6 +474,7 @@ class Request:
     """What `certify` was asked for, as `recheck` has to ask it again; see `CertifyOptions`.
 
     Attributes:
+        spare: Whether hopeless boxes were left out of the costly methods.
         parts: Into which each box was split, as `Parts.pack` writes them.
     """
 
@@ -480,6 +489,7 @@ class Request:
     claim: Literal["top-1"] | None = None
     margin: float | None = None
     parts: tuple[str, ...] | None = None
+    spare: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -551,6 +561,7 @@ class CertificateRecord:
             smallest_margin=self.smallest_margin,
             kept=None if self.certified is None else self.certified.kept,
             boxes=0 if self.certified is None else self.certified.of,
+            hopeless=HOPELESS in self.skipped.values(),
         )
 
     @property

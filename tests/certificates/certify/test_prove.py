@@ -1,5 +1,6 @@
 """What stands around the bounds: domains, rounding, precision, search and options."""
 
+import copy
 import math
 from fractions import Fraction
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 import secateurs as sc
 from certificates.pairs import pair
-from secateurs.certificates import METHODS
+from secateurs.certificates import METHODS, recheck
 from secateurs.certificates.certify import prove
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.methods import NAMED_ONLY, reaches
@@ -227,3 +228,57 @@ def test_prove_raises_an_alarm_if_a_found_deviation_exceeds_the_bound():
             norm=math.inf,
             rounding="auto",
         )
+
+
+def steep():
+    """A deep network whose intervals grow much faster than its values, and a changed one."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(3, 12), nn.ReLU()]
+    for _ in range(24):
+        layers += [nn.Linear(12, 12), nn.ReLU()]
+    f = nn.Sequential(*layers, nn.Linear(12, 2)).double().eval()
+    for p in f.parameters():
+        p.data *= 2.4
+    g = copy.deepcopy(f)
+    for p in g.parameters():
+        p.data += 0.01 * torch.randn_like(p)
+    return f, g
+
+
+def test_no_hopeless_work():
+    """Where nothing could come of them the costly methods rest, and the certificate says what would
+    help; whoever names them, or gives time, has them run.
+    """
+    f, g = steep()
+    x = torch.tensor([[0.3, -0.2, 0.5]]).double()
+    asked = {"around": x, "radius": 3.0, "effort": 2e4}
+    cert = sc.certify(f, g, **asked)
+    assert {"affine", "linear"} <= set(cert.skipped) and set(cert.bounds) <= {
+        "interval",
+        "two-stream",
+    }
+    assert cert.skipped["linear"].startswith("hopeless: ") and "radius" in cert.skipped["linear"]
+    assert cert.verdict.startswith("vacuous: ") and cert.verdict.endswith("what would help")
+    assert cert.bound >= cert.lower_bound
+    again = recheck(cert.to_json(), f, g)
+    assert again.holds, again.problems
+    edited = cert.to_json().replace('"spare": true', '"spare": false')
+    assert not recheck(edited, f, g).holds
+    named = ["two-stream", "interval", "affine", "linear"]
+    for way in ({"methods": named}, {"seconds": 60.0}):
+        whole = sc.certify(f, g, **asked, **way)
+        assert "linear" in whole.bounds and whole.bound <= cert.bound
+    # With the effort that all passes need, nothing is spared.
+    assert "linear" in sc.certify(f, g, around=x, radius=3.0, effort=1e6).bounds
+
+
+def test_a_hopeless_ball_leaves_its_company_alone():
+    f, g = steep()
+    x = torch.tensor([[0.3, -0.2, 0.5]]).double()
+    lo = torch.cat([x - 3.0, x - 1e-4])
+    hi = torch.cat([x + 3.0, x + 1e-4])
+    both = sc.certify(f, g, box=(lo, hi), effort=2e4)
+    alone = sc.certify(f, g, box=(lo[1:], hi[1:]), effort=2e4)
+    assert both.balls[1] == alone.balls[0] and "linear" in both.bounds
+    assert any("hopeless" in text for text in both.assumptions)
+    assert recheck(both.to_json(), f, g).holds
