@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t LANES = 4;      // doubles moved together
 constexpr int64_t TILE = 4;       // rows of a product whose sums stay in registers
 constexpr int64_t NEURONS = 32;   // bounded in one pass: their rows stay in the nearest cache
+constexpr double TIE = 1e-9;      // as in planes.py
 constexpr double INF = std::numeric_limits<double>::infinity();
 
 typedef double Lanes __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
@@ -122,11 +123,11 @@ inline Plane chord(double l, double h) {
 
 // The lowest of the planes of `planes.difference_above` in the middle of the ranges.
 Plane above(const Range& b) {
-    const double z = (b.l + b.h) / 2, d = (b.dl + b.dh) / 2;
+    const double z = (b.l + b.h) / 2, d = (b.dl + b.dh) / 2, close = TIE * (b.h - b.l + b.dh - b.dl);
     const Plane of_d = chord(b.dl, b.dh), of_z = chord(b.l, b.h);
     Plane best{0, of_d.p, of_d.c};
     const auto offer = [&](const Plane& plane) {
-        if (plane.at(z, d) < best.at(z, d)) best = plane;
+        if (plane.at(z, d) < best.at(z, d) - close) best = plane;
     };
     offer(of_z);
     offer({of_z.p - 1, 1, of_z.c});
@@ -361,7 +362,7 @@ class Pass {
         const Plane top = chord(l, h);
         value.s[a] = top.p;
         value.c[a] = l < 0 && h > 0 ? top.c + 16 * unit_ * (h - l) : 0;
-        value.t[a] = h > -l ? 1 : 0;
+        value.t[a] = h > 0 && (l >= 0 || h + l > TIE * (h - l)) ? 1 : 0;
     }
 
     // Upper bounds of ± rows of one network's map behind layer k − 1; they end in `lost_`, slopes in `slope_`.

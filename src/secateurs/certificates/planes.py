@@ -57,11 +57,21 @@ def relu_above(l: Tensor, h: Tensor) -> Plane:
     return Plane(p=slope, q=zero, c=torch.where((l < 0) & (h > 0), -slope * l, zero))
 
 
+_TIE = 1e-9
+"""Planes that differ by so much of the widths, or less, count as equally good. Where two are, as on
+a range that lies evenly around 0, the last digit would choose: then the compiled passes and those
+of torch, or a machine that sums in another order, would take planes that differ by far more
+elsewhere.
+"""
+
+
 def relu_below(l: Tensor, h: Tensor) -> Plane:
     """relu(z) ≥ z or ≥ 0, whichever loses less area; exact on a stable neuron."""
     zero = torch.zeros_like(l)
-    # The area lost is l²/2 above z and h²/2 above 0; a tie takes 0.
-    return Plane(p=(h > -l).to(l.dtype), q=zero, c=zero)
+    # The area lost is l²/2 above z and h²/2 above 0; a tie takes 0. A neuron that is on has no
+    # choice.
+    takes = (h + l > _TIE * (h - l)) | (l >= 0)
+    return Plane(p=(takes & (h > 0)).to(l.dtype), q=zero, c=zero)
 
 
 def share(part: Tensor, whole: Tensor) -> Tensor:
@@ -147,9 +157,10 @@ def difference_above(b: Bounds) -> Plane:
     # Any choice is sound. The middle is cheap to compare at and is where the mean of a
     # plane over the box lies.
     z, d = (b.l + b.h) / 2, (b.dl + b.dh) / 2
+    close = _TIE * (b.h - b.l + b.dh - b.dl)
     best: Plane | None = None
     for plane in planes_above(b):
-        best = plane if best is None else _lower(best, plane, z, d)
+        best = plane if best is None else _lower(best, plane, z, d, close)
     return best if best is not None else relu_above(b.l, b.h)
 
 
@@ -219,9 +230,11 @@ def _mid(low: Tensor, high: Tensor) -> Tensor:
     return (low + high) / 2
 
 
-def _lower(one: Plane, two: Plane, z: Tensor, d: Tensor) -> Plane:
-    """Per neuron the plane that is lower at (z, δ); a tie keeps the first."""
-    return one.replaced(two, two.at(z, d) < one.at(z, d))
+def _lower(one: Plane, two: Plane, z: Tensor, d: Tensor, close: Tensor) -> Plane:
+    """Per neuron the plane that is lower at (z, δ); what is this close is a tie, which keeps the
+    first.
+    """
+    return one.replaced(two, two.at(z, d) < one.at(z, d) - close)
 
 
 def _exchange(plane: Plane) -> Plane:
