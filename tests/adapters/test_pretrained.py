@@ -104,6 +104,17 @@ def test_a_compacted_model_loads_from_its_folder_and_answers_alike(kind, smaller
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_model_cut_behind_its_norms_loads_and_answers_alike(kind, tmp_path):
+    model, given, _ = made(kind)
+    pruned = sc.prune_channels_(model, given, channels=0.5, exact=False)
+    assert pruned.entries[0] < 0.45 * pruned.entries[1]
+    sc.adapters.save_pretrained(model, tmp_path)
+    same_answers(model, sc.adapters.from_pretrained(tmp_path), given)
+    sc.save_sparse(model, tmp_path / "m")
+    same_answers(model, sc.load_sparse(tmp_path / "m", into=made(kind, 1)[0]), given)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_its_sparse_file_loads_into_the_class_with_nothing_set_by_hand(kind, smaller, tmp_path):
     small, given, _ = smaller(kind)
     sc.save_sparse(small, tmp_path / "m")

@@ -70,3 +70,58 @@ def test_the_score_of_a_channel_is_the_mean_of_what_goes_with_it():
         "2.weight": torch.tensor([[6.0, 2]]),
     }
     assert found.score(scores).tolist() == pytest.approx([3.0, 3.0])
+
+
+class Chunked(nn.Module):
+    """A block as in YOLO: what a layer writes is shared out in two, and joined again."""
+
+    def __init__(self, pieces=2):
+        super().__init__()
+        self.pieces = pieces
+        self.into, self.more = nn.Conv2d(3, 12, 1), nn.Conv2d(12 // pieces, 12 // pieces, 1)
+        self.out = nn.Conv2d(12 + 12 // pieces, 2, 1)
+
+    def forward(self, x):
+        parts = list(self.into(x).relu().chunk(self.pieces, 1))
+        return self.out(torch.cat([*parts, self.more(parts[-1]).relu()], 1))
+
+
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_equal_pieces_lose_the_same_places(pieces):
+    model, example = Chunked(pieces).eval(), torch.zeros(1, 3, 4, 4)
+    found = channels(model, example)
+    size = 12 // pieces
+    # A channel of each piece goes together; the layer behind the last piece is free.
+    assert len(found.labels) == 2 * size
+    rows = found.rows["into.weight", 0].reshape(pieces, size)
+    assert bool((rows == rows[:1]).all())
+    pruned = sc.prune_channels_(model, example, channels=0.5)
+    small = sc.compact(model, example)
+    assert small.into.weight.shape[0] == 6 and small.compaction.kept == ()
+    assert small.compaction.parameters[1] == pruned.entries[0]
+
+
+def test_pieces_of_sizes_in_the_code_stay():
+    class Split(Chunked):
+        def forward(self, x):
+            a, b = self.into(x).relu().split([6, 6], 1)
+            return self.out(torch.cat([a, b, self.more(b).relu()], 1))
+
+    found = channels(Split().eval(), torch.zeros(1, 3, 4, 4))
+    assert ("into.weight", 0) not in found.rows and ("more.weight", 0) in found.rows
+
+
+def test_what_a_cat_joins_may_go_from_both_sides():
+    """Also where one side is narrower than half of what comes out, as in a U-Net."""
+
+    class Joined(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.few, self.many = nn.Conv2d(1, 4, 1), nn.Conv2d(1, 12, 1)
+            self.out = nn.Conv2d(16, 1, 1)
+
+        def forward(self, x):
+            return self.out(torch.cat([self.few(x).relu(), self.many(x).relu()], 1))
+
+    found = channels(Joined().eval(), torch.zeros(1, 1, 2, 2))
+    assert len(found.labels) == 16 and {len(each) for each in found.families} == {4, 12}

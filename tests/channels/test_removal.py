@@ -277,3 +277,20 @@ def test_whole_neurons_pruned_are_cut_out(make):
     sc.prune_channels_(model, example, channels=0.5)
     before, after = check(model, example).compaction.parameters
     assert after < 0.8 * before
+
+
+@recent
+def test_mixtral_is_cut_around_its_experts():
+    """Its usual kernel for experts takes no float64, in which compaction decides and compares."""
+    sizes = {"num_local_experts": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
+    config = transformers.MixtralConfig(**{**SIZES, **TOKENS, **sizes})
+    torch.manual_seed(0)
+    model = transformers.MixtralForCausalLM(config).eval()
+    usual = config._experts_implementation
+    pruned = sc.prune_channels_(model, {"input_ids": IDS}, channels=0.5)
+    small = sc.compact(model, {"input_ids": IDS})
+    assert pruned.channels == (1, 2) and small.config._experts_implementation == usual
+    assert small.model.layers[0].self_attn.q_proj.weight.shape == (16, 32)
+    with torch.no_grad():
+        want, have = (form(IDS).logits for form in (model, small))
+    assert torch.allclose(want, have, atol=1e-6)

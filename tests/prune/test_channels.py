@@ -4,10 +4,11 @@ said."""
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import architectures
 import secateurs as sc
-from secateurs.errors import ArgumentError, EmptySelectionError, UnknownNameError
+from secateurs.errors import ArgumentError, EmptySelectionError, ShipError, UnknownNameError
 from secateurs.prune import cut_channels
 
 
@@ -171,3 +172,150 @@ def test_blocks_that_are_dead_before_are_named(caplog):
     assert "dead before" in str(pruned)
     small = sc.compact(model, example, masks=pruned.masks)
     assert small.compaction.parameters[1] < pruned.entries[0] / 2
+
+
+def test_a_stream_keeps_its_share_like_the_layers_beside_it():
+    masks = cut_channels(Residual().eval(), EXAMPLE, channels=0.5).masks
+    kept = {
+        name: int(mask.flatten(1).any(1).sum()) for name, mask in masks.items() if mask.ndim > 1
+    }
+    assert kept["stem.weight"] == kept["branch.3.weight"] == 4 and kept["branch.0.weight"] == 8
+
+
+# Cuts that change outputs.
+
+
+class Tower(nn.Module):
+    """A transformer of all the parts that stand on a stream: token and position embeddings, a class
+    token, norms before and after, torch's own attention, a mean over channels."""
+
+    def __init__(self, norm=nn.LayerNorm, width=16, heads=4):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(11, width), nn.Embedding(8, width)
+        self.first = nn.Parameter(torch.randn(1, 1, width))
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.norms = nn.ModuleList(norm(width) for _ in range(3))
+        self.up, self.down = nn.Linear(width, 24), nn.Linear(24, width)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+        x = torch.cat([self.first.expand(len(ids), 1, -1), x], 1)
+        y = self.norms[0](x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        x = self.norms[1](x + self.down(F.gelu(self.up(x))))
+        x = x - x.mean(-1, keepdim=True)
+        return self.head(self.norms[2](x)[:, 0])
+
+
+IDS = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(0))
+
+
+def tower(**options):
+    torch.manual_seed(0)
+    return Tower(**options).eval()
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
+def test_an_inexact_cut_takes_streams_embeddings_and_heads(norm):
+    model = tower(norm=norm)
+    own = dict(model.named_parameters())
+    before = {name: p.detach().clone() for name, p in own.items()}
+    pruned = sc.prune_channels_(model, {"ids": IDS}, channels=0.5, exact=False)
+    assert not pruned.exact and "outputs change: fine-tune" in str(pruned)
+    # The same objects, narrowed to what the masks kept.
+    for name, p in model.named_parameters():
+        assert p is own[name]
+        mask = pruned.masks.get(name)
+        kept = before[name] if mask is None else before[name][mask].reshape(p.shape)
+        assert torch.equal(p, kept)
+    assert model.tokens.weight.shape == (11, 8) and model.tokens.embedding_dim == 8
+    assert model.places.weight.shape == (8, 8) and model.first.shape == (1, 1, 8)
+    assert (model.attention.num_heads, model.attention.embed_dim) == (2, 8)
+    assert model.norms[0].normalized_shape == (8,) and model.up.weight.shape == (12, 8)
+    assert sum(p.numel() for p in own.values()) == pruned.entries[0]
+
+
+def test_what_compact_leaves_is_what_was_fine_tuned():
+    model = tower()
+    sc.prune_channels_(model, {"ids": IDS}, channels=0.5, exact=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    before = F.cross_entropy(model(IDS), torch.tensor([0, 1]))
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(IDS), torch.tensor([0, 1]))
+        loss.backward()
+        optimizer.step()
+    assert loss < before
+    # What training leaves dead beside that goes exactly.
+    with torch.no_grad():
+        model.up.weight[3], model.up.bias[3] = 0, 0
+    small = sc.compact(model, {"ids": IDS})
+    assert small.up.weight.shape == (11, 8)
+    assert torch.allclose(small(IDS), model(IDS), atol=1e-6)
+
+
+def test_an_inexactly_cut_model_loads_into_its_class(tmp_path):
+    model = tower()
+    sc.prune_channels_(model, {"ids": IDS}, channels=0.5, exact=False)
+    sc.save_sparse(model, tmp_path / "small.safetensors")
+    again = sc.load_sparse(tmp_path / "small.safetensors", into=tower())
+    assert torch.equal(again(IDS), model(IDS)) and again.attention.num_heads == 2
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.8])
+def test_heads_of_torchs_attention_stay_whole(share):
+    layer = nn.TransformerEncoderLayer(24, 6, 32, batch_first=True)
+    model = nn.Sequential(nn.Linear(5, 24), nn.TransformerEncoder(layer, 2), nn.Linear(24, 2))
+    example = torch.randn(2, 3, 5)
+    pruned = sc.prune_channels_(model.eval(), example, channels=share, exact=False)
+    attention = model[1].layers[0].self_attn
+    assert 4 * attention.num_heads == attention.embed_dim == len(model[0].weight)
+    assert share - 0.2 < pruned.channels[0] / pruned.channels[1] <= share
+    assert model(example).shape == (2, 3, 2)
+
+
+def test_what_an_inexact_cut_cannot_take_stays():
+    class Rows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 6)
+
+        def forward(self, x):
+            return self.down(F.layer_norm(self.up(x), (8,)))
+
+    # A norm without tensors has its width from the code.
+    with pytest.raises(ShipError, match="does not run with fewer channels.*the model itself"):
+        sc.prune_channels_(model := Rows().eval(), torch.zeros(1, 6), channels=0.5, exact=False)
+    assert model.up.weight.shape == (8, 6)
+
+    class Cross(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 8), nn.Linear(3, 8)
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 2)
+
+        def forward(self, x):
+            y = self.attention(self.a(x), self.b(x), self.b(x), need_weights=False)[0]
+            return self.down(self.up(y).relu())
+
+    pruned = sc.prune_channels_(
+        model := Cross().eval(), torch.zeros(1, 4, 3), channels=0.5, exact=False
+    )
+    assert model.attention.embed_dim == 8 and len(model.up.weight) < 16
+    assert not any("attention.in_proj" in name for name in pruned.masks)
+
+
+def test_an_inexact_cut_of_a_network_without_norms_is_the_exact_one():
+    exact, inexact = net(), net()
+    one = sc.prune_channels_(exact, EXAMPLE, macs=0.4)
+    two = sc.prune_channels_(inexact, EXAMPLE, macs=0.4, exact=False)
+    assert one.entries == two.entries
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(sc.compact(exact, EXAMPLE)(x), inexact(x), atol=1e-6)
+
+
+def test_an_inexact_budget_in_time_is_measured():
+    pruned = cut_channels(tower(), {"ids": IDS}, latency=0.98, exact=False)
+    assert pruned.latency is not None and not pruned.exact

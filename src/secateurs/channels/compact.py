@@ -187,6 +187,7 @@ def read_model(
     # What is decided and compared must not depend on
     # the rounding of the model's own dtype.
     exact = AllOutputs(private_copy(copy, error=ShipError).double().cpu())
+    _pick_experts_(exact.inner)
     for ours in (sparse, exact):
         COMPARED.share(ours, model)
     graph = None if in_float64 else _graph_in_own_precision(sparse, exact, example)
@@ -212,6 +213,15 @@ def read_model(
         found=found,
         known=reach(graph, state),
     )
+
+
+def _pick_experts_(model: nn.Module) -> None:
+    """Let the experts of transformers run on matrices picked by index: the same function as by
+    their usual kernel, which takes no float64."""
+    for module in model.modules():
+        held: Any = vars(module).get("config")
+        if getattr(held, "_experts_implementation", None) == "grouped_mm":
+            held._experts_implementation = "batched_mm"
 
 
 def _graph_in_own_precision(

@@ -60,7 +60,9 @@ def alignment_of(source: Source, graph: Graph) -> Alignment | None:
             return {name: moved}
     broadcast = {name: _broadcast(shape, source.shape) for name, shape in shapes.items()}
     known = {name: dims for name, dims in broadcast.items() if dims is not None}
-    return known if len(known) == len(broadcast) else None
+    if len(known) == len(broadcast):
+        return known
+    return _picked(source, shapes, graph)
 
 
 def _shape(name: str, graph: Graph) -> tuple[int, ...]:
@@ -74,23 +76,65 @@ def _follow_positions(
 ) -> tuple[int | None, ...] | None:
     """Follow positions through the source: it rearranges when they come out as they went in, in
     another order."""
-    count = torch.Size(shape).numel()
-    # float64 holds every position exactly, up to 2^53 entries.
-    places = torch.arange(count, dtype=torch.float64).reshape(tuple(shape))
+    places = _places(shape)
     try:
         moved = source({name: places})
     except (RuntimeError, KeyError, TypeError):
         return None
     # Every position comes out once and unchanged, or the source computes something.
-    if moved.numel() != count or not torch.equal(moved.flatten().sort().values, places.flatten()):
+    if moved.numel() != places.numel() or not torch.equal(
+        moved.flatten().sort().values, places.flatten()
+    ):
         return None
-    found: list[int | None] = []
-    for coordinates in torch.unravel_index(moved.long(), tuple(shape)):
-        found.append(_dimension(coordinates))
+    found = [_dimension(each) for each in torch.unravel_index(moved.long(), tuple(shape))]
     # A dimension that no other one counts was split or merged on the way: channels
     # along it cannot be followed.
     lost = [size for size, dim in zip(shape, found, strict=True) if size > 1 and dim is None]
     return None if lost else tuple(found)
+
+
+def _places(shape: Sequence[int]) -> Tensor:
+    """The number of each entry; float64 holds it exactly, up to 2^53 entries."""
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.float64).reshape(tuple(shape))
+
+
+def _picked(source: Source, shapes: Mapping[str, Sequence[int]], graph: Graph) -> Alignment | None:
+    """Where a source picks whole rows, as positions are looked up in tables and added: their
+    columns are followed, each table with zeros in the others."""
+    found: dict[str, tuple[int | None, ...]] = {}
+    # Which rows are picked does not matter for the columns: every index may be 0.
+    nothing = {
+        name: torch.zeros(
+            tuple(shape), dtype=torch.float64 if _is_real(name, graph) else torch.long
+        )
+        for name, shape in shapes.items()
+    }
+    for name, shape in shapes.items():
+        if not nothing[name].is_floating_point():
+            found[name] = (None,) * len(shape)
+            continue
+        places = _places(shape)
+        try:
+            moved = source({**nothing, name: places})
+        except (RuntimeError, KeyError, TypeError, IndexError):
+            return None
+        if not moved.numel() or not bool(torch.isin(moved, places).all()):
+            return None
+        dims = [_dimension(each) for each in torch.unravel_index(moved.long(), tuple(shape))]
+        # A slice counts as well, and loses what lies beyond it.
+        found[name] = tuple(
+            dim if dim is not None and moved.shape[dim] == size else None
+            for dim, size in zip(dims, shape, strict=True)
+        )
+    return found
+
+
+def _is_real(name: str, graph: Graph) -> bool:
+    """Whether a tensor holds numbers; the buffers of a model that its code computes with here are
+    taken for indices."""
+    if name in graph.constants:
+        return graph.constants[name].is_floating_point()
+    return name in graph.parameters
 
 
 def _dimension(coordinates: Tensor) -> int | None:
@@ -245,10 +289,24 @@ class AllOutputs(Wrapper):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Σ of nothing: a row per sample with every number the model returns."""
-        found = list(leaves(self.inner(*args, **kwargs)))
+        found = list(leaves(self.read(self.inner(*args, **kwargs))))
         if not found:
             raise ShipError(f"{type(self.inner).__name__} returns no real-valued tensor.")
         return found[0] if len(found) == 1 else torch.cat([_row(leaf) for leaf in found], dim=1)
+
+    def read(self, out: Any) -> Any:
+        """What counts of a result: all of it."""
+        return out
+
+
+class Answers(AllOutputs):
+    """The same without the hidden states that a model returns beside its logits."""
+
+    def read(self, out: Any) -> Any:
+        """The result without its hidden states, where it has logits."""
+        if not (isinstance(out, Mapping) and "logits" in out):
+            return out
+        return {name: value for name, value in out.items() if "hidden_state" not in name}
 
 
 def leaves(out: Any) -> Iterator[Tensor]:
@@ -341,13 +399,19 @@ def label(flow: "LabelFlow") -> None:
 # follow pin them.
 
 
-def label_channels(graph: Graph, model: nn.Module) -> Labelled:
-    """Label every channel of the graph of a model."""
+def label_channels(graph: Graph, model: nn.Module, *, exact: bool = True) -> Labelled:
+    """Label every channel of the graph of a model.
+
+    exact: whether channels that cannot go without changing what a norm says of the others are tied.
+    """
     found = Labelled(graph)
-    flow = LabelFlow(found, model)
+    flow = LabelFlow(found, model) if exact else InexactFlow(found, model)
     label(flow)
     for node, source, y in flow.later:
         flow.tie_elementwise(node, source, compress_marks(found.groups.roots(y)))
+    for name, labels in found.values.items():
+        # What ties nothing goes with nothing either.
+        found.values[name] = torch.where(labels < 0, PINNED, labels)
     # The user reads the outputs, so they keep their
     # shape even where a channel is constant.
     found.groups.pin(found.values[graph.output], "is an output of the model")
@@ -639,6 +703,11 @@ class LabelFlow:
                 self.groups.pin(vector, f"{where} computes its weight")
             found.frozen |= dict.fromkeys(source.names, f"{where} computes its weight")
             return
+        covered = {dim for dims in known.values() for dim in dims}
+        for whole, vector in labels.items():
+            if whole not in covered:
+                # No tensor would lose anything with these channels.
+                self.groups.pin(vector, f"{where} computes its weight")
         for name, dims in known.items():
             for own, dim in enumerate(dims):
                 if dim is None or dim not in labels:
@@ -647,6 +716,58 @@ class LabelFlow:
                     self.groups.unite(found.dims[name, own], labels[dim])
                 else:
                     found.dims[name, own] = labels[dim]
+
+
+# The most entries of a tensor of the model's own (a class token, positions, biases of an attention)
+# that get a label each.
+_MOST = 2_000_000
+
+
+class InexactFlow(LabelFlow):
+    """Labels for a cut that changes outputs: norms and means over channels are taken over those
+    that stay, and embeddings and tensors of the model's own lose their columns like any layer."""
+
+    def affine(self, node: Affine, x: Tensor | None, params: None) -> Tensor:
+        if x is None:
+            return self._own_tensor(node)
+        # A layer that reads such a mean has it as one of its inputs.
+        return super().affine(node, torch.where(x < 0, PINNED, x), params)
+
+    def opaque(self, node: Opaque, xs: Sequence[Tensor]) -> Tensor:
+        if node.levels:
+            return xs[0]
+        return super().opaque(node, xs)
+
+    def windows(self, node: Affine | Pool, total: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        found = self.one_each(node, total, x)
+        # A mean over channels belongs to none of them, and goes with none.
+        return torch.full([1] * len(node.shape), NOTHING) if found is None else found
+
+    def _elementwise(self, node: Affine, source: Source, y: Tensor) -> None:
+        """A table of positions is laid on tokens of several origins, such as a class token beside
+        patches. Only the layers behind it show which of their columns are one channel."""
+        if sum(size > 1 for size in source.shape) > 1:
+            self.later.append((node, source, y))
+        else:
+            super()._elementwise(node, source, y)
+
+    def _own_tensor(self, node: Affine) -> Tensor:
+        """Labels of a tensor of the model's own: a column each of an embedding, else an entry."""
+        graph, source = self.found.graph, node.bias
+        learnt = source is not None and any(name in graph.parameters for name in source.names)
+        if not learnt or source is None:
+            return super().affine(node, None, None)
+        readers = [graph.by_name[name] for name in graph.consumers[node.name]]
+        if all("embedding" in reader.place.operation for reader in readers):
+            columns = self.groups.new(node.shape[-1])
+            self._tie(source, {len(node.shape) - 1: columns}, describe_node(node))
+            return along(columns, len(node.shape) - 1, len(node.shape))
+        if torch.Size(node.shape).numel() > _MOST:
+            return super().affine(node, None, None)
+        y = self.groups.new(torch.Size(node.shape).numel()).reshape(node.shape)
+        # Which of them are one channel is known when the rest of the network has tied them.
+        self.later.append((node, source, y))
+        return y
 
 
 def _pinned(node: Node) -> Tensor:

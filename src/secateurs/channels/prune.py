@@ -6,17 +6,34 @@ rows, columns, biases, scales and shifts that carry it, so that what is masked t
 cut out together.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.channels.labels import AllOutputs, Labelled, distinct, label_channels, own_name
+from secateurs.channels.labels import (
+    AllOutputs,
+    Answers,
+    Labelled,
+    LayerUse,
+    distinct,
+    label_channels,
+    own_name,
+)
 from secateurs.channels.macs import Macs, macs
-from secateurs.channels.removal import even_, find_resized, layers_of, narrowed_state, removable
-from secateurs.channels.verify import difference, failing_module, shrink_
-from secateurs.errors import ScoreError
+from secateurs.channels.removal import (
+    PACKED,
+    even_,
+    families_of,
+    find_resized,
+    layers_of,
+    narrowed_state,
+    removable,
+)
+from secateurs.channels.verify import difference, failing_module, shrink_, shrink_in_place_
+from secateurs.errors import ScoreError, ShipError
 from secateurs.graph import Example, capture
 from secateurs.graph.replay import COMPARED
 from secateurs.parameters import Params
@@ -30,16 +47,24 @@ class Channels:
     Attributes:
         labels: One number per channel.
         layers: For each layer, the positions in `labels` of the channels it writes.
+        families: The positions parted by the layers that write them, each in one family.
         rows: For each dimension of each parameter, the position of every index in `labels`, −1
             where it has to stay.
         work: Multiplications of the whole network.
+        packed: Streams whose attention counts its heads by the stream's width.
+        labelled, contested: For `narrow_`: the labels of the network, and the classes of modules
+            whose attributes follow.
     """
 
     labels: Tensor
     layers: tuple[Tensor, ...]
+    families: tuple[Tensor, ...]
     rows: Mapping[tuple[str, int], Tensor]
     shapes: Mapping[str, tuple[int, ...]]
     work: Macs
+    packed: "tuple[Packed, ...]" = ()
+    labelled: Labelled = field(repr=False)
+    contested: frozenset[str] = frozenset()
 
     def masks(self, kept: Tensor) -> dict[str, Tensor]:
         """Masks of every parameter that loses an entry; `kept` holds a truth value per channel."""
@@ -91,13 +116,97 @@ def _stays(kept: Tensor, index: Tensor) -> Tensor:
     return (index < 0) | kept[index.clamp_min(0)]
 
 
+# Streams behind attention whose width says how many heads it has.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A stream and the heads of torch's `MultiheadAttention` on it, which are as wide together as
+    the stream: of both the same share stays.
+
+    Attributes:
+        stream: The channels of the stream.
+        step: What the channels that stay must be a multiple of.
+        heads: The heads of each attention, and how wide one is.
+    """
+
+    stream: Tensor
+    step: int
+    heads: tuple[tuple[Tensor, int], ...]
+
+    def settle(self, kept: Tensor, rank: Tensor) -> Tensor:
+        """The largest choice of whole heads that fits into what is kept; the best by rank stay."""
+        count = max(1, int(kept[self.stream].sum()) // self.step) * self.step
+        settled = _keep_best(kept, self.stream, count, rank)
+        for heads, width in self.heads:
+            settled = _keep_best(settled, heads, count // width, rank)
+        return settled
+
+
+def _keep_best(kept: Tensor, members: Tensor, count: int, rank: Tensor) -> Tensor:
+    """Exactly so many of the members stay: those that are kept first, then the best by rank."""
+    order = members[rank[members].argsort(descending=True, stable=True)]
+    order = order[(~kept[order]).long().argsort(stable=True)]
+    chosen = kept.clone()
+    chosen[order[:count]], chosen[order[count:]] = True, False
+    return chosen
+
+
+def _packed(model: nn.Module, found: Labelled, labels: Tensor) -> tuple[tuple[Packed, ...], Tensor]:
+    """The packed streams of a network, in labels, and the labels that may go beside them."""
+    free = torch.zeros(len(found.groups), dtype=torch.bool)
+    free[labels] = True
+    streams: dict[tuple[int, ...], list[tuple[Tensor, int]]] = {}
+    for use, owner in _attentions(model, found):
+        stream, written = found.groups.roots(use.into), found.groups.roots(use.out)
+        heads, whole = written[:0], False
+        if use.weight.direct == f"{use.node.place.module}.in_proj_weight":
+            rows = written.reshape(-1, owner.num_heads, owner.head_dim)
+            heads = rows[0, :, 0]
+            whole = len(written) == 3 * len(stream) and bool((rows == heads[:, None]).all())
+            whole = whole and len(distinct(heads)) == len(heads)
+            whole = whole and len(distinct(stream)) == len(stream)
+        if whole and bool(free[torch.cat([stream, heads])].all()):
+            streams.setdefault(tuple(stream.tolist()), []).append((heads, owner.head_dim))
+        else:
+            free[torch.cat([stream, written])] = False
+    packed = []
+    for labels_of_stream, heads_of in streams.items():
+        stream = torch.tensor(labels_of_stream)
+        mine = torch.cat([stream, *(heads for heads, _ in heads_of)])
+        # Another attention on the same stream may have held it back.
+        if bool(free[mine].all()):
+            step = math.lcm(*(width for _, width in heads_of))
+            packed.append(Packed(stream=stream, step=step, heads=tuple(heads_of)))
+        else:
+            free[mine] = False
+    return tuple(packed), free.nonzero().flatten()
+
+
+def _attentions(
+    model: nn.Module, found: Labelled
+) -> Iterator[tuple[LayerUse, nn.MultiheadAttention]]:
+    """The layers that lead into a `MultiheadAttention` of torch."""
+    for use in found.uses:
+        owner = model.get_submodule(use.node.place.module)
+        leaves = use.weight.direct == f"{use.node.place.module}.out_proj.weight"
+        if isinstance(owner, nn.MultiheadAttention) and not leaves:
+            yield use, owner
+
+
+# Every channel that can be removed whole.
+
+
 @torch.no_grad()
-def channels(model: nn.Module, example: Example) -> Channels:
+def channels(model: nn.Module, example: Example, *, exact: bool = True) -> Channels:
     """Every channel that can be removed whole, with everything that goes with it; the model stays
     as it is.
 
     Channels tied to an input or an output stay, and those that a reordering in the model's code
     counts on (a `view(b, 9216)`). Heads of an attention and feed-forward neurons count as channels.
+
+    exact: whether the others have to compute what they did. If not, the channels that a norm reads
+        may go as well, and the heads of torch's `MultiheadAttention`.
 
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
     >>> found = channels(model, torch.zeros(1, 3))
@@ -105,15 +214,14 @@ def channels(model: nn.Module, example: Example) -> Channels:
     (4, ['0.bias', '0.weight', '1.bias', '1.weight', '3.weight'])
     """
     # All outputs at once: a channel that only the second output reads is in use.
-    seen = AllOutputs(model)
+    seen = AllOutputs(model) if exact else Answers(model)
     COMPARED.share(seen, model)
     graph = capture(seen, example, opaque=True)
-    found = label_channels(graph, seen)
+    found = label_channels(graph, seen, exact=exact)
     even_(found)
-    labels = removable(found)
-    # A reshape by an attribute or a shape may follow: a narrowed copy shows whether it does.
-    if len(removable(found, frozenset())) > len(labels):
-        labels = removable(found, refusing(seen, found, example))
+    failed, contested = _refusing(seen, found, example, exact=exact)
+    labels = removable(found, failed)
+    packed, labels = _packed(seen, found, labels)
     position = torch.full((len(found.groups),), -1)
     position[labels] = torch.arange(len(labels))
     rows = {
@@ -125,10 +233,42 @@ def channels(model: nn.Module, example: Example) -> Channels:
     return Channels(
         labels=labels,
         layers=layers_of(found, position),
+        families=families_of(found, position),
         rows={key: index for key, index in rows.items() if bool((index >= 0).any())},
         shapes={own_name(name): tuple(shape) for name, shape in graph.parameters.items()},
         work=macs(seen, graph).named(own_name),
+        packed=tuple(
+            Packed(
+                stream=position[each.stream],
+                step=each.step,
+                heads=tuple((position[heads], width) for heads, width in each.heads),
+            )
+            for each in packed
+        ),
+        labelled=found,
+        contested=contested,
     )
+
+
+@torch.no_grad()
+def narrow_(model: nn.Module, example: Example, found: Channels, kept: Tensor) -> None:
+    """Take the other channels out of the model itself, whose parameters stay the same objects.
+
+    A copy is cut and run first: where its code counts on the old sizes nothing has changed.
+    """
+    gone = torch.zeros(len(found.labelled.groups), dtype=torch.bool)
+    gone[found.labels[~kept]] = True
+    seen = AllOutputs(model)
+    small = _narrow(seen, found.labelled, gone, found.contested)
+    failing = failing_module(small.inner, example)
+    if failing is not None:
+        raise ShipError(
+            f"{type(model).__name__} does not run with fewer channels: the code of "
+            f"{failing or 'the model itself'} counts on sizes that are not in its tensors. Nothing "
+            "was changed; write the sizes in terms of the tensors' own shapes, or leave exact=True."
+        )
+    changes = find_resized(seen, found.labelled, gone, found.contested)
+    shrink_in_place_(seen, found.labelled, small, changes)
 
 
 # Finds the classes of modules that cannot run with fewer channels, by trying a copy that has lost
@@ -138,22 +278,33 @@ def channels(model: nn.Module, example: Example) -> Channels:
 _ROUNDING = 1e-2
 
 
-def refusing(model: AllOutputs, found: Labelled, example: Example) -> frozenset[str] | None:
-    """Classes whose code fails on a copy without half of its channels; None where more does."""
-    failed: frozenset[str] = frozenset()
+def _refusing(
+    model: AllOutputs, found: Labelled, example: Example, *, exact: bool
+) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """Classes whose code fails on a copy without half of its channels (None where more does), and
+    those whose attributes have to follow even where their size stands for something else too."""
+    failed: frozenset[str] = frozenset({PACKED} if exact else ())
     contested: frozenset[str] = frozenset()
+    # A reshape by an attribute or a shape may follow: a narrowed copy shows whether it does.
+    if exact and len(removable(found, failed)) == len(removable(found)):
+        return None, contested
     while True:
-        gone = _half(found, removable(found, failed))
+        packed, labels = _packed(model, found, removable(found, failed))
+        gone = _half(found, labels)
+        for each in packed:
+            gone = ~each.settle(~gone, -torch.arange(len(gone)))
         small = _narrow(model, found, gone, contested)
         failing = failing_module(small.inner, example)
         if failing is None:
-            # A reshape can go through and put channels in other places.
-            same = difference(_mask_model(model, found, gone).inner, small.inner, example)
-            return failed if same <= _ROUNDING else None
+            # A reshape can go through and put channels in other places. A norm over fewer channels
+            # says something else: then all that can be asked is that it runs to outputs as before.
+            allowed = _ROUNDING if exact else math.inf
+            same = difference(_mask_model(model, found, gone), small, example)
+            return (failed if same <= allowed and same < math.inf else None), contested
         kind = type(small.inner.get_submodule(failing)).__name__
         if kind in failed:
             # It failed because of what another module passes to it: no class is assumed to follow.
-            return None
+            return None, contested
         if kind in contested:
             failed |= {kind}
         contested |= {kind}
@@ -176,7 +327,7 @@ def _half(found: Labelled, labels: Tensor) -> Tensor:
 
 def _mask_model(model: AllOutputs, found: Labelled, gone: Tensor) -> AllOutputs:
     """The model with zeros in the place of what goes."""
-    copy = AllOutputs(private_copy(model.inner, error=ScoreError))
+    copy = type(model)(private_copy(model.inner, error=ScoreError))
     own = dict(copy.named_parameters(remove_duplicate=False))
     for (name, dim), labels in found.dims.items():
         if name in own:
@@ -191,6 +342,6 @@ def _narrow(
     state = found.graph.state(model, dtype=None)
     small = narrowed_state(found, gone, state)
     changed = {n: t for n, t in small.items() if t.shape != state[n].shape}
-    copy = AllOutputs(private_copy(model.inner, error=ScoreError))
+    copy = type(model)(private_copy(model.inner, error=ScoreError))
     shrink_(copy, found, changed, find_resized(copy, found, gone, contested))
     return copy

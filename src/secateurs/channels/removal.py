@@ -388,8 +388,9 @@ def narrowed_state(found: Labelled, gone: Tensor, state: State) -> dict[str, Ten
 
 # Why dead channels stay, apart from their constants.
 
-# Its code divides embed_dim by num_heads, and torch's fused kernels trust both.
-_PACKED = "MultiheadAttention"
+PACKED = "MultiheadAttention"
+"""Its code divides embed_dim by num_heads, and torch's fused kernels trust both: heads go only
+together with channels of the stream, which changes the norms."""
 
 
 def stuck_in_rearrangements(
@@ -405,7 +406,7 @@ def stuck_in_rearrangements(
         if not any(bool(marks.any()) for marks in (*before, after)):
             continue
         shapes = [found.graph.by_name[name].shape for name in node.inputs]
-        failed = options.failed if options.hopeful else None
+        failed = options.failed | {PACKED} if options.hopeful else None
         if not options.rearranged or not follows(node, shapes, before, after, failed):
             blocked[_counting(node)] = _labels_of(found, gone, node)
     return blocked
@@ -422,15 +423,15 @@ def follows(
     other sizes in a module of no class that failed."""
     if still_fits(node, shapes, before, after):
         return True
-    if failed is None or node.place.kind in failed or node.place.kind == _PACKED:
+    if failed is None or node.place.kind in failed:
         return False
     return could_follow(node, shapes, before, after)
 
 
 def _counting(node: Structural) -> str:
-    if node.place.kind == _PACKED:
+    if node.place.kind == PACKED:
         return (
-            f"{own_name(node.place.module)} is torch's {_PACKED}, whose heads share out embed_dim: "
+            f"{own_name(node.place.module)} is torch's {PACKED}, whose heads share out embed_dim: "
             "write the attention with linear layers to lose heads"
         )
     return f"{describe_node(node)} counts on every channel"
@@ -505,18 +506,27 @@ def removable(found: Labelled, failed: frozenset[str] | None = None) -> Tensor:
 def _stuck(
     found: Labelled, node: Structural, free: Tensor, failed: frozenset[str] | None
 ) -> Tensor:
-    """The labels of a reordering that does not work without one of them, or without the first
-    half."""
-    mine = distinct(torch.cat([found.roots(name).flatten() for name in (*node.inputs, node.name)]))
-    mine = mine[free[mine]]
-    shapes = [found.graph.by_name[name].shape for name in node.inputs]
-    for some in (mine[:1], mine[: len(mine) // 2]):
+    """The labels of a reordering that does not work without one of them, or without the first half
+    of those of each input."""
+    own = [distinct(found.roots(name).flatten()) for name in (*node.inputs, node.name)]
+    own = [labels[free[labels]] for labels in own]
+    mine = distinct(torch.cat(own))
+    # Of each input, so that none of those that a `cat` joins is lost whole.
+    halves = torch.cat([labels[: len(labels) // 2] for labels in own[:-1]])
+    for some in (mine[:1], halves):
         gone = torch.zeros_like(free)
         gone[some] = True
-        before = [gone[found.roots(name)] for name in node.inputs]
-        if len(some) and not follows(node, shapes, before, gone[found.roots(node.name)], failed):
+        if len(some) and not _follows_without(found, node, gone, failed):
             return mine
     return mine[:0]
+
+
+def _follows_without(
+    found: Labelled, node: Structural, gone: Tensor, failed: frozenset[str] | None
+) -> bool:
+    shapes = [found.graph.by_name[name].shape for name in node.inputs]
+    before = [gone[found.roots(name)] for name in node.inputs]
+    return follows(node, shapes, before, gone[found.roots(node.name)], failed)
 
 
 def layers_of(found: Labelled, position: Tensor) -> tuple[Tensor, ...]:
@@ -526,8 +536,22 @@ def layers_of(found: Labelled, position: Tensor) -> tuple[Tensor, ...]:
     return tuple(index for index in members if len(index) and bool((index >= 0).all()))
 
 
+def families_of(found: Labelled, position: Tensor) -> tuple[Tensor, ...]:
+    """The removable channels, parted by the layers that write them: a residual stream is one
+    family."""
+    family = torch.zeros(int(position.max()) + 1, dtype=torch.long)
+    for use in found.uses:
+        mine = position[found.groups.roots(use.out)]
+        written = torch.zeros_like(family)
+        written[mine[mine >= 0]] = 1
+        # Every layer parts each family into what it writes and what it does not.
+        family = torch.unique(2 * family + written, return_inverse=True)[1]
+    return tuple((family == each).nonzero().flatten() for each in distinct(family))
+
+
 def even_(found: Labelled) -> None:
-    """Tie the channels that a reshape lays out in two dimensions, so that they go in whole slices.
+    """Tie the channels that a reshape lays out in two dimensions, so that they go in whole slices,
+    and those at the same place of equal pieces.
 
     A shuffle sees `(groups, channels of a group)`: a channel goes with its like in every group.
     """
@@ -538,3 +562,26 @@ def even_(found: Labelled) -> None:
         if len(varying) > 1:
             longest = max(varying, key=lambda d: labels.shape[d])
             found.groups.shared(labels.movedim(longest, 0).flatten(1))
+    for node in found.graph.nodes:
+        if isinstance(node, Structural) and len(node.inputs) == 1:
+            _pair_pieces_(found, node)
+
+
+def _pair_pieces_(found: Labelled, node: Structural) -> None:
+    """Tie the channels at the same place of all pieces of a `chunk`, which shares out what it is
+    given: its pieces stay as they were only where each of them loses a channel."""
+    whole = found.graph.by_name[node.inputs[0]].shape
+    cut = [dim for dim, size in enumerate(node.shape) if whole[dim : dim + 1] != (size,)]
+    labels = compress_marks(found.roots(node.inputs[0]))
+    if len(whole) != len(node.shape) or len(cut) != 1 or labels.numel() != whole[cut[0]]:
+        return
+    if whole[cut[0]] % node.shape[cut[0]] or bool((labels <= PINNED).any()):
+        return
+    pieces = labels.reshape(-1, node.shape[cut[0]])
+    fits = []
+    for some in (pieces[:1, 0], pieces[:, 0]):
+        gone = torch.zeros(len(found.groups), dtype=torch.bool)
+        gone[some] = True
+        fits.append(_follows_without(found, node, gone, None))
+    if fits == [False, True]:
+        found.groups.shared(pieces.T)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from secateurs.channels.labels import Labelled, leaves
 from secateurs.channels.removal import Resized
 from secateurs.graph import Example
+from secateurs.graph.ir import tensors_of
 from secateurs.graph.untouched import keeping
 from secateurs.sizes import resize_attribute_
 
@@ -177,6 +178,23 @@ def shrink_(
         resize_attribute_(model.get_submodule(change.module), change.attribute, change.after)
 
 
+def shrink_in_place_(
+    model: nn.Module, found: Labelled, small: nn.Module, changes: Sequence[Resized]
+) -> None:
+    """Give a labelled model the tensors of a smaller copy of it, and the sizes.
+
+    Parameters stay the objects they are, so that an optimizer made before goes on with them; what
+    it remembers of their entries no longer fits.
+    """
+    smaller = tensors_of(small)
+    for name, tensor in tensors_of(model).items():
+        if tensor.shape != smaller[name].shape:
+            tensor.data, tensor.grad = smaller[name].detach(), None
+    resize_(model, found)
+    for change in changes:
+        resize_attribute_(model.get_submodule(change.module), change.attribute, change.after)
+
+
 def narrow_(model: nn.Module, tensors: Mapping[str, Tensor], fresh: set[str]) -> None:
     """Replace parameters and buffers by smaller ones, ties kept; new biases are registered.
 
@@ -254,3 +272,17 @@ def describe_(module: nn.Module) -> None:
         and module.running_var is not None
     ):
         module.num_features = module.running_var.shape[0]
+    elif isinstance(module, nn.LayerNorm | nn.RMSNorm) and module.weight is not None:
+        module.normalized_shape = tuple(module.weight.shape)
+    elif isinstance(module, nn.Embedding):
+        module.embedding_dim = module.weight.shape[1]
+    elif isinstance(module, nn.MultiheadAttention):
+        _describe_attention_(module, module.out_proj.weight.shape[1])
+
+
+def _describe_attention_(module: nn.MultiheadAttention, width: int) -> None:
+    """Its heads keep their size: a narrower one has fewer of them."""
+    if width != module.embed_dim:
+        module.embed_dim, module.num_heads = width, width // module.head_dim
+        if module._qkv_same_embed_dim:
+            module.kdim = module.vdim = width

@@ -228,7 +228,7 @@ def layer_norm(
     """(x − mean) / √(var + ε) over the last dimensions, then a weight and a bias for each entry."""
     size = tuple(shape)
     dims = range(-len(size), 0)
-    y = _mixing(build, lambda t: F.layer_norm(t, size, None, None, eps), x, dims)
+    y = _mixing(build, lambda t: F.layer_norm(t, size, None, None, eps), x, dims, levels=True)
     return _scale_and_shift(build, y, weight, bias)
 
 
@@ -243,7 +243,7 @@ def rms_norm(
     """x / √(mean of x² + ε) over the last dimensions."""
     size = tuple(shape)
     dims = range(-len(size), 0)
-    y = _mixing(build, lambda t: F.rms_norm(t, size, None, eps), x, dims, zeros=(0,))
+    y = _mixing(build, lambda t: F.rms_norm(t, size, None, eps), x, dims, zeros=(0,), levels=True)
     return _scale_and_shift(build, y, weight, None)
 
 
@@ -348,6 +348,20 @@ def mul(build: Builder, a: Value, b: Value) -> Value:
         carried=same_dims(build, a, b),
         zeros=(0, 1),
         elementwise=True,
+    )
+
+
+@lowers_opaquely(aten.embedding.default)
+def embedding(build: Builder, weight: Any, ids: Any, *args: Any) -> Value:
+    """A row of the weight for each id: what stands in a column stays in it."""
+    rows = len(ids.shape)
+    return build.opaque(
+        lambda w, i: F.embedding(i.long(), w),
+        weight,
+        ids,
+        shape=(*ids.shape, weight.shape[1]),
+        carried=[[None, rows], [*range(rows)]],
+        zeros=(0,),
     )
 
 

@@ -340,6 +340,8 @@ class Opaque:
             product, the values of an attention.
         elementwise: Whether each entry of the result depends on one entry of each input.
         rising: Whether it is elementwise, of straight pieces, and never falls in any input.
+        levels: Whether it is a norm: each entry from its own of the one input, and from what all
+            entries have in common (mean and spread) along the dimensions that are mixed.
     """
 
     name: str
@@ -351,6 +353,7 @@ class Opaque:
     zeros: tuple[int, ...] = ()
     elementwise: bool = False
     rising: bool = False
+    levels: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from secateurs.channels import compact
 from secateurs.channels.compact import idle_blocks
-from secateurs.channels.prune import Channels, channels
-from secateurs.errors import ArgumentError, EmptySelectionError
+from secateurs.channels.prune import Channels, channels, narrow_
+from secateurs.errors import ArgumentError, EmptySelectionError, ShipError
 from secateurs.graph import Example
 from secateurs.graph.export import check_parameters
 from secateurs.masks import apply_
@@ -24,6 +24,7 @@ from secateurs.printing import Printed
 from secateurs.registry import refuse_unknown
 from secateurs.scores import Rule, score
 from secateurs.ship import LatencyTable
+from secateurs.stateless import private_copy
 
 _log = logging.getLogger("secateurs.prune")
 
@@ -39,6 +40,9 @@ class PrunedChannels(Printed):
             measured, or estimated where a table was given.
         idle: Blocks that were dead before, whatever is kept of them: `compact` removes them too, so
             less is left than is counted here.
+        exact: Whether the smaller network computes what the masked one does. If not, channels were
+            cut that norms read: outputs change beyond what the zeros do, the tensors were made
+            smaller at once, and the masks, of the shapes before, say what stayed of them.
     """
 
     masks: Mapping[str, Tensor]
@@ -47,11 +51,15 @@ class PrunedChannels(Printed):
     macs: tuple[int, int]
     latency: tuple[float, float] | None = None
     idle: tuple[str, ...] = ()
+    exact: bool = True
 
     def __rich__(self) -> Table:
         table = Table("", "kept", "total", "left", title="whole channels")
+        said = [] if self.exact else ["norms are over fewer channels: outputs change: fine-tune"]
         if self.idle:
-            table.caption = escape(f"dead before: {', '.join(self.idle)}")
+            said.append(f"dead before: {', '.join(self.idle)}")
+        if said:
+            table.caption = escape("; ".join(said))
         for name in ("channels", "entries", "macs"):
             kept, total = getattr(self, name)
             table.add_row(escape(name), f"{kept:,}", f"{total:,}", f"{kept / max(1, total):.1%}")
@@ -90,8 +98,20 @@ def read_budget(budget: ChannelBudget) -> tuple[str, float]:
     return name, float(value)
 
 
-def ranked_channels(found: Channels, scores: Tensor, scope: str, floor: float) -> Tensor:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
     """The order in which channels go, first the worst; those a floor protects do not appear."""
+
+    order: Tensor
+    rank: Tensor
+    """Of every channel, the larger the better."""
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+def ranked_channels(found: Channels, scores: Tensor, scope: str, floor: float) -> Ranking:
+    """Which channels go first: by their place in the family, or by their score alone."""
     # Channels without a finite score (outputs, and those no mask may touch) are never
     # offered.
     protected = ~torch.isfinite(scores)
@@ -102,16 +122,18 @@ def ranked_channels(found: Channels, scores: Tensor, scope: str, floor: float) -
         count = math.ceil(floor * len(layer)) if floor < 1 else int(floor)
         # One at least, even with floor=0: an empty layer cuts the network in two.
         protected[order[: max(1, count)]] = True
-        place = torch.arange(len(order), 0, -1, dtype=torch.float64) / len(order)
-        # A channel that lies in several layers (a residual stream) is as safe as in the
-        # best of them.
-        rank[order] = torch.maximum(rank[order], place)
-    order = (rank if scope == "uniform" else scores).argsort(stable=True)
-    return order[~protected[order]]
+    # By family, not by layer: a residual stream that is as safe as in the best of its layers would
+    # keep more than its share, and the layers between would pay for it.
+    for family in found.families:
+        order = family[scores[family].argsort(descending=True, stable=True)]
+        rank[order] = torch.arange(len(order), 0, -1, dtype=torch.float64) / len(order)
+    rank = rank if scope == "uniform" else scores
+    order = rank.argsort(stable=True)
+    return Ranking(order=order[~protected[order]], rank=rank)
 
 
 def largest_within(
-    ranked: Tensor, found: Channels, measure: Callable[[Tensor], float], share: float
+    ranked: Ranking, found: Channels, measure: Callable[[Tensor], float], share: float
 ) -> Tensor:
     """As many channels as fit into the share; the measure falls as channels go, so halving finds
     the count."""
@@ -130,9 +152,12 @@ def largest_within(
     return without(found, ranked, low)
 
 
-def without(found: Channels, ranked: Tensor, count: int) -> Tensor:
+def without(found: Channels, ranked: Ranking, count: int) -> Tensor:
+    """Without so many channels; where heads go with a stream, with a few more or less."""
     kept = torch.ones(len(found.labels), dtype=torch.bool)
-    kept[ranked[:count]] = False
+    kept[ranked.order[:count]] = False
+    for packed in found.packed:
+        kept = packed.settle(kept, ranked.rank)
     return kept
 
 
@@ -161,25 +186,32 @@ def result_of(
 
 
 def fit_to_time(
-    model: nn.Module, example: Example, found: Channels, ranked: Tensor, share: float
-) -> PrunedChannels:
+    model: nn.Module,
+    example: Example,
+    found: Channels,
+    ranked: Ranking,
+    share: float,
+    *,
+    exact: bool,
+) -> tuple[Tensor, PrunedChannels]:
     """Halving on the measured time of the compacted network; seven tries come within a hundredth of
     the channels."""
     dense = seconds(model, example)
     low, high, best = 0, len(ranked), dense
     for _ in range(7):
         middle = (low + high) // 2
-        took = _compacted_seconds(model, example, found, without(found, ranked, middle))
+        took = _seconds_with(model, example, found, without(found, ranked, middle), exact=exact)
         if took <= share * dense:
             high, best = middle, took
         else:
             low = middle
-    return result_of(found, without(found, ranked, high), (best, dense))
+    kept = without(found, ranked, high)
+    return kept, result_of(found, kept, (best, dense))
 
 
 def fit_to_table(
-    table: LatencyTable, found: Channels, ranked: Tensor, share: float
-) -> PrunedChannels:
+    table: LatencyTable, found: Channels, ranked: Ranking, share: float
+) -> tuple[Tensor, PrunedChannels]:
     """As many channels as a table of the layers' times lets stay: an estimate, always the same."""
     if table.kind != "channels":
         raise ArgumentError(
@@ -191,11 +223,18 @@ def fit_to_table(
         return table.seconds(found.shares(kept))
 
     kept = largest_within(ranked, found, took, share)
-    return result_of(found, kept, (took(kept), table.dense))
+    return kept, result_of(found, kept, (took(kept), table.dense))
 
 
-def _compacted_seconds(model: nn.Module, example: Example, found: Channels, kept: Tensor) -> float:
-    return seconds(compact(model, example, masks=found.masks(kept)), example)
+def _seconds_with(
+    model: nn.Module, example: Example, found: Channels, kept: Tensor, *, exact: bool
+) -> float:
+    """The time of the network with these channels alone."""
+    if exact:
+        return seconds(compact(model, example, masks=found.masks(kept)), example)
+    small = private_copy(model, error=ShipError)
+    narrow_(small, example, found, kept)
+    return seconds(small, example)
 
 
 @torch.no_grad()
@@ -227,6 +266,7 @@ def prune_channels_(
     example: Example,
     rule: str | Rule = "magnitude",
     *,
+    exact: bool = True,
     scope: str = "uniform",
     floor: float = 1,
     where: Where = None,
@@ -242,10 +282,16 @@ def prune_channels_(
     A channel's score is the mean score of all weights that go with it. The best channels stay, as
     many as the budget allows, and in every layer `floor` of them.
 
+    With `exact=False` the channels that a norm reads may go too: the residual stream of a
+    transformer or a ConvNeXt, its embeddings, the heads of `nn.MultiheadAttention`. A norm over
+    fewer channels is another function than one over zeros, so the tensors become smaller at once,
+    and what is trained afterwards is what `compact` keeps. Make the optimizer after the cut.
+
     Args:
         model: read by `secateurs.capture`, in evaluation mode.
         example: an input of the right shape.
         rule: a score of `secateurs.score`.
+        exact: whether the network without the channels computes what it does with zeros in them.
         scope: "uniform": each layer keeps about the same share; "global": all channels compete,
             which by magnitude nearly empties wide layers, whose weights are small.
         floor: channels every layer keeps at least; below 1 a share of them.
@@ -263,10 +309,12 @@ def prune_channels_(
     >>> compact(model, torch.zeros(1, 8))[0].weight.shape
     torch.Size([4, 8])
     """
-    pruned = cut_channels(
+    found, kept, pruned = _choose(
         model,
         example,
         rule,
+        read_budget(budget),
+        exact=exact,
         scope=scope,
         floor=floor,
         where=where,
@@ -274,9 +322,11 @@ def prune_channels_(
         loss=loss,
         generator=generator,
         latencies=latencies,
-        **budget,
     )
-    apply_(model, pruned.masks)
+    if exact:
+        apply_(model, pruned.masks)
+    else:
+        narrow_(model, example, found, kept)
     return pruned
 
 
@@ -285,6 +335,7 @@ def cut_channels(
     example: Example,
     rule: str | Rule = "magnitude",
     *,
+    exact: bool = True,
     scope: str = "uniform",
     floor: float = 1,
     where: Where = None,
@@ -295,13 +346,45 @@ def cut_channels(
     **budget: Unpack[ChannelBudget],
 ) -> PrunedChannels:
     """What `prune_channels_` would do, without doing it."""
-    kind, share = read_budget(budget)
+    return _choose(
+        model,
+        example,
+        rule,
+        read_budget(budget),
+        exact=exact,
+        scope=scope,
+        floor=floor,
+        where=where,
+        batch=batch,
+        loss=loss,
+        generator=generator,
+        latencies=latencies,
+    )[2]
+
+
+def _choose(
+    model: nn.Module,
+    example: Example,
+    rule: str | Rule,
+    budget: tuple[str, float],
+    *,
+    exact: bool,
+    scope: str,
+    floor: float,
+    where: Where,
+    batch: Any,
+    loss: Any,
+    generator: torch.Generator | None,
+    latencies: LatencyTable | None,
+) -> tuple[Channels, Tensor, PrunedChannels]:
+    """The channels of a model, which of them stay, and what is left then."""
+    kind, share = budget
     refuse_wrapped(model)
     check_parameters(model)
     idle = _say_idle(model, example)
     if scope not in SCOPES:
         raise ArgumentError(f"scope={scope!r} is neither 'global' nor 'uniform'.")
-    found = channels(model, example)
+    found = channels(model, example, exact=exact)
     if not len(found.labels):
         raise EmptySelectionError(f"{type(model).__name__} has no channel that could go whole.")
     inputs = example if isinstance(example, Tensor) else None
@@ -316,12 +399,14 @@ def cut_channels(
     )
     ranked = ranked_channels(found, found.score(scores), scope, floor)
     if kind == "latency" and latencies is None:
-        return replace(fit_to_time(model, example, found, ranked, share), idle=idle)
-    if kind == "latency" and latencies is not None:
-        return replace(fit_to_table(latencies, found, ranked, share), idle=idle)
-    measure = {"density": entries_of, "channels": count_of, "macs": Channels.macs}[kind]
-    kept = largest_within(ranked, found, lambda some: measure(found, some), share)
-    return replace(result_of(found, kept), idle=idle)
+        kept, done = fit_to_time(model, example, found, ranked, share, exact=exact)
+    elif kind == "latency" and latencies is not None:
+        kept, done = fit_to_table(latencies, found, ranked, share)
+    else:
+        measure = {"density": entries_of, "channels": count_of, "macs": Channels.macs}[kind]
+        kept = largest_within(ranked, found, lambda some: measure(found, some), share)
+        done = result_of(found, kept)
+    return found, kept, replace(done, idle=idle, exact=exact)
 
 
 def _say_idle(model: nn.Module, example: Example) -> tuple[str, ...]:
