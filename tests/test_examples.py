@@ -74,6 +74,29 @@ def test_bert_in_the_trainer(tmp_path, monkeypatch, capsys):
     assert "80.0% zeros in the encoder" in capsys.readouterr().out
 
 
+def test_cut_resnet(tmp_path, monkeypatch, capsys):
+    again = run("cut_resnet", tmp_path, monkeypatch, epochs=1)
+    told = capsys.readouterr().out
+    assert "38,250 parameters became 9,786" in told and "cut and tuned" in told
+    assert again[3].conv1.weight.shape == (8, 8, 3, 3)
+
+
+def test_cut_detector(tmp_path, monkeypatch, capsys):
+    small = run("cut_detector", tmp_path, monkeypatch, epochs=1)
+    assert small.compaction.kept == () and small.compaction.rounding < 1e-4
+    fine, coarse = small(torch.zeros(2, 1, 8, 8))
+    assert fine.shape == (2, 10, 8, 8) and coarse.shape == (2, 10, 4, 4)
+    assert "65,028 parameters became" in capsys.readouterr().out
+
+
+def test_cut_vit(tmp_path, monkeypatch, capsys):
+    small = run("cut_vit", tmp_path, monkeypatch, epochs=1)
+    told = capsys.readouterr().out
+    assert "26,538 parameters became 7,130" in told and "outputs" in told
+    assert small.encoder.layers[0].self_attn.num_heads == 2
+    assert (tmp_path / "vit.pt2").exists()
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
 def test_examples_are_short_and_tested(path):
     code = [line for line in path.read_text().splitlines() if line.strip()]
