@@ -201,14 +201,11 @@ def certify(
     Reference: Gonon et al. 2024, Theorems 3.1 and C.1; the other methods are ours or cited where
     they live.
     """
-    wanted, chosen = (
-        checked_options(methods, norm, rounding),
-        settings(options, certify),
-    )
-    seen = (
-        None
-        if data is None
-        else statistical(
+    wanted = checked_options(methods, norm, rounding)
+    chosen = settings(options, certify)
+    seen = None
+    if data is not None:
+        seen = statistical(
             dense,
             sparse,
             data=data,
@@ -217,7 +214,6 @@ def certify(
             norm=norm,
             output=_picking(chosen.output),
         )
-    )
     # Data alone: no structure is read, so any two modules will do.
     if data is not None and box is None and around is None and radius is None:
         _check_unused(methods, rounding, chosen.target, chosen.claim)
@@ -237,7 +233,7 @@ def certify(
         symbols=chosen.symbols,
         clock=TimeLimit(seconds=chosen.limit, tell=chosen.progress),
     )
-    # After the reading, which refuses weights that are here in pieces only.
+    # Only now: `read_problem` refuses sharded weights, whose whole no process here could hash.
     networks = {"dense": dense, "sparse": sparse}
     copies = {who: own.state for who, own in zip(networks, problem.own, strict=True)}
     states = StateHashes(networks, copies)

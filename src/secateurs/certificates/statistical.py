@@ -297,11 +297,6 @@ class StatisticalCertificate(AsJson):
         level = self.confident_level
         return "no finite level" if math.isinf(level) else f"{level:.4g}"
 
-    @property
-    def change_rate(self) -> float:
-        """The share of these inputs on which the predicted class changed."""
-        return self.changed / self.samples
-
     def as_dict(self) -> dict[str, Any]:
         """All fields as plain values; an infinite level is None."""
         return {**AsJson.as_dict(self), "norm": str(self.norm)}
