@@ -101,7 +101,12 @@ class Experiment:
 
 
 EXPERIMENTS: Registry[Experiment] = Registry("experiment")
-"""The experiments by name: each module of `papers` registers its own, and `catalogue` imports them."""
+"""The experiments by name: each module of `papers` adds its own, and `catalogue` imports them."""
+
+
+def publish(experiment: Experiment) -> None:
+    """Add an experiment under its name, for `secateurs reproduce`."""
+    EXPERIMENTS.register(experiment.name)(experiment)
 
 
 def part_of(jobs: Sequence[Measurement], part: str) -> Sequence[Measurement]:

@@ -20,13 +20,13 @@ from secateurs.models.base import initialise_
 from secateurs.models.resnet import BasicBlock, ResNet
 from secateurs.optim import hold
 from secateurs.papers.experiment import (
-    EXPERIMENTS,
     Beside,
     Experiment,
     Measurement,
     Row,
     Scale,
     place,
+    publish,
 )
 from secateurs.prune.invariance import overlap
 from secateurs.random import generator
@@ -485,7 +485,7 @@ def _printed_figure(row: Row) -> float | None:
     return None
 
 
-EXPERIMENTS.register("path-pruning")(
+publish(
     Experiment(
         name="path-pruning",
         paper="Gonon et al. 2024",

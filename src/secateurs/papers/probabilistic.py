@@ -25,13 +25,13 @@ from secateurs.diagnosis import Diagnosis, LayerDiagnosis, diagnose
 from secateurs.errors import ArgumentError, DataError, TheoryError
 from secateurs.masks import select
 from secateurs.papers.experiment import (
-    EXPERIMENTS,
     Beside,
     Experiment,
     Measurement,
     Row,
     Scale,
     place,
+    publish,
 )
 from secateurs.parameters import prunable
 from secateurs.registry import Registry
@@ -612,7 +612,7 @@ def moments_beside(rows: Sequence[Row]) -> list[Beside]:
     return found
 
 
-EXPERIMENTS.register("probabilistic-norms")(
+publish(
     Experiment(
         name="probabilistic-norms",
         paper="Qian & Klabjan 2021",
@@ -626,7 +626,7 @@ EXPERIMENTS.register("probabilistic-norms")(
         },
     )
 )
-EXPERIMENTS.register("probabilistic-moments")(
+publish(
     Experiment(
         name="probabilistic-moments",
         paper="Qian & Klabjan 2021",
@@ -896,7 +896,7 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
     ]
 
 
-EXPERIMENTS.register("probabilistic-vgg")(
+publish(
     Experiment(
         name="probabilistic-vgg",
         paper="Qian & Klabjan 2021",

@@ -20,13 +20,13 @@ from secateurs.errors import ArgumentError
 from secateurs.masks import apply_, select
 from secateurs.optim import hold
 from secateurs.papers.experiment import (
-    EXPERIMENTS,
     Beside,
     Experiment,
     Measurement,
     Row,
     Scale,
     place,
+    publish,
 )
 from secateurs.parameters import Params, prunable
 from secateurs.prune import ImpRun, Recipe, Step, imp_, prune_
@@ -705,7 +705,7 @@ def _accuracy_row(
     return {**found, "length": settings.length, "accuracy": 100 * accuracy}
 
 
-EXPERIMENTS.register("sketching-tables")(
+publish(
     Experiment(
         name="sketching-tables",
         paper="Bar & Giryes 2023",
@@ -1002,7 +1002,7 @@ def figures_beside(rows: Sequence[Row]) -> list[Beside]:
     return figures
 
 
-EXPERIMENTS.register("sketching-pictures")(
+publish(
     Experiment(
         name="sketching-pictures",
         paper="Bar & Giryes 2023",

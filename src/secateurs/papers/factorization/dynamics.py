@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from secateurs.optim import Dynamics
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
+from secateurs.papers.experiment import Beside, Experiment, Row, Scale, publish
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.training import (
     EpochEnd,
@@ -97,7 +97,7 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
     return figures
 
 
-EXPERIMENTS.register("weight-factorization-dynamics")(
+publish(
     Experiment(
         name="weight-factorization-dynamics",
         paper="Kolb et al. 2025",

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.papers.experiment import (
-    EXPERIMENTS,
     Beside,
     Experiment,
     Measurement,
     Row,
     Scale,
     as_texts,
+    publish,
 )
 from secateurs.papers.factorization.plans import OURS, SMOKE, survivors
 from secateurs.papers.factorization.training import FactorizationSettings
@@ -614,7 +614,7 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
     ]
 
 
-EXPERIMENTS.register("weight-factorization-beyond")(
+publish(
     Experiment(
         name="weight-factorization-beyond",
         paper="beyond Kolb et al. 2025",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from secateurs.data import Dataset
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
+from secateurs.papers.experiment import Beside, Experiment, Row, Scale, publish
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import at
 from secateurs.papers.factorization.training import (
@@ -576,7 +576,7 @@ def _epoch(network: Network) -> list[str]:
 
 
 LENET = "LeNet-300-100 on Fashion-MNIST, one seed"
-EXPERIMENTS.register("weight-factorization-layers")(
+publish(
     Experiment(
         name="weight-factorization-layers",
         paper="Kolb et al. 2025",

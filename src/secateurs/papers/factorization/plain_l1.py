@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from secateurs.masks import apply_
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
+from secateurs.papers.experiment import Beside, Experiment, Row, Scale, publish
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import Curve, largest
 from secateurs.papers.factorization.training import (
@@ -130,7 +130,7 @@ def envelope(rows: Sequence[Row]) -> Curve:
     return best[::-1]
 
 
-EXPERIMENTS.register("weight-factorization-l1")(
+publish(
     Experiment(
         name="weight-factorization-l1",
         paper="Kolb et al. 2025",

@@ -15,7 +15,7 @@ from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.optim.factorized.collapse import gap
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Measurement, Row, Scale
+from secateurs.papers.experiment import Beside, Experiment, Measurement, Row, Scale, publish
 from secateurs.papers.factorization.training import (
     FactorizationRow,
     FactorizationSettings,
@@ -567,7 +567,7 @@ def _register(
     *,
     tables: bool = False,
 ) -> None:
-    EXPERIMENTS.register(name)(
+    publish(
         Experiment(
             name=name,
             paper="Kolb et al. 2025",

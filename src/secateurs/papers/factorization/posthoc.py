@@ -15,7 +15,7 @@ from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.masks import apply_
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import EXPERIMENTS, Beside, Experiment, Row, Scale
+from secateurs.papers.experiment import Beside, Experiment, Row, Scale, publish
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import at, curves
 from secateurs.papers.factorization.training import (
@@ -160,7 +160,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, ""])
 
 
-EXPERIMENTS.register("weight-factorization-posthoc")(
+publish(
     Experiment(
         name="weight-factorization-posthoc",
         paper="Kolb et al. 2025",
