@@ -92,9 +92,9 @@ class StepMethod:
         changed = None
         # torch passes the optimizer itself as the first of the arguments of the step.
         if len(args) > 1 and callable(args[1]):
-            changed = ((args[0], _called(args[1]), *args[2:]), kwargs)
+            changed = ((args[0], _answer_now(args[1]), *args[2:]), kwargs)
         elif callable(kwargs.get("closure")):
-            changed = (args, {**kwargs, "closure": _called(kwargs["closure"])})
+            changed = (args, {**kwargs, "closure": _answer_now(kwargs["closure"])})
         with torch.no_grad():
             _unscale_(self._optimizer)
             self.before()
@@ -132,7 +132,7 @@ def _one_optimizer(optimizer: Optimizer) -> Optimizer:
     return inner
 
 
-def _called(closure: Callable[[], Any]) -> Callable[[], Any]:
+def _answer_now(closure: Callable[[], Any]) -> Callable[[], Any]:
     """The closure's answer, computed now, while the weights are the model's."""
     with torch.enable_grad():
         loss = closure()

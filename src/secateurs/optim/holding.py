@@ -192,7 +192,7 @@ def misfits(names: Mapping[str, str], masks: Params, known: Mapping[str, Tensor]
     return problems or ([] if masks else ["there are no masks"])
 
 
-def unheld(
+def trained_elsewhere(
     names: Mapping[str, str], known: Mapping[str, nn.Parameter], optimizer: Optimizer
 ) -> list[str]:
     """Masked parameters that are trained, but not by this optimizer: nothing would hold their
@@ -673,9 +673,9 @@ def hold(
     masks = fit_masks(masks, known, prefixes=prefixes())
     prefix = prefix_of(model, masks)
     names = {name: prefix + name for name in masks}
-    # `unheld` looks parameters up by name, so it may only follow where all names are
+    # `trained_elsewhere` looks parameters up by name, so it may only follow where all names are
     # known.
-    problems = misfits(names, masks, known) or unheld(names, known, inner)
+    problems = misfits(names, masks, known) or trained_elsewhere(names, known, inner)
     if not problems and (stray := stray_copies(wrappers, known.values(), masks.values())):
         problems = [
             f"{', '.join(stray)} keeps copies of the weights, and would bring dropped ones back:"

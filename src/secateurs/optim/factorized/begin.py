@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from secateurs.optim.factorized.layouts import State, ungrouped
+from secateurs.optim.factorized.layouts import State, without_groups
 from secateurs.optim.factorized.members import Group, Members, Names
 from secateurs.optim.factorized.start import (
     ZERO_SCALE,
@@ -125,7 +125,7 @@ def say_ungrouped(groups: Sequence[Group], names: Mapping[nn.Parameter, str]) ->
     """Tell which parameters a grouping does not apply to."""
     grouped = [group for group in groups if group["depth"] is not None and group["groups"]]
     for kind in sorted({group["groups"] for group in grouped}):
-        alone = ungrouped(
+        alone = without_groups(
             kind,
             (p for group in grouped if group["groups"] == kind for p in group["params"]),
         )

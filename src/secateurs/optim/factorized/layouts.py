@@ -14,11 +14,11 @@ from secateurs.errors import ArgumentError, PatternError
 from secateurs.optim.factorized import maths
 from secateurs.optim.factorized.maths import (
     StepRule,
-    _flushed,
     is_balanced,
     minimal_penalty,
     misalignment,
     root,
+    without_denormals,
 )
 from secateurs.registry import Registry
 
@@ -151,10 +151,10 @@ def lean_step(
     if not rule.decoupled:
         move = move + rule.decay * state
     if rule.momentum:
-        momentum = _flushed(rule.momentum * momentum + move)
+        momentum = without_denormals(rule.momentum * momentum + move)
         move = move + rule.momentum * momentum if rule.nesterov else momentum
     kept = state * (1 - rule.lr * rule.decay) if rule.decoupled else state
-    moved = _flushed(kept - rule.lr * move)
+    moved = without_denormals(kept - rule.lr * move)
     moved, momentum = _cross(state, moved, momentum, depth)
     dead = moved.abs() < root(rule.freeze, depth)
     moved, momentum = moved.masked_fill(dead, 0), momentum.masked_fill(dead, 0)
@@ -163,7 +163,7 @@ def lean_step(
 
 def lean_weight(state: Tensor, depth: float) -> Tensor:
     """The weight of a lean state, sign(v)|v|^D."""
-    return _flushed(torch.copysign(state.abs().pow(depth), state))
+    return without_denormals(torch.copysign(state.abs().pow(depth), state))
 
 
 def _cross(before: Tensor, after: Tensor, momentum: Tensor, depth: float) -> tuple[Tensor, Tensor]:
@@ -334,7 +334,7 @@ def grouping(name: str, shape: tuple[int, ...]) -> Grouping | None:
     return _blocks(shape, width) if name == "block" else rule(shape)
 
 
-def ungrouped(kind: str, parameters: Iterable[Parameter]) -> list[Parameter]:
+def without_groups(kind: str, parameters: Iterable[Parameter]) -> list[Parameter]:
     """The matrices and kernels among these parameters that have no groups of this kind."""
     return [
         p for p in parameters if p.ndim > 1 and p.numel() and grouping(kind, tuple(p.shape)) is None

@@ -87,15 +87,15 @@ def step(
     if not rule.decoupled:
         move = move + rule.decay * factors
     if rule.momentum:
-        momenta = _flushed(rule.momentum * momenta + move)
+        momenta = without_denormals(rule.momentum * momenta + move)
         move = move + rule.momentum * momenta if rule.nesterov else momenta
     kept = factors * (1 - rule.lr * rule.decay) if rule.decoupled else factors
-    moved = _flushed(kept - rule.lr * move)
+    moved = without_denormals(kept - rule.lr * move)
     # The largest factor decides. A weight with one large factor still has a gradient
     # and may return.
     dead = moved.abs().amax(0) < root(rule.freeze, len(factors))
     moved, momenta = moved.masked_fill(dead, 0), momenta.masked_fill(dead, 0)
-    return moved, momenta, _flushed(product(moved))
+    return moved, momenta, without_denormals(product(moved))
 
 
 def balanced(weight: Tensor, depth: int) -> Tensor:
@@ -128,7 +128,7 @@ def shrinkage(decay: float, depth: float, lr: float, momentum: float, decoupled:
     return decay * depth * lr / (1.0 if decoupled else 1 - momentum)
 
 
-def _flushed(values: Tensor) -> Tensor:
+def without_denormals(values: Tensor) -> Tensor:
     """Numbers in the denormal range become zero: they carry nothing and make a CPU step several
     times slower.
     """

@@ -31,11 +31,11 @@ from secateurs.optim.factorized.strength import (
     count_cut,
     cut_by_rank,
     keeps_plan,
+    next_control_state,
     reachable,
     rules,
     say_cut,
     say_loss,
-    steered,
     strength_in_force,
 )
 from secateurs.parameters import Pick
@@ -394,7 +394,7 @@ class FactorizedOptimizer(Optimizer):
 
     def _steer_(self) -> None:
         """Let the controller of the target move λ; its state is saved with the first group."""
-        state = steered(self.members, self.length)
+        state = next_control_state(self.members, self.length)
         if state is None:
             return
         first = self.param_groups[0]
@@ -468,7 +468,7 @@ def gradients(members: Members) -> Found:
     ]
     sparse = [p for _, p, grad in found if grad.layout is not torch.strided]
     if sparse:
-        named = _listed(members.names(), sparse)
+        named = _list_names(members.names(), sparse)
         raise ParameterError(f"sparse gradients of {named}: set sparse=False, or leave them out.")
     return found
 
@@ -501,9 +501,9 @@ def whole(members: Members, names: Mapping[nn.Parameter, str]) -> None:
     broken = [p for _, p in members.every() if p.numel() and not bool(p.detach().isfinite().all())]
     if broken:
         raise TrainingError(
-            f"the weights of {_listed(names, broken)} are not finite after {members.taken} steps:"
-            " the run has diverged. Load a state from before, or start again with a smaller lr"
-            " (optim.largest_stable_lr finds one)."
+            f"the weights of {_list_names(names, broken)} are not finite after"
+            f" {members.taken} steps: the run has diverged. Load a state from before, or start"
+            " again with a smaller lr (optim.largest_stable_lr finds one)."
         )
 
 
@@ -530,13 +530,13 @@ def drift(members: Members, *, every: bool = False) -> Zeroed:
     if drifted:
         raise TrainingError(
             "weights were changed outside of the optimizer, whose factors would undo it:"
-            f" {_listed(members.names(), drifted)}. Call adopt_() to take the new weights, or"
+            f" {_list_names(members.names(), drifted)}. Call adopt_() to take the new weights, or"
             " refresh_() to restore the old ones."
         )
     return zeroed
 
 
-def _listed(names: Mapping[nn.Parameter, str], parameters: Sequence[nn.Parameter]) -> str:
+def _list_names(names: Mapping[nn.Parameter, str], parameters: Sequence[nn.Parameter]) -> str:
     return ", ".join(names[p] for p in parameters)
 
 
@@ -566,7 +566,7 @@ class Skips:
     def skip(self, members: Members, found: Found) -> None:
         """Report (or raise, as asked for) that this step is not taken."""
         names = members.names()
-        skipped = Skipped(step=members.taken, parameters=_broken(names, found))
+        skipped = Skipped(step=members.taken, parameters=_names_of_nonfinite(names, found))
         listed = ", ".join(skipped.parameters)
         if self.nonfinite == "raise":
             raise TrainingError(f"the gradient of {listed} is not finite at step {skipped.step}.")
@@ -597,5 +597,5 @@ class Skips:
         )
 
 
-def _broken(names: Names, found: Found) -> tuple[str, ...]:
+def _names_of_nonfinite(names: Names, found: Found) -> tuple[str, ...]:
     return tuple(names[p] for _, p, grad in found if not bool(grad.isfinite().all()))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from secateurs.errors import ArgumentError, MaskError, ParameterError, PatternError
-from secateurs.optim.factorized.layouts import GROUPINGS, ungrouped
+from secateurs.optim.factorized.layouts import GROUPINGS, without_groups
 from secateurs.optim.factorized.start import INITS
 from secateurs.parameters import mask_misfit, not_real, without_values
 from secateurs.registry import unknown
@@ -220,7 +220,7 @@ def _check_groupings(
             for p in g["params"]
             if p.ndim > 1 and p.numel()
         ]
-        alone = ungrouped(kind, asked)
+        alone = without_groups(kind, asked)
         if alone and len(alone) == len(asked):
             listed = ", ".join(f"{names[p]!r} {tuple(p.shape)}" for p in alone[:8])
             raise PatternError(

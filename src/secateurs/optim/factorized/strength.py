@@ -38,7 +38,7 @@ def multiplier(members: Members, length: RunLength) -> float:
     return length.multiplier(members.taken, members.groups[0].get("control"))
 
 
-def steered(members: Members, length: RunLength) -> dict[str, float] | None:
+def next_control_state(members: Members, length: RunLength) -> dict[str, float] | None:
     """The controller's next state where a measurement is due; it belongs into the first group.
 
     Nothing is changed here: the optimizer writes the state, and collapses when it is locked.
@@ -56,7 +56,7 @@ def steered(members: Members, length: RunLength) -> dict[str, float] | None:
         control.ceiling(_shrinkage(members, decoupled=False), HELD_FALL),
         # No formula says how fast an adaptive base makes weights shrink: never above what was
         # asked for.
-        0.0 if any(map(members.rescales, _pressed(members))) else math.inf,
+        0.0 if any(map(members.rescales, _penalised_groups(members))) else math.inf,
     )
     return control.update(state, taken, measured, ceiling=ceiling, planned=planned)
 
@@ -66,7 +66,8 @@ def keeps_plan(members: Members) -> bool:
     base rescales it.
     """
     return any(
-        bool(group.get("decoupled")) or members.rescales(group) for group in _pressed(members)
+        bool(group.get("decoupled")) or members.rescales(group)
+        for group in _penalised_groups(members)
     )
 
 
@@ -74,10 +75,10 @@ def strength_in_force(members: Members, length: RunLength) -> float:
     """The largest λ of all groups as it is now, or was when the target was met."""
     state = dict(members.groups[0].get("control") or {})
     factor = length.multiplier(members.taken, {**state, "locked": 0.0} if state else None)
-    return max((group["strength"] * factor for group in _pressed(members)), default=0.0)
+    return max((group["strength"] * factor for group in _penalised_groups(members)), default=0.0)
 
 
-def _pressed(members: Members) -> list[Group]:
+def _penalised_groups(members: Members) -> list[Group]:
     return [group for group in members.groups if group["depth"] is not None]
 
 
