@@ -9,8 +9,10 @@ from torch import nn
 import architectures
 import secateurs as sc
 from dead_filters import dead_filters
+from secateurs.channels import verify
 from secateurs.channels.compact import compaction
 from secateurs.channels.labels import leaves
+from secateurs.channels.verify import difference_in_every_mode
 from secateurs.errors import ArgumentError, MaskError, ShipError, UnsupportedOperation
 from ship.random_nets import KINDS, random_net
 
@@ -537,3 +539,41 @@ def test_a_recurrent_layer_that_draws_random_numbers_is_still_refused():
     model = nn.Sequential(nn.GRU(4, 4, num_layers=2, dropout=0.5, batch_first=True)).train()
     with pytest.raises(UnsupportedOperation, match="random"):
         sc.capture(model, torch.zeros(1, 3, 4), opaque=True, output="0")
+
+
+class Moody(nn.Linear):
+    """Adds something in one mode."""
+
+    def __init__(self, mode=None):
+        torch.manual_seed(0)
+        super().__init__(4, 3)
+        self.mode = mode
+
+    def forward(self, x):
+        return super().forward(x) + (1.0 if self.mode and self.mode() else 0.0)
+
+
+def without_gradients():
+    return not torch.is_grad_enabled()
+
+
+MODES = [torch.is_grad_enabled, torch.is_inference_mode_enabled, without_gradients]
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_difference_in_one_mode_is_seen(mode, alike):
+    one, other, x = Moody(), Moody(mode), torch.randn(1, 4)
+    assert difference_in_every_mode(one, other, x, alike=alike) > 0.1
+    # A model that is not alike in all modes is not said to be: `Graph.alone` tells.
+    assert difference_in_every_mode(other, one, x) > 0.1
+    assert difference_in_every_mode(one, Moody(), x, alike=alike) == 0
+
+
+def test_a_model_that_is_alike_in_all_modes_answers_once(monkeypatch):
+    one, ran = Moody(), []
+    monkeypatch.setattr(verify, "run", lambda model, x: ran.append(model) or model(x))
+    for alike, times in ((False, 3), (True, 1)):
+        ran.clear()
+        difference_in_every_mode(one, Moody(), torch.randn(1, 4), alike=alike)
+        assert sum(model is one for model in ran) == times

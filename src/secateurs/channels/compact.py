@@ -3,6 +3,7 @@ tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -374,7 +375,9 @@ def _compaction(
                 example,
                 apart=apart,
                 tolerance=tolerance,
-                differ=difference_in_a_batch if known else difference_in_every_mode,
+                differ=difference_in_a_batch
+                if known
+                else partial(difference_in_every_mode, alike=not read.graph.alone),
             )
             # Rounding alone is far below: else float64 decides for batches as well.
             if not done.rounding <= _ROUNDING:

@@ -226,17 +226,19 @@ def compare(model: nn.Module, call: Call, graph: Graph) -> Seen:
     """Refuse a graph that does not compute what the model computes, whenever it is called: with
     gradients and without, for one input and in a batch, after other calls.
     """
-    unseen = spot_check(model, call, graph)
-    return Seen(unseen=unseen, alone=_compare_calls(model, call, graph))
+    expected = _Expected(model, graph)
+    points = _points(call)
+    unseen = _check_points(model, points, expected)
+    return Seen(unseen=unseen, alone=_compare_calls(model, points, expected))
 
 
 @torch.no_grad()
-def _compare_calls(model: nn.Module, call: Call, graph: Graph) -> str:
+def _compare_calls(model: nn.Module, points: list[Call], expected: "_Expected") -> str:
     """Compare calls in turn; in which way the samples of a batch act on each other."""
-    one, two = _two_samples(call)
-    small = sum(t.numel() for t in call.tensors) <= _SMALL
+    graph, (one, two) = expected.graph, _two_samples(points)
+    small = _is_small(one)
     dtype = torch.float64 if small else torch.float32
-    together = call.replaced(
+    together = one.replaced(
         [torch.cat(pair) for pair in zip(one.tensors, two.tensors, strict=True)]
     )
     runs = [
@@ -247,7 +249,7 @@ def _compare_calls(model: nn.Module, call: Call, graph: Graph) -> str:
         *([SpotRun(call=two, gradients=False)] if small else []),
     ]
     try:
-        wanted = [_graphs_answer(model, each, graph, dtype) for each in (one, two)]
+        wanted = [expected.of(each, dtype) for each in (one, two)]
     except (ParameterError, RuntimeError):
         # As in `spot_check`; token ids in another order need not be a sentence.
         return ""
@@ -284,15 +286,20 @@ def _compare_calls(model: nn.Module, call: Call, graph: Graph) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """The expected outputs, from the graph, and the largest value on the way."""
+    """The expected outputs, from the graph, and the largest value on the way.
+
+    alive: every activation let something through, so that a misreading would have shown.
+    """
 
     answer: Tensor
     size: float
+    alive: bool
 
     def join(self, other: "_Wanted") -> "_Wanted":
         """Both samples as a batch."""
         answer = torch.cat([self.answer, other.answer]) if self.answer.ndim else self.answer
-        return _Wanted(answer=answer, size=max(self.size, other.size))
+        size, alive = max(self.size, other.size), self.alive and other.alive
+        return _Wanted(answer=answer, size=size, alive=alive)
 
     def gap(self, answers: dict[str, Tensor] | Exception, name: str) -> float | None:
         """The largest difference; None where there is no output, or no finite one."""
@@ -307,19 +314,54 @@ class _Wanted:
         return _largest(found - self.answer)
 
 
-def _graphs_answer(model: nn.Module, call: Call, graph: Graph, dtype: torch.dtype) -> _Wanted:
-    flow = _Peak()
-    fed = [t.to(dtype) if t.is_floating_point() else t for t in call.tensors]
-    answer = propagate(graph, flow, fed, graph.state(model, dtype=dtype)).double()
-    return _Wanted(answer=answer, size=max(flow.peak, _largest(answer)))
+class _Expected:
+    """What a graph answers, each call computed once in each dtype."""
+
+    def __init__(self, model: nn.Module, graph: Graph) -> None:
+        self.model, self.graph = model, graph
+        self._states: dict[torch.dtype, dict[str, Tensor]] = {}
+        # By identity; the calls are kept, for that of one that is gone is given to another.
+        self._known: dict[tuple[int, torch.dtype], tuple[Call, _Wanted]] = {}
+
+    def state(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The model's tensors in this dtype."""
+        if dtype not in self._states:
+            self._states[dtype] = self.graph.state(self.model, dtype=dtype)
+        return self._states[dtype]
+
+    def release(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The same for the caller alone, who may write into them."""
+        state = self.state(dtype)
+        del self._states[dtype]
+        return state
+
+    def of(self, call: Call, dtype: torch.dtype) -> _Wanted:
+        """The outputs of one call, in float64."""
+        key = id(call), dtype
+        if key not in self._known:
+            flow = _Peak()
+            fed = [t.to(dtype) if t.is_floating_point() else t for t in call.tensors]
+            answer = propagate(self.graph, flow, fed, self.state(dtype)).double()
+            size = max(flow.peak, _largest(answer))
+            self._known[key] = call, _Wanted(answer=answer, size=size, alive=flow.alive)
+        return self._known[key][1]
 
 
-def _two_samples(call: Call) -> tuple[Call, Call]:
+def _points(call: Call) -> list[Call]:
+    """Two inputs of random numbers."""
+    return [call.replaced(tensors) for tensors in _inputs(call)]
+
+
+def _is_small(call: Call) -> bool:
+    return sum(t.numel() for t in call.tensors) <= _SMALL
+
+
+def _two_samples(points: list[Call]) -> tuple[Call, Call]:
     """Two inputs that differ: ids and flags, which are not drawn, stand in another order."""
-    one, two = _inputs(call, several=True)
-    drawn = any(t.is_floating_point() for t in one)
-    other = [t if drawn or t.ndim < 2 else t.roll(1, -1) for t in two]
-    return call.replaced(one), call.replaced(other)
+    one, two = points
+    if any(t.is_floating_point() for t in one.tensors):
+        return one, two
+    return one, two.replaced([t if t.ndim < 2 else t.roll(1, -1) for t in two.tensors])
 
 
 @torch.no_grad()
@@ -329,24 +371,33 @@ def spot_check(model: nn.Module, call: Call, graph: Graph) -> frozenset[str] | N
     Returns the parameters that were zero as a whole, such as fresh biases: how they are used could
     not be seen. None where nothing could: no finite values, or nothing passed an activation.
     """
-    small = sum(t.numel() for t in call.tensors) <= _SMALL
-    points = [call.replaced(tensors) for tensors in _inputs(call, several=small)]
+    return _check_points(model, _points(call), _Expected(model, graph))
+
+
+@torch.no_grad()
+def _check_points(
+    model: nn.Module, points: list[Call], expected: _Expected
+) -> frozenset[str] | None:
+    small = _is_small(points[0])
+    points = points if small else points[:1]
     try:
         if not small and _own_dtype(model) == torch.float64:
-            unseen = _quick(model, points[0], graph)
+            unseen = _quick(model, points[0], expected)
             if unseen is not None:
                 return unseen
-        return _thorough(model, points, graph, small=small)
+        return _thorough(model, points, expected, small=small)
     except ParameterError:
         # NaN or infinite weights: whoever needs values refuses them later.
         return None
 
 
-def _quick(model: nn.Module, point: Call, graph: Graph) -> frozenset[str] | None:
+def _quick(model: nn.Module, point: Call, expected: _Expected) -> frozenset[str] | None:
     """The comparison in single precision, half as long; None where it proves nothing."""
-    state = graph.state(model, dtype=torch.float32)
-    unseen = _zeros(graph, state)
-    found = _difference(model, point, graph, state, torch.float32, cast=state)
+    unseen = _zeros(expected.graph, expected.state(torch.float32))
+    expected.of(point, torch.float32)
+    # The model's code may write into what it is given.
+    state = expected.release(torch.float32)
+    found = _difference(model, point, expected, torch.float32, cast=state)
     # Nothing is ever refused here. Weights may leave the range of float32, the model's code may
     # want float64: then all is looked at in double precision.
     sure = found.precise and found.finite and found.telling
@@ -354,15 +405,14 @@ def _quick(model: nn.Module, point: Call, graph: Graph) -> frozenset[str] | None
 
 
 def _thorough(
-    model: nn.Module, points: list[Call], graph: Graph, *, small: bool
+    model: nn.Module, points: list[Call], expected: _Expected, *, small: bool
 ) -> frozenset[str] | None:
     """The comparison that decides."""
     dtype = torch.float64 if small else _own_dtype(model)
-    state = graph.state(model, dtype=dtype)
-    seen = [_compare(model, point, graph, state, dtype) for point in points]
+    seen = [_compare(model, point, expected, dtype) for point in points]
     # A weight of zeros hides what is read wrongly beside it, so such a program is not
     # remembered as checked.
-    return _zeros(graph, state) if all(seen) else None
+    return _zeros(expected.graph, expected.state(dtype)) if all(seen) else None
 
 
 def _zeros(graph: Graph, state: dict[str, Tensor]) -> frozenset[str]:
@@ -380,7 +430,7 @@ def _own_dtype(model: nn.Module) -> torch.dtype:
     return torch.float32 if dtypes == {torch.float32} else torch.float64
 
 
-def _inputs(call: Call, *, several: bool) -> list[list[Tensor]]:
+def _inputs(call: Call) -> list[list[Tensor]]:
     generator = torch.Generator().manual_seed(0)
     return [
         [
@@ -389,7 +439,7 @@ def _inputs(call: Call, *, several: bool) -> list[list[Tensor]]:
         ]
         # Ids and flags stay the example's own: a drawn id may lie outside of a vocabulary.
         # Two draws of different size and middle: what one hides the other may show.
-        for scale, shift in ([(1.0, 0.0), (0.3, 0.5)] if several else [(1.0, 0.0)])
+        for scale, shift in ((1.0, 0.0), (0.3, 0.5))
     ]
 
 
@@ -402,46 +452,38 @@ def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
 def _difference(
     model: nn.Module,
     call: Call,
-    graph: Graph,
-    state: dict[str, Tensor],
+    expected: _Expected,
     dtype: torch.dtype,
     *,
     cast: Mapping[str, Tensor] | None = None,
 ) -> _Difference:
     """Graph and model on one input, in this precision where the model's code allows."""
-    flow = _Peak()
-    fed = [t.to(dtype) if t.is_floating_point() else t for t in call.tensors]
-    ours = propagate(graph, flow, fed, state).double()
-    theirs, precise = own_answer(model, call, graph, dtype, cast=cast or {})
+    wanted = expected.of(call, dtype)
+    ours = wanted.answer
+    theirs, precise = own_answer(model, call, expected.graph, dtype, cast=cast or {})
     scale = max(_largest(ours), _largest(theirs))
     same = ours.shape == theirs.shape
     gap = _largest(ours - theirs) if same else float("inf")
     return _Difference(
         gap=gap if ours.numel() else 0.0,
         scale=scale,
-        size=max(scale, flow.peak),
+        size=max(scale, wanted.size),
         finite=bool(theirs.isfinite().all()),
-        telling=flow.alive and bool(ours.any()),
+        telling=wanted.alive and bool(ours.any()),
         precise=precise,
     )
 
 
-def _compare(
-    model: nn.Module,
-    call: Call,
-    graph: Graph,
-    state: dict[str, Tensor],
-    dtype: torch.dtype,
-) -> bool:
+def _compare(model: nn.Module, call: Call, expected: _Expected, dtype: torch.dtype) -> bool:
     """Raise on a difference; returns whether one would have shown."""
-    found = _difference(model, call, graph, state, dtype)
+    found = _difference(model, call, expected, dtype)
     # Overflow on this input: nothing to compare.
     if not found.finite:
         return False
     # A model with conversions rounds on the way, whatever dtype it is fed; constants made in
     # float32 by the model's code keep seven digits, whatever runs around them.
     precise = found.precise and dtype == torch.float64
-    share = 1e-6 if precise else min(0.5, 2000 * coarsest(model, graph))
+    share = 1e-6 if precise else min(0.5, 2000 * coarsest(model, expected.graph))
     if not found.within(share):
         raise CaptureError(
             f"the graph read from {kind_of(model)} does not compute what the model computes:"

@@ -1,6 +1,7 @@
 """Which values an input reaches, which the output uses, and what the others emit."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -21,6 +22,7 @@ from secateurs.graph import (
     Structural,
 )
 from secateurs.graph.propagate import step
+from secateurs.stateless import convolving_in_parts
 
 # Small tensors that stand for large ones: what does not change along a dimension is held with size
 # 1 there.
@@ -344,6 +346,10 @@ class SpanFlow:
     def _sees_border(self, node: Affine, shape: tuple[int, ...]) -> bool:
         """`_sees_border`, tried once for all layers that do the same: labels hold every literal."""
         kernel = None if node.weight is None else tuple(node.weight.shape)
+        axes = node.operation.axes
+        if kernel is not None and axes is not None:
+            # How many channels there are makes no difference, but for the groups in the label.
+            kernel = kernel[2:]
         key = node.operation.label, kernel, shape[2:], len(shape)
         if key not in self._borders:
             self._borders[key] = _sees_border(node, shape)
@@ -391,7 +397,8 @@ def _sees_border(node: Affine, shape: tuple[int, ...]) -> bool:
     # Positive weights cannot cancel: a tap that falls on padding changes the sum.
     weight = torch.rand(kernel, generator=generator, dtype=torch.float64) + 0.5
     try:
-        y = node.operation.function(x, weight if axes is not None else torch.ones_like(weight))
+        with convolving_in_parts() if groups > 1 else nullcontext():
+            y = node.operation.function(x, weight if axes is not None else torch.ones_like(weight))
     except (RuntimeError, IndexError):
         # A layer that cannot be tried is taken to see the border: the careful answer.
         return axes is not None

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import secateurs as sc
@@ -306,3 +307,28 @@ def test_features_kept_on_the_model_are_those_of_before(traces):
     kept = model.last
     sc.capture(model, X)
     assert model.last is kept and model.made_here is kept and len(traces) == 1
+
+
+@pytest.mark.parametrize("size", ["number", "shape"])
+def test_what_only_values_decide_has_no_key(size):
+    """A size or a number that is open without values could be another one at the next call."""
+
+    class Open(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if size == "number":
+                return x * x.sum().item()
+            return x[x > 0].sum()[None]
+
+    assert replay_key(Open(), call_of(torch.ones(1, 3), Open()), None) is None
+
+
+def test_a_trace_reuses_what_the_record_before_it_found():
+    """torch's table of operators without values is shared: the same settings."""
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Hardswish(), nn.Conv2d(5, 7, 2), nn.Flatten(1))
+    call = call_of(torch.zeros(1, 3, 11, 13), model)
+    FakeTensorMode.cache_clear()
+    assert replay_key(model, call, None) is not None
+    hits = FakeTensorMode.cache_info().hits
+    with torch.no_grad():
+        torch.export.export(model, call.args, strict=False)
+    assert FakeTensorMode.cache_info().hits - hits >= 3

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import secateurs as sc
 from secateurs.errors import CaptureError
 from secateurs.graph.export import call_of
+from secateurs.graph.propagate import propagate
 
 checking = importlib.import_module("secateurs.graph.spot_check")
 LARGE = torch.zeros(1, 3, 40, 40)  # 4,800 numbers: one point, single precision first
@@ -149,9 +150,9 @@ def test_infinity_is_no_small_share_of_infinity():
     other.head.weight.data.fill_(3e38)
     other.norm.weight.data.fill_(1e3)
     call, graph = call_of(LARGE, model), sc.capture(model, LARGE)
-    state = graph.state(other, dtype=torch.float32)
+    expected = checking._Expected(other, graph)
     with torch.no_grad(), pytest.raises(CaptureError, match="differ by inf"):
-        checking._compare(model, call, graph, state, torch.float32)
+        checking._compare(model, call, expected, torch.float32)
 
 
 def test_parameters_of_zeros_are_told():
@@ -159,3 +160,26 @@ def test_parameters_of_zeros_are_told():
     model.head.bias.data.zero_()
     model.norm.weight.data[0] = 0
     assert checked(model, LARGE) == {"head.bias", "norm.bias"}
+
+
+@pytest.mark.parametrize("example", [SMALL, LARGE])
+def test_a_graph_answers_each_input_once(example, monkeypatch):
+    """Alone, in a batch, with gradients and without: the model is compared with one answer."""
+    answered = []
+
+    def counted(graph, flow, inputs, state):
+        answered.append(tuple(inputs[0].shape))
+        return propagate(graph, flow, inputs, state)
+
+    monkeypatch.setattr(checking, "propagate", counted)
+    sc.capture(net(), example)
+    assert len(answered) == 2
+
+
+@torch.no_grad()
+def test_tensors_that_a_run_may_write_into_are_made_anew_for_the_graph():
+    model = net(torch.float64)
+    expected = checking._Expected(model, sc.capture(model, LARGE))
+    before = expected.state(torch.float32)
+    assert checking._quick(model, checking._points(call_of(LARGE, model))[0], expected) is not None
+    assert expected.state(torch.float32) is not before
