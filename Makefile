@@ -81,6 +81,11 @@ $(VENV)/.docs: $(VENV)/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
+# On a machine with a GPU: what must be the same there, and what it costs.
+gpu: $(VENV)/.installed
+	$(BIN)/python -m pytest tests/gpu
+	$(BIN)/python benchmarks/gpu.py
+
 bench: $(VENV)/.installed
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 

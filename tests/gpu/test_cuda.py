@@ -12,6 +12,8 @@ import secateurs as sc
 from secateurs import data
 from secateurs.cli.reproduce import reproduce
 from secateurs.optim import FactorizedSGD, grid, hold
+from secateurs.optim.factorized.maths import StepRule
+from secateurs.optim.factorized.step import AllAtOnce
 from secateurs.papers.catalogue import EXPERIMENTS
 from secateurs.scores import SCORES, score
 from secateurs.study import (
@@ -208,3 +210,54 @@ def test_the_published_recipes_take_their_first_steps_there():
     with on_device("cuda"):
         done = train(replace(LARGE, examples=512, tested=256, epochs=2, drops=(1,)))
     assert next(done.model.parameters()).is_cuda
+
+
+@pytest.mark.parametrize("entries", [1000, 1_000_000])
+def test_a_selection_on_the_device_is_that_of_the_cpu(entries):
+    """Exact, ties by position included."""
+    draw = torch.Generator().manual_seed(0)
+    scores = {name: (torch.rand(entries, generator=draw) * 512).round() for name in "abc"}
+    there = sc.select({name: value.cuda() for name, value in scores.items()}, density=0.1)
+    for name, mask in sc.select(scores, density=0.1).items():
+        assert torch.equal(there[name].cpu(), mask)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_a_captured_update_is_the_update(depth):
+    """All parameters in one launch: a CUDA graph of the foreach kernels."""
+    found = []
+    for capture in (False, True):
+        model = convolutions().cuda()
+        optimizer = FactorizedSGD(model.parameters(), lr=0.1, momentum=0.9, depth=depth)
+        states = [optimizer.state[p] for p in model.parameters()]
+        weights = [p.detach() for p in model.parameters()]
+        mover = AllAtOnce(weights, [s["factors"] for s in states], [s["momentum"] for s in states])
+        grads = [torch.zeros_like(w) for w in weights]
+        rule = StepRule(lr=0.1, momentum=0.9, decay=1e-3)
+
+        @torch.no_grad()
+        def step(mover=mover, grads=grads, rule=rule):
+            mover.step_(grads, rule, flush=False)
+
+        graph = torch.cuda.CUDAGraph()
+        step()  # gradients of zero: decay alone, in both
+        if capture:
+            with torch.cuda.graph(graph):
+                step()
+        for number in range(5):
+            for grad in grads:
+                grad.fill_(0.01 * (number + 1))
+            graph.replay() if capture else step()
+        found.append([w.cpu() for w in weights])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one)
+
+
+def test_certificates_of_a_batch_are_those_of_the_cpu():
+    (here, (x, _)), (there, (moved, _)) = pair()
+    bounds = []
+    for model, points in ((here.eval(), x), (there.eval(), moved)):
+        pruned = copy.deepcopy(model)
+        sc.prune_(pruned, sc.Recipe(score="magnitude", density=0.9))
+        bounds.append(sc.certify(model, pruned, around=points[:32], radius=1e-3).bound)
+    assert bounds[1] == pytest.approx(bounds[0], rel=1e-4)
