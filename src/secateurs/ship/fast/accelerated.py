@@ -48,6 +48,7 @@ def accelerate(
     *,
     tune: Literal["time", "guess"] = "time",
     keep: Literal["faster", "always"] = "faster",
+    values: Literal["exact", "int8"] = "exact",
     rivals: Mapping[str, nn.Module] | None = None,
     progress: Progress | None = None,
 ) -> nn.Module:
@@ -72,6 +73,10 @@ def accelerate(
         tune: "guess" skips the timing of layers. What was timed is remembered on this machine, by
             the shapes of layers; `SECATEURS_TUNING=0` times anew.
         keep: "always" gives the program even where it is slower.
+        values: "int8" rounds linear layers whose non-zeros stand in blocks of four neighbouring
+            inputs (`pattern="1x4"`) to eight bits, and their inputs row by row: outputs differ by
+            a hundredth of the largest or so, and the report says by how much. Float32 only; other
+            layers stay exact.
         rivals: other forms of the model, by a name for messages, that are timed too: such as
             `{"onnxruntime": in_onnxruntime(model, example)}`. The fastest of all comes back.
         progress: called with what is done, how much of it, and of how much.
@@ -87,12 +92,12 @@ def accelerate(
     ...     fast(torch.zeros(8, 1, 28, 28)).shape
     torch.Size([8, 10])
     """
-    _options(tune, keep)
+    _options(tune, keep, values)
     check(model)
     _forms(model, None, rivals)  # a wrong name is said before anything is built
     # Everything is timed in turns, on the model itself as well.
     with untouched(model):
-        return _accelerated(model, example, tune, keep, rivals, progress or _silent)
+        return _accelerated(model, example, tune, keep, values, rivals, progress or _silent)
 
 
 def _accelerated(
@@ -100,23 +105,29 @@ def _accelerated(
     example: Example,
     tune: str,
     keep: str,
+    values: str,
     rivals: Mapping[str, nn.Module] | None,
     progress: Progress,
 ) -> nn.Module:
-    dtype, small = _dtype(model, example), smaller(model, example)
+    dtype = _dtype(model, example)
+    if values == "int8" and dtype != torch.float32:
+        raise ArgumentError(f'values="int8" rounds layers of float32, not {dtype}: model.float().')
+    small = smaller(model, example)
     kernels = library()
     if kernels is None or dtype not in NAMES:
         why = "no compiled kernels" if kernels is None else f"{dtype} has no kernels"
         return _in_torch(model, small, rivals or {}, example, why)
-    made, timed = small or model, tune == "time"
+    made, timed, exact = small or model, tune == "time", values == "exact"
     found: dict[str, nn.Module] = {}
     refused: SecateursError | None = None
     # Half a minute of tracing is spared where its end is known.
-    if not any(isinstance(module, NEVER_A_PROGRAM) for module in made.modules()):
+    if exact and not any(isinstance(module, NEVER_A_PROGRAM) for module in made.modules()):
         found, refused = _program(made, example, kernels, dtype, timed, progress)
     program = found.get("fast")
     if program is None or cast(FastModule, program).report.outside:
-        layers = compiled_layers(made, example, kernels, dtype, timed=timed, progress=progress)
+        layers = compiled_layers(
+            made, example, kernels, dtype, timed=timed, eight_bits=not exact, progress=progress
+        )
         if layers is not None:
             found["layers"] = layers
     if not found and refused is None:
@@ -146,8 +157,12 @@ def _program(
         return {}, problem
 
 
-def _options(tune: str, keep: str) -> None:
-    for value, known in ((tune, ("time", "guess")), (keep, ("faster", "always"))):
+def _options(tune: str, keep: str, values: str) -> None:
+    for value, known in (
+        (tune, ("time", "guess")),
+        (keep, ("faster", "always")),
+        (values, ("exact", "int8")),
+    ):
         if value not in known:
             raise ArgumentError(f"{value!r} is not one of {', '.join(known)}.")
 

@@ -26,8 +26,9 @@ from secateurs.ship.fast.build import (
     program_of,
 )
 from secateurs.ship.fast.choose import Timed, untimed
-from secateurs.ship.fast.compiled import KernelLibrary, Program
+from secateurs.ship.fast.compiled import KernelLibrary
 from secateurs.ship.fast.convolve import Choice
+from secateurs.ship.fast.eight_bits import EightBits, eight_bit_kernel, in_blocks
 from secateurs.ship.fast.entry import Shortcut, shortcut
 from secateurs.ship.fast.operations import Conv, Planes, Segment, numbers, work
 from secateurs.ship.fast.remembered import RememberedWays, remembered_ways
@@ -38,6 +39,7 @@ DENSEST = 0.6  # with more non-zeros no linear layer of a batch was ever faster 
 SMALLEST = 4096  # weights; below, the call takes longer than what it computes
 GAIN = 1.05  # what is less may be the noise of a timing
 EXACT = 1e-4  # of the largest output: what rounding may differ by, and no more
+ROUNDED = 0.05  # the same where eight bits were asked for: 0.01 is usual
 ROUNDS = 9
 MOST_ROWS = 1024  # are timed; more only take longer
 
@@ -113,7 +115,7 @@ class _Made:
     """A compiled call for it, and the samples that it gains for."""
 
     call: Shortcut
-    program: Program
+    keeps: Any
     dims: tuple[int, ...]
     made: tuple[int, ...]
     rows: Rows
@@ -127,10 +129,13 @@ def compiled_layers(
     dtype: torch.dtype,
     *,
     timed: bool,
+    eight_bits: bool,
     progress: Progress,
 ) -> nn.Module | None:
     """A copy of the model, of its own class, in which every layer that gains by it is compiled;
     None where none is. Its `report` says how each layer runs.
+
+    eight_bits: linear layers whose non-zeros stand in 1×4 blocks are rounded to eight bits.
 
     The copy has values of its own, except the weights of compiled layers, and takes no gradients.
     """
@@ -141,13 +146,18 @@ def compiled_layers(
     made: dict[str, _Made] = {}
     lines: list[str] = []
     known: dict[Any, Any] = {}
+    run = eight_bit_kernel() if eight_bits and dtype == torch.float32 else None
     for done, one in enumerate(found):
         progress("timing layers", done, len(found))
         shape = shapes.get(one.layer)
         if shape is None:
             lines.append(f"{one.name}: not called, or not with tensors of its own kind")
             continue
-        result = _compiled(one, shape, kernels, dtype, remembered if timed else None, known)
+        if run is not None and not isinstance(one.layer, nn.Conv2d) and in_blocks(one.conv):
+            ready = _rounded(one, run)
+        else:
+            ready = _program(one, shape, kernels, dtype, remembered if timed else None)
+        result = _compiled(one, shape, ready, dtype, known if timed else None)
         if isinstance(result, str):
             lines.append(f"{one.name}: {result}")
         else:
@@ -233,21 +243,30 @@ def _shapes(
     return seen
 
 
-def _compiled(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A layer ready to run, before it is known whether it gains."""
+
+    call: Shortcut
+    keeps: Any  # what the call points to
+    dims: tuple[int, ...]
+    made: tuple[int, ...]
+    way: str
+    groups: tuple[int, ...]
+    exact: float  # how far outputs may be apart
+
+
+def _program(
     one: _Found,
     shape: tuple[torch.Size, torch.Size],
     kernels: KernelLibrary,
     dtype: torch.dtype,
     remembered: RememberedWays | None,
-    known: dict[Any, Any],
-) -> _Made | str:
-    """The layer as a compiled call, or why it stays in torch."""
+) -> _Call:
     linear = not isinstance(one.layer, nn.Conv2d)
-    count = 1 if linear else 3
-    dims, made = (tuple(s[-count:]) for s in shape)
-    samples = min(MOST_ROWS, prod(shape[0][:-count]))
+    dims, made = (tuple(s[-1:] if linear else s[-3:]) for s in shape)
     planes: dict[str, Planes] = {
-        name: (some[0], 1, 1) if linear else cast(Planes, tuple(some))
+        name: (some[0], 1, 1) if linear else cast(Planes, some)
         for name, some in (("x", dims), ("y", made))
     }
     segment = Segment(
@@ -263,31 +282,61 @@ def _compiled(
     program = program_of(
         segment, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group]
     )
-    products = prod(dims) + work(one.conv, planes)
-    call = shortcut(program, dtype, dims, made, products)
-    x = torch.randn((samples, *dims), generator=torch.Generator().manual_seed(0)).to(dtype)
+    return _Call(
+        call=shortcut(program, dtype, dims, made, prod(dims) + work(one.conv, planes)),
+        keeps=program, dims=dims, made=made, way=str(chosen[one.conv.to, groups[0]]),
+        groups=groups, exact=EXACT,
+    )  # fmt: skip
+
+
+def _rounded(one: _Found, run: Callable[..., int]) -> _Call:
+    weight = one.conv.weight[:, :, 0, 0]
+    call = EightBits(run, weight, one.conv.bias)
+    return _Call(
+        call=call, keeps=call, dims=weight.shape[1:], made=weight.shape[:1], way="eight bits",
+        groups=(128, 16, 1), exact=ROUNDED,
+    )  # fmt: skip
+
+
+def _compiled(
+    one: _Found,
+    shape: tuple[torch.Size, torch.Size],
+    ready: _Call,
+    dtype: torch.dtype,
+    known: dict[Any, Any] | None,
+) -> _Made | str:
+    """The layer as a compiled call, or why it stays in torch; times known share the answer."""
+    samples = min(MOST_ROWS, prod(shape[0][: -len(ready.dims)]))
+    x = torch.randn((samples, *ready.dims), generator=torch.Generator().manual_seed(0)).to(dtype)
     with torch.inference_mode():
-        wanted, found = one.layer(x), call(x)
-    if found is None or not apart_by(wanted, found) <= EXACT:
-        return "its kernels differ from torch"
-    key = (dims, made, one.conv.weight.shape, one.conv.stride, round(20 * one.density), samples)
-    if remembered is None:
-        rows: Rows = ((1, True),)
-        gains = ""
-    else:
+        wanted, found = one.layer(x), ready.call(x)
+    apart = float("inf") if found is None else apart_by(wanted, found)
+    if not apart <= ready.exact:
+        return f"its kernels differ from torch by {apart:.1g} of the largest output"
+    said = [ready.way] + ([f"{apart:.1g} of the largest output apart"] if apart > EXACT else [])
+    rows: Rows = ((1, True),)
+    if known is not None:
+        key = (
+            *(ready.made, one.conv.weight.shape, shape[0][-len(ready.dims) :], one.conv.stride),
+            *(round(20 * one.density), samples, ready.exact),
+        )
         if key not in known:
-            known[key] = _timed(one.layer, call, dims, dtype, (1, *groups, samples))
+            known[key] = _timed(one.layer, ready.call, ready.dims, dtype, (*ready.groups, samples))
         times = known[key]
         rows = tuple((n, ours * GAIN <= theirs) for n, (theirs, ours) in times.items())
         gains = ", ".join(f"{theirs / ours:.2f}× for {n}" for n, (theirs, ours) in times.items())
         if not any(gain for _, gain in rows):
             return f"no gain ({gains})"
-    way = f"{chosen[one.conv.to, groups[0]]}" + (f": {gains}" if gains else "")
+        said.append(gains)
+    _, height, width = (*ready.made, 1, 1)[:3]
     report = Layer(
         place=f"{one.name} ({type(one.layer).__name__})", density=one.density,
-        macs=work(one.conv, planes), ways=(way,),
+        macs=int(np.count_nonzero(one.conv.weight)) * height * width, ways=("; ".join(said),),
     )  # fmt: skip
-    return _Made(call=call, program=program, dims=dims, made=made, rows=rows, report=report)
+    return _Made(
+        call=ready.call, keeps=ready.keeps, dims=tuple(ready.dims), made=tuple(ready.made),
+        rows=rows, report=report,
+    )  # fmt: skip
 
 
 def _timed(
@@ -300,7 +349,7 @@ def _timed(
     """Median seconds of the layer in torch and compiled, by the number of samples."""
     times = {}
     with torch.inference_mode():
-        for n in sorted({min(n, max(samples[-1], 16)) for n in samples}):
+        for n in sorted({min(n, max(samples[-1], 16)) for n in (1, *samples)}):
             x = torch.rand((n, *dims), dtype=dtype)
             spent: tuple[list[float], list[float]] = ([], [])
             for _ in range(ROUNDS):
@@ -326,6 +375,6 @@ def _copied(model: nn.Module, layers: dict[str, nn.Module], made: dict[str, _Mad
         layer.__class__ = compiled_kind(cast(Any, type(layer)))
         # Past nn.Module's own way, which looks for parameters and modules.
         vars(layer).update(
-            _call=one.call, _program=one.program, _rows=one.rows, _dims=one.dims, _made=one.made
+            _call=one.call, _keeps=one.keeps, _rows=one.rows, _dims=one.dims, _made=one.made
         )
     return fast
