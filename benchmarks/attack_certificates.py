@@ -2,7 +2,7 @@
 
     python benchmarks/attack_certificates.py [--seeds 1000] [--out benchmarks/results]
 
-Six parts, each a section of the table; `--parts random twins rewriting published` chooses. A seed
+Seven parts, each a section of the table; `--parts random twins signs` chooses. A seed
 of `random` is one network, two changes of it and 24 boxes for each. Published networks need
 pytorchcv and transformers. Exits with 1 where anything lies above a bound.
 """
@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from attack.balls import attack_balls
 from attack.cases import Tally, attack_seed, attack_twins
 from attack.rewriting import REWRITES, attack_rewrite
-from attack.splitting import attack_split
+from attack.splitting import attack_signs, attack_split
 from attack.third_party import PYTORCHCV, TRANSFORMERS, attack_capture
 
-PARTS = ("random", "twins", "balls", "splitting", "rewriting", "published")
+PARTS = ("random", "twins", "balls", "splitting", "signs", "rewriting", "published")
 
 
 def attempts(part, seeds):
@@ -37,6 +37,8 @@ def attempts(part, seeds):
         return [(attack_balls, (seed,)) for seed in range(seeds)]
     if part == "splitting":
         return [(attack_split, (seed,)) for seed in range(seeds)]
+    if part == "signs":
+        return [(attack_signs, (seed,)) for seed in range(seeds)]
     if part == "rewriting":
         each = max(300, seeds // 3)
         return [(attack_rewrite, (name, seed)) for name in REWRITES for seed in range(each)]

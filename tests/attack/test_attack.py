@@ -11,7 +11,7 @@ from attack.cases import Tally, attack_pair, attack_seed, attack_twins, boxes
 from attack.operators import OPERATORS
 from attack.programs import all_shapes, changed, one_literal, random_program
 from attack.rewriting import REWRITES, attack_rewrite
-from attack.splitting import attack_split
+from attack.splitting import attack_signs, attack_split
 from attack.third_party import PYTORCHCV, attack_capture
 
 
@@ -39,6 +39,11 @@ def test_no_deviation_lies_above_a_split_bound():
     assert tally.counts["split certificates"] >= 90 and tally.counts["parts"] > 100
 
 
+def test_no_deviation_lies_above_a_bound_by_the_signs_of_neurons():
+    tally = checked(attack_signs, range(3))
+    assert tally.counts["split certificates"] == 48 and tally.counts["cut at a neuron"] > 20
+
+
 def test_no_deviation_lies_above_the_bound_of_its_ball():
     tally = checked(attack_balls, range(3))
     assert tally.counts["balls"] >= 72
@@ -56,6 +61,13 @@ def test_two_thousand_split_certificates():
     assert tally.counts["split certificates"] >= 2000
     assert tally.counts["targets proven"] > 1000
     assert tally.counts["top class proven"] > 5
+
+
+@pytest.mark.slow
+def test_two_thousand_certificates_split_at_neurons():
+    tally = checked(attack_signs, range(130))
+    assert tally.counts["split certificates"] >= 2000
+    assert tally.counts["cut at a neuron"] > 1000 and tally.counts["targets proven"] > 50
 
 
 def test_the_attack_sees_a_split_bound_that_is_too_small(monkeypatch):

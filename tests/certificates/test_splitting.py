@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.certificates import recheck
+from secateurs.certificates import recheck, splitting
 from secateurs.certificates.dense_chain import DenseChain, chain_of
 from secateurs.certificates.problem import read_problem
 from secateurs.certificates.splitting import Parts
@@ -365,3 +365,129 @@ def test_an_input_of_no_width_is_never_cut():
     assert cert.answer == "proven" and cert.share == pytest.approx(1)
     (text,) = cert.options["parts"]
     assert 2 not in Parts.unpack(text, 3).cuts
+
+
+# Cuts at neurons, where inputs are many.
+
+
+def many(seed=0, half=0.1, by=0.01, inputs=20):
+    """Two networks, a box of many inputs, and a target between what is found and what is proven."""
+    f = mlp(inputs, 12, 12, 3, seed=seed).double()
+    g = moved(f, by)
+    middle = torch.randn(1, inputs, generator=torch.Generator().manual_seed(seed)).double()
+    ends = middle - half, middle + half
+    whole = sc.certify(f, g, box=ends, restarts=8)
+    return f, g, ends, whole.lower_bound + 0.75 * (whole.bound - whole.lower_bound)
+
+
+def leaves_that_hold(parts, f, g, x, inputs):
+    """Of each leaf, which inputs lie in it: both halves of a cut have those where z is 0."""
+    values = []
+    for net in (f, g):
+        out, hidden = x, []
+        for layer in net[:-1]:
+            out = layer(out)
+            if isinstance(layer, nn.Linear):
+                hidden.append(out)
+        values.append(torch.cat(hidden, dim=1))
+    z = torch.cat(values, dim=1)
+    found, waiting = [], [torch.ones(len(x), dtype=torch.bool)]
+    for cut in parts.cuts:
+        inside = waiting.pop()
+        if cut == 0:
+            found.append(inside)
+            continue
+        assert cut > inputs
+        own = z[:, cut - 1 - inputs]
+        waiting += [inside & (own >= 0), inside & (own <= 0)]
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_inputs_are_proven_by_cutting_neurons(seed):
+    f, g, ends, target = many(seed)
+    cert = sc.certify(f, g, box=ends, target=target, seconds=60)
+    assert cert.answer == "proven" and cert.bound <= target and cert.share == 1
+    (text,) = cert.request.parts
+    parts = Parts.unpack(text, 20 + 2 * 24)
+    assert len(parts) > 1 and max(parts.cuts) > 20
+    # Together the halves are the whole, and every input obeys the bound.
+    share = torch.rand(4000, 20, generator=torch.Generator().manual_seed(seed)).double()
+    x = torch.cat([ends[0] + share * (ends[1] - ends[0]), ends[0] + share.round() * 0.2])
+    with torch.no_grad():
+        assert bool(leaves_that_hold(parts, f, g, x, 20).any(dim=0).all())
+        assert float((f(x) - g(x)).abs().max()) <= cert.bound
+    again = recheck(cert.to_json(), f, g)
+    assert again.holds, again.problems
+    low, high = (end[0] for end in ends)
+    assert all(torch.equal(lo, low) and torch.equal(hi, high) for lo, hi in parts.boxes(low, high))
+
+
+def test_parts_cut_at_a_neuron_hold_on_their_side():
+    """Bounds of each half on the inputs of that half, at cuts of f and of g, one behind another."""
+    f, g, ends, _ = many(1, half=0.3, by=0.05)
+    chain = chain_of(problem_of(f, g, ends[0]))
+    x = ends[0] + torch.rand(20_000, 20).double() * (ends[1] - ends[0])
+    with torch.no_grad():
+        gaps = (f(x) - g(x)).abs()
+        z = torch.cat([net[2](torch.relu(net[0](x))) for net in (f, g)], dim=1)
+        first = torch.cat([net[0](x) for net in (f, g)], dim=1)
+    whole = chain.bounds(*ends)
+    seen = 0
+    for neuron in range(48):
+        own = (first if neuron % 24 < 12 else z)[:, neuron // 24 * 12 + neuron % 12]
+        known = splitting._signed(whole.known, torch.tensor([neuron]))
+        for run in (chain.bounds, lambda lo, hi, known: chain.bounds_in_torch(lo, hi, known)):
+            found = run(*(end.expand(2, -1) for end in ends), known)
+            outputs, goal = torch.arange(3).expand(2, -1), torch.zeros(2).double()
+            both = (end.expand(2, -1) for end in ends)
+            pressed = chain.pressed(*both, found.known, outputs, goal, 5)
+            for side, inside in enumerate((own <= 0, own >= 0)):
+                if bool(inside.any()):
+                    assert not bool(chain.empty(found.known)[side])
+                    assert bool((gaps[inside].amax(dim=0) <= found.per_output[side] + 1e-12).all())
+                    assert bool((gaps[inside].amax(dim=0) <= pressed[side] + 1e-12).all())
+                    seen += 1
+    assert seen > 100
+
+
+def test_the_costliest_neuron_is_open_and_worth_a_cut():
+    f, g, ends, _ = many(2)
+    chain = chain_of(problem_of(f, g, ends[0]))
+    whole = chain.bounds(*ends)
+    neuron = chain.costliest(whole.known, whole.per_output.argmax(dim=1))
+    low, high = whole.known[0, :2] if int(neuron) < 24 else whole.known[0, 2:4]
+    assert float(low[int(neuron) % 24]) < 0 < float(high[int(neuron) % 24])
+    halves = chain.bounds(
+        *(end.expand(2, -1) for end in ends), splitting._signed(whole.known, neuron)
+    )
+    pressed = chain.pressed(
+        *(end.expand(2, -1) for end in ends),
+        halves.known,
+        torch.arange(3).expand(2, -1),
+        torch.zeros(2).double(),
+        20,
+    )
+    together = torch.minimum(halves.per_output, pressed).minimum(whole.per_output).amax(dim=1)
+    assert float(together.min()) < float(whole.per_output.max())
+    none = torch.zeros_like(whole.known)
+    assert chain.costliest(none, torch.zeros(1, dtype=torch.long)).tolist() == [-1]
+
+
+def test_a_share_counts_what_both_signs_prove():
+    tree = splitting._Tree()
+    tree.cut(0, 5)  # a neuron: two inputs are there
+    tree.cut(1, 0)  # an input of its first half
+    tree.done |= {3}
+    assert tree.share(2) == 0
+    tree.done |= {2}
+    assert tree.share(2) == 0.5
+    tree.done |= {4}
+    assert tree.share(2) == 1
+
+
+def test_a_cut_of_a_neuron_that_is_not_there_is_refused():
+    packed = Parts(cuts=(3, 0, 0)).pack()
+    assert Parts.unpack(packed, 3).cuts == (3, 0, 0)
+    with pytest.raises(ArgumentError, match="not a tree of cuts"):
+        Parts.unpack(packed, 2)

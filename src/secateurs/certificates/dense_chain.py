@@ -148,6 +148,100 @@ class DenseChain:
         )
         return DenseChain((*self.layers, pairs), unit=self.unit, values=True)
 
+    def empty(self, known: Tensor) -> Tensor:
+        """Which boxes hold no input, by what is known: a neuron would lie above its upper end and
+        below its lower one. Ends that were not rounded outwards cannot tell.
+        """
+        if not self.unit:
+            return torch.zeros(len(known), dtype=torch.bool, device=known.device)
+        found: Tensor = (known[:, ::2] > known[:, 1::2]).flatten(1).any(dim=1)
+        return found
+
+    def pressed(
+        self, lo: Tensor, hi: Tensor, known: Tensor, index: Tensor, goal: Tensor, steps: int
+    ) -> Tensor:
+        """Bounds of |d| of the outputs of `index`, (boxes, some), that use the sign of neurons
+        whose range begins or ends at 0: those that were cut.
+
+        Where z ≥ 0, d ≤ d + β·z for every β ≥ 0; planes alone would take the largest d of the whole
+        box. Steps towards `goal` choose β (Polyak's); any choice is sound.
+        """
+        box = _Box.of(lo, hi, self.unit)
+        reach = box.reach, box.reach, _Reach.of(torch.zeros_like(lo), torch.zeros_like(lo))
+        behind, signs = [], []
+        *hidden, last = self.layers
+        widths = [len(layer.bias) for layer in hidden]
+        for layer, ends in zip(hidden, torch.split(known, widths, dim=2), strict=True):
+            masses = _masses(layer, *reach)
+            b = Bounds(**dict(zip(FIELDS, ends.unbind(dim=1), strict=True)))
+            reach = _reached(b, relu=layer.relu)
+            behind.append(_behind(layer, b, masses, self.unit))
+            for low, high in ((b.l, b.h), (b.gl, b.gh)):
+                side = ((low == 0) & (high > 0)).to(lo) - ((high == 0) & (low < 0)).to(lo)
+                signs.append(side.unsqueeze(1))
+        mass = _masses(last, *reach)[2]
+        beta = [lo.new_zeros(len(lo), 2 * index.shape[1], sign.shape[2]) for sign in signs]
+        best = lo.new_full(index.shape, math.inf).repeat(1, 2)
+        for step in range(steps + 1):
+            beta = [value.requires_grad_(step < steps) for value in beta]
+            with torch.enable_grad():
+                # z' of g is z − d.
+                forces = [value * sign for value, sign in zip(beta, signs, strict=True)]
+                added = [(f + g, -g) for f, g in zip(forces[::2], forces[1::2], strict=True)]
+                top, bottom, _ = self._difference(box, behind, last, mass, index, added)
+                value = torch.cat([top, -bottom], dim=1)
+                total = value.sum()
+            now = value.detach()
+            best = torch.where(now < best, now, best)
+            if step == steps:
+                break
+            # 0 where a neuron was not cut: its force is 0 times β.
+            slopes = torch.autograd.grad(total, beta)
+            square = sum((s.square().sum(dim=2) for s in slopes), torch.zeros_like(now))
+            far = ((now - goal.unsqueeze(1)) / square.clamp(min=1e-300)).clamp(min=0)
+            beta = [
+                (value.detach() - far.unsqueeze(2) * s).clamp(min=0)
+                for value, s in zip(beta, slopes, strict=True)
+            ]
+        up, down = best.chunk(2, dim=1)
+        return torch.maximum(up, down).clamp(min=0).nan_to_num(nan=math.inf, posinf=math.inf)
+
+    def costliest(self, known: Tensor, output: Tensor) -> Tensor:
+        """Of each box the open neuron behind whose planes most is lost in one output: f's k, or k
+        after all hidden ones of g's where f's is settled; −1 where none is open.
+
+        A guess of what cutting it would gain, by one pass with the planes of `known`.
+        """
+        *hidden, last = self.layers
+        parts = torch.split(known, [len(layer.bias) for layer in hidden], dim=2)
+        index = output.unsqueeze(1)
+        toward_p, toward_y = _both_signs(last.change[index]), _both_signs(last.other[index])
+        scores, open_f, open_g = [], [], []
+        for layer, ends in zip(reversed(hidden), reversed(parts), strict=True):
+            b = Bounds(**dict(zip(FIELDS, ends.unbind(dim=1), strict=True)))
+            one = _behind(layer, b, (b.l, b.l, b.l), self.unit)
+            z, d = (b.l + b.h) / 2, (b.dl + b.dh) / 2
+            in_f = one.f[0].at(z, d) - one.f[1].at(z, d)
+            in_d = one.d[0].at(z, d) - one.d[1].at(z, d)
+            high, low = toward_p.clamp(min=0), toward_p.clamp(max=0)
+            above, below = toward_y.clamp(min=0), toward_y.clamp(max=0)
+            scores.append((high - low).sum(dim=1) * in_f + (above - below).sum(dim=1) * in_d)
+            bends = torch.full_like(b.l, layer.relu, dtype=torch.bool)
+            open_f.append(bends & (b.l < 0) & (b.h > 0))
+            open_g.append(bends & (b.gl < 0) & (b.gh > 0))
+            toward_z = high * one.f[0].p.unsqueeze(1) + low * one.f[1].p.unsqueeze(1)
+            toward_z = toward_z + above * one.d[0].p.unsqueeze(1) + below * one.d[1].p.unsqueeze(1)
+            toward_d = above * one.d[0].q.unsqueeze(1) + below * one.d[1].q.unsqueeze(1)
+            toward_p = toward_z @ layer.weight + toward_d @ layer.change
+            toward_y = toward_d @ layer.other
+        if not scores:
+            return torch.full((len(known),), -1, device=known.device)
+        f, g = (torch.cat(x[::-1], dim=1) for x in (open_f, open_g))
+        score = torch.cat(scores[::-1], dim=1).nan_to_num(nan=0.0)
+        best = score.masked_fill(~(f | g), -math.inf).argmax(dim=1, keepdim=True)
+        number = torch.where(f.gather(1, best), best, best + self.neurons)
+        return torch.where((f | g).any(dim=1), number.squeeze(1), -1)
+
     def _compiled(self) -> "CompiledBounds | None":
         numbers = self.layers[0].weight
         plain = numbers.dtype == torch.float64 and numbers.device.type == "cpu"
@@ -300,12 +394,17 @@ class DenseChain:
         layer: DenseLayer,
         mass: Tensor,
         index: Tensor,
+        added: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same of d."""
+        """The same of d.
+
+        added: of each layer behind, what is added to the multiples of z and of d on the way, each
+            (boxes, rows, neurons).
+        """
         toward_p, toward_y = _both_signs(layer.change[index]), _both_signs(layer.other[index])
         constant = _both_signs(layer.bias_change[index])
         lost = mass = _twice(mass, index)
-        for one in reversed(behind):
+        for number, one in reversed(list(enumerate(behind))):
             high, low = toward_p.clamp(min=0), toward_p.clamp(max=0)
             above, below = toward_y.clamp(min=0), toward_y.clamp(max=0)
             size = above - below
@@ -315,6 +414,11 @@ class DenseChain:
             toward_z = high * one.f[0].p.unsqueeze(1) + low * one.f[1].p.unsqueeze(1)
             toward_z = toward_z + above * one.d[0].p.unsqueeze(1) + below * one.d[1].p.unsqueeze(1)
             toward_d = above * one.d[0].q.unsqueeze(1) + below * one.d[1].q.unsqueeze(1)
+            if added:
+                more_z, more_d = added[number]
+                toward_z, toward_d = toward_z + more_z, toward_d + more_d
+                lost = lost + _dot(more_z.abs(), 2 * one.masses[0])
+                lost = lost + _dot(more_d.abs(), 2 * one.masses[2])
             own = one.layer
             constant = constant + toward_z @ own.bias + toward_d @ own.bias_change
             toward_p = toward_z @ own.weight + toward_d @ own.change

@@ -39,7 +39,7 @@ from secateurs.certificates.record import (
     read_record,
     states_of,
 )
-from secateurs.certificates.splitting import Parts
+from secateurs.certificates.splitting import Parts, cuttable
 from secateurs.certificates.statistical import assumptions_at, clopper_pearson
 from secateurs.certificates.top_class import TopClass
 from secateurs.errors import ArgumentError
@@ -402,11 +402,11 @@ def recheck(
             spare=bool(request.spare),
         )
         if request.target is not None:
-            plan = _plan(request, region)
+            plan = _plan(request, region, problem)
             now = divide(now, target=request.target, methods=methods, plan=plan)
         if request.claim is not None:
             asked = CertifySettings(claim=request.claim, margin=request.margin or 0.0)
-            plan = _plan(request, region)
+            plan = _plan(request, region, problem)
             now = compare_classes(now, margin=asked.margin, methods=methods, plan=plan)
         bound, again = now.bound, now.record()
         weaker, hurried = weaker_claims(stated, again), cut_short(stated, again, request)
@@ -428,14 +428,15 @@ def recheck(
     )
 
 
-def _plan(request: Request, domain: Domain) -> list[Parts]:
+def _plan(request: Request, domain: Domain, problem: NetworkPair) -> list[Parts]:
     """The parts into which the boxes were split."""
     parts = request.parts or ()
     if len(parts) != len(domain):
         raise ArgumentError(
             f"this is not a certificate: parts of {len(parts)} boxes are stated, not {len(domain)}."
         )
-    return [Parts.unpack(text, domain.lo[0].numel()) for text in parts]
+    most = cuttable(problem, domain.lo[0].numel())
+    return [Parts.unpack(text, most) for text in parts]
 
 
 def _text(path: Path) -> str:

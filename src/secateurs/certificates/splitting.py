@@ -1,9 +1,14 @@
 """Splitting: a box on which the bound is too large is cut in two, and its halves again, until every
 part is proven, a point above the target is found, or the time is up.
 
-Every cut is at the middle of one input. Halves share that face, and their ends are the ends of the
-whole, to the bit: together they are the box, whatever the cut was rounded to. What is known of a
-box is known of its halves, so a bound never grows on the way down.
+Most cuts are at the middle of one input. Halves share that face, and their ends are the ends of
+the whole, to the bit: together they are the box, whatever the cut was rounded to. What is known of
+a box is known of its halves, so a bound never grows on the way down.
+
+Where the inputs are many, a cut is at the sign of one neuron, of f or of g: one half is where z is
+at most 0, the other where it is at least 0. Every input lies in one of them, or in both, so
+together they are the whole again; the halves have its ends, and what is known of that neuron ends,
+or begins, at 0. A half in which some neuron could have no value at all holds no input.
 
 The parts of a box are kept as a tree (`Parts`), from which the same proof can be made again.
 """
@@ -42,6 +47,19 @@ _MOST_OPEN = 20_000
 """Where more boxes wait than so many, the nearest to their target come first: what waits stays in
 memory."""
 
+_FEW = 12
+"""Inputs of some width, up to which they are cut: n of them, each cut once, make 2ⁿ parts. With
+more of them neurons are cut while any is open."""
+
+_PRESSED = 4
+"""Outputs of a part, the worst ones, whose bounds use the signs of its neurons."""
+
+_STEPS = 10
+"""Steps that choose how much of each sign is used."""
+
+_AT_ONCE = 128
+"""Parts whose signs are used together."""
+
 _LEAF = 0
 _LONGEST = 2**22
 """A kept tree has at most so many nodes, and so has a proof: else a hostile text of a few kilobytes
@@ -51,7 +69,8 @@ could ask for days."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """How a box was cut, in preorder: 0 for a part that was left whole, i + 1 for a cut of input
-    i, whose lower half follows first.
+    i, whose lower half follows first. After the n inputs come f's hidden neurons in their order,
+    then g's: of these the half where z ≤ 0 follows first.
     """
 
     cuts: tuple[int, ...]
@@ -65,8 +84,8 @@ class Parts:
         return base64.b64encode(zlib.compress(raw, 9)).decode()
 
     @classmethod
-    def unpack(cls, text: str, inputs: int) -> "Parts":
-        """The tree that was packed; anything else is refused."""
+    def unpack(cls, text: str, most: int) -> "Parts":
+        """The tree that was packed; anything else is refused. most: of inputs and neurons."""
         try:
             unzip = zlib.decompressobj()
             raw = unzip.decompress(base64.b64decode(text, validate=True), 4 * _LONGEST)
@@ -79,19 +98,24 @@ class Parts:
         left = 1
         for number, cut in enumerate(cuts):
             left += 1 if cut else -1
-            if cut > inputs or (left == 0) != (number == len(cuts) - 1):
-                raise ArgumentError("the parts of a box are not a tree of cuts of its inputs.")
+            if cut > most or (left == 0) != (number == len(cuts) - 1):
+                raise ArgumentError("the parts of a box are not a tree of cuts.")
         if left:
-            raise ArgumentError("the parts of a box are not a tree of cuts of its inputs.")
+            raise ArgumentError("the parts of a box are not a tree of cuts.")
         return cls(cuts=cuts)
 
     def boxes(self, lo: Tensor, hi: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """The ends of every part, in the order of the tree, flat."""
+        """The ends of every part, in the order of the tree, flat; a half cut at a neuron has those
+        of its whole.
+        """
         waiting = [(lo, hi)]
         for cut in self.cuts:
             low, high = waiting.pop()
             if cut == _LEAF:
                 yield low, high
+                continue
+            if cut > len(lo):
+                waiting += [(low, high)] * 2
                 continue
             middle = (low[cut - 1] + high[cut - 1]) / 2
             below, above = high.clone(), low.clone()
@@ -134,11 +158,21 @@ class _Bounded:
 
 
 class _Bounder(Protocol):
-    """Bounds boxes given by flat ends."""
+    """Bounds boxes given by flat ends, and says which neuron of each is best cut: f's k, or k after
+    all hidden ones of g's; −1 for none.
+    """
 
     batch: int
 
     def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded: ...
+
+    def neurons(self, boxes: "_Waiting") -> Tensor: ...
+
+    def press(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
+        """Bounds per output that use the signs of the neurons that were cut; `again`, with more
+        steps than the first time.
+        """
+        ...
 
 
 class _ByChain:
@@ -151,15 +185,65 @@ class _ByChain:
 
     def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded:
         found = self.chain.bounds(lo, hi, known, row)
+        empty = self.chain.empty(found.known)
         # Where nothing is open, the widest input is as good as any.
         promise = found.influence + 1e-12 * (hi - lo)
         return _Bounded(
-            per_output=found.per_output if self.claim is None else None,
-            size=None if self.claim is None else self.claim.sizes(found.ends),
+            # No two outputs differ where no input is.
+            per_output=found.per_output.masked_fill(empty[:, None], 0.0)
+            if self.claim is None
+            else None,
+            size=None
+            if self.claim is None
+            else self.claim.sizes(found.ends).masked_fill(empty, -math.inf),
             promise=promise,
             known=found.known,
             corner=found.corner,
         )
+
+    def neurons(self, boxes: "_Waiting") -> Tensor:
+        # A claim asks about values, too, of which `press` knows nothing.
+        if boxes.known is None or self.claim is not None:
+            return torch.full_like(boxes.row, -1)
+        return self.chain.costliest(boxes.known[boxes.row], boxes.per_output.argmax(dim=1))
+
+    def press(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
+        if boxes.known is None or self.claim is not None:
+            return boxes.per_output
+        low, high = boxes.known[boxes.row][:, :4:2], boxes.known[boxes.row][:, 1:4:2]
+        signed = ((low == 0) & (high > 0)) | ((high == 0) & (low < 0))
+        cut = signed.flatten(1).any(dim=1)
+        found = boxes.per_output.clone()
+        if bool(cut.any()):
+            found[cut] = self._pressed(boxes[cut], target[cut], again=again)
+        return found
+
+    def _pressed(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
+        if boxes.known is None:
+            return boxes.per_output
+        found = boxes.per_output
+        index = found.topk(min(_PRESSED, found.shape[1]), dim=1).indices
+        now = found.gather(1, index)
+        goal = torch.where(target > 0, 0.95 * target, 0.8 * now.amax(dim=1))
+        known, steps = boxes.known[boxes.row], (3 if again else 1) * _STEPS
+        parts = []
+        for start in range(0, len(boxes), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            parts.append(
+                self.chain.pressed(
+                    boxes.lo[some], boxes.hi[some], known[some], index[some], goal[some], steps
+                )
+            )
+        # Steps follow kinks, and another machine may take another side of one: the first proof
+        # states a little less than it found, and the next one looks longer.
+        most = torch.cat(parts) * (1.0 if again else 1 + 1e-6)
+        return found.scatter(1, index, torch.minimum(now, most))
+
+
+def cuttable(problem: NetworkPair, inputs: int) -> int:
+    """How many inputs and neurons a box can be cut at."""
+    chain = chain_of(problem)
+    return inputs if chain is None else inputs + 2 * chain.neurons
 
 
 class _ByMethods:
@@ -198,6 +282,12 @@ class _ByMethods:
             corner=torch.where(slope > 0, hi, lo),
         )
 
+    def neurons(self, boxes: "_Waiting") -> Tensor:
+        return torch.full_like(boxes.row, -1)
+
+    def press(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
+        return boxes.per_output
+
     def _slope(self, x: Tensor) -> Tensor:
         """The gradient of the largest difference at these inputs."""
         leaf = x.detach().clone().requires_grad_()
@@ -211,10 +301,13 @@ class _ByMethods:
 
 @dataclass(slots=True, kw_only=True)
 class _Tree:
-    """Nodes of one box, numbered as they are made: the cut of each, and where its halves are."""
+    """Nodes of one box, numbered as they are made: the cut of each, where its halves are, and which
+    have their target proven.
+    """
 
     cuts: list[int] = field(default_factory=lambda: [_LEAF])
     halves: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    done: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, parts: Parts) -> "_Tree":
@@ -234,6 +327,21 @@ class _Tree:
         self.cuts[node], self.halves[node] = along + 1, (len(self.cuts), len(self.cuts) + 1)
         self.cuts += [_LEAF, _LEAF]
         self.halves += [(0, 0), (0, 0)]
+
+    def share(self, inputs: int) -> float:
+        """The share of the box on which the target is proven, at least."""
+        shares = [0.0] * len(self.cuts)
+        # Halves have larger numbers than their whole.
+        for node in reversed(range(len(self.cuts))):
+            if self.cuts[node] == _LEAF:
+                shares[node] = float(node in self.done)
+                continue
+            one, two = (shares[half] for half in self.halves[node])
+            # Of halves cut at a neuron nobody knows how large they are: proven is what is proven
+            # for both signs.
+            mean = (one + two) / 2
+            shares[node] = mean if self.cuts[node] <= inputs else max(0.0, one + two - 1)
+        return shares[0]
 
     def parts(self) -> Parts:
         """In preorder."""
@@ -378,10 +486,17 @@ class _Splitting:
             own = self._sizes(batch.per_output) if found.size is None else found.size
             batch.size = torch.minimum(batch.size, own)
             batch.known, batch.row = found.known, torch.arange(len(batch), device=batch.row.device)
+            # Of the part alone, so that another proof does the same to it.
+            far = (batch.size > self.target[batch.root]) & _many(batch)
+            if self.claim is None and bool(far.any()):
+                rest = batch[far]
+                target = self.target[rest.root]
+                batch.per_output[far] = self.bounder.press(rest, target, again=self.planned)
+                batch.size = torch.minimum(batch.size, self._sizes(batch.per_output))
             self._sort(batch, found)
             pace.done(
                 f"split: {self.boxes} boxes bounded, the target is proven on"
-                f" {self.proven / len(self.lo):.1%} of the volume"
+                f" {self._share():.1%} of the volume"
             )
         # What waits keeps what its whole has.
         for chunk in self.chunks:
@@ -398,10 +513,16 @@ class _Splitting:
             per_output=self.closed,
             balls=self.balls,
             parts=tuple(tree.parts() for tree in self.trees),
-            share=self.proven / len(self.lo),
+            share=self._share(),
             complete=self.left == 0,
             witness=self.witness,
         )
+
+    def _share(self) -> float:
+        inputs = self.lo.shape[1]
+        if all(max(tree.cuts) <= inputs for tree in self.trees):
+            return self.proven / len(self.lo)
+        return math.fsum(tree.share(inputs) for tree in self.trees) / len(self.trees)
 
     def _put(self, waiting: _Waiting) -> None:
         if len(waiting):
@@ -453,22 +574,39 @@ class _Splitting:
         # No number lies between the ends of a box that is thin enough.
         between = (middle > rest.lo) & (middle < rest.hi)
         promise = torch.where(between, found.promise[~whole], -1.0)
+        along = promise.argmax(dim=1)
+        many = _many(rest)
+        if bool(many.any()):
+            neuron = self.bounder.neurons(rest)
+            at_neuron = many & (neuron >= 0)
+            along = torch.where(at_neuron, self.lo.shape[1] + neuron, along)
+            between |= at_neuron.unsqueeze(1)
         thin = ~between.any(dim=1)
         self._close(rest[thin])
-        along = promise.argmax(dim=1)[~thin]
-        rest = rest[~thin]
+        along, rest = along[~thin], rest[~thin]
         for (root, node), cut in zip(_pairs(rest), along.tolist(), strict=True):
             self.trees[root].cut(node, cut)
         self._halve(rest, along)
 
     def _halve(self, whole: _Waiting, along: Tensor) -> None:
         """Both halves of each of these boxes wait from now on."""
-        rows = torch.arange(len(whole), device=self.lo.device)
-        middle = (whole.lo[rows, along] + whole.hi[rows, along]) / 2
+        if not len(whole):
+            return
+        inputs = self.lo.shape[1]
+        (rows,) = (along < inputs).nonzero(as_tuple=True)
+        cut = along[rows]
+        middle = (whole.lo[rows, cut] + whole.hi[rows, cut]) / 2
         halves = [self.trees[root].halves[node] for root, node in _pairs(whole)]
         below, above = whole.hi.clone(), whole.lo.clone()
-        below[rows, along] = above[rows, along] = middle
-        # Both halves inherit one row.
+        below[rows, cut] = above[rows, cut] = middle
+        known, row = None, torch.arange(len(whole), device=self.lo.device)
+        if whole.known is not None:
+            known = whole.known[whole.row]
+        # Both halves inherit one row, unless one of them is cut at a neuron.
+        row = row.repeat(2)
+        if known is not None and len(rows) < len(whole):
+            known, row = _signed(known, along - inputs), torch.arange(2 * len(whole))
+            row = row.to(self.lo.device)
         self._put(
             _Waiting(
                 lo=torch.cat([whole.lo, above]),
@@ -477,8 +615,8 @@ class _Splitting:
                 size=whole.size.repeat(2),
                 root=whole.root.repeat(2),
                 node=whole.node.new_tensor([pair[side] for side in (0, 1) for pair in halves]),
-                row=rows.repeat(2),
-                known=None if whole.known is None else whole.known[whole.row],
+                row=row,
+                known=known,
             )
         )
 
@@ -492,6 +630,8 @@ class _Splitting:
         wide = (self.hi - self.lo)[done.root]
         share = torch.where(wide > 0, (done.hi - done.lo) / wide, 1.0).prod(dim=1)
         self.proven += float(share[there].sum())
+        for root, node in _pairs(done[there]):
+            self.trees[root].done.add(node)
         self.left += int((~there).sum())
 
     def _look(self, x: Tensor) -> None:
@@ -507,6 +647,25 @@ class _Splitting:
     def _sizes(self, per_output: Tensor) -> Tensor:
         size: Tensor = torch.linalg.vector_norm(per_output, ord=self.norm, dim=1)
         return size
+
+
+def _many(boxes: _Waiting) -> Tensor:
+    """Which of these have so many inputs that neurons are cut."""
+    return (boxes.hi > boxes.lo).sum(dim=1) > _FEW
+
+
+def _signed(known: Tensor, neuron: Tensor) -> Tensor:
+    """What is known of both halves of boxes, those where z ≤ 0 of the neuron first; below 0 is the
+    number of no neuron.
+    """
+    hidden = known.shape[2]
+    (rows,) = (neuron >= 0).nonzero(as_tuple=True)
+    which = neuron[rows]
+    place, low = which % hidden, 2 * (which // hidden)  # l and h of f, then of g: see `FIELDS`
+    below, above = known.clone(), known.clone()
+    below[rows, low + 1, place] = below[rows, low + 1, place].clamp(max=0)
+    above[rows, low, place] = above[rows, low, place].clamp(min=0)
+    return torch.cat([below, above])
 
 
 def _pairs(batch: _Waiting) -> list[tuple[int, int]]:
