@@ -117,3 +117,18 @@ def test_a_leaky_plane():
             truth = leaky(z) - leaky(z - d)
             assert bool((kept(above, inside).at(z, d) >= truth - 1e-12).all())
             assert bool((kept(below, inside).at(z, d) <= truth + 1e-12).all())
+
+
+@pytest.mark.parametrize("by", [-4e-16, 0.0, 4e-16])
+def test_the_last_digit_chooses_no_plane(by):
+    """Two planes are equally good on ranges that lie evenly around 0."""
+
+    def ends(size):
+        low = torch.full((1,), -size, dtype=torch.float64)
+        return low, torch.full((1,), size * (1 + by), dtype=torch.float64)
+
+    (l, h), (dl, dh) = ends(1.0), ends(2.0)
+    b = Bounds(l=l, h=h, gl=3 * l, gh=3 * h, dl=dl, dh=dh)
+    assert relu_below(l, h).p.item() == 0
+    above = difference_above(b)
+    assert (above.p.item(), above.q.item()) == (pytest.approx(0.5), 0)
