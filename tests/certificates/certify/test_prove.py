@@ -272,6 +272,19 @@ def test_no_hopeless_work():
     assert "linear" in sc.certify(f, g, around=x, radius=3.0, effort=1e6).bounds
 
 
+def test_a_ball_for_which_a_probe_has_hope_is_bounded(monkeypatch):
+    """Intervals are far off there, and passes are not."""
+    f, g = steep()
+    monkeypatch.setattr("secateurs.certificates.methods._FAR", 1.0)
+    x = torch.tensor([[0.3, -0.2, 0.5]]).double()
+    asked = {"around": x, "radius": 1e-6, "effort": 2e4}
+    cheap = sc.certify(f, g, methods="interval", **asked)
+    assert cheap.bound > 100 * cheap.worth.output_range
+    assert "linear" in sc.certify(f, g, **asked).bounds
+    monkeypatch.setattr("secateurs.certificates.methods._NEAR", 0.0)
+    assert "linear" not in sc.certify(f, g, **asked).bounds
+
+
 def test_a_hopeless_ball_leaves_its_company_alone():
     f, g = steep()
     x = torch.tensor([[0.3, -0.2, 0.5]]).double()
