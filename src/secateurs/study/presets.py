@@ -258,18 +258,11 @@ ZOO = Study(
     name="zoo",
     model="lenet-300-100",
     data="fashion-mnist",
-    methods=(
-        Prune(
-            after=Dwf(depth=3, strength=4e-4, train={"lr": 0.5}, label="dwf D=3, before the cut"),
-            label="dwf D=3, cut",
-            train={"length": "10ep"},
-        ),
-    ),
-    compressions=(500.0, 1300.0),
+    methods=(Dwf(depth=3, strength=(8e-4, 1e-3, 1.2e-3, 9.2e-4), train={"lr": 0.5}),),
     seeds=SEEDS,
     train=Training(length="20ep", batch=128, evaluate_every=0),
 )
-"""The sparsest networks of `secateurs.zoo`: factorized, cut by magnitude, trained on."""
+"""The sparsest networks of `secateurs.zoo`: as sparse as their λ makes them."""
 
 PRESETS: Mapping[str, Study] = MappingProxyType(
     {
