@@ -80,7 +80,7 @@ def main():
         small = compact(copy.deepcopy(model), x[:2])
         widths = "-".join(str(p.shape[0]) for p in small.parameters() if p.ndim > 1)
         took = in_turns(dense, small, x, args.pairs)
-        cells = [f"{strength:g}", f"{accuracy:.2f}", widths, f"{macs(small, x[:1]).total:,}"]
+        cells = [f"{strength:g}", f"{accuracy:.2f}", widths, f"{macs(small, x[:1]).dense:,}"]
         cells += [f"{took[name][0]:.2f}" for name in ("small", "dense")]
         cells += [f"{took[name][1]:.2f}" for name in ("small", "dense")]
         print("| " + " | ".join(cells) + " |", flush=True)

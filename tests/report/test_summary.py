@@ -81,6 +81,7 @@ def test_what_lands_elsewhere_or_fails_says_so():
     text = summary(found, name="fair")
     assert "| one &lt;shot&gt; | 71.00 (70.00–72.00), 1 of 3 lost |" in text
     assert "| set | 81.00 (80.00–82.00) at 25× |" in text
+    assert "worst is one &lt;shot&gt; (71.00). Lost with every seed: RigL." in text
     assert "| RigL | –, 3 lost |" in text and "* RigL, seed 2, 10×: failed, oops" in text
 
 

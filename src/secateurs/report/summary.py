@@ -141,12 +141,19 @@ def _ends_of_the_table(
             (label for label in labels if _accuracies(groups, label, compression)),
             key=lambda label: -_middle(groups, label, compression),
         )
+        lost = [
+            foreign.markdown(label)
+            for label in labels
+            if label not in order and (label, compression) in groups
+        ]
         if len(order) > 1:
             first, last = order[0], order[-1]
             yield (
                 f"* {number(compression)}×: best is {foreign.markdown(first)}"
                 f" ({_middle(groups, first, compression):.2f}), worst is {foreign.markdown(last)}"
                 f" ({_middle(groups, last, compression):.2f})."
+                # Worse than the worst is what has no number at all.
+                + (f" Lost with every seed: {'; '.join(lost)}." if lost else "")
             )
 
 
