@@ -23,8 +23,8 @@ from secateurs.certificates.interval import Coarse, Interval
 from secateurs.certificates.linear import Probe, Relaxation
 from secateurs.certificates.problem import NetworkPair, read_problem
 from secateurs.certificates.rounding import Rounding
-from secateurs.certificates.two_stream import PathStreams, TwoStream
-from secateurs.channels.labels import LabelFlow, Labelled
+from secateurs.certificates.two_stream import ExactPaths, PathStreams, TwoStream
+from secateurs.channels.labels import InexactFlow, LabelFlow, Labelled
 from secateurs.channels.normalize import EdgeFlow
 from secateurs.channels.scaling import Coupling, ScaleFlow, coupling
 from secateurs.graph import Evaluate, Flow, Graph
@@ -177,6 +177,12 @@ CASES: dict[type, Case] = {
         read=lambda f, v: v.d,
         **{**METRICS, "feed": lambda s: s.ones.unsqueeze(0)},
     ),
+    ExactPaths: Case(
+        make=lambda s: ExactPaths(),
+        params=pair,
+        read=lambda f, v: f.distance(v, 0.0),
+        **{**METRICS, "feed": lambda s: s.ones.unsqueeze(0)},
+    ),
     LemmaE1: Case(make=lambda s: LemmaE1(), params=pair, read=lambda f, v: v.gap, **METRICS),
     TheoremE1: Case(make=lambda s: TheoremE1(), feed=lambda s: s.ones, params=pair),
     TwoStream: Case(
@@ -209,6 +215,7 @@ CASES: dict[type, Case] = {
     Depth: Case(make=lambda s: Depth()),
     KindsFlow: Case(make=lambda s: KindsFlow(s.graph, s.state)),
     LabelFlow: Case(make=lambda s: LabelFlow(Labelled(s.graph), s.dense)),
+    InexactFlow: Case(make=lambda s: InexactFlow(Labelled(s.graph), s.dense)),
     ScaleFlow: Case(make=lambda s: ScaleFlow(Coupling(s.graph))),
     Arrival: Case(make=lambda s: Arrival(s.graph, Reachability()), params=own),
     SpanFlow: Case(make=lambda s: SpanFlow(s.graph, Reachability()), params=own),

@@ -147,6 +147,7 @@ def misfit(weight: Tensor, law: str) -> str | None:
     """What speaks against the law in the entries of a layer, in words; that they are independent
     cannot be seen.
 
+    >>> import torch
     >>> misfit(torch.linspace(-1, 1, 1001).view(7, 143), "uniform") is None
     True
     """
