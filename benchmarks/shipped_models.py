@@ -85,7 +85,8 @@ if __name__ == "__main__":
         with torch.no_grad():
             right = float((network(images.test_x).argmax(1) == images.test_y).float().mean())
         print(
-            f"LeNet-300-100 asked {times}×: got {masks.sparsity(network)}, accuracy {right:.2%}",
+            f"LeNet-300-100 asked {times}×: got {masks.sparsity_report(network)}, "
+            f"accuracy {right:.2%}",
             flush=True,
         )
     resnet18()

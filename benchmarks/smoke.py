@@ -30,7 +30,7 @@ def main() -> None:
         again = sc.load_masks(path)
     if not all(torch.equal(again[name], mask) for name, mask in pruned.masks.items()):
         raise SystemExit("masks came back changed")
-    print(f"secateurs {sc.__version__}: {sc.sparsity(model).total.kept} weights kept, all there")
+    print(f"secateurs {sc.__version__}: {sc.sparsity_report(model).total.kept} weights kept")
 
 
 if __name__ == "__main__":

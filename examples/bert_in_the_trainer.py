@@ -46,7 +46,9 @@ def main(steps: int = 400, sparsity: float = 0.8) -> PruningCallback:
     Trainer(model=model, args=args, train_dataset=data, callbacks=[callback]).train()
 
     print(f"accuracy on new sentences: {accuracy(model, test):.1%}")
-    print(f"{sc.sparsity(model, masks=callback.masks).total.sparsity:.1%} zeros in the encoder")
+    print(
+        f"{sc.sparsity_report(model, masks=callback.masks).total.sparsity:.1%} zeros in the encoder"
+    )
     sc.save_sparse(model, "bert.safetensors")
     return callback
 

@@ -36,7 +36,7 @@ def main(epochs: int = 20, sparsity: float = 0.9) -> sc.prune.Pruned:
         tuned = train(model, data, optimizer, epochs // 2, "tune")
 
     print(f"dense {dense:.1%}, cut {cut:.1%}, tuned {tuned:.1%}")
-    print(f"{sc.sparsity(model, masks=pruned.masks).total.sparsity:.1%} zeros")
+    print(f"{sc.sparsity_report(model, masks=pruned.masks).total.sparsity:.1%} zeros")
     sc.save_sparse(model, "pruned.safetensors")  # the zeros take no room in the file
     return pruned
 

@@ -45,7 +45,7 @@ ASKED = {
     "prune_channels_": lambda m, x: sc.prune_channels_(m, x, channels=0.5),
     "prune_": lambda m, x: sc.prune_(m, "magnitude", sparsity=0.5),
     "score": lambda m, x: sc.score(m, "magnitude"),
-    "sparsity": lambda m, x: sc.sparsity(m),
+    "sparsity": lambda m, x: sc.sparsity_report(m),
     "apply_": lambda m, x: sc.apply_(m, {"0.weight": torch.ones(6, 4).bool()}),
     "diagnose": lambda m, x: sc.diagnose(m),
 }

@@ -17,7 +17,7 @@ def test_reports_print_as_tables():
     for result in (
         recipe.check(model, example=torch.zeros(1, 4)),
         pruned,
-        sc.sparsity(model),
+        sc.sparsity_report(model),
     ):
         text = str(result)
         assert "0.weight" in text and "2.weight" in text and "24" in text
@@ -45,7 +45,7 @@ def test_every_result_with_plain_values_is_json():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     nothing = {"a": torch.zeros(2)}
     for result in (
-        sc.sparsity(nothing),
+        sc.sparsity_report(nothing),
         sc.liveness(model, torch.zeros(1, 4)),
         sc.macs(model, torch.zeros(1, 4)),
         sc.prune_(model, "magnitude", sparsity=0.5),

@@ -491,7 +491,7 @@ def budgets() -> Answers:
         partial(drawn, "mlp-wide", "magnitude", sparsity=0.5, how="sample", weights={}),
     )
     for name in SMALL:
-        yield f"report {name}", lambda name=name: sc.sparsity(thinned(name)[0])
+        yield f"report {name}", lambda name=name: sc.sparsity_report(thinned(name)[0])
     for how in room.SELECTIONS.names():
         yield f"sketch {how}", partial(sketched, how)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from secateurs.diagnosis import measure_pruning
     from secateurs.diagnosis.diagnose import diagnose
     from secateurs.graph import capture
-    from secateurs.masks import apply_, load_masks, save_masks, sparsity
+    from secateurs.masks import apply_, load_masks, save_masks, sparsity_report
     from secateurs.masks.select import select
     from secateurs.optim import hold
     from secateurs.paths import (
@@ -124,7 +124,7 @@ __all__ = [
     "scores",
     "select",
     "ship",
-    "sparsity",
+    "sparsity_report",
     "study",
     "theory",
     "train",

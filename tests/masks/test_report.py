@@ -11,13 +11,13 @@ from torch import nn
 
 from masks.choices import Tied
 from secateurs.errors import EmptySelectionError, MaskError
-from secateurs.masks import apply_, sparsity
+from secateurs.masks import apply_, sparsity_report
 
 
 def test_report_counts_tied_parameters_once():
     model = Tied()
     apply_(model, {"first.weight": torch.eye(4).bool()})
-    report = sparsity(model)
+    report = sparsity_report(model)
     assert [(t.name, t.kept, t.total, t.aliases) for t in report.tensors] == [
         ("first.weight", 4, 16, ("second.weight",)),
         ("conv.weight", 54, 54, ()),
@@ -32,14 +32,14 @@ def test_report_counts_tied_parameters_once():
 
 def test_report_of_masks_and_of_mappings():
     model, masks = Tied(), {"first.weight": torch.zeros(4, 4, dtype=torch.bool)}
-    assert sparsity(model, masks=masks).collapsed == ("first.weight",)
-    assert sparsity(masks).density == 0
-    assert sparsity({}).density == 1
+    assert sparsity_report(model, masks=masks).collapsed == ("first.weight",)
+    assert sparsity_report(masks).density == 0
+    assert sparsity_report({}).density == 1
     with pytest.raises(MaskError):
-        sparsity(model, masks={"second.weight": masks["first.weight"]})
+        sparsity_report(model, masks={"second.weight": masks["first.weight"]})
     with pytest.raises(EmptySelectionError):
-        sparsity(nn.ReLU())
-    assert [t.name for t in sparsity(model, where="*.bias").tensors] == [
+        sparsity_report(nn.ReLU())
+    assert [t.name for t in sparsity_report(model, where="*.bias").tensors] == [
         "first.bias",
         "second.bias",
         "conv.bias",
@@ -55,7 +55,7 @@ def test_collapsed_layers_are_shown_and_judged():
         asked.append((given, list(names)))
         return {"first.weight": "its output still reaches the loss through a bias"}
 
-    report = sparsity(model, judge=judge)
+    report = sparsity_report(model, judge=judge)
     assert asked == [(model, ["first.weight"])]
     console = Console(width=200, file=io.StringIO())
     console.print(report)
@@ -65,13 +65,13 @@ def test_collapsed_layers_are_shown_and_judged():
         and "1 collapsed" in text
         and "inf" in text
     )
-    assert sparsity(Tied(), judge=judge).collapsed == () and len(asked) == 1
+    assert sparsity_report(Tied(), judge=judge).collapsed == () and len(asked) == 1
 
 
 def test_report_as_json():
     model = Tied()
     apply_(model, {"first.weight": torch.zeros(4, 4, dtype=torch.bool)})
-    data = json.loads(sparsity(model).to_json())
+    data = json.loads(sparsity_report(model).to_json())
     first = data["tensors"]["first.weight"]
     assert (
         first["compression"] is None

@@ -110,7 +110,7 @@ def test_masks_stand_for_a_pruned_model():
 def test_the_sparsity_report_says_whether_a_lost_layer_matters():
     model, x = small_resnet()
     model.blocks[0].conv1.weight.data.zero_()
-    report = sc.sparsity(model, judge=lost_layers(x))
+    report = sc.sparsity_report(model, judge=lost_layers(x))
     assert report.collapsed == ("blocks.0.conv1.weight",)
     assert "does not matter" in str(report.to_json())
 

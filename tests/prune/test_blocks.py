@@ -166,7 +166,7 @@ def test_other_recipes(score, options):
     done = prune_blocks_(model, recipe, batch=data(), generator=drawn)
     assert len(done.masks) == 3 * 4 == len(done.report.tensors)
     assert abs(done.report.sparsity - options.get("sparsity", 0.5)) < 0.01
-    sparse = sc.sparsity(model, masks=done.masks)
+    sparse = sc.sparsity_report(model, masks=done.masks)
     assert sparse.total.kept == done.report.total.kept
 
 

@@ -53,7 +53,7 @@ READERS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
     "score by snip": lambda m, x: sc.score(m, "snip", batch=_batch(x), loss=_loss),
     "check_invariance": _invariant,
     "save_sparse": _saved,
-    "sparsity": lambda m, x: sc.sparsity(m),
+    "sparsity": lambda m, x: sc.sparsity_report(m),
     "diagnose": lambda m, x: sc.diagnose(m),
     "export to pt2": _exported(".pt2"),
     "export to C": _exported(".c"),

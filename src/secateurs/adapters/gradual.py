@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, TrainingError
-from secateurs.masks import sparsity
+from secateurs.masks import sparsity_report
 from secateurs.optim.holding import unwrap_optimizer
 from secateurs.parameters import prunable
 from secateurs.prune import GradualPruning, Recipe
@@ -110,7 +110,7 @@ class Pruner:
         """Report the share of zeros in the way of the loop."""
         if self.gradual is not None:
             masks = self.gradual.masks
-            log({"sparsity": sparsity(masks).total.sparsity})
+            log({"sparsity": sparsity_report(masks).total.sparsity})
 
     def state(self) -> dict[str, Any] | None:
         """What a checkpoint written now needs; None before the first step.

@@ -79,7 +79,7 @@ def _report(file: Path, *, all: bool) -> "SparsityReport":
     """The masks of a mask file, the weights of a sparse file, or the tensors of any other, which
     are read piece by piece, whatever their dtype.
     """
-    from secateurs.masks import load_masks, sparsity
+    from secateurs.masks import load_masks, sparsity_report
     from secateurs.masks.files import FORMAT
     from secateurs.prune.on_disk import count_stored
     from secateurs.prune.shards import open_stored
@@ -87,10 +87,10 @@ def _report(file: Path, *, all: bool) -> "SparsityReport":
 
     # Sparse files and mask files are safetensors as well: their metadata decide.
     if file.is_file() and is_sparse_file(file):
-        return sparsity(_weights(load_sparse(file), file, all=all))
+        return sparsity_report(_weights(load_sparse(file), file, all=all))
     stored = open_stored(file)
     if stored.notes.get("format") == FORMAT:
-        return sparsity(load_masks(file))
+        return sparsity_report(load_masks(file))
     report = count_stored(stored, all=all)
     # A report of nothing would print a density of 1.
     if not report.tensors:

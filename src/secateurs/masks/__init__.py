@@ -17,7 +17,7 @@ from secateurs.masks.patterns import (
     Unstructured,
     pattern_of,
 )
-from secateurs.masks.report import SparsityReport, TensorSparsity, sparsity
+from secateurs.masks.report import SparsityReport, TensorSparsity, sparsity_report
 from secateurs.masks.select import select
 from secateurs.masks.sketch import Sketch, sketch
 from secateurs.masks.spectral import spectral
@@ -47,6 +47,6 @@ __all__ = [
     "select",
     "share",
     "sketch",
-    "sparsity",
+    "sparsity_report",
     "spectral",
 ]

@@ -184,7 +184,7 @@ def verdicts_of(
         )
 
 
-def sparsity(
+def sparsity_report(
     model: nn.Module | Mapping[str, Tensor],
     *,
     where: Where = None,
@@ -208,7 +208,7 @@ def sparsity(
     total / kept.
 
     >>> import torch
-    >>> report = sparsity({"a": torch.tensor([1.0, 0.0]), "b": torch.zeros(2)})
+    >>> report = sparsity_report({"a": torch.tensor([1.0, 0.0]), "b": torch.zeros(2)})
     >>> report.density, report.collapsed
     (0.25, ('b',))
     """

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from secateurs.errors import ArgumentError, MaskError
-from secateurs.masks import SparsityReport, apply_, select, sparsity
+from secateurs.masks import SparsityReport, apply_, select, sparsity_report
 from secateurs.optim.keep import Keep, forget_mixed_history, tensors_in
 from secateurs.parameters import (
     Params,
@@ -750,7 +750,7 @@ def prune_and_tune_(
     )
     with hold(model, masks, made):
         train(made)
-    return Tuned(masks=dict(masks), report=sparsity(model, where=where))
+    return Tuned(masks=dict(masks), report=sparsity_report(model, where=where))
 
 
 def _masks(

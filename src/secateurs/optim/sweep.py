@@ -14,7 +14,7 @@ from torch.func import grad_and_value, vmap
 from torch.optim import Optimizer
 
 from secateurs.errors import ArgumentError, TrainingError
-from secateurs.masks import SparsityReport, sparsity
+from secateurs.masks import SparsityReport, sparsity_report
 from secateurs.optim.factorized.forecast import LARGEST, ROUNDING
 from secateurs.optim.factorized.maths import EPS, others
 from secateurs.optim.factorized.maths import product as product_of
@@ -367,7 +367,7 @@ def _finish(
         strength=strength,
         seed=seed,
         weights=weights,
-        report=sparsity(weights),
+        report=sparsity_report(weights),
         loss=loss,
     )
 

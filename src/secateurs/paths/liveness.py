@@ -181,8 +181,8 @@ def _sum(scaled: Scaled) -> tuple[float, int]:
 def lost_layers(
     example: Example | Graph, *, masks: Params | None = None
 ) -> Callable[[nn.Module, Sequence[str]], dict[str, str]]:
-    """For `secateurs.sparsity(model, judge=lost_layers(x))`: says of every collapsed layer whether
-    it matters.
+    """For `secateurs.sparsity_report(model, judge=lost_layers(x))`: says whether each collapsed
+    layer matters.
 
     A layer without weights matters only if no path is left from an input to the output; otherwise
     paths lead around it, and what it emits is a constant.

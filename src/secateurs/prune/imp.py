@@ -10,7 +10,7 @@ from rich.table import Table
 from torch import nn
 
 from secateurs.errors import ArgumentError, TrainingError
-from secateurs.masks import SparsityReport, apply_, sparsity
+from secateurs.masks import SparsityReport, apply_, sparsity_report
 from secateurs.parameters import prunable
 from secateurs.printing import Printed
 from secateurs.prune.recipe import (
@@ -172,7 +172,7 @@ def imp_(
         return ImpResult(
             masks=masks,
             rounds=tuple(trained),
-            report=sparsity(model, masks=masks),
+            report=sparsity_report(model, masks=masks),
             rewound=memory.found(),
             start=memory.iteration,
         )

@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
-from secateurs.masks import SparsityReport, apply_, sparsity
+from secateurs.masks import SparsityReport, apply_, sparsity_report
 from secateurs.masks.apply import check as check_masks
 from secateurs.masks.budget import entries
 from secateurs.masks.topk import count_true
@@ -227,7 +227,7 @@ def _cut_to_count(
     for latest, done in ready.rounds():
         masks = latest
         rounds.append(done)
-    report = sparsity(model, masks=masks, example=score_inputs["example"])
+    report = sparsity_report(model, masks=masks, example=score_inputs["example"])
     last, notes = rounds[-1], list[str]()
     if last.kept != last.asked:
         notes.append(

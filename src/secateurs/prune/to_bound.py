@@ -13,8 +13,7 @@ from secateurs.certificates.certify import certify
 from secateurs.certificates.record import Rounding
 from secateurs.errors import ArgumentError
 from secateurs.graph.replay import COMPARED
-from secateurs.masks import apply_, select
-from secateurs.masks import sparsity as sparsity_of
+from secateurs.masks import apply_, select, sparsity_report
 from secateurs.masks.budget import AmountFields
 from secateurs.parameters import Where
 from secateurs.scores import score as score_of
@@ -114,7 +113,7 @@ def prune_to_bound_(
         COMPARED.share(other, model)
         apply_(other, masks)
         cert = certify(model, other, **certifying, restarts=restarts, generator=generator)
-        tried[sparsity_of(masks).sparsity] = cert.bound
+        tried[sparsity_report(masks).sparsity] = cert.bound
         return masks, cert
 
     holds = _bisect(lambda s: attempt(s)[1].bound <= bound, tolerance)
@@ -124,7 +123,7 @@ def prune_to_bound_(
     if holds:
         apply_(model, masks)
     return PrunedToBound(
-        sparsity=sparsity_of(masks).sparsity,
+        sparsity=sparsity_report(masks).sparsity,
         masks=masks,
         certificate=cert,
         tried=tuple(sorted(tried.items())),

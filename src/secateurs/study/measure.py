@@ -14,7 +14,7 @@ from secateurs import data as sets
 from secateurs.certificates import certify
 from secateurs.data import Dataset
 from secateurs.errors import ArgumentError, SecateursError
-from secateurs.masks import sparsity
+from secateurs.masks import sparsity_report
 from secateurs.models import MODELS, build
 from secateurs.parameters import prunable
 from secateurs.random import generator
@@ -88,7 +88,7 @@ def _own(name: str, metric: Any, model: nn.Module, data: Dataset) -> float:
 @torch.no_grad()
 def layers(model: nn.Module, example: Tensor) -> tuple[LayerKept, ...]:
     """What is left of each prunable parameter."""
-    verdicts = {t.name: t.verdict for t in sparsity(model, example=example).tensors}
+    verdicts = {t.name: t.verdict for t in sparsity_report(model, example=example).tensors}
     return tuple(
         _layer(name, weight, verdicts.get(name, "")) for name, weight in prunable(model).items()
     )

@@ -113,7 +113,7 @@ def refused(model):
         "prune": lambda: sc.prune_(model, "magnitude", sparsity=0.5),
         "capture": lambda: sc.path_norm(model, torch.zeros(1, 6)),
         "certify": lambda: sc.certify(net(), model, around=torch.zeros(1, 6), radius=0.1),
-        "report": lambda: sc.sparsity(model),
+        "report": lambda: sc.sparsity_report(model),
         "factorized": lambda: FactorizedSGD(model.named_parameters()),
         "misfit": lambda: sc.hold(
             model,
@@ -191,7 +191,7 @@ def test_flat_shards_are_refused_in_words(tmp_path):
             lambda: sc.hold(model, half(net()), optimizer),
             lambda: sc.prune_(model, "magnitude", sparsity=0.5),
             lambda: sc.score(model, "magnitude"),
-            lambda: sc.sparsity(model),
+            lambda: sc.sparsity_report(model),
             lambda: sc.apply_(model, half(net())),
             lambda: sc.path_norm(model, torch.zeros(1, 6)),
         ]

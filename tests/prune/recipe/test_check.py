@@ -38,7 +38,7 @@ def test_check_says_whether_a_lost_layer_matters(lost, word, dry_run):
     assert set(verdicts.values()) == {""}
     assert word in str(plan)
     pruned = sc.prune_(model, recipe, example=EXAMPLE)
-    report = sc.sparsity(model, example=EXAMPLE)
+    report = sc.sparsity_report(model, example=EXAMPLE)
     for each in (pruned.report, report):
         assert {t.name: t.verdict for t in each.tensors}[lost].startswith(word)
 
@@ -46,7 +46,7 @@ def test_check_says_whether_a_lost_layer_matters(lost, word, dry_run):
 def test_an_unreadable_model_is_counted_all_the_same():
     model = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2))
     nn.init.zeros_(model[2].weight)
-    report = sc.sparsity(model, example=EXAMPLE)
+    report = sc.sparsity_report(model, example=EXAMPLE)
     assert report.collapsed == ("2.weight",)
     assert "is unknown" in report.tensors[1].verdict and "gelu" in report.tensors[1].verdict
 
@@ -54,4 +54,4 @@ def test_an_unreadable_model_is_counted_all_the_same():
 def test_without_an_example_nothing_is_said():
     model = nn.Sequential(nn.Linear(3, 4))
     nn.init.zeros_(model[0].weight)
-    assert sc.sparsity(model).tensors[0].verdict == ""
+    assert sc.sparsity_report(model).tensors[0].verdict == ""

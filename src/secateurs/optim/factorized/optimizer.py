@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
-from secateurs.masks import sparsity
+from secateurs.masks import sparsity_report
 from secateurs.optim.factorized import begin, checkpoint, collapse, options
 from secateurs.optim.factorized.layouts import FactorLayout, State
 from secateurs.optim.factorized.maths import EPS, StepRule
@@ -209,7 +209,7 @@ class FactorizedOptimizer(Optimizer):
             say_loss(*losses, cut=only_cut)
         return collapse.Collapsed(
             masks={names[p]: p != 0 for _, p in pairs},
-            report=sparsity(every),
+            report=sparsity_report(every),
             threshold=limit,
             above_eps=above,
             only_cut=only_cut,

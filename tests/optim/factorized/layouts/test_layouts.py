@@ -9,7 +9,7 @@ from optim.factorized.nets import make, net, train
 from secateurs.errors import (
     ArgumentError,
 )
-from secateurs.masks import sparsity
+from secateurs.masks import sparsity_report
 from secateurs.optim.factorized.maths import product
 
 WRITABLE = [
@@ -88,4 +88,4 @@ def test_a_lean_fractional_depth_trains_to_sparsity():
         train(model, optimizer, 1)  # the same batch again: there is something to learn
     collapsed = optimizer.collapse_()
     assert 0 < collapsed.sparsity < 1
-    assert sparsity(dict(model.named_parameters())).sparsity == collapsed.sparsity
+    assert sparsity_report(dict(model.named_parameters())).sparsity == collapsed.sparsity
