@@ -45,12 +45,15 @@ FORMATS = {torch.float8_e4m3fn: 8, torch.bfloat16: 16}
 class DescriptionLength(Reported):
     """A network as a message, and what its length proves about fresh data.
 
-    bits: −log₂ of the network's share under a code that was fixed before the data; fractions count.
-    parts: the bits of each part of the message; the last, negative, is what the order of hidden
-        units gives back.
-    errors, samples: wrong answers of the network with its values rounded, on the training samples.
-    bound: the test error is at most this, with probability `confidence` over the samples.
-    weights: the rounded parameters by name; the claim is about the network that has these.
+    Attributes:
+        bits: −log₂ of the network's share under a code that was fixed before the data; fractions
+            count.
+        parts: The bits of each part of the message; the last, negative, is what the order of hidden
+            units gives back.
+        errors: Wrong answers of the network with its values rounded, on the training samples.
+        samples: How many these are.
+        bound: The test error is at most this, with probability `confidence` over the samples.
+        weights: The rounded parameters by name; the claim is about the network that has these.
     """
 
     bits: float
