@@ -486,8 +486,11 @@ class _Splitting:
             own = self._sizes(batch.per_output) if found.size is None else found.size
             batch.size = torch.minimum(batch.size, own)
             batch.known, batch.row = found.known, torch.arange(len(batch), device=batch.row.device)
-            # Of the part alone, so that another proof does the same to it.
+            # Of the part alone, so that another proof does the same to it. That one looks longer,
+            # and may find a whole within the target whose halves were pressed further before.
             far = (batch.size > self.target[batch.root]) & _many(batch)
+            if self.planned:
+                far = _many(batch)
             if self.claim is None and bool(far.any()):
                 rest = batch[far]
                 target = self.target[rest.root]
