@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.errors import ArgumentError, ShipError, UnsupportedOperation
+from secateurs.errors import ArgumentError, CaptureError, ShipError, UnsupportedOperation
 from secateurs.ship.fast import compiled, layers
 from ship.fast.fast_cases import close
 
@@ -140,13 +140,68 @@ def test_what_would_change_the_copy_behind_its_kernels_is_refused():
         assert torch.equal(twin(TOKENS), made(TOKENS))
 
 
-def test_where_no_layer_gains_the_refusal_of_the_program_stands(monkeypatch):
+def test_where_no_layer_gains_the_refusal_of_the_program_stands_if_one_was_asked_for():
     with pytest.raises(UnsupportedOperation, match="embedding"):
         fast(Tagger(density=1.0), TOKENS)
+
+
+def test_where_no_layer_gains_the_model_comes_back_unharmed(monkeypatch, caplog):
+    model = Tagger().eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    attributes = set(vars(model))
     slower = {1: (1.0, 2.0), 16: (1.0, 1.0)}
     monkeypatch.setattr(layers, "_timed", lambda *_: slower)
-    with pytest.raises(UnsupportedOperation, match="embedding"):
-        sc.accelerate(Tagger().eval(), TOKENS)
+    assert sc.accelerate(model, TOKENS) is model
+    assert "no gain for Tagger" in caplog.text and "it stays as it is" in caplog.text
+    assert "wide: no gain (0.50× for 1, 1.00× for 16)" in caplog.text
+    assert "embedding" in caplog.text  # why the whole has no program
+    assert set(vars(model)) == attributes
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    dense = Tagger(density=1.0).eval()
+    assert sc.accelerate(dense, TOKENS) is dense
+    assert "no layer has enough zeros" in caplog.text
+
+
+def test_where_no_layer_gains_a_faster_rival_comes_back(monkeypatch, caplog):
+    model, rival = Tagger(density=1.0).eval(), Tagger(density=1.0).eval()
+    times = {n: {"model": 1.0, "other": 0.5} for n in (1, 2)}
+    monkeypatch.setattr("secateurs.ship.fast.accelerated._timed", lambda *_: times)
+    assert sc.accelerate(model, TOKENS, rivals={"other": rival}) is rival
+    assert "it runs as other" in caplog.text
+
+
+def test_a_state_that_has_its_samples_second_is_timed_as_it_stands(monkeypatch):
+    class Stateful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.wide = nn.GRU(6, 64, batch_first=True), nn.Linear(64, 72)
+            with torch.no_grad():
+                self.wide.weight *= torch.rand_like(self.wide.weight) < 0.1
+
+        def forward(self, x, state):
+            return self.wide(self.gru(x, state)[0])
+
+    monkeypatch.setattr(layers, "_timed", lambda *_: {1: (1.0, 1.0), 16: (2.0, 1.0)})
+    for samples in (1, 2):  # 1: a call of many samples fails; 2: a call of one fails, too
+        model, example = Stateful().eval(), (torch.ones(samples, 3, 6), torch.ones(1, samples, 64))
+        made = sc.accelerate(model, example)
+        with torch.inference_mode():
+            assert close(made(*example), model(*example), 1e-5)
+        if made is not model:
+            assert list(made.report.seconds) == [samples]
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "error"),
+    [
+        (lambda: Tagger(1.0).train(), TOKENS, ArgumentError),
+        (lambda: Tagger(1.0).eval(), torch.zeros(0, 3), CaptureError),
+        (lambda: Tagger(1.0).eval(), torch.full((1, 3), 99), IndexError),
+    ],
+)
+def test_mistakes_are_still_refused(model, example, error):
+    with pytest.raises(error):
+        sc.accelerate(model(), example)
 
 
 def test_the_fastest_comes_back(monkeypatch):

@@ -38,6 +38,7 @@ FEWEST, ENOUGH = 3, 0.5
 # A form that took so many times as long, its fastest call against the slowest of the best form, is
 # called no more.
 CLEARLY = 2.0
+FEW = 3  # layers that a log line names
 # Tables of tokens and recurrence are no program on planes.
 NEVER_A_PROGRAM = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase)
 
@@ -61,7 +62,8 @@ def accelerate(
     (`compact`). Every layer is timed on this machine in dense and sparse variants and keeps its
     fastest. Then model, compacted model and program are timed in turns, and the fastest comes back;
     where it is not the program, a log line says "no gain" and the times. They are called with one
-    sample and with 64, or fewer where a call takes long.
+    sample and with 64, or fewer where a call takes long. Where neither the whole nor a layer can be
+    compiled with a gain, the model comes back as it is, and the line says why.
 
     This is not `torch.compile`: nothing is generated, nothing recompiles behind the scenes; one C++
     file is compiled once on a machine. The program holds the weights of now, for inputs of the
@@ -72,7 +74,7 @@ def accelerate(
         example: what the model is called with.
         tune: "guess" skips the timing of layers. What was timed is remembered on this machine, by
             the shapes of layers; `SECATEURS_TUNING=0` times anew.
-        keep: "always" gives the program even where it is slower.
+        keep: "always" gives the program even where it is slower, and refuses a model that has none.
         values: "int8" rounds linear layers whose non-zeros stand in blocks of four neighbouring
             inputs (`pattern="1x4"`) to eight bits, and their inputs row by row: outputs differ by
             a hundredth of the largest or so, and the report says by how much. Float32 only; other
@@ -83,7 +85,7 @@ def accelerate(
 
     Returns:
         A `FastModule`, or the copy with compiled layers; the compacted model, the model or a rival
-        where that is faster, or where there is no compiler. Two threads may call it at once.
+        where that is faster, or where nothing can be compiled. Two threads may call it at once.
 
     >>> import secateurs as sc
     >>> lenet = sc.models.build("lenet-300-100").eval()
@@ -120,6 +122,7 @@ def _accelerated(
     made, timed, exact = small or model, tune == "time", values == "exact"
     found: dict[str, nn.Module] = {}
     refused: SecateursError | None = None
+    unchanged: tuple[str, ...] = ()
     # Half a minute of tracing is spared where its end is known.
     if exact and not any(isinstance(module, NEVER_A_PROGRAM) for module in made.modules()):
         found, refused = _program(made, example, kernels, dtype, timed, progress)
@@ -128,12 +131,21 @@ def _accelerated(
         layers = compiled_layers(
             made, example, kernels, dtype, timed=timed, eight_bits=not exact, progress=progress
         )
-        if layers is not None:
+        if isinstance(layers, nn.Module):
             found["layers"] = layers
+        else:
+            unchanged = layers
     if not found and refused is None:
         found, refused = _program(made, example, kernels, dtype, timed, progress)
     if not found:
-        raise cast(SecateursError, refused)
+        if keep == "always":
+            raise cast(SecateursError, refused)
+        # The compacted model is timed here: nobody may get a slower one than was given.
+        forms = _forms(model, small, rivals)
+        best = "model" if len(forms) == 1 else _best(_timed(forms, example))
+        why = _nothing(unchanged, cast(SecateursError, refused))
+        _log.warning("no gain for %s: %s; %s", type(model).__name__, why, _end(best))
+        return forms[best]
     if "fast" in found:
         # What the user gave, also where the program was made from the compacted model.
         cast(FastModule, found["fast"]).plain = model
@@ -211,6 +223,13 @@ def _in_torch(
     return small
 
 
+def _nothing(unchanged: tuple[str, ...], refused: SecateursError) -> str:
+    """Why neither a layer nor the whole is compiled, in a line of bounded length."""
+    said = "; ".join(unchanged[:FEW]) or "no layer has enough zeros"
+    more = f"; and {len(unchanged) - FEW} more" if len(unchanged) > FEW else ""
+    return f"no layer gains ({said}{more}), and the whole has no program ({refused})"
+
+
 def _fastest(
     forms: dict[str, nn.Module], found: dict[str, nn.Module], example: Example
 ) -> nn.Module:
@@ -224,26 +243,33 @@ def _fastest(
             "no gain from the program for %s: %s; %s",
             type(forms["model"]).__name__,
             _figures(seconds),
-            _ENDS.get(best, f"it runs as {best}"),
+            _end(best),
         )
     return (forms | found)[best]
 
 
-_ENDS = {"model": "it stays as it is", "compact": "it runs compacted in torch"}
+def _end(best: str) -> str:
+    ends = {"model": "it stays as it is", "compact": "it runs compacted in torch"}
+    return ends.get(best, f"it runs as {best}")
 
 
 def _timed(forms: Mapping[str, nn.Module], example: Example) -> dict[int, dict[str, float]]:
-    """Seconds of a call of each form, on one sample and on many."""
-    one = compared(forms, example, 1)
-    slowest = max(one.values())
-    least = max(2, torch.get_num_threads())
-    many = next((n for n in MANY if n * slowest <= LONGEST and n > least), least)
-    return {1: one, many: compared(forms, example, many)}
+    """Seconds of a call of each form, on one sample and on many; on the example as it stands where
+    the model takes no other number of samples, such as with a state that has them second."""
+    try:
+        one = compared(forms, example, 1)
+        slowest = max(one.values())
+        least = max(2, torch.get_num_threads())
+        many = next((n for n in MANY if n * slowest <= LONGEST and n > least), least)
+        return {1: one, many: compared(forms, example, many)}
+    except (RuntimeError, IndexError, ValueError):
+        args, kwargs = arguments(example)
+        return {len(next(iter((*args, *kwargs.values())))): compared(forms, example, None)}
 
 
 def _best(seconds: dict[int, dict[str, float]]) -> str:
     """The least product over batch sizes: twice as fast for one image weighs as for many."""
-    names = seconds[1]
+    names = next(iter(seconds.values()))
     return min(names, key=lambda name: prod(t[name] for t in seconds.values()))
 
 
@@ -255,10 +281,13 @@ def _figures(seconds: dict[int, dict[str, float]]) -> str:
     )
 
 
-def compared(forms: Mapping[str, nn.Module], example: Example, batch: int) -> dict[str, float]:
-    """Median seconds of a call of each, in turns, until it is clear which is the fastest."""
+def compared(
+    forms: Mapping[str, nn.Module], example: Example, batch: int | None
+) -> dict[str, float]:
+    """Median seconds of a call of each, in turns, until it is clear which is the fastest; on so
+    many samples, or (None) on the example itself."""
     args, kwargs = arguments(example)
-    many = [_repeated(t, batch) for t in (*args, *kwargs.values())]
+    many = [t if batch is None else _repeated(t, batch) for t in (*args, *kwargs.values())]
     call = (many[: len(args)], dict(zip(kwargs, many[len(args) :], strict=True)))
     times: dict[str, list[float]] = {name: [] for name in forms}
     left = [*forms]

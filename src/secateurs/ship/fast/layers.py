@@ -131,9 +131,9 @@ def compiled_layers(
     timed: bool,
     eight_bits: bool,
     progress: Progress,
-) -> nn.Module | None:
-    """A copy of the model, of its own class, in which every layer that gains by it is compiled;
-    None where none is. Its `report` says how each layer runs.
+) -> nn.Module | tuple[str, ...]:
+    """A copy of the model, of its own class, in which every layer that gains by it is compiled; its
+    `report` says how each layer runs. Where none gains: why, layer by layer.
 
     eight_bits: linear layers whose non-zeros stand in 1×4 blocks are rounded to eight bits.
 
@@ -165,7 +165,7 @@ def compiled_layers(
     remembered.save()
     progress("timing layers", len(found), len(found))
     if not made:
-        return None
+        return tuple(lines)
     fast = _copied(model, {one.name: one.layer for one in found if one.name in made}, made)
     fast.report = FastReport(  # type: ignore[assignment]
         layers=tuple(one.report for one in made.values()),
