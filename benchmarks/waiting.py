@@ -14,6 +14,7 @@ The networks are written here from their published descriptions, with random wei
 """
 
 import argparse
+import compileall
 import contextlib
 import itertools
 import json
@@ -472,6 +473,7 @@ def child(words: tuple[str, ...], cache: Path) -> dict[str, float]:
     """What another process measures."""
     # Warm unless the row asks otherwise: kernels are compiled once on a machine.
     setting = {**os.environ, "SECATEURS_CACHE": str(cache), "PYTHONWARNINGS": "ignore"}
+    setting.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its byte code
     done = subprocess.run(
         [sys.executable, __file__, "--child", *words],
         env=setting, capture_output=True, text=True, check=False,
@@ -533,6 +535,7 @@ def main() -> None:
         return
     if given.processor:
         os.environ[PROCESSOR] = "1"
+    compileall.compile_dir(ROOT / "src", quiet=1)
     cache = given.cache or Path(tempfile.mkdtemp(prefix="waiting-"))
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     threads = os.environ.get("OMP_NUM_THREADS", "torch's own number of")

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import secateurs
-from secateurs import optim, prune
+from secateurs import optim, paths, prune, ship
 
 LOADED = """
 import sys, time
@@ -36,7 +36,14 @@ def test_a_name_loads_little_of_the_package(name, most, tmp_path):
     assert float(took) < 0.3
 
 
-@pytest.mark.parametrize("room", [secateurs, optim, prune], ids=lambda r: r.__name__)
+@pytest.mark.parametrize("name", ["prune_", "certify", "save_sparse", "compact"])
+def test_a_name_loads_no_statistics_of_scipy(name):
+    # scipy.stats takes longer to import than proving or saving a small network takes.
+    code = f"import sys\nfrom secateurs import {name}\nsys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("room", [secateurs, optim, prune, paths, ship], ids=lambda r: r.__name__)
 def test_a_room_offers_what_it_states(room):
     assert set(room.__all__) <= set(dir(room))
     for name in room.__all__:

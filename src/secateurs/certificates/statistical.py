@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy.stats import beta as beta_law
-from scipy.stats import binom
 from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
@@ -29,12 +27,12 @@ def clopper_pearson(successes: int, trials: int, *, alpha: float) -> float:
     >>> round(clopper_pearson(0, 59, alpha=0.05), 3)
     0.05
     """
-    return (
-        1.0
-        # Beta(n + 1, 0) does not exist; where all changed nothing below 1 can be said.
-        if successes == trials
-        else float(beta_law.ppf(1 - alpha, successes + 1, trials - successes))
-    )
+    # Beta(n + 1, 0) does not exist; where all changed nothing below 1 can be said.
+    if successes == trials:
+        return 1.0
+    from scipy.stats import beta  # half a second, which no proof needs
+
+    return float(beta.ppf(1 - alpha, successes + 1, trials - successes))
 
 
 def conformal_level(ordered: Tensor, *, beta: float) -> float:
@@ -68,6 +66,8 @@ def confident_level(ordered: Tensor, *, alpha: float, beta: float) -> float:
 
     Reference: Wilks, Determination of sample sizes for setting tolerance limits, 1941.
     """
+    from scipy.stats import binom
+
     # The least k − 1 with P(Binomial ≤ k − 1) ≥ 1 − α is that law's quantile.
     rank = int(binom.ppf(1 - alpha, len(ordered), 1 - beta)) + 1
     return float(ordered[rank - 1]) if rank <= len(ordered) else math.inf

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
 
 from secateurs.errors import ShipError
@@ -266,6 +264,10 @@ def _unite_pairs(root: Tensor, pairs: Tensor) -> Tensor:
     """Every label's root once the roots in each column of `pairs` are one group."""
     if not pairs.numel():
         return root
+    # Reading a sparse file opens this module, too, and ties nothing.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     ends, places = torch.unique(pairs, return_inverse=True)
     ones = np.ones(pairs.shape[1], dtype=np.int8)
     ties = coo_array((ones, tuple(places.numpy())), shape=(len(ends), len(ends)))

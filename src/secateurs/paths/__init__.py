@@ -1,19 +1,24 @@
 """Paths of ReLU networks: norms, costs, metrics, bounds."""
 
-from secateurs.paths.costs import PathCosts, path_costs
-from secateurs.paths.description import DescriptionLength, description_length
-from secateurs.paths.enumeration import Lifting, lifting
-from secateurs.paths.generalization import (
-    GeneralizationBound,
-    GeneralizationBounds,
-    LipschitzBound,
-    LipschitzBounds,
-    generalization_bounds,
-)
-from secateurs.paths.lipschitz import lipschitz_bounds
-from secateurs.paths.liveness import LayerLiveness, Liveness, liveness, lost_layers
-from secateurs.paths.metric import PathMetric, path_metric
-from secateurs.paths.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty
+from typing import TYPE_CHECKING
+
+from secateurs.lazy import open_on_first_use
+
+if TYPE_CHECKING:
+    from secateurs.paths.costs import PathCosts, path_costs
+    from secateurs.paths.description import DescriptionLength, description_length
+    from secateurs.paths.enumeration import Lifting, lifting
+    from secateurs.paths.generalization import (
+        GeneralizationBound,
+        GeneralizationBounds,
+        LipschitzBound,
+        LipschitzBounds,
+        generalization_bounds,
+    )
+    from secateurs.paths.lipschitz import lipschitz_bounds
+    from secateurs.paths.liveness import LayerLiveness, Liveness, liveness, lost_layers
+    from secateurs.paths.metric import PathMetric, path_metric
+    from secateurs.paths.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty
 
 __all__ = [
     "DescriptionLength",
@@ -39,3 +44,5 @@ __all__ = [
     "path_norm",
     "path_norm_penalty",
 ]
+
+open_on_first_use(__name__)

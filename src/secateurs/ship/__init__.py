@@ -2,19 +2,24 @@
 came from.
 """
 
-from secateurs.ship.export import OnnxModule, export, in_onnxruntime
-from secateurs.ship.fast import FastModule, FastReport, accelerate
-from secateurs.ship.files import (
-    FileSizes,
-    SparseFile,
-    load_sparse,
-    read_sparse,
-    save_sparse,
-    unpack_sparse,
-)
-from secateurs.ship.latency import LatencyTable, LayerTimes, latency_table
-from secateurs.ship.measure import FormFigures, Latency, Measured, measure
-from secateurs.ship.programs import Exported
+from typing import TYPE_CHECKING
+
+from secateurs.lazy import open_on_first_use
+
+if TYPE_CHECKING:
+    from secateurs.ship.export import OnnxModule, export, in_onnxruntime
+    from secateurs.ship.fast import FastModule, FastReport, accelerate
+    from secateurs.ship.files import (
+        FileSizes,
+        SparseFile,
+        load_sparse,
+        read_sparse,
+        save_sparse,
+        unpack_sparse,
+    )
+    from secateurs.ship.latency import LatencyTable, LayerTimes, latency_table
+    from secateurs.ship.measure import FormFigures, Latency, Measured, measure
+    from secateurs.ship.programs import Exported
 
 __all__ = [
     "Exported",
@@ -38,3 +43,5 @@ __all__ = [
     "save_sparse",
     "unpack_sparse",
 ]
+
+open_on_first_use(__name__)
