@@ -138,7 +138,7 @@ def curve(data: str, rows: Sequence[Row]) -> Panel:
         y="wrong answers %",
         log_x=True,
         log_y=False,
-        level=("Lotfi et al. 2022, from memory", 32.8) if data == "fashion-mnist" else None,
+        level=("Lotfi et al. 2022", 32.8) if data == "fashion-mnist" else None,
     )
 
 
