@@ -76,6 +76,16 @@ class Relaxed:
         return StreamValues(m=self.mass_g, d=torch.zeros_like(self.mass_g))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Improved:
+    """What passes proved of the values that enter activations and pools, in the order of the graph,
+    and in how many layers some neuron was left.
+    """
+
+    bounds: tuple[Bounds, ...]
+    loose: int
+
+
 class Backward:
     """The variables of the affine functions, and bounds of directions by passes down to them.
 
@@ -85,7 +95,8 @@ class Backward:
     flow. `loose` counts the layers in which some neuron was left.
 
     effort: for all boxes, or one for each. layers: how many layers share it; 1 lets each spend all
-    that is left. ahead: how many layers share the time.
+    that is left. ahead: how many layers share the time. known: what an earlier flow proved on these
+    boxes, taken as it is.
     """
 
     def __init__(
@@ -97,11 +108,15 @@ class Backward:
         inner: "Interval | AffineForms | None" = None,
         layers: int = 1,
         ahead: int = 1,
+        known: Improved | None = None,
     ) -> None:
         self.effort, self.unit = effort, unit
         self.pace = Pace(clock=TimeLimit()) if pace is None else pace
         self.inner: Any = Interval(unit=unit) if inner is None else inner
-        self.loose = 0
+        self.loose, self._known = 0 if known is None else known.loose, known
+        self.proven: list[Bounds] = []
+        # Whether passes were left out for want of time.
+        self.hurried = False
         self.record = Record()
         self._layers, self._ahead = layers, ahead
         self._steps = 32
@@ -171,6 +186,13 @@ class Backward:
 
         Every box has an effort of its own, so that its bound does not depend on its company.
         """
+        if self._known is None:
+            self.proven.append(self._improved(x, name))
+        else:
+            self.proven.append(self._known.bounds[len(self.proven)])
+        return self.proven[-1]
+
+    def _improved(self, x: Relaxed, name: str) -> Bounds:
         bounds = self.bounds(x)
         flat = bounds.each(lambda end: end.flatten(1))
         open_ = ~flat.settled
@@ -210,6 +232,7 @@ class Backward:
         size = max(1, _PART // (8 * behind.widest))
         for part in torch.split(wanted.nonzero(), size):
             if not self.pace.allows(len(part) * behind.cells):
+                self.hurried = True
                 break
             box, neuron = part.unbind(dim=1)
             found = ends(self.record, behind, box, neuron)
@@ -240,6 +263,7 @@ class Backward:
         for index in torch.split(lists[:, :most], chunk, dim=1) if most else ():
             if not self.pace.allows(index.numel() * self._cells):
                 wanted = wanted.scatter(1, lists[:, done:], False)
+                self.hurried = True
                 break
             flat = _insert(flat, index, self._around(x, index), wanted.gather(1, index))
             done += index.shape[1]

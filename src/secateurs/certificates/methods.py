@@ -13,7 +13,15 @@ from secateurs.certificates.affine import AffineForms, TooLarge
 from secateurs.certificates.dense_chain import chain_of, is_dense
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.interval import Interval
-from secateurs.certificates.linear import WIDE, Probe, Relaxation, Relaxed, both_directions, largest
+from secateurs.certificates.linear import (
+    WIDE,
+    Improved,
+    Probe,
+    Relaxation,
+    Relaxed,
+    both_directions,
+    largest,
+)
 from secateurs.certificates.patches import cone
 from secateurs.certificates.problem import NetworkPair, Pace
 from secateurs.certificates.two_stream import TwoStream
@@ -407,7 +415,73 @@ def relaxed(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
     Where backward passes for all neurons would cost more than the effort, affine forms serve the
     others; where these do not fit, intervals. Where they cost a good part of the effort, each box
     is probed first, and those that would gain little keep intervals.
+
+    Who asks again about the same boxes (a claim after a bound, `Certificate.certified`) gets what
+    passes from neurons proved the first time, where time did not cut them short.
     """
+    before = problem.shared.setdefault("relaxed", _Relaxations())
+    kept = before.of(problem, domain)
+    if kept is not None:
+        forms = AffineForms(symbols=symbols(problem), unit=problem.unit) if kept.by_forms else None
+        return _relaxed_with(problem, domain, 0.0, forms, kept.known)
+    flow, y = _relaxed(problem, domain)
+    if not flow.hurried:
+        before.keep(problem, domain, flow)
+    return flow, y
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """Of some boxes, under the same effort: what passes proved, and whether forms stood by."""
+
+    lo: Tensor
+    hi: Tensor
+    settings: tuple[float, float, int | None]
+    known: Improved
+    by_forms: bool
+
+
+class _Relaxations:
+    """The last few of a pair of networks."""
+
+    _MOST = 8
+    _NUMBERS = 2**22
+    """32 MB in float64."""
+
+    def __init__(self) -> None:
+        self.kept: list[_Kept] = []
+
+    def of(self, problem: NetworkPair, domain: Domain) -> _Kept | None:
+        """What was proved on these very boxes."""
+        for one in self.kept:
+            if (
+                one.settings == (problem.effort, problem.unit, problem.symbols)
+                and torch.equal(one.lo, domain.lo)
+                and torch.equal(one.hi, domain.hi)
+            ):
+                return one
+        return None
+
+    def keep(self, problem: NetworkPair, domain: Domain, flow: Relaxation) -> None:
+        """The oldest make room."""
+        self.kept.append(
+            _Kept(
+                lo=domain.lo,
+                hi=domain.hi,
+                settings=(problem.effort, problem.unit, problem.symbols),
+                known=Improved(bounds=tuple(flow.proven), loose=flow.loose),
+                by_forms=isinstance(flow.inner, AffineForms),
+            )
+        )
+        while len(self.kept) > self._MOST or sum(map(_numbers, self.kept)) > self._NUMBERS:
+            self.kept.pop(0)
+
+
+def _numbers(kept: _Kept) -> int:
+    return sum(b.l.numel() + b.gl.numel() + b.dl.numel() for b in kept.known.bounds) * 2
+
+
+def _relaxed(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
     cells = _last(problem)
     if cells > problem.effort:
         raise Skip(
@@ -421,7 +495,10 @@ def relaxed(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
         try:
             return _relaxed_with(problem, domain, problem.effort - cells, forms)
         except TooLarge:
-            pass
+            # Too many symbols, or too little time.
+            flow, y = _probed(problem, domain, problem.effort - cells)
+            flow.hurried |= math.isfinite(problem.clock.seconds)
+            return flow, y
     return _probed(problem, domain, problem.effort - cells)
 
 
@@ -507,6 +584,7 @@ def _relaxed_with(
     domain: Domain,
     effort: float | Tensor,
     inner: AffineForms | None,
+    known: Improved | None = None,
 ) -> tuple[Relaxation, Relaxed]:
     layers = sum(isinstance(n, Activation | Pool) for n in problem.graph.nodes)
     # The outputs need the rest of the time, and forms some to be carried to the end; without them
@@ -519,6 +597,7 @@ def _relaxed_with(
         inner=inner,
         layers=layers if _price(problem) > problem.effort else 1,
         ahead=layers,
+        known=known,
     )
     # The tape is autograd's, and the methods run under no_grad.
     with torch.enable_grad():

@@ -9,10 +9,10 @@ import torch
 
 import secateurs as sc
 from certificates.pairs import deep
-from secateurs.certificates import methods
+from secateurs.certificates import linear, methods
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.methods import reaches
-from secateurs.certificates.problem import Pace, read_problem
+from secateurs.certificates.problem import Pace, TimeLimit, read_problem
 from tiny_networks import KINDS, pruned, randomize
 
 LIMITS = {
@@ -132,3 +132,60 @@ def test_outputs_that_time_does_not_reach_keep_forward_bounds(generator, monkeyp
     # Intervals from improved bounds of the neurons lie between.
     rest = cut.per_output[:, 1:]
     assert bool(((whole[:, 1:] < rest) & (rest <= box[:, 1:])).all())
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_asked_again_passes_from_neurons_are_not_made_again(kind, limits, generator, monkeypatch):
+    make, shape = KINDS[kind]
+    dense = randomize(make().double(), generator)
+    sparse = pruned(dense, generator)
+    x = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+    problem = replace(read_problem(dense, sparse, x[:1]), **LIMITS[limits])
+    # Enough for the outputs, whatever the network.
+    problem = replace(problem, effort=max(problem.effort, 1.2 * methods._last(problem)))
+    domain = ball_domain(x, 0.2)
+    counted = []
+    improved = linear.Relaxation._improved
+
+    def counting(self, *args):
+        counted.append(args)
+        return improved(self, *args)
+
+    monkeypatch.setattr(linear.Relaxation, "_improved", counting)
+    first = methods.linear(replace(problem, shared={"all by chain": False}), domain)
+    problem.shared["all by chain"] = False
+    assert torch.equal(first.per_output, methods.linear(problem, domain).per_output)
+    made = len(counted)
+    # Another clock, other tensors of the same numbers: the same question.
+    same = replace(domain, lo=domain.lo.clone(), hi=domain.hi.clone())
+    again = methods.linear(replace(problem, clock=TimeLimit(seconds=1e9)), same)
+    assert len(counted) == made > 0
+    assert torch.equal(first.per_output, again.per_output) and first.remarks == again.remarks
+    # Another question is asked anew, and so is one with another effort.
+    methods.linear(problem, ball_domain(x, 0.21))
+    assert len(counted) > made
+    made = len(counted)
+    methods.linear(replace(problem, effort=problem.effort * 2), domain)
+    assert len(counted) > made
+
+
+def test_what_time_cut_short_is_not_kept(generator, monkeypatch):
+    dense, sparse, x = deep(generator)
+    problem = read_problem(dense, sparse, x[:1])
+    problem.shared["all by chain"] = False
+    with monkeypatch.context() as late:
+        late.setattr(Pace, "allows", lambda self, work: False)
+        flow, _ = methods.relaxed(problem, ball_domain(x, 0.2))
+        assert flow.hurried
+    hasty = float(flow.proven[-1].dh.sum())
+    flow, _ = methods.relaxed(problem, ball_domain(x, 0.2))
+    assert not flow.hurried and float(flow.proven[-1].dh.sum()) < hasty
+
+
+def test_few_relaxations_are_kept(generator):
+    dense, sparse, x = deep(generator)
+    problem = read_problem(dense, sparse, x[:1])
+    for radius in range(1, 20):
+        methods.relaxed(problem, ball_domain(x, radius / 20))
+    assert len(problem.shared["relaxed"].kept) == 8
