@@ -18,14 +18,13 @@ from secateurs.graph.spot_check import SpotRun, answers_in_turn
 from secateurs.printing import Printed
 from secateurs.ship.fast import plan
 from secateurs.ship.fast import read as rules
-from secateurs.ship.fast.choose import Timed, untimed
+from secateurs.ship.fast.choose import RememberedWays, Timed, remembered_ways, untimed
 from secateurs.ship.fast.compiled import KernelLibrary, Program
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.module import Compiled, FastModule, InTorch, Runner, in_torch
 from secateurs.ship.fast.operations import Conv, Outside, Part, Segment, Steps, parts, work
 from secateurs.ship.fast.plan import Chooser
 from secateurs.ship.fast.read import read
-from secateurs.ship.fast.remembered import RememberedWays, remembered_ways
 from secateurs.ship.fast.trace import apart_by, arguments, random_call, trace
 
 # What `accelerate` says about a network: how each layer runs, what stays in torch, what was

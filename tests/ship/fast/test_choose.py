@@ -1,4 +1,4 @@
-"""The fastest ways of layers, remembered by shape and machine."""
+"""The fastest ways of layers: found by timing, remembered by shape and machine."""
 
 import ctypes
 import json
@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.ship.fast import compiled, remembered
+from secateurs.ship.fast import choose, compiled
+from secateurs.ship.fast.choose import RememberedWays, remembered_ways
 from secateurs.ship.fast.compiled import KernelLibrary, library
 from secateurs.ship.fast.convolve import Choice
-from secateurs.ship.fast.remembered import RememberedWays, remembered_ways
 
 WAYS = [Choice(layout="rows", tile=4, block=2), Choice(layout="columns", tile=2, block=1, parts=3)]
 
@@ -90,7 +90,7 @@ def test_a_guess_neither_reads_nor_writes(timed, tmp_path):
     [
         lambda path: path.write_text("{"),
         lambda path: path.write_text("[" * 100_000),
-        lambda path: path.write_text(" " * (remembered._LARGEST + 1)),
+        lambda path: path.write_text(" " * (choose._LARGEST + 1)),
         lambda path: path.write_text(path.read_text().replace('"code": "', '"code": "0')),
         lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), "ways": [1]})),
         lambda path: path.write_text(
@@ -116,13 +116,13 @@ def test_a_way_that_is_none_of_those_to_time_is_not_taken(tmp_path):
     known.note("layer", Choice(layout="rows", tile=16, block=977))
     known.note("other", WAYS[1])
     known.save()
-    read = RememberedWays(path=known.path, known=remembered._read(known.path))
+    read = RememberedWays(path=known.path, known=choose._read(known.path))
     assert read.find("layer", WAYS) is None and read.find("unknown", WAYS) is None
     assert read.find("other", WAYS) == WAYS[1] and read.used == 1
 
 
 def test_what_another_process_has_added_stays_and_the_oldest_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(remembered, "MOST", 3)
+    monkeypatch.setattr(choose, "MOST_WAYS", 3)
     path = tmp_path / "k.ways.json"
     one, two = RememberedWays(path=path), RememberedWays(path=path)
     for number in range(2):
@@ -130,7 +130,7 @@ def test_what_another_process_has_added_stays_and_the_oldest_go(tmp_path, monkey
         two.note(f"b{number}", WAYS[1])
     one.save()
     two.save()
-    read = RememberedWays(path=path, known=remembered._read(path))
+    read = RememberedWays(path=path, known=choose._read(path))
     assert [read.find(key, WAYS) for key in ("a0", "a1", "b0", "b1")] == [
         None,
         WAYS[0],
