@@ -1,4 +1,4 @@
-"""The page of records: a line for each, best compression first, under its network and data."""
+"""The page of records: one line per record under its network and data, by compression."""
 
 from collections.abc import Iterable
 from statistics import median
@@ -8,8 +8,8 @@ from secateurs.zoo.records import Record
 
 HEAD = """# Records
 
-Small sparse networks that come with the package: `secateurs.zoo.load(NAME)` gives one with its
-weights, `secateurs zoo check` looks at all of them again. [The zoo](zoo.md) says how to hand in
+Small sparse networks that come with the package: `secateurs.zoo.load(NAME)` returns one with its
+weights, `secateurs zoo check` checks all of them again. [The zoo](zoo.md) says how to hand in
 another. This page is written by `secateurs zoo records`.
 """
 
@@ -17,7 +17,7 @@ another. This page is written by `secateurs zoo records`.
 def records_page(records: Iterable[Record]) -> str:
     """The page as Markdown.
 
-    Where a training was done with several seeds, their median, least and most stand beside the
+    If a network was trained with several seeds, their median, minimum and maximum stand beside the
     accuracy of the file itself.
     """
     found = list(records)
