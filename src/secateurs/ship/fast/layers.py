@@ -26,10 +26,9 @@ from secateurs.ship.fast.build import (
     program_of,
 )
 from secateurs.ship.fast.choose import RememberedWays, Timed, remembered_ways, untimed
-from secateurs.ship.fast.compiled import KernelLibrary
+from secateurs.ship.fast.compiled import KernelLibrary, Shortcut, shortcut
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.eight_bits import EightBits, eight_bit_kernel, in_blocks
-from secateurs.ship.fast.entry import Shortcut, shortcut
 from secateurs.ship.fast.operations import Conv, Planes, Segment, numbers, work
 from secateurs.ship.fast.trace import apart_by, arguments
 from secateurs.ship.fixed import Fixed

@@ -14,8 +14,8 @@ from torch.nn.modules import module as hooks
 from torch.utils import _pytree as pytree
 
 from secateurs.errors import ArgumentError, ShipError
-from secateurs.ship.fast.compiled import Program
-from secateurs.ship.fast.entry import (
+from secateurs.ship.fast.compiled import (
+    Program,
     Shortcut,
     enter_through_,
     no_shortcut,

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.ship.fast import choose, compiled, entry
-from secateurs.ship.fast.entry import _from_python, shortcut
+from secateurs.ship.fast import choose, compiled
+from secateurs.ship.fast.compiled import _from_python, shortcut
 from ship.fast.fast_cases import close, zeroed
 
 pytestmark = [
     pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler"),
-    pytest.mark.skipif(entry.library() is None, reason="torch before 2.10"),
+    pytest.mark.skipif(compiled.entry_library() is None, reason="torch before 2.10"),
 ]
 
 

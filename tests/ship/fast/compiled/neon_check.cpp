@@ -1,6 +1,6 @@
 // Run on an emulated processor of another kind, without Python: vectors put in order, strided copies, and a Winograd
 // layer against plain sums. Prints the largest difference.
-#include "../../../src/secateurs/ship/fast/kernels.cpp"
+#include "../../../../src/secateurs/ship/fast/kernels.cpp"
 
 #include <cmath>
 #include <cstdio>
