@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import secateurs as sc
+from secateurs.errors import ScoreError
 from secateurs.prune.experts import split_into_layers
 
 WIDTH, INNER = 8, 12
@@ -16,6 +17,8 @@ WIDTH, INNER = 8, 12
 class Fused(nn.Module):
     """A router and three experts, as transformers keeps them; nobody asks the third."""
 
+    asked = 2
+
     def __init__(self):
         super().__init__()
         self.route = nn.Parameter(torch.randn(3, WIDTH))
@@ -23,9 +26,9 @@ class Fused(nn.Module):
         self.down = nn.Parameter(torch.randn(3, WIDTH, INNER))
 
     def forward(self, x):
-        scores = F.linear(x, self.route)[..., :2]
+        scores = F.linear(x, self.route)[..., : self.asked]
         out = x.clone()
-        for number in range(2):
+        for number in range(self.asked):
             mine = scores.argmax(-1) == number
             inner = F.linear(x[mine], self.up[number]).relu()
             out[mine] = x[mine] + F.linear(inner, self.down[number])
@@ -43,16 +46,46 @@ class Single(nn.Module):
             found.weight.data.copy_(weight.data)
             return found
 
-        self.route = layer(fused.route)
+        self.route, self.asked = layer(fused.route), fused.asked
         self.up, self.down = (nn.ModuleList(map(layer, each)) for each in (fused.up, fused.down))
 
     def forward(self, x):
-        scores = self.route(x)[..., :2]
+        scores = self.route(x)[..., : self.asked]
         out = x.clone()
-        for number in range(2):
+        for number in range(self.asked):
             mine = scores.argmax(-1) == number
             out[mine] = x[mine] + self.down[number](self.up[number](x[mine]).relu())
         return out
+
+
+class Turned(Fused):
+    """Experts that keep (inputs, outputs), run one by one (GPT-OSS) or all at once (Llama 4)."""
+
+    def __init__(self, asked=2, at_once=False):
+        super().__init__()
+        self.asked, self.at_once = asked, at_once
+        self.up = nn.Parameter(self.up.detach().mT.contiguous())
+        self.down = nn.Parameter(self.down.detach().mT.contiguous())
+
+    def forward(self, x):
+        scores = F.linear(x, self.route)[..., : self.asked]
+        mine = torch.stack([scores.argmax(-1) == number for number in range(self.asked)])
+        if self.at_once:
+            each = x * mine[..., None]
+            return x + torch.bmm(torch.bmm(each, self.up).relu(), self.down).sum(0)
+        out = x.clone()
+        for number, own in enumerate(mine):
+            out[own] = x[own] + (x[own] @ self.up[number]).relu() @ self.down[number]
+        return out
+
+    def as_kept(self):
+        """The same, as it would be kept with the outputs first."""
+        other = Fused()
+        other.route.data.copy_(self.route)
+        other.up.data.copy_(self.up.mT)
+        other.down.data.copy_(self.down.mT)
+        other.asked = self.asked
+        return other
 
 
 class Net(nn.Module):
@@ -106,6 +139,89 @@ def test_experts_are_pruned_as_single_layers(score, fields, reconstruct):
         assert torch.allclose(fused(x), single(x), atol=1e-4)
     if score != "magnitude" or reconstruct:
         assert any("up.2.weight" in note and "0 inputs" in note for note in done.notes)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize(
+    "score, fields",
+    [
+        ("wanda", {"scope": "row", "sparsity": 0.5}),
+        ("wanda", {"pattern": "2:4", "reconstruct": True}),
+        ("wanda", {"scope": "global", "sparsity": 0.5}),
+        ("wanda", {"scope": "erk", "sparsity": 0.5}),
+        ("magnitude", {"pattern": "1x4", "scope": "global", "sparsity": 0.5}),
+        ("sparsegpt", {"pattern": "2:4"}),
+    ],
+    ids=str,
+)
+def test_turned_experts_and_those_that_compete(score, fields, at_once):
+    torch.manual_seed(0)
+    blocks = [Turned(asked=3, at_once=at_once) for _ in range(2)]
+    turned, single = Net(*blocks), Net(*(Single(block.as_kept()) for block in blocks))
+    done = sc.prune_blocks_(turned, score, batch=data(), **fields)
+    other = sc.prune_blocks_(single, score, batch=data(), **fields)
+    for name, parameter in turned.named_parameters():
+        parts = [n for n, _ in single.named_parameters() if n.startswith(name + ".")]
+        masks = torch.stack([other.masks[part] for part in parts])
+        weights = torch.stack([single.get_parameter(part) for part in parts])
+        if not name.endswith("route"):
+            masks, weights = masks.mT, weights.mT
+        assert torch.equal(done.masks[name], masks.reshape(parameter.shape)), name
+        # Steps of conjugate gradients end where a residual is small: rounding can add one.
+        assert torch.allclose(parameter, weights.reshape(parameter.shape), atol=1e-3), name
+    assert not done.notes
+
+
+def test_an_expert_without_inputs_cannot_compete_by_wanda():
+    net = Net(Turned(asked=2))
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(ScoreError, match=r"2.weight' .*met no input.*scope='row' or 'layer'"):
+        sc.prune_blocks_(net, "wanda", batch=data(), scope="global", sparsity=0.5)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_a_matrix_used_both_ways_is_no_layer():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+        def forward(self, x):
+            return x @ self.table + F.linear(x, self.table)
+
+    block = Both()
+    with split_into_layers(block, lambda: block(torch.ones(2, WIDTH))) as parts:
+        assert not parts
+    block.forward = lambda x: (x @ block.table.T) + F.linear(x, block.table)
+    with split_into_layers(block, lambda: block(torch.ones(2, WIDTH))) as parts:
+        assert parts == {"table": ("table.0.weight",)}
+
+
+@pytest.mark.parametrize("kind", ["GptOss", "Llama4"])
+def test_turned_experts_of_transformers(kind):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 2}
+    name = {"GptOss": "GptOss", "Llama4": "Llama4Text"}[kind]
+    config = getattr(transformers, f"{name}Config")(
+        **sizes, **heads, vocab_size=61, pad_token_id=0, num_experts_per_tok=1
+    )
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 3:
+                parameter.normal_(std=0.1)
+    batch = [{"input_ids": torch.randint(0, 61, (16, 32))}]
+    done = sc.prune_blocks_(
+        model, "wanda", scope="row", sparsity=0.5, batch=batch, reconstruct=True,
+        where=["*experts*proj"],
+    )  # fmt: skip
+    assert not done.notes and len(done.reconstructed) == 4
+    assert all(each.error < each.masked for each in done.reconstructed.values())
+    (mask,) = (m for n, m in done.masks.items() if n.endswith("down_proj"))
+    # Inputs compete within an output: half of each column stays.
+    assert bool((mask.sum(1) == 12).all())
 
 
 def test_the_block_is_as_before_even_after_an_error():

@@ -189,9 +189,9 @@ def _order_by_type(owner: nn.Module, shape: tuple[int, ...]) -> AxisOrder | None
 
 
 def _is_conv1d(owner: nn.Module) -> bool:
-    """GPT-2's linear layer keeps (inputs, outputs)."""
+    """GPT-2's linear layer keeps (inputs, outputs), as does that of an expert."""
     kind = type(owner)
-    return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.")
+    return kind.__name__ == "Conv1D" and kind.__module__.startswith(("transformers.", "secateurs."))
 
 
 # The order of a weight's dimensions, from the operators that take it while an example runs.

@@ -33,6 +33,7 @@ from secateurs.prune.sparsegpt import prune_by_sweeps_, refuse_unswept
 from secateurs.registry import unknown
 from secateurs.scores import SCORES, Rule
 from secateurs.scores.rules.wanda import input_squares
+from secateurs.scores.scorer import wide_dtype
 from secateurs.scores.task import Inputs, Task, batches, call, map_tensors, with_decoder_inputs
 from secateurs.stateless import evaluating
 
@@ -107,14 +108,16 @@ def cut_block(
     generator: torch.Generator | None,
     *,
     idle: dict[str, Any] | None = None,
+    split: bool = False,
 ) -> Iterator[tuple[str, Tensor]]:
     """The masks of a block by parameter name; nothing is changed. All that can be wrong is found
-    before the first mask.
+    before the first mask. `split` says that some layers stand for slices of one parameter, which no
+    copy of the block would know.
 
     `idle` takes up which layers no batch reached, experts that nobody asks: they have no other
     score than their weights.
     """
-    if not _each_alone(recipe):
+    if not (_each_alone(recipe) or (split and _plain(recipe))):
         yield from cut(block, recipe, batch=given, generator=generator).masks.items()
         return
     parameters = prunable(block, recipe.where)
@@ -130,6 +133,9 @@ def cut_block(
         for name in weights.keys() - squares.keys():
             if idle is not None:
                 idle[name] = "was pruned by magnitude: it met 0 inputs"
+    if not _each_alone(recipe):
+        yield from _masks_together(recipe, weights, squares, orders, generator)
+        return
     for name, weight in weights.items():
         yield name, _mask(recipe, name, weight, squares.get(name), orders, generator)
 
@@ -138,12 +144,55 @@ def _each_alone(recipe: Recipe) -> bool:
     """Whether no tensor competes with another, and no score needs more than weights and inputs."""
     pattern = pattern_of(recipe.pattern)
     counted = isinstance(pattern, NM) and not recipe.stated
+    return _plain(recipe) and (counted or recipe.scope in ("row", "layer"))
+
+
+def _plain(recipe: Recipe) -> bool:
+    """Whether the scores need no more than weights and inputs."""
     return (
         recipe.score in ("wanda", "magnitude")
         and not recipe.options
         and recipe.rounds == 1
         and recipe.work is None
-        and (counted or recipe.scope in ("row", "layer"))
+    )
+
+
+def _masks_together(
+    recipe: Recipe,
+    weights: dict[str, Tensor],
+    squares: Params,
+    orders: Orders,
+    generator: torch.Generator | None,
+) -> Iterator[tuple[str, Tensor]]:
+    """The masks of tensors that compete, by their scores in the same units."""
+    lost = sorted(weights.keys() - squares.keys()) if recipe.score == "wanda" else []
+    if lost:
+        raise ScoreError(
+            f"{_some(lost)} met no input, so its weights cannot compete by 'wanda' within"
+            f" scope={recipe.scope!r}: give more batches, scope='row' or 'layer', or leave it out"
+            " with where=."
+        )
+    scores = {
+        name: weight.abs().to(wide_dtype(weight)) * (squares[name].sqrt() if squares else 1)
+        for name, weight in weights.items()
+    }
+    for name, score in scores.items():
+        if trouble(score):
+            raise ScoreError(_not_finite(recipe, name))
+    laid = orders.outputs_first(scores)
+    chosen = choose_masks(check_selection(recipe, laid, finite=True), generator)
+    yield from orders.restore(chosen).items()
+
+
+def _some(names: list[str]) -> str:
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{names[0]!r}{more}"
+
+
+def _not_finite(recipe: Recipe, name: str) -> str:
+    return (
+        f"the score {recipe.score!r} of {name!r} is not finite: the weights or the activations of"
+        " the block hold NaN or infinite values."
     )
 
 
@@ -179,10 +228,7 @@ def _mask(
         score = piece.abs() if norms is None else norms[number] * piece.abs()
         # NaN has no rank. The name of the tensor is what a user can search for.
         if trouble(score):
-            raise ScoreError(
-                f"the score {recipe.score!r} of {name!r} is not finite: the weights or the"
-                " activations of the block hold NaN or infinite values."
-            )
+            raise ScoreError(_not_finite(recipe, name))
         kept = choose_masks(check_selection(recipe, {name: score}, finite=True), generator)[name]
         mask[number * length : number * length + len(piece)] = kept
     return orders.restore({name: mask})[name].reshape(weight.shape)
@@ -596,16 +642,17 @@ def _prune_block_(
     masks, outcomes = PackedMasks(), dict[str, Reconstruction | str]()
     chosen = list(prunable(block, recipe.where))
     sweeps = recipe.score == SPARSEGPT
-    if not (sweeps or _each_alone(recipe)):
+    if not (sweeps or _plain(recipe)):
         for name, mask in cut_block(block, recipe, given, generator):
             masks.add(name, mask)
     else:
         # Each expert is a layer of its own here, on the tokens it gets.
         with split_into_layers(block, runs[0]) as parts:
-            own, inner = PackedMasks(), replace(recipe, where=part_names(chosen, parts))
+            own = PackedMasks()
+            inner = replace(recipe, where=part_names(chosen, parts)) if parts else recipe
 
             def rest(other: Recipe) -> Iterator[tuple[str, Tensor]]:
-                return cut_block(block, other, given, generator)
+                return cut_block(block, other, given, generator, split=bool(parts))
 
             if sweeps:
                 for name, mask, done in prune_by_sweeps_(
@@ -614,7 +661,9 @@ def _prune_block_(
                     own.add(name, mask)
                     outcomes[name] = done
             else:
-                for name, mask in cut_block(block, inner, given, generator, idle=outcomes):
+                for name, mask in cut_block(
+                    block, inner, given, generator, idle=outcomes, split=bool(parts)
+                ):
                     own.add(name, mask)
         for name, mask in join_masks(own, parts, block):
             masks.add(name, mask)

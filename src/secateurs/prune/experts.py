@@ -1,9 +1,10 @@
 """Weights of several linear layers kept as one tensor, seen as the layers they are.
 
 Experts of transformers are one parameter (experts, outputs, inputs), of which an expert takes its
-slice; a router keeps a matrix and no `nn.Linear`. While a block is pruned, each slice becomes a
-linear layer whose weight is a view of it, so that what is known of linear layers (their inputs,
-their order, how to solve for them) holds for experts, each on the tokens it gets.
+slice, or (experts, inputs, outputs), as of GPT-OSS and Llama 4; a router keeps a matrix and no
+`nn.Linear`. While a block is pruned, each slice becomes a linear layer whose weight is a view of
+it, so that what is known of linear layers (their inputs, their order, how to solve for them) holds
+for experts, each on the tokens it gets.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,19 +47,23 @@ def split_into_layers(
         return
     with ExitStack() as stack:
         stack.enter_context(_one_by_one(block))
-        with _Products({}) as seen, torch.no_grad():
+        storages = {p.untyped_storage().data_ptr() for _, _, p in owners.values()}
+        with _Products(storages, {}) as seen, torch.no_grad():
             run()
         layers: dict[Slice, nn.Module] = {}
         parts: dict[str, tuple[str, ...]] = {}
         for name, (module, key, parameter) in owners.items():
             matrices = parameter.detach().view(-1, *parameter.shape[-2:])
-            if not seen.met & {_place(matrix) for matrix in matrices}:
+            ways = {seen.met[place] for place in map(_place, matrices) if place in seen.met}
+            # One that is used both ways, as a table and its transpose are, is no layer.
+            if ways not in ({"rows"}, {"columns"}):
                 continue
-            own = nn.ModuleList(_linear(matrix) for matrix in matrices)
+            kind = Conv1D if ways == {"rows"} else _linear
+            own = nn.ModuleList(kind(matrix) for matrix in matrices)
             layers |= {_place(matrix): layer for matrix, layer in zip(matrices, own, strict=True)}
             parts[name] = tuple(f"{name}.{number}.weight" for number in range(len(own)))
             stack.enter_context(_hidden_by(module, key, parameter, own))
-        stack.enter_context(_Products(layers))
+        stack.enter_context(_Products(storages, layers))
         yield parts
 
 
@@ -122,25 +127,67 @@ def _hidden_by(
         module._parameters.update({name: found[name] for name in order})
 
 
+class Conv1D(nn.Module):
+    """A linear layer whose weight is (inputs, outputs): the name and `nf` are those by which such a
+    layer of transformers is known."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__()
+        self.nf = matrix.shape[1]
+        self.weight = nn.Parameter(matrix, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
 class _Products(TorchFunctionMode):
-    """Lets products with these slices run as calls of their layers, whose hooks then see them;
-    `met` are all slices that products took.
+    """Lets products with slices of these storages run as calls of their layers, whose hooks then
+    see them; `met` says of all that products took which of their dimensions is the inputs.
     """
 
-    def __init__(self, layers: Mapping[Slice, nn.Module]) -> None:
+    def __init__(self, storages: set[int], layers: Mapping[Slice, nn.Module]) -> None:
         super().__init__()
-        self.layers, self.met = layers, set[Slice]()
+        self.storages, self.layers, self.met = storages, layers, dict[Slice, str]()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.linear and len(args) > 1 and args[1].ndim == 2:
-            where = _place(args[1])
-            self.met.add(where)
-            layer = self.layers.get(where)
-            if layer is not None:
-                bias = args[2] if len(args) > 2 else (kwargs or {}).get("bias")
-                answer = layer(args[0])
-                return answer if bias is None else answer + bias
+        if (func is F.linear or func in _MATMULS) and len(args) > 1 and self._ours(args[1]):
+            if func is F.linear and args[1].ndim == 2:
+                layer = self._layer(args[1], "columns")
+                if layer is not None:
+                    bias = args[2] if len(args) > 2 else (kwargs or {}).get("bias")
+                    answer = layer(args[0])
+                    return answer if bias is None else answer + bias
+            elif func in _MATMULS and args[1].ndim == 2 and args[0].ndim > 1:
+                layer = self._layer(args[1], "rows")
+                if layer is not None:
+                    return layer(args[0])
+            elif func in _MATMULS and args[1].ndim == 3 and args[0].ndim == 3:
+                layers = [self._layer(matrix, "rows") for matrix in args[1]]
+                if all(layers) and len(args[0]) == len(layers):
+                    pairs = zip(layers, args[0], strict=True)
+                    return torch.stack([layer(x) for layer, x in pairs if layer is not None])
         return func(*args, **(kwargs or {}))
+
+    def _ours(self, matrix: Tensor) -> bool:
+        return matrix.untyped_storage().data_ptr() in self.storages
+
+    def _layer(self, matrix: Tensor, inputs: str) -> nn.Module | None:
+        """The layer of this matrix, of which a product sums over its rows or its columns."""
+        if not matrix.is_contiguous():
+            matrix, inputs = matrix.mT, {"rows": "columns", "columns": "rows"}[inputs]
+        if not matrix.is_contiguous():
+            return None
+        where = _place(matrix)
+        known = self.met.setdefault(where, inputs)
+        if known != inputs:
+            self.met[where] = "both"
+        return self.layers.get(where)
+
+
+_MATMULS = {
+    *(torch.matmul, torch.mm, torch.bmm, Tensor.matmul, Tensor.mm, Tensor.bmm),
+    Tensor.__matmul__,
+}
 
 
 @contextmanager
