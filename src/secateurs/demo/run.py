@@ -27,7 +27,7 @@ from secateurs.study.measure import Bench, network
 from secateurs.study.watching import shown_here
 from secateurs.train import replacing, save_model
 
-# What came out: all rows, and the network that is shipped.
+# The results: all rows, and the network that is shipped.
 
 CLOSE = 0.01
 """A sparse network is as good as its dense one if it loses at most one point."""
@@ -38,7 +38,7 @@ class Outcome:
     """All results, and the sparsest network within a point of its dense one, if there is any.
 
     Attributes:
-        rows: One a run.
+        rows: One per run.
         best: The row of the network that is shipped.
         before: The row of the dense network of the same seed.
         dense, sparse: Both networks.
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def outcome(study: Study, store: Store) -> Outcome:
-    """Read what a finished study left, and choose."""
+    """Read the results of a finished study, and choose a network."""
     rows = tuple(store.rows())
     best = best_run(rows)
     before = _dense(rows, best.seed)
@@ -63,8 +63,8 @@ def outcome(study: Study, store: Store) -> Outcome:
 
 
 def best_run(rows: Sequence[Row]) -> Row:
-    """The sparsest run that loses at most a point, of several the most accurate; if none is so
-    good, the most accurate of all.
+    """The sparsest run that loses at most a point, among several the most accurate; if there is
+    none, the most accurate of all.
     """
     sparse = [row for row in rows if row.state == "done" and row.kind != "dense"]
     if not sparse:
@@ -72,8 +72,8 @@ def best_run(rows: Sequence[Row]) -> Row:
     # Within a point of the dense network of the same seed: seeds differ by more than that.
     close = [row for row in sparse if _accuracy(row) >= _limit(rows, row.seed)]
     if close:
-        # By the compression asked for: what was reached differs by rounding, which
-        # should not decide.
+        # By the compression asked for: the one reached differs by rounding, which should not
+        # decide.
         return max(close, key=lambda row: (row.asked or 0.0, _accuracy(row)))
     return max(sparse, key=_accuracy)
 
@@ -98,16 +98,16 @@ def _network(study: Study, store: Store, row: Row, data: Dataset) -> nn.Module:
     return model
 
 
-# The end of the demo: the network made smaller and faster, and what that gains on this machine.
+# The end of the demo: making the network smaller and faster, and what that gains on this machine.
 
 FILE = "shipped.safetensors"
 
 
 def ship_pruned(outcome: Outcome) -> RenderableType:
-    """The pruned network compacted and on the fast path, measured beside the dense one."""
+    """The pruned network, compacted and on the fast path, measured against the dense one."""
     dense, sparse = outcome.dense, outcome.sparse
     example = outcome.data.test_x[:1]
-    # The order is that of a user: first what is dead goes, then what is left is made fast.
+    # In the order a user would take: first dead channels are cut, then the rest is made fast.
     small = compact(sparse, example)
     forms = {"dense": dense, "pruned": sparse, "compact": small}
     forms["fast"] = accelerate(small, example)
@@ -121,12 +121,12 @@ def ship(outcome: Outcome, out: Path, notes: dict[str, str]) -> FileSizes:
     test = outcome.data.test_x[:2000]
     try:
         held: Certificate | None = certify(outcome.dense, outcome.sparse, data=test)
-    except SecateursError:  # a network without a certificate is shipped nevertheless
+    except SecateursError:  # a network without a certificate is shipped all the same
         held = None
     return save_sparse(outcome.sparse, out / FILE, notes=notes, certificate=held)
 
 
-# What is shown below the table. One line each; append your own to `SECTIONS`.
+# The sections below the table, one line each; append your own to `SECTIONS`.
 
 Section: TypeAlias = Callable[[Outcome], RenderableType]
 """Something to show below the table."""
@@ -143,8 +143,8 @@ def certificate(outcome: Outcome) -> str:
     """
     dense, sparse, best = outcome.dense, outcome.sparse, outcome.best
     some = outcome.data.test_x[:BALLS]
-    # Two statements of different kinds: what to expect on fresh inputs like these, with a stated
-    # confidence; and what holds for every point of some small balls.
+    # Two kinds of statement: what to expect on fresh inputs like these, with a stated confidence,
+    # and what holds for every point of some small balls.
     seen = certify(dense, sparse, data=outcome.data.test_x[:2000])
     proven = certify(dense, sparse, around=some, radius=RADIUS, methods="linear", restarts=1)
     share = proven.certified_share(some)
@@ -159,15 +159,15 @@ SECTIONS: list[Section] = [ship_pruned, certificate]
 """What the demo shows at its end."""
 
 
-# The study of the demo: which methods, how long, how sparse.
+# The study of the demo: its methods, lengths and sparsities.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How long everything takes. The defaults take about a minute of two cores.
 
-    Every method trains as many epochs in all: `dense` and then `tuning` where a trained network is
-    cut, `whole` where the training itself is sparse.
+    Every method trains for the same total number of epochs: `dense` and then `tuning` if a trained
+    network is cut, `whole` if the training itself is sparse.
     """
 
     compressions: tuple[float, ...] = (10, 20, 50, 100)
@@ -195,8 +195,8 @@ METHODS: dict[str, Callable[[Settings], Method]] = {
     "snip": lambda s: _fresh("snip", s),
     "synflow": lambda s: _fresh("synflow", s, rounds=s.rounds),
     "random": lambda s: _fresh("random", s),
-    # A rate of 0.3 and a small λ to begin with: at the usual 0.5 the steering overshoots on so
-    # few steps (1,440), and at 100× one of two runs diverged.
+    # A rate of 0.3 and a small initial λ: at the usual 0.5 the steering overshoots in so few steps
+    # (1,440), and at 100× one of two runs diverged.
     "factorized": lambda s: Dwf(target=True, strength=3e-4, train={"lr": 0.3, "length": s.whole}),
 }
 """The lines of the figures: `settings -> method`."""
@@ -219,7 +219,7 @@ def plan(settings: Settings, data: Any) -> Study:
 
 
 def _fresh(score: str, settings: Settings, *, rounds: int = 1) -> Prune:
-    """Pruning before training, which then is as long as the others' two trainings."""
+    """Pruning before training, which is then as long as the two trainings of the others."""
     return Prune(score=score, rounds=rounds, after="init", train={"length": settings.whole})
 
 
@@ -247,7 +247,7 @@ def table(outcome: Outcome) -> Table:
 
 
 def _cell(group: list[Row]) -> str:
-    """The median, or how the runs ended that have no accuracy."""
+    """The median, or how the runs without an accuracy ended."""
     found = [100 * row.accuracy for row in group if row.accuracy is not None]
     ends = sorted({row.state for row in group if row.accuracy is None})
     return f"{median(found):.1f} %" if found else ", ".join(ends)
@@ -273,14 +273,14 @@ def write(outcome: Outcome, out: Path) -> list[Path]:
 
 
 def _text(path: Path, text: str) -> Path:
-    # A table that is being read elsewhere is replaced whole.
+    # A table that is being read elsewhere is replaced as a whole.
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
     return path
 
 
 def _markdown(outcome: Outcome) -> str:
-    """The page's two tables that fit a text."""
+    """The two tables of the page that fit into a text."""
     rows, dense = outcome.rows, tables.dense_accuracy(outcome.rows) or 0.0
     lines = [line for line in frontier(rows) if line.name != outcome.before.label]
     head = (
@@ -306,7 +306,7 @@ def run(
 ) -> Outcome:
     """Run the demo and write the study, its page and the shipped network into the folder `out`.
 
-    What was computed before is not computed again: a demo that was interrupted goes on.
+    Nothing is computed twice: an interrupted demo continues.
 
     Args:
         out: The folder.
@@ -327,8 +327,7 @@ def run(
             workers=workers if engine == "local" else 1,
             watchers=(watcher,),
         )
-    # The live display is closed first, or its last frame would lie over an error's
-    # message.
+    # The live display is closed first, or its last frame would cover an error message.
     finally:
         watcher.close()
     with store:

@@ -14,7 +14,7 @@ from secateurs.errors import ArgumentError
 from secateurs.random import check_generator
 from secateurs.registry import Registry, unknown
 
-# Reproducible initialisation: every number comes from one generator, in the model's own order.
+# Reproducible initialisation: every number comes from one generator, in the order of the model.
 
 Rule = Callable[["nn.Linear | nn.Conv2d", "torch.Generator | None"], None]
 RULES: Registry[Rule] = Registry("initialisation")
@@ -36,15 +36,14 @@ def initialise_(
     check_generator(generator)
     draw = RULES[rule]
     with torch.no_grad():
-        # In the order of the model: the same seed draws the same numbers, whatever else
-        # was drawn before.
+        # In the order of the model: the same seed gives the same numbers, whatever was drawn
+        # before.
         for name, module in model.named_modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
                 draw(module, generator)
             elif isinstance(module, _BatchNorm):
                 module.reset_parameters()  # ones, zeros and empty statistics: nothing is drawn
-            # to_empty leaves memory as it was found: a layer without a rule would start
-            # from garbage.
+            # to_empty leaves memory uninitialised: a layer without a rule would start from garbage.
             elif any(True for _ in module.parameters(recurse=False)):
                 raise ArgumentError(
                     f"cannot initialise {name!r}: there is no rule for {type(module).__name__}."
@@ -77,7 +76,7 @@ Maker = TypeVar("Maker", bound=Callable[..., nn.Module])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """One network: how it is made, one line about it, and the images it was published for."""
+    """One network: how it is built, one line about it, and the images it was published for."""
 
     make: Callable[..., nn.Module]
     summary: str
@@ -98,7 +97,7 @@ def architecture(
     size: int = 32,
     smallest: int = 1,
 ) -> Callable[[Maker], Maker]:
-    """Decorator: file a function `(in_channels, classes, size, **options) -> Module` under
+    """Decorator: register a function `(in_channels, classes, size, **options) -> Module` under
     `name`.
     """
 
@@ -137,8 +136,8 @@ def build(
         size: side of the square images in pixels; by default that of the published data.
         init: "kaiming-normal" (weights N(0, 2/fan-in), biases zero) or "torch" (PyTorch's own
             uniform rule).
-        generator: source of the numbers; PyTorch's global one when left out.
-        options: what the single network takes besides, such as `hidden` for VGG or `width` for
+        generator: source of the numbers; by default PyTorch's global one.
+        options: further options of the particular network, such as `hidden` for VGG or `width` for
             ResNet-20.
 
     >>> model = build("lenet-300-100", generator=torch.Generator().manual_seed(0))
@@ -157,8 +156,8 @@ def skeleton(
     size: int | None = None,
     **options: object,
 ) -> nn.Module:
-    """The network without values, on the meta device: names and shapes only. No memory, no random
-    number is used.
+    """The network without values, on the meta device: names and shapes only. It uses neither memory
+    nor random numbers.
     """
     made = MODELS[name]
     channels, side = in_channels or made.in_channels, size or made.size
@@ -177,8 +176,7 @@ def _check(
     side: int,
     options: dict[str, object],
 ) -> None:
-    # Checked here, since torch would fail deep inside a constructor and name none of
-    # these.
+    # Checked here, since torch would fail deep inside a constructor without naming them.
     numbers = {"in_channels": channels, "classes": classes, "size": side}
     for key, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int):
@@ -199,6 +197,6 @@ def _check(
     ]
     for key in options:
         if key not in known:
-            # What every network takes is known too: num_classes= is meant to be classes=.
+            # The options of all networks are known, too: num_classes= is meant to be classes=.
             every = ["classes", "in_channels", "size", "init", "generator"]
             raise ArgumentError(f"for {name}, {unknown('option', key, [*every, *known])}")

@@ -42,7 +42,7 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(out_channels)
-        # An empty Sequential hands its input on.
+        # An empty Sequential passes its input on.
         self.shortcut = nn.Sequential()
         if stride != 1 or in_channels != out_channels:
             self.shortcut.append(nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False))
@@ -112,7 +112,7 @@ class WideResNet(nn.Module):
                 )
                 channels = width
         self.blocks = nn.Sequential(*blocks)
-        # The blocks end before a norm and a ReLU, so the last ones stand here.
+        # The blocks end without a norm and a ReLU, so the last ones are here.
         self.bn = nn.BatchNorm2d(channels)
         self.fc = nn.Linear(channels, classes)
 
@@ -141,7 +141,7 @@ class PreActivationBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.bn1(x))
         out: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active))))
-        # No ReLU after the sum: the next block begins with its own.
+        # No ReLU after the sum: the next block starts with its own.
         return out + (x if self.shortcut is None else self.shortcut(active))
 
 

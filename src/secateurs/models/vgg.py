@@ -11,7 +11,7 @@ WIDTHS = (64, 128, 256, 512, 512)
 
 
 def _plan(*counts: int) -> list[int]:
-    """So many convolutions of each width, a pool after each width."""
+    """The given number of convolutions of each width, with a pool after each width."""
     stages = zip(WIDTHS, counts, strict=True)
     return [step for width, count in stages for step in (*[width] * count, POOL)]
 
@@ -106,8 +106,8 @@ class LeNet5(nn.Module):
     """Convolutions of 6 and 16 kernels 5×5, each with batch norm, ReLU and 2×2 average pooling;
     then 120, 84, classes.
 
-    The first convolution pads by two pixels, so that 28×28 images pass as the 32×32 ones of the
-    original (16·5·5 = 400 features, 61,706 parameters; 44 more with batch norm).
+    The first convolution pads by two pixels, so that 28×28 images are accepted like the 32×32 ones
+    of the original (16·5·5 = 400 features, 61,706 parameters; 44 more with batch norm).
     """
 
     def __init__(self, in_channels: int, classes: int, size: int, batch_norm: bool = True) -> None:
@@ -150,5 +150,5 @@ def lenet_300_100(in_channels: int, classes: int, size: int) -> LeNet300100:
     smallest=12,
 )
 def lenet_5(in_channels: int, classes: int, size: int, batch_norm: bool = True) -> LeNet5:
-    """LeNet-5, with batch norm as in the weight-factorization paper or without."""
+    """LeNet-5, with batch norm as in the weight-factorization paper, or without."""
     return LeNet5(in_channels, classes, size, batch_norm)

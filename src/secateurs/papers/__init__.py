@@ -1,1 +1,3 @@
-"""The published experiments, each a list of jobs, a table and figures beside the printed ones."""
+"""The published experiments, each a list of jobs with a table and figures to compare with the
+paper.
+"""

@@ -1,8 +1,9 @@
-"""An experiment of a paper as a value: which measurements it has at which scale, and how its rows
-stand beside print.
+"""An experiment of a paper as a value: its measurements at each scale, and how its rows compare
+with the paper.
 
-A measurement is a piece of work with a name; it returns rows. It runs as a job of the machine that
-studies run on, and its rows go to a CSV file when it is done. What is in the file is skipped.
+A measurement is a piece of work with a name; it returns rows. It runs as a job of the engines that
+studies run on, and its rows go to a CSV file when it is done. What is already in the file is
+skipped.
 """
 
 import csv
@@ -44,7 +45,7 @@ Row: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A piece of work: equal names mean equal results, so a name carries every setting that
+    """A piece of work: equal names mean equal results, so a name contains every setting that
     differs.
     """
 
@@ -54,7 +55,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """One figure of ours beside the printed one; the deviation is ours − print, None without a
+    """One figure of ours and the printed one; the deviation is ours − printed, None without a
     printed figure.
 
     >>> Beside(what="dense accuracy", ours=(89.3, 89.5), printed=89.1).deviation
@@ -73,7 +74,7 @@ class Beside:
 
     @property
     def deviation(self) -> float | None:
-        """Ours less print's."""
+        """Ours minus the printed figure."""
         return None if self.printed is None else round(self.mean - self.printed, 6)
 
 
@@ -84,10 +85,10 @@ class Experiment:
     Attributes:
         what: One line: tables and figures.
         paper: Which paper.
-        jobs: `scale -> jobs`, the most telling first.
-        beside: `rows -> figures beside print`, from as many rows as there are.
-        settings: What differs from print at each scale, one line. `smoke`, `cpu` and `full` are always
-            there, `short` where there is one.
+        jobs: `scale -> jobs`, the most informative first.
+        beside: `rows -> figures beside the printed ones`, from as many rows as there are.
+        settings: What differs from the paper at each scale, one line. `smoke`, `cpu` and `full` are
+            always there, `short` is optional.
         more: Further sections of the page, as Markdown.
     """
 
@@ -132,15 +133,16 @@ def run(
     how: How | None = None,
     watchers: tuple[Watcher, ...] = (),
 ) -> list[dict[str, str]]:
-    """Do what is not in `out` (or done in `store`) yet; returns all rows, old and new.
+    """Do the measurements that are not in `out` (or done in `store`) yet; returns all rows, old and
+    new.
 
     Args:
         measurements: The work.
-        out: CSV file that grows by the rows of each measurement when it is done.
-        store: Folder of a store to watch and to export from, as that of a study; by default it is
-            gone with the last measurement.
+        out: CSV file to which the rows of each measurement are added when it is done.
+        store: Folder of a store to watch and to export from, like that of a study; by default a
+            temporary one.
         how: Where and by how many workers; by default one after the other in this process.
-        watchers: Who is told how it goes.
+        watchers: Objects that are told about progress.
 
     Raises:
         TrainingError: a measurement failed. The rows of the others are kept.
@@ -168,7 +170,7 @@ def run(
 
 
 def job_of(measurement: Measurement, out: Path | None = None) -> Job:
-    """The measurement as a job, which looks into `out` again before it begins."""
+    """The measurement as a job, which checks `out` again before it starts."""
     row = StoredRow(
         key=sha256(measurement.name.encode()).hexdigest()[:16],
         label=measurement.name,
@@ -185,10 +187,10 @@ def job_of(measurement: Measurement, out: Path | None = None) -> Job:
 def _measure(
     measurement: Measurement, row: StoredRow, out: Path | None, device: str, *_: object
 ) -> StoredRow:
-    """Do the work, if no other process has done it meanwhile; its row in the store."""
+    """Do the work, unless another process has done it in the meantime; its row in the store."""
     start = perf_counter()
     try:
-        # All rows of a measurement or none: one that was stopped is done again.
+        # All rows of a measurement or none: one that was interrupted is done again.
         rows = _by_measurement(out).get(measurement.name, [])
         if not rows:
             with on_device(device):
@@ -202,7 +204,7 @@ def _measure(
 
 
 def _take_over(opened: Store, jobs: Sequence[Job], out: Path | None) -> None:
-    """What is done in the file or in the store is done in both; what failed before waits again."""
+    """Mark what is done in the file or in the store as done in both; failed jobs wait again."""
     opened.add(job.row for job in jobs)
     known = _by_measurement(out)
     for row in opened.rows():
@@ -229,10 +231,10 @@ class RowsToCsv:
         self.out = out
 
     def begin(self, rows: Sequence[StoredRow]) -> None:
-        """What was done before is in the file."""
+        """Earlier results are already in the file."""
 
     def news(self, key: str, news: Mapping[str, object]) -> None:
-        """Nothing is written before a job is done."""
+        """Nothing is written until a job is done."""
 
     def ended(self, row: StoredRow) -> None:
         """A training that diverged at once may have no rows."""
@@ -241,12 +243,12 @@ class RowsToCsv:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file; none where there is no file."""
+    """The rows of a CSV file; none if there is no file."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    # A line too short leaves a value None, one too long a key None.
+    # A line that is too short leaves a value None, one that is too long a key None.
     if any("job" not in row or None in row or None in row.values() for row in rows):
         raise DataError(
             f"{path} is not a table of experiments: a line is cut, or the column 'job' is missing."
@@ -255,7 +257,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def check_own(experiment: Experiment, path: Path) -> None:
-    """Refuse a file of another experiment, before anything runs or is added to it."""
+    """Refuse the file of another experiment before anything runs or is added to it."""
     try:
         experiment.beside(read_rows(path))
     except KeyError as error:
@@ -284,20 +286,20 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def as_texts(row: Mapping[str, object]) -> dict[str, str]:
-    """Settings and figures as they stand in a file: floats with six digits."""
+    """Settings and figures as they are written to a file: floats with six digits."""
     return {
         name: f"{value:.6g}" if isinstance(value, float) else str(value)
         for name, value in row.items()
     }
 
 
-# An experiment's figures beside print, for a terminal and as a page of Markdown.
+# An experiment's figures beside the printed ones, for a terminal and as a page of Markdown.
 
 COLUMNS = ("what", "ours", "seeds", "print", "deviation", "")
 
 
 def as_table(experiment: Experiment, figures: Sequence[Beside]) -> Table:
-    """Ours, print's and the deviation."""
+    """Our figures, the printed ones and the deviations."""
     shown = Table(title=f"{experiment.paper}: {experiment.what}")
     for name in COLUMNS:
         shown.add_column(name, overflow="fold")
@@ -309,7 +311,7 @@ def as_table(experiment: Experiment, figures: Sequence[Beside]) -> Table:
 def markdown(
     experiment: Experiment, figures: Sequence[Beside], *, scale: Scale, more: str = ""
 ) -> str:
-    """The same as a page, with the command, what differs from print, and further sections."""
+    """The same as a page, with the command, what differs from the paper, and further sections."""
     name = experiment.name
     lines = [
         f"# {experiment.paper}: {experiment.what}",
@@ -331,7 +333,7 @@ def cells(figure: Beside) -> tuple[str, ...]:
     >>> cells(Beside(what="accuracy %", ours=(84.0, 86.0), printed=84.5))
     ('accuracy %', '85 (84 to 86)', '2', '84.5', '+0.5', '')
     """
-    # A single seed has no spread to show.
+    # A single seed has no spread.
     spread = (
         f" ({_number(min(figure.ours))} to {_number(max(figure.ours))})"
         if len(figure.ours) > 1
@@ -347,9 +349,9 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-# Where the trainings of an experiment run: the CPU, unless the caller says another device.
+# Where an experiment trains: on the CPU, unless the caller names another device.
 #
-# A device is not a setting: it is not in the name of a job, since rows differ by rounding alone.
+# The device is not a setting and not part of a job's name, since rows differ only by rounding.
 
 _PLACE: ContextVar[str] = ContextVar("place", default="cpu")
 
@@ -361,7 +363,7 @@ def place() -> torch.device:
 
 @contextmanager
 def on_device(device: str) -> Iterator[None]:
-    """Inside, experiments run there; a device that this machine lacks is refused."""
+    """A context in which experiments run on this device; one that the machine lacks is refused."""
     token = _PLACE.set(str(usable_device(device)))
     try:
         yield

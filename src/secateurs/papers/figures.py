@@ -1,4 +1,4 @@
-"""The figures of the published experiments, drawn from their rows with print's beside them."""
+"""The figures of the published experiments, drawn from their rows beside the printed ones."""
 
 import math
 import os
@@ -30,7 +30,7 @@ from secateurs.report.published import printed_rows, shipped_figures
 from secateurs.report.series import ChartLine, Dot, number
 from secateurs.report.tables import Panel, Table
 
-# What all figures of the papers are made with: lines from rows, and a panel around a chart.
+# Shared by all figures of the papers: lines from rows, and a panel around a chart.
 
 Figures: TypeAlias = Callable[[Sequence[Row]], Iterator[Panel]]
 
@@ -51,7 +51,7 @@ def panel(
     y: str,
     **how: Any,
 ) -> Panel:
-    """A chart with its numbers; `how` goes to `chart`. Lines without a mark are left out."""
+    """A chart with its numbers; `how` is passed to `chart`. Lines without a mark are left out."""
     shown = [line for line in lines if line.dots]
     return Panel(
         name=name,
@@ -83,7 +83,7 @@ def over_seeds(
     colour: int = 0,
     joined: bool = True,
 ) -> ChartLine:
-    """One mark for each group of runs that differ by their seeds only: medians, least to most."""
+    """One mark for each group of runs that differ only in their seeds: median, minimum, maximum."""
     dots = []
     for group in groups:
         points = [p for p in group if all(map(math.isfinite, p))]
@@ -99,12 +99,12 @@ def over_seeds(
 
 
 def positive(found: ChartLine) -> ChartLine:
-    """The marks that have a place on a logarithm: what is nothing, or less, has none."""
+    """The marks that have a place on a logarithmic axis, which are the positive ones."""
     return replace(found, dots=tuple(dot for dot in found.dots if dot.y > 0))
 
 
 def groups_by(rows: Iterable[Row], *columns: str) -> dict[tuple[str, ...], list[Row]]:
-    """Rows that agree in these columns, in the order in which they first come."""
+    """Groups of rows that agree in these columns, in order of first appearance."""
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in columns), []).append(row)
@@ -112,7 +112,7 @@ def groups_by(rows: Iterable[Row], *columns: str) -> dict[tuple[str, ...], list[
 
 
 def point(row: Row, x: str, y: str) -> tuple[float, float]:
-    """Two numbers of a row."""
+    """Two columns of a row as numbers."""
     return float(row[x]), float(row[y])
 
 
@@ -216,7 +216,7 @@ def _over(rows: Sequence[Row], x: str, y: str, name: str, colour: int) -> ChartL
 
 
 def _alive(row: Row) -> bool:
-    # Dead networks have one weight or none: they would stretch the axes over decades.
+    # Dead networks have one weight or none and would stretch the axes over decades.
     return float(row["accuracy"]) > CHANCE
 
 
@@ -346,7 +346,7 @@ def _losses(head: str, name: str, rows: Sequence[Row]) -> Panel:
 
 
 def _per_layer(rows: Sequence[Row], column: str) -> list[list[float]]:
-    """A list for each parameter, a number for each epoch."""
+    """A list for each parameter with a number for each epoch."""
     epochs = [[float(value) for value in row[column].split()] for row in rows]
     return [list(values) for values in zip(*epochs, strict=True)]
 
@@ -354,14 +354,14 @@ def _per_layer(rows: Sequence[Row], column: str) -> list[list[float]]:
 def _weights_by_layer(
     values: Sequence[Sequence[float]],
 ) -> Iterator[tuple[str, Sequence[float]]]:
-    """Weights only: print shows these."""
+    """Weights only, as in the paper."""
     for place, found in enumerate(values):
         layer, part = divmod(place, len(LAYERS))
         if LAYERS[part] == "weight":
             yield f"layer {layer + 1}", found
 
 
-# Figures 8 and 9 of the weight-factorization paper: accuracy against compression, beside print.
+# Figures 8 and 9 of the weight-factorization paper: accuracy against compression.
 
 DEPTHS = ("dwf-depth-2", "dwf-depth-3", "dwf-depth-4")
 COMPARED = ("gmp", "snip", "synflow", "random")
@@ -371,8 +371,8 @@ BELOW = 30.0
 
 @FIGURES.register("weight-factorization")
 def frontier(rows: Sequence[Row]) -> Iterator[Panel]:
-    """For each network and data set: by the paper's recipe, by its letter, ours, and the methods
-    compared with.
+    """For each network and data set: the paper's recipe, the recipe as printed, ours, and the
+    methods it is compared with.
     """
     for (model, data), own in groups_by(rows, "model", "data").items():
         lines = _lines_by_method(own)
@@ -434,7 +434,7 @@ def _panel(name: str, head: str, lines: Sequence[ChartLine], **how: object) -> P
 
 
 def _lines_by_method(rows: Sequence[Row]) -> dict[tuple[str, str], ChartLine]:
-    """By method and recipe; a mark for each strength or compression that was asked for."""
+    """Lines by method and recipe, with a mark for each strength or compression asked for."""
     found = {}
     for (_, _, method, recipe), own in by_recipe(rows).items():
         if method == "dense":
@@ -459,7 +459,7 @@ def _point(row: Row, columns: tuple[str, str]) -> tuple[float, float]:
 def _with_print(
     model: str, data: str, ours: Sequence[ChartLine], names: Sequence[str]
 ) -> list[ChartLine]:
-    """Our lines, and print's in the same colours where we have any of these methods."""
+    """Our lines, and the printed ones in the same colours if we have any of these methods."""
     return [*ours, *_print(model, data, names)] if ours else []
 
 
@@ -476,7 +476,7 @@ def _print(model: str, data: str, names: Sequence[str], first: int = 0) -> list[
 
 
 def _renamed(found: ChartLine, colour: int) -> ChartLine:
-    """A colour of its own: here all lines are of one depth."""
+    """A separate colour for each line: here all have the same depth."""
     return ChartLine(name=found.name, dots=found.dots, colour=colour)
 
 
@@ -512,7 +512,7 @@ def plain_l1(rows: Sequence[Row]) -> Iterator[Panel]:
 
 @FIGURES.register("weight-factorization-posthoc")
 def posthoc(rows: Sequence[Row]) -> Iterator[Panel]:
-    """Figure 21: each network cut further, and trained on."""
+    """Figure 21: each network cut further and trained further."""
     text = "Each line begins at the network as factorization left it."
     for (rate,), own in groups_by(rows, "tune_rate").items():
         lines: list[ChartLine] = []
@@ -525,7 +525,7 @@ def posthoc(rows: Sequence[Row]) -> Iterator[Panel]:
 
 @FIGURES.register("weight-factorization-beyond")
 def beyond(rows: Sequence[Row]) -> Iterator[Panel]:
-    """Before and after the exchange of weights, beside print's best depth."""
+    """Before and after the exchange of weights, beside the best depth of the paper."""
     before = [point(row, "start_compression", "start_accuracy") for row in rows]
     after = [point(row, "compression", "accuracy") for row in rows]
     printed = [
@@ -586,7 +586,7 @@ def _share(row: Row) -> tuple[float, float]:
 
 def _norms(place: str, prefix: str, rows: Sequence[Row]) -> Iterator[Panel]:
     """Figure 13: λ against compression and norm, and these against each other."""
-    # The network's own figures stand in the rows of all its layers: once is enough.
+    # The rows of all layers repeat the network's own figures: once is enough.
     networks = [own[0] for own in groups_by(rows, "job").values()]
     pairs = {
         "compression-strength": (
@@ -625,7 +625,7 @@ def _norms(place: str, prefix: str, rows: Sequence[Row]) -> Iterator[Panel]:
 
 
 def _dead(place: str, prefix: str, rows: Sequence[Row]) -> Iterator[Panel]:
-    """Figure 5a: accuracy and weights that have not moved, without any decay."""
+    """Figure 5a: accuracy and the share of weights that have not moved, without any decay."""
     runs = groups_by(rows, "init", "match_variance", "depth").items()
     for name, y in (("accuracy", "test accuracy %"), ("still", "unmoved weights %")):
         lines = [
@@ -692,7 +692,7 @@ def _overlaps(network: str, name: str, rows: Sequence[Row]) -> Panel:
             ),
             line(f"{method}, print", printed, colour=place, printed=True),
         ]
-    # Print's figures alone would say nothing about this network.
+    # The printed figures alone would say nothing about this network.
     return panel(
         f"{name}-overlaps",
         f"Table 1: {network}",
@@ -704,7 +704,7 @@ def _overlaps(network: str, name: str, rows: Sequence[Row]) -> Panel:
 
 
 def _curves(network: str, name: str, rows: Sequence[Row]) -> Iterator[Panel]:
-    """Figure 2: a panel for each share that was pruned."""
+    """Figure 2: a panel for each pruned share."""
     dense = [row for row in rows if row["method"] == "none"]
     pruned = [row for row in rows if row["method"] != "none"]
     for (percent,), own in groups_by(pruned, "percent").items():
@@ -723,7 +723,7 @@ def _curves(network: str, name: str, rows: Sequence[Row]) -> Iterator[Panel]:
 
 
 def _distinct(rows: Sequence[Row]) -> list[Row]:
-    """Without the curves after a rescaling that are those before it: they would hide each other."""
+    """Drop curves after a rescaling that equal those before it: they would hide each other."""
     plain = {_place(r): r["y"] for r in rows if r["rescaled"] == "False"}
     moved = groups_by([r for r in rows if r["rescaled"] == "True"], "method")
     same = {
@@ -741,7 +741,7 @@ def _place(row: Row) -> tuple[str, str, str]:
 def _trace(method: str, moved: str, rows: Sequence[Row]) -> ChartLine:
     name = "dense" if method == "none" else method
     name += ", rescaled" if moved == "True" else ""
-    # The rescaled lines come after the others in colour, so that both can be told apart.
+    # The rescaled lines get later colours, so that they differ from the others.
     colour = ORDER.index(method) + (len(METHODS) if moved == "True" else 0)
     return line(name, (point(row, "epoch", "y") for row in rows), colour=colour)
 
@@ -771,7 +771,7 @@ def _scatters(network: str, name: str, rows: Sequence[Row]) -> Iterator[Panel]:
     """Figure 3: some weights, before and after the rescaling."""
     for (moved,), own in groups_by(rows, "rescaled").items():
         words = "after a rescaling" if moved == "True" else "as trained"
-        # Zero has no place on a logarithm.
+        # Zero has no place on a logarithmic axis.
         points = [p for p in (point(r, "x", "y") for r in own) if min(p) > 0]
         yield panel(
             f"{name}-scatter{'-rescaled' if moved == 'True' else ''}",
@@ -846,7 +846,7 @@ SCORES = ("synflow", "snip", "grasp")
 
 @FIGURES.register("sketching-tables")
 def accuracies(rows: Sequence[Row]) -> Iterator[Panel]:
-    """For each network and score: accuracy against density, top-k beside drawn masks."""
+    """For each network and score: accuracy against density, top-k and drawn masks."""
     for (data, model), own in groups_by(rows, "data", "model").items():
         for score in (*SCORES, ""):
             shown = [row for row in own if _score(row["method"]) == score]
@@ -942,7 +942,7 @@ def figures_of(name: str, rows: Sequence[Row]) -> list[Panel]:
     """
     if name not in FIGURES or not rows:
         return []
-    # A figure without a mark is an empty frame: most rows are still to come.
+    # A figure without a mark is an empty frame, as long as most rows are missing.
     return [panel for panel in FIGURES[name](rows) if panel.drawing is not None]
 
 
@@ -960,12 +960,12 @@ def write_figures(folder: Path, name: str, panels: Sequence[Panel]) -> list[Path
 
 def links(page: Path, files: Sequence[Path], panels: Sequence[Panel]) -> str:
     """The figures as Markdown, for a page that lies at `page`."""
-    # Nobody asked for files: the page has its numbers alone.
+    # Without files the page shows numbers only.
     if not files:
         return ""
     lines = ["", "## Figures", ""]
     for path, panel in zip(files, panels, strict=True):
-        # Forward slashes on every system: the page is read on others, too.
+        # Forward slashes on every system, because the page is also read on others.
         place = _relative(path, page.parent).as_posix()
         _, x, y, *_ = panel.table.columns
         lines += [f"![{panel.head}: {y} against {x}]({place})", ""]
@@ -980,7 +980,9 @@ def write_html(
     *,
     scale: str,
 ) -> Path:
-    """One self-contained page: figures with hover and legend, then every number beside print."""
+    """One self-contained page: figures with hover and legend, then every number and the printed
+    one.
+    """
     name = experiment.name
     lead = f"secateurs reproduce {name} --scale {scale} --out {name}.csv"
     said = [f"<p><code>{lead}</code></p>"]
@@ -995,5 +997,5 @@ def write_html(
 
 
 def _relative(path: Path, folder: Path) -> Path:
-    # Not `Path.relative_to`, which refuses a folder beside the page's own.
+    # Not `Path.relative_to`, which refuses a folder next to the page's own.
     return Path(os.path.relpath(path.resolve(), folder.resolve()))

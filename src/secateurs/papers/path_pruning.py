@@ -50,17 +50,17 @@ RESNET_8 = ((8, 1), (16, 1), (32, 1))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathSettings:
-    """One protocol, whole. Layerwise methods prune p % of each convolution and p/2 % of the last
+    """A complete protocol. Layerwise methods prune p % of each convolution and p/2 % of the last
     linear layer.
 
     Attributes:
         tested: How many test images; None for all.
         examples: How many training images; the share `validation` of them, the last ones, chooses
         the epoch.
-        drops: After which epochs the rate falls to a tenth.
-        rewind: Epochs after which the dense network is remembered.
+        drops: Epochs after which the rate falls to a tenth.
+        rewind: Epochs after which the dense network is stored.
         factors: What a hidden channel may be multiplied by.
-        momentum: Ours: print names none.
+        momentum: Our choice: the paper names none.
     """
 
     data: str = "fashion-mnist"
@@ -84,10 +84,10 @@ class PathSettings:
 # The protocol of the paths paper: train, prune, rewind, retrain; with and without random rescaling
 # before pruning.
 #
-# Multi-step rate, the epoch with the best validation accuracy counts as the last, layerwise and
-# global methods prune equally many weights, and channels are rescaled between the two convolutions
-# of a block. Reference: Gonon et al. 2024, "Path-metrics, pruning, and generalization", Section 4
-# and Appendix D.
+# The rate falls in steps, the epoch with the best validation accuracy counts as the last, layerwise
+# and global methods prune equally many weights, and channels are rescaled between the two
+# convolutions of a block. Reference: Gonon et al. 2024, "Path-metrics, pruning, and
+# generalization", Section 4 and Appendix D.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedDense:
-    """The network at its best validation epoch, the one to rewind to, its data, and how it went."""
+    """The network at its best validation epoch, the one to rewind to, the data and the curve."""
 
     model: nn.Module
     rewind: nn.Module
@@ -124,12 +124,12 @@ class TrainedDense:
 
 def best(curves: Sequence[Curve]) -> Curve:
     """The first epoch with the largest validation accuracy."""
-    # Of equals max keeps the first, which is the tie rule here.
+    # Among equals max keeps the first, which is the tie rule here.
     return max(curves, key=lambda curve: curve.validation)
 
 
 def train(settings: PathSettings) -> TrainedDense:
-    """Train the dense network; remember it after `rewind` epochs."""
+    """Train the dense network; store it after `rewind` epochs."""
     split = halves(settings)
     channels, classes = split.train.in_channels, split.train.classes
     model = ResNet([*settings.stages], channels, classes)
@@ -142,10 +142,10 @@ def train(settings: PathSettings) -> TrainedDense:
 
 
 def halves(settings: PathSettings) -> HeldOut:
-    """The training images that are learned from, and those held out."""
+    """The training images to learn from, and those held out."""
     whole = sets.load(settings.data).to(place())
     count = min(settings.examples or len(whole.train_y), len(whole.train_y))
-    # At least one image has to choose the epoch.
+    # At least one image is needed to choose the epoch.
     cut = count - max(1, round(settings.validation * count))
     learned = whole.first(cut, settings.tested or len(whole.test_y))
     held_out = replace(learned, test_x=whole.train_x[cut:count], test_y=whole.train_y[cut:count])
@@ -153,7 +153,7 @@ def halves(settings: PathSettings) -> HeldOut:
 
 
 def masks_of(model: nn.Module, example: Tensor, method: str, percent: int) -> dict[str, Tensor]:
-    """The masks of one method: equally many zeros, layer by layer or where the scores say."""
+    """The masks of one method: equally many zeros, per layer or wherever the scores are lowest."""
     rule, scope = METHODS[method]
     scores = score(model.eval(), rule, example=example)
     counts = _counts_kept(scores, percent)
@@ -230,12 +230,12 @@ def _fit(
     )
     if held is not None:
         held.release()
-    if first:  # The network to rewind to is the last of its epochs, not the best.
+    if first:  # The network to rewind to is that of the last epoch, not of the best.
         model.load_state_dict(kept)
     return tuple(curves)
 
 
-# Channels of a trained network rescaled at random, which leaves its function as it is.
+# Rescales channels of a trained network at random, which leaves its function unchanged.
 
 
 def rescaled_copy(trained: TrainedDense, settings: PathSettings) -> nn.Module:
@@ -262,7 +262,7 @@ def _rescale_(block: BasicBlock, factors: Tensor, draws: torch.Generator) -> Non
     )
     # Factors are powers of two, so nothing is rounded.
     block.conv1.weight.mul_(scale[:, None, None, None])
-    # Lined up from the right: these are the input channels of the second convolution.
+    # Aligned from the right: these are the input channels of the second convolution.
     block.conv2.weight.div_(scale[:, None, None])
     # Mean and bias, but not the variance: the norm's
     # output is then λ times what it was.
@@ -278,7 +278,7 @@ POINTS = 300
 
 
 class PathRow(NamedTuple):
-    """One row: what it is, of which network and method, and one or two numbers."""
+    """One row: what it is, the network and method, and one or two numbers."""
 
     kind: str
     method: str = ""
@@ -348,7 +348,7 @@ def _gap(one: nn.Module, other: nn.Module, example: Tensor) -> float:
 
 
 def _scatter(model: nn.Module, example: Tensor, moved: bool) -> Iterator[PathRow]:
-    """|w| and Φ-cost of some weights, and their rank correlation over all."""
+    """|w| and Φ-cost of some weights, and the rank correlation over all of them."""
     magnitude = torch.cat([s.flatten() for s in score(model, "magnitude").values()]).double()
     cost = torch.cat(
         [s.flatten() for s in score(model.eval(), "path", example=example).values()]
@@ -359,8 +359,8 @@ def _scatter(model: nn.Module, example: Tensor, moved: bool) -> Iterator[PathRow
 
 
 def _rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's; ties in the order of their places."""
-    # The order of the order is the rank.
+    """Spearman's rank correlation; ties in order of position."""
+    # Sorting the order gives the ranks.
     ranks = torch.stack([value.argsort().argsort().double() for value in (a, b)])
     return float(torch.corrcoef(ranks)[0, 1])
 
@@ -368,12 +368,11 @@ def _rank_correlation(a: Tensor, b: Tensor) -> float:
 def prune_and_retrain(
     trained: TrainedDense, settings: PathSettings, *, method: str, percent: int
 ) -> Iterator[PathRow]:
-    """Table 2 and figure 2: with and without rescaling. Equal masks are one training."""
+    """Table 2 and figure 2: with and without rescaling. Equal masks are trained once."""
     example = trained.split.train.train_x[:1]
     plain = masks_of(trained.model, example, method, percent)
     moved = masks_of(rescaled_copy(trained, settings), example, method, percent)
-    # Equal masks are one training: a rule that does not
-    # see the rescaling is spared the second.
+    # Equal masks are trained once: a rule that does not see the rescaling needs no second run.
     same = all(bool((plain[name] == moved[name]).all()) for name in plain)
     yield PathRow("same mask", method, percent, True, y=float(same))
     curves = retrain(trained, plain, settings)
@@ -441,7 +440,7 @@ def _protocol(chosen: PathSettings) -> list[Measurement]:
     """The masks first, then every retraining."""
     found = [_masks(chosen)]
     found += [Measurement(name=name_of(chosen, "dense"), work=partial(lines_of, chosen, dense))]
-    # The most pruned networks first: if time runs out, they have told the most.
+    # The most pruned networks first: if time runs out, they are the most informative.
     for percent in sorted(chosen.percents, reverse=True):
         for method in METHODS:
             work = partial(lines_of, chosen, prune_and_retrain, method=method, percent=percent)
@@ -454,7 +453,7 @@ def _masks(chosen: PathSettings) -> Measurement:
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:
-    """Overlaps and accuracies; print's are of ResNet-18 on ImageNet."""
+    """Overlaps and accuracies; the printed ones are for ResNet-18 on ImageNet."""
     found = []
     for row in rows:
         if row["kind"] in ("overlap", "accuracy", "rank correlation", "same mask"):
@@ -476,7 +475,7 @@ def _printed_figure(row: Row) -> float | None:
         table, key, value = 2, ("method", name), "imagenet_top1_percent"
     else:
         return None
-    # Print gives some figures once for both cases.
+    # The paper gives some figures once for both cases.
     answers = ("yes", "either") if row["rescaled"] == "True" else ("no", "either")
     for line in printed_rows(f"path_pruning_table{table}.csv"):
         here = line[key[0]] == key[1] and line["pruning_percent"] == row["percent"]

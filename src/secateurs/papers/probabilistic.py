@@ -42,11 +42,11 @@ from secateurs.theory.laws import CLOSE
 from secateurs.theory.random_matrices import measured_delta0
 from secateurs.train import cosine, evaluate, fit_
 
-# One row of Tables 2 and 3: matrices are drawn, their norms taken, numbers put beside print.
+# One row of Tables 2 and 3: draws matrices, takes their norms, compares numbers with the paper.
 
 Values = np.ndarray[tuple[int], np.dtype[np.float64]]
 RESIDUAL = 2e-4
-# Print gives three decimals.
+# The paper gives three decimals.
 _ROUNDING = 0.0005
 # Entries of the matrices drawn at a time, which bounds the memory.
 _CHUNK = 2**22
@@ -54,8 +54,7 @@ _CHUNK = 2**22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One number beside the printed one. `error`: Monte-Carlo standard error of the measured
-    number.
+    """One number and the printed one. `error`: Monte-Carlo standard error of the measured number.
 
     The printed number has the same error and is rounded: `z` is the deviation over the standard
     error of the difference.
@@ -68,21 +67,21 @@ class Cell:
 
     @property
     def deviation(self) -> float:
-        """Ours less print's."""
+        """Ours minus the printed number."""
         return self.measured - self.printed
 
     @property
     def z(self) -> float:
-        """Deviation in standard errors; rounding in print counts as a uniform error of ±0.0005."""
-        # Print's own sampling error is as large as ours, and
-        # a uniform error of ±a has variance a²/3.
+        """Deviation in standard errors; rounding in the paper counts as a uniform error of ±0.0005."""
+        # The paper's own sampling error is as large as ours, and a uniform error of ±a has variance
+        # a²/3.
         spread = math.sqrt(2 * self.error**2 + _ROUNDING**2 / 3)
         return self.deviation / spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormRow:
-    """A row of a table: what it is about, its numbers, and the largest residual of its norms."""
+    """A row of a table: its subject, its numbers, and the largest residual of its norms."""
 
     label: str
     cells: tuple[Cell, ...]
@@ -91,32 +90,32 @@ class NormRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormTask:
-    """Rows that differ by a factor only: norms are homogeneous, so they share their matrices."""
+    """Rows that differ only by a factor: norms are homogeneous, so they share their matrices."""
 
     rows: tuple[dict[str, str], ...]
     matrices: int
     seed: int
 
     def source(self, table: int) -> torch.Generator:
-        """The generator of these rows, of no others: equal whoever computes them."""
+        """The generator of these rows alone, so that every process draws the same numbers."""
         return random.generator(
             self.seed, f"table{table}/{'/'.join(list(self.rows[0].values())[:3])}"
         )
 
     @property
     def cost(self) -> int:
-        """Entries of a matrix: what the time of a task grows with."""
+        """Entries of a matrix, with which the time of a task grows."""
         first = self.rows[0]
         return int(first["d"]) ** 2 if "d" in first else int(first["n1"]) * int(first["n2"])
 
 
 def size_of(row: dict[str, str]) -> tuple[str, ...]:
-    """What rows of Table 2 share their matrices by."""
+    """The key of the rows of Table 2 that share their matrices."""
     return row["n1"], row["n2"]
 
 
 def law_of(row: dict[str, str]) -> tuple[str, ...]:
-    """What rows of Table 3 share their matrices by."""
+    """The key of the rows of Table 3 that share their matrices."""
     return row["d"], row["distribution"].partition("(")[0], row["alpha"]
 
 
@@ -129,7 +128,7 @@ def norms_of(batches: Iterator[Tensor]) -> tuple[Values, float]:
 
 
 def sizes(matrices: int, entries: int) -> Iterator[int]:
-    """How many matrices are drawn at a time, until all are."""
+    """How many matrices are drawn at a time, until all are drawn."""
     step = max(1, _CHUNK // entries)
     yield from (min(step, matrices - start) for start in range(0, matrices, step))
 
@@ -212,14 +211,13 @@ def _latala_cells(
 
 
 def draw(printed: dict[str, str], count: int, d: int, source: torch.Generator) -> Tensor:
-    """So many d × d matrices of a row's law; α zeroes some positions."""
+    """The given number of d × d matrices of a row's law; α zeroes some positions."""
     if printed["distribution"].startswith("uniform"):
         return (torch.rand(count, d, d, generator=source) * 2 - 1) * math.sqrt(3 / d)
     batch = torch.randn(count, d, d, generator=source) / math.sqrt(d)
     if printed["alpha"] == "N/A":
         return batch
-    # With replacement, as print says: some positions
-    # are drawn twice and fewer are zero.
+    # With replacement, as the paper says: some positions are drawn twice and fewer are zero.
     gone = torch.randint(d * d, (count, int(d ** (2 - float(printed["alpha"])))), generator=source)
     return batch.view(count, -1).scatter_(1, gone, 0.0).view(count, d, d)
 
@@ -292,7 +290,7 @@ def quantile(values: Values, level: float) -> tuple[float, float]:
 
     (The bootstrap of a maximum is degenerate: it mostly draws the maximum again.)
     """
-    # A fixed seed: the error of a figure is the same every time it is asked for.
+    # A fixed seed, so that the error of a figure is the same every time.
     draws = np.random.default_rng(0).integers(len(values), size=(200, len(values)))
     spread = float(np.quantile(values[draws], level, axis=1, method="higher").std())
     # The deviation of a Gumbel maximum of n values: π/√6 · σ/√(2 ln n).
@@ -317,8 +315,8 @@ def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) ->
     """Table 2: quantiles of ‖B‖₂ for n1×n2 matrices uniform on ±K/√n; δ0 follows from the level
     alone.
 
-    1,000 matrices cannot show a 99.99 % quantile: print's is the largest norm seen, and so is this
-    one's.
+    1,000 matrices cannot show a 99.99 % quantile: in the paper it is the largest norm seen, and so
+    it is here.
     """
     _check(matrices, workers)
     tasks = [NormTask(rows=rows, matrices=matrices, seed=seed) for rows in _groups(2, size_of)]
@@ -327,10 +325,10 @@ def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) ->
 
 def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) -> list[NormRow]:
     """Table 3: the smallest C of Lemma 4 that fits, with the moments estimated from the matrices as
-    in print.
+    in the paper.
 
     (Estimated row sums, then their maximum: the terms come out above their true values 1, 1 and so
-    on. The rows with α zero ⌊d^{2−α}⌋ positions drawn with replacement and keep the rest: print
+    on. The rows with α zero ⌊d^{2−α}⌋ positions drawn with replacement and keep the rest: the paper
     says this is the situation of eq. (19), which is about the removed part. Both are in
     docs/errata.md.)
     """
@@ -356,8 +354,8 @@ def _groups(
 def _spread(
     work: Callable[[NormTask], list[NormRow]], tasks: Sequence[NormTask], workers: int
 ) -> list[NormRow]:
-    """The rows in print's order; expensive tasks first when processes share the work, so that none
-    waits at the end.
+    """The rows in the paper's order; expensive tasks first when processes share the work, so that
+    none waits at the end.
     """
     order = sorted(tasks, key=lambda task: -task.cost)
     if workers == 1:
@@ -372,7 +370,7 @@ def _spread(
             (1,),
         ) as pool:
             done = list(pool.map(work, order))
-    # Back into print's order: the tasks were sorted by what they cost.
+    # Back into the paper's order: the tasks were sorted by cost.
     places = [
         reference(2 if "n1" in tasks[0].rows[0] else 3).index(row)
         for task in order
@@ -415,7 +413,7 @@ def weight_moments(
     histogram data.
     """
     found = diagnose(model)
-    # Print's network has six layers; what has another number stands alone.
+    # The paper's network has six layers; other networks are not compared.
     printed = reference(1) if len(found.layers) == 6 else []
     rows = []
     for index, layer in enumerate(found.layers):
@@ -433,7 +431,7 @@ def weight_moments(
 
 
 def data_at_hand(root: Path | None = None, *, download: bool = False) -> tuple[Dataset, str]:
-    """Covertype, on which print trained, else Fashion-MNIST, else the digits; and why that one."""
+    """Covertype, as in the paper, else Fashion-MNIST, else the digits; and why that one."""
     reasons: list[str] = []
     for name in ("covertype", "fashion-mnist"):
         try:
@@ -452,8 +450,8 @@ def train_network(
     seed: int = 0,
     start: Start = "glorot",
 ) -> nn.Sequential:
-    """The network of appendix D.1 on data at hand: five hidden layers, ReLU, Adam at 0.001 (there:
-    Covertype).
+    """The network of appendix D.1 on the available data: five hidden layers, ReLU, Adam at 0.001
+    (there: Covertype).
 
     start: "glorot" draws uniformly on ±√(6/(fan-in + fan-out)) with biases 0, as the text suggests
     (variance 1/1024 in the inner layers; its "3/1024" is the square of the bound); "torch" is
@@ -553,7 +551,7 @@ def moment_jobs(scale: Scale) -> list[Measurement]:
                 work=partial(_moments, "digits", 128, 3, 0),
             )
         ]
-    # At full scale nothing else may stand in for the data of print.
+    # At full scale nothing may replace the paper's data.
     data = "covertype" if scale == "full" else data_at_hand()[0].name
     epochs = 20 if data == "covertype" else 10
     return [
@@ -571,7 +569,7 @@ def _moments(data: str, width: int, epochs: int, seed: int) -> Iterator[dict[str
         dataset = load(data)
     except DataError as error:
         raise DataError(f"table 1 was trained on Covertype, and {error}") from None
-    # By the seed of the training below: its own weights before it begins.
+    # With the seed of the training below: its own initial weights.
     before = weight_moments(network(dataset, width=width, seed=seed, start="glorot"))[0]
     model = train_network(data=dataset, width=width, epochs=epochs, seed=seed)
     rows, found = weight_moments(model)
@@ -601,7 +599,7 @@ def _moments(data: str, width: int, epochs: int, seed: int) -> Iterator[dict[str
 
 
 def moments_beside(rows: Sequence[Row]) -> list[Beside]:
-    """Means and variances per layer over the seeds; print's are of Covertype."""
+    """Means and variances per layer over the seeds; the printed ones are for Covertype."""
     printed = {line["layer"]: line for line in reference(1)}
     found = []
     for layer in dict.fromkeys(row["layer"] for row in rows):
@@ -670,8 +668,7 @@ def prune_by_scheme(
     * `random-with`, `random-without`: positions drawn uniformly with replacement (Theorem 2), or
       without (E.2).
     * `filters-random`: pairs of channels drawn with replacement (Theorem 3). `filters-magnitude`:
-      those of least L1
-      norm (C.2). Layers without a spatial kernel are left alone.
+      those with the smallest L1 norm (C.2). Layers without a spatial kernel are left alone.
 
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 2))
     >>> masks = prune_by_scheme(model, "magnitude-layer", alpha=0.5)
@@ -707,7 +704,7 @@ def _global(
     total = sum(weight.numel() for weight in weights.values())
     return select(
         _magnitudes(weights),
-        # As a fraction, which is rounded once: the count comes back from it exactly.
+        # A fraction is rounded once, so the count can be recovered from it exactly.
         density=float(Fraction(total - gone, total)),
         scope="global",
         floor=0,
@@ -718,7 +715,7 @@ def _global(
 def _without(
     weights: Mapping[str, Tensor], alpha: float, generator: torch.Generator | None
 ) -> dict[str, Tensor]:
-    # Equal scores make a draw in proportion to scores a uniform one.
+    # With equal scores, a draw in proportion to scores is uniform.
     even = {name: torch.ones_like(weight) for name, weight in weights.items()}
     return select(
         even,
@@ -733,7 +730,7 @@ def _without(
 def _with(
     weights: Mapping[str, Tensor], alpha: float, generator: torch.Generator | None
 ) -> dict[str, Tensor]:
-    """Repeated draws zero a position once: at most ⌊D^{1−α}⌋ entries go."""
+    """Repeated draws zero a position once: at most ⌊D^{1−α}⌋ entries are cut."""
     return {
         name: (
             ~_draw_positions(weight.numel(), floor_power(weight.numel(), 1 - alpha), generator)
@@ -783,7 +780,7 @@ def _densities(weights: Mapping[str, Tensor], alpha: float) -> dict[str, float]:
 
 
 def _draw_positions(size: int, draws: int, generator: torch.Generator | None) -> Tensor:
-    """Which of `size` positions are hit by that many draws."""
+    """Which of `size` positions are hit by this many draws."""
     if draws < 0:
         raise ArgumentError(f"{draws} draws.")
     hit = torch.zeros(size, dtype=torch.bool)
@@ -792,8 +789,8 @@ def _draw_positions(size: int, draws: int, generator: torch.Generator | None) ->
 
 # Figure 2 of Qian & Klabjan (2021): the weights of a VGG-16, layer by layer.
 #
-# Print's network is torchvision's, trained on ImageNet. Where its weights lie in the data folder
-# as `vgg16.safetensors`, `full` reads them; `cpu` trains the VGG-16 of 32×32 images a little.
+# The paper's network is torchvision's, trained on ImageNet. If its weights are in the data folder
+# as `vgg16.safetensors`, `full` reads them; `cpu` briefly trains the VGG-16 for 32×32 images.
 
 WEIGHTS = "vgg16.safetensors"
 SIDE = 32
@@ -862,7 +859,7 @@ def padded(dataset: Dataset) -> Dataset:
 def rows_of(
     network: str, weights: "nn.Module | Mapping[str, Tensor]"
 ) -> Iterator[dict[str, object]]:
-    """A row a layer: moments, the distance to the normal law, and the histogram."""
+    """One row per layer: moments, the distance to the normal law, and the histogram."""
     found = (x for x in diagnose(weights).layers if x.kind in ("linear", "convolution"))
     for number, layer in enumerate(found, start=1):
         yield {"network": network, "layer": number, **_row(layer)}
@@ -884,7 +881,7 @@ def _row(layer: LayerDiagnosis) -> dict[str, object]:
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:
-    """Print says "approximately Gaussian" of the internal layers: the distance says how far."""
+    """The paper calls the internal layers "approximately Gaussian": the distance says how close."""
     return [
         Beside(
             what=f"{row['network']}, layer {row['layer']} ({row['kind']}):"

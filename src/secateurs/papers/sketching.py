@@ -39,7 +39,7 @@ from secateurs.scores import Convention, probe, score
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SketchMethod:
-    """A way to prune at initialisation: a score, how masks follow from it, and what data it
+    """A way to prune at initialisation: a score, how masks are derived from it, and what data it
     sees.
     """
 
@@ -51,7 +51,7 @@ class SketchMethod:
 
     @property
     def signed(self) -> bool:
-        """Whether its scores have both signs, so that a draw takes their magnitudes."""
+        """Whether its scores have both signs, so that masks are drawn by their magnitudes."""
         return self.score == "grasp"
 
 
@@ -126,7 +126,7 @@ SMALL = SketchingSettings(
 """Minutes on a laptop: the shape of the experiment, not its figures."""
 
 
-# Masks by the methods of the published accuracy tables: hard, drawn, with data and without.
+# Masks by the methods of the published accuracy tables: hard or drawn, with or without data.
 
 
 def prune_start_(
@@ -141,7 +141,7 @@ def prune_start_(
     method = METHODS[name]
     source = generator(seed, "masks")
     batch = scoring_batch(settings, dataset, method.probe, source)
-    # A draw needs probabilities, which signed scores are not.
+    # A draw needs probabilities, and signed scores are none.
     if method.signed and method.how == "sample":
         scores = score(
             model,
@@ -176,11 +176,11 @@ def drawn_by_magnitude(
     """Random masks from signed scores: each layer keeps as many as under top-k, drawn in proportion
     to |score|.
 
-    GraSP's score is w_i (Hg)_i, and what pruning is to preserve is their sum gᵀHw: a product Xᵀw
-    with the one-column matrix X = Hg. The probabilities that sketch it with the least variance are
+    GraSP's score is w_i (Hg)_i, and pruning should preserve their sum gᵀHw, a product Xᵀw with the
+    one-column matrix X = Hg. The probabilities that sketch it with the least variance are
     |X_i||w_i| over their sum (eq. 2), and that is |w_i (Hg)_i|. How many each layer keeps follows
-    from the signed scores, by the paper's threshold. Top-k never keeps a large negative score, a
-    draw does: it preserves the sum, top-k raises it.
+    from the signed scores, by the paper's threshold. Top-k never keeps a large negative score, but
+    a draw does: it preserves the sum, while top-k raises it.
 
     >>> scores = {"w": torch.tensor([5.0, -4.0, 0.0, 0.0])}
     >>> drawn_by_magnitude(scores, 0.5, torch.Generator())["w"].tolist()
@@ -198,7 +198,7 @@ def scoring_batch(
     kind: str | None,
     source: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
-    """What data-dependent scores see: labelled training images, or a probe with the data's mean
+    """The input of data-dependent scores: labelled training images, or a probe with the data's mean
     and deviation.
     """
     if kind is None:
@@ -229,7 +229,7 @@ def run(
     model = network_at_start(settings, dataset, seed)
     masks = prune_start_(model, settings, dataset, name, density, seed)
     optimizer = sgd(model, settings)
-    # From the first step on, because gradients would revive what was cut.
+    # From the first step on, because gradients would revive cut weights.
     hold(model, masks, optimizer)
     return fit(model, settings, dataset, optimizer, seed)
 
@@ -250,8 +250,7 @@ def fit(
         batch=settings.batch,
         schedule=train.step_decay(at=settings.drops),
         augment=data.augment if settings.augment else None,
-        # Its own numbers: masks drawn in another way must not change the order of the
-        # data.
+        # A separate generator: how masks are drawn must not change the order of the data.
         generator=generator(seed, "order"),
         evaluate_every=0,
         verbose=False,
@@ -260,7 +259,7 @@ def fit(
 
 
 def load_data(settings: SketchingSettings) -> data.Dataset:
-    """The data of the settings, cut to their first training examples where they say so."""
+    """The data of the settings, limited to the first training examples if they say so."""
     whole = data.load(settings.data, root=settings.root).to(place())
     return whole if settings.examples is None else whole.first(settings.examples, len(whole.test_y))
 
@@ -291,16 +290,13 @@ def sgd(model: nn.Module, settings: SketchingSettings) -> torch.optim.SGD:
 # of the paper.
 #
 # `accuracy_table(SMALL)` runs in a minute on a laptop; `accuracy_table(PAPER)` is the published
-# setting. Each row has the
-# published figure beside it where there is one. The pictures are in `sketching.pictures`.
-# Reference: Bar & Giryes 2023, section 8, tables 1, 3 and 4.
+# setting. Each row has the published figure, if there is one. The pictures are in
+# `sketching.pictures`. Reference: Bar & Giryes 2023, section 8, tables 1, 3 and 4.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccuracyRow:
-    """Test accuracy in per cent of one method at one density; `published` as printed, None where
-    it is not.
-    """
+    """Test accuracy in per cent of one method at one density; `published` as printed, or None."""
 
     data: str
     model: str
@@ -367,7 +363,7 @@ def published_figures() -> dict[tuple[str, str, float, str], tuple[float, float 
 
 
 def reference(name: str) -> list[dict[str, str]]:
-    """The lines of a file of published figures that ships with the package."""
+    """The rows of a file of published figures that ships with the package."""
     text = (files("secateurs.study") / "reference" / name).read_text()
     return list(csv.DictReader(text.splitlines()))
 
@@ -383,7 +379,7 @@ def as_table(rows: Sequence[AccuracyRow]) -> Table:
     return table
 
 
-# The accuracies beside print, and what drawing instead of cutting changes.
+# The accuracies beside the printed ones, and what drawing instead of cutting changes.
 
 PAIRS = {
     "synflow": ("synflow+random-mask", "synflow"),
@@ -405,8 +401,8 @@ PAIRS = {
 
 
 def accuracies_beside(rows: Sequence[Row]) -> list[Beside]:
-    """Accuracies, and what drawing instead of cutting changes, in points; print's change beside
-    it.
+    """Accuracies, and what drawing instead of cutting changes, in points, beside the printed
+    change.
     """
     cells = _cells(rows)
     found = [_cell(key, values) for key, values in cells.items()]
@@ -448,7 +444,7 @@ def _differences(
                 cells.get((dataset, model, density, method), {}) for method in (drawn, cut)
             )
             points = tuple(
-                # Seed by seed, since both began with the same weights.
+                # Seed by seed, since both started from the same weights.
                 one[seed] - other[seed]
                 for seed in one.keys() & other.keys()
             )
@@ -459,11 +455,11 @@ def _differences(
 
 
 def _printed_change(density: float, drawn: str, cut: str) -> tuple[float | None, int]:
-    """The mean over print's own data sets and models at this density, and how many there are."""
+    """The mean over the paper's data sets and models at this density, and how many there are."""
     figures = published_figures()
     printed = [(key, value[0]) for key, value in figures.items() if key[2:] == (density, drawn)]
     bases = [(value, figures.get((*key[:3], cut))) for key, value in printed]
-    # Only where print has both, or the mean would be over different networks.
+    # Only where the paper has both, or the mean would be over different networks.
     changes = [value - base[0] for value, base in bases if base is not None]
     return (round(fmean(changes), 2) if changes else None), len(changes)
 
@@ -497,14 +493,14 @@ def tickets(
     seed: int,
     per_round: float = SHARE,
 ) -> list[Ticket]:
-    """Every round of IMP that rewinds as the settings say, the first pruned one first."""
+    """Every round of IMP that rewinds as the settings say, from the first pruned one on."""
     per_epoch = -(-len(dataset.train_y) // settings.batch)
     found: list[Params] = []
 
     def fit(model: nn.Module, run: ImpRun) -> float:
         optimizer = sgd(model, settings)
         run.hold(optimizer)
-        # Copies, since the run goes on with the masks themselves.
+        # Copies, since the run continues with the masks themselves.
         found.append({name: mask.clone() for name, mask in run.masks.items()})
         return _train(model, optimizer, settings, dataset, seed, run, per_epoch)
 
@@ -522,15 +518,15 @@ def tickets(
 
 
 def nearest(found: Sequence[Ticket], density: float) -> Ticket:
-    """The ticket whose density is nearest, in proportion."""
+    """The ticket whose density is nearest in ratio."""
     return min(found, key=lambda ticket: abs(ticket.density / density - 1))
 
 
 def accuracy_after_training(
     settings: SketchingSettings, dataset: data.Dataset, masks: Params, seed: int
 ) -> float:
-    """Test accuracy after training the initial weights under given masks: all of the schedule,
-    nothing rewound.
+    """Test accuracy after training the initial weights under given masks with the full schedule,
+    without rewinding.
     """
     model = network_at_start(settings, dataset, seed)
     optimizer = sgd(model, settings)
@@ -568,7 +564,7 @@ def _train(
     run: ImpRun,
     per_epoch: int,
 ) -> float:
-    """From the run's start to the end of the schedule; the accuracy on the test images."""
+    """Train from the run's start to the end of the schedule; returns the test accuracy."""
     written = (settings.length, *settings.drops)
     length, *drops = (Step.parse(step).iterations(per_epoch) - run.start for step in written)
     train.fit_(
@@ -577,7 +573,7 @@ def _train(
         optimizer=optimizer,
         length=length,
         batch=settings.batch,
-        # A drop before the rewinding point has happened already.
+        # A drop before the rewinding point has already happened.
         schedule=train.step_decay(at=[max(0, drop) for drop in drops]),
         augment=data.augment if settings.augment else None,
         generator=generator(seed, f"order {run.round}"),
@@ -632,7 +628,7 @@ FULL: tuple[SketchingSettings, ...] = (
 
 
 def accuracy_jobs(scale: Scale) -> list[Measurement]:
-    """Densities from the sparsest method comparison on; IMP, the longest, at the end."""
+    """The jobs by density, the sparsest first; IMP, which takes longest, at the end."""
     settings = {"smoke": (SMOKE,), "cpu": (FASHION,), "full": FULL}[scale]
     return [job for each in settings for job in (*_pruned(each), *_imp(each))]
 
@@ -669,15 +665,15 @@ def _one(
 def _tickets(settings: SketchingSettings, on_noise: bool, seed: int) -> list[dict[str, object]]:
     """One row per density, all from the rounds of one search."""
     dataset = load_data(settings)
-    # Only the search sees noise; what it finds is judged on the data.
+    # Only the search sees noise; its masks are judged on the data.
     source = noise(dataset, seed) if on_noise else dataset
-    # One search to the sparsest density: the others are rounds on its way.
+    # One search to the sparsest density: the others are rounds along the way.
     found = tickets(settings, source, sparsity=1 - min(settings.densities), seed=seed)
     rows = []
     for density in settings.densities:
         ticket = nearest(found, density)
         accuracy = (
-            # A mask found on noise is judged by a training on the data.
+            # A mask found on noise is judged by training on the data.
             accuracy_after_training(settings, dataset, ticket.masks, seed)
             if on_noise
             else ticket.accuracy
@@ -761,7 +757,7 @@ def some_of(values: Tensor, count: int, source: torch.Generator) -> Tensor:
     return values[torch.randperm(len(values), generator=source)[:count]]
 
 
-# When a draw beats the threshold, in the linear case: features Xᵀw, of which s terms are kept.
+# When a draw beats the threshold, in the linear case: features Xᵀw, s terms of which are kept.
 
 
 def draw_error(X: Tensor, w: Tensor, keep: int) -> float:
@@ -775,20 +771,20 @@ def draw_error(X: Tensor, w: Tensor, keep: int) -> float:
 
 
 def threshold_error(X: Tensor, w: Tensor, keep: int) -> float:
-    """‖Xᵀw − Xᵀ(w ⊙ m)‖² where m keeps the largest ‖X_k‖|w_k| and drops the rest."""
+    """‖Xᵀw − Xᵀ(w ⊙ m)‖² when m keeps the largest ‖X_k‖|w_k| and drops the rest."""
     terms = X.double() * w.double()[:, None]
     dropped = torch.topk(terms.norm(dim=1), len(terms) - keep, largest=False).indices
     return float(terms[dropped].sum(0).norm() ** 2)
 
 
 def coherence(X: Tensor, w: Tensor) -> float:
-    """‖Σ X_k w_k‖² over (Σ‖X_k‖|w_k|)²: 1 where all terms point one way, about 1/d where they are
+    """‖Σ X_k w_k‖² over (Σ‖X_k‖|w_k|)²: 1 if all terms point the same way, about 1/d if they are
     independent.
 
-    It decides. With terms that are orthogonal, the sketch's error is (1/s)Σ_{i≠j}‖a_i‖‖a_j‖ ≥
-    2·Σ_dropped‖a_j‖², since each kept term is at least as large as any dropped one: a draw has
-    at least twice the error of the threshold, whatever the sizes. With terms that all point one way
-    it has none, and the threshold loses all that it drops.
+    It decides which is better. With orthogonal terms, the sketch's error is (1/s)Σ_{i≠j}‖a_i‖‖a_j‖
+    ≥ 2·Σ_dropped‖a_j‖², since each kept term is at least as large as any dropped one: a draw has at
+    least twice the error of the threshold, whatever the sizes. With terms that all point the same
+    way it has none, and the threshold loses everything that it drops.
 
     >>> X, w = torch.ones(4, 3), torch.ones(4)
     >>> coherence(X, w) > 0.999, round(draw_error(X, w, 2), 6), round(threshold_error(X, w, 2), 6)
@@ -826,11 +822,11 @@ def magnitudes(
     found: Sequence[Params] = (),
 ) -> list[Bin]:
     """Figure 1a: the magnitudes at initialisation of the weights kept by SynFlow, by IMP and by a
-    uniform choice. `found` are masks of IMP from before, the nearest of which is taken.
+    uniform choice. `found` are earlier masks of IMP, the nearest of which is taken.
     """
     dataset = load_data(settings)
     found = found or _imp_masks(settings, dataset, 1 - density, seed)
-    # Nearest in proportion, because each round keeps the same share of the one before.
+    # Nearest in ratio, because each round keeps the same share of the previous one.
     ticket = min(found, key=lambda masks: abs(float(flat(masks).double().mean()) / density - 1))
     start = flat(prunable(network_at_start(settings, dataset, seed))).abs()
     kept = {
@@ -910,7 +906,7 @@ def kept_scores(
         network_at_start(settings, dataset, seed), "synflow", example=dataset.train_x[:1]
     )
     source = generator(seed, "masks")
-    # A dead weight scores 0, whose logarithm no histogram can show.
+    # A dead weight scores 0, whose logarithm a histogram cannot show.
     logs = flat(scores).clamp_min(torch.finfo(torch.float32).tiny).log10()
     kept = {
         "all": torch.ones_like(logs, dtype=torch.bool),
@@ -962,7 +958,7 @@ def figure_jobs(scale: Scale) -> list[Measurement]:
 def _work(settings: SketchingSettings, sparsity: float) -> Iterator[dict[str, object]]:
     searched = tickets(settings, load_data(settings), sparsity=sparsity, seed=0, per_round=0.2)
     found = [ticket.masks for ticket in searched]
-    # A search that stops at 80 % has no mask of 10 %.
+    # A search that stops at 80 % has no mask at 10 %.
     density = max(DENSITY, 1 - sparsity)
     yield from _bins("1a", magnitudes(settings, density=density, found=found))
     yield from _bins("1b", kept_scores(settings, density=density))
@@ -982,7 +978,7 @@ def _figure_row(figure: str, series: str, x: float, y: float) -> dict[str, objec
 
 
 def figures_beside(rows: Sequence[Row]) -> list[Beside]:
-    """Means of the histograms; the norm under IMP over that under random masks."""
+    """Means of the histograms; the norm under IMP divided by that under random masks."""
     figures = []
     names = {
         "1a": "mean magnitude at the start",

@@ -17,7 +17,7 @@ from secateurs.papers.factorization.training import (
 
 
 def plan(scale: Scale) -> list[FactorizationSettings]:
-    """Depths, strengths, and a start with balanced factors; a rate that stays large."""
+    """Depths, strengths, a start with balanced factors, and a rate that stays large."""
     if scale == "smoke":
         return [replace(plans.SMOKE, strength=2e-2)]
     usual, large = plans.pair_of(scale)
@@ -40,7 +40,7 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     def watch(epoch: EpochEnd) -> None:
         rows.append({"epoch": epoch.number, **_sample(epoch, total)})
 
-    # Where the loss diverges, the epochs before it are the result.
+    # If the loss diverges, the epochs before that are the result.
     train_or_none(settings, dataset, watch)
     shown = ("depth", "strength", "init", "rate", "anneal", "seed")
     named = {name: getattr(settings, name) for name in shown}
@@ -50,15 +50,15 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
 def _sample(epoch: EpochEnd, total: int) -> dict[str, object]:
     """The whole net, and its parameters in order (numbers in one text).
 
-    The net may have lost dead units, which are zeros of the whole net.
+    The net may have lost dead units, which count as zeros of the whole net.
     """
     net, loss = epoch.net, epoch.loss
     recorder = Dynamics(epoch.optimizer, model=net)
     recorder.record(loss)
     sample = recorder.samples[-1]
     sizes = {name: p.numel() for name, p in net.named_parameters()}
-    # Counts instead of shares: dead units may be gone
-    # here, and are zeros of the whole net.
+    # Counts instead of shares: dead units may have been cut out, and count as zeros of the whole
+    # net.
     kept = {n: round((1 - layer.sparsity) * sizes[n]) for n, layer in sample.layers.items()}
     return {
         "loss": loss,
@@ -76,11 +76,11 @@ def _sample(epoch: EpochEnd, total: int) -> dict[str, object]:
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:
-    """When zeros set in, how misaligned the factors are then, and how it ends."""
+    """When zeros appear, how misaligned the factors are then, and the figures at the end."""
     figures = []
     for job in dict.fromkeys(row["job"] for row in rows):
         own = [row for row in rows if row["job"] == job]
-        # From one weight in a hundred on: single zeros come and go before.
+        # From one weight in a hundred on: before that, single zeros come and go.
         first = next((row for row in own if float(row["compression"]) > 1 / 0.99), None)
         if first is not None:
             share = float(first["misalignment"]) / float(own[0]["misalignment"])

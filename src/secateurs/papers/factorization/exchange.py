@@ -1,4 +1,4 @@
-"""Which few hundred weights should a net keep? They are exchanged until nothing better is found."""
+"""Which few hundred weights should a net keep? Exchanges weights until nothing better is found."""
 
 import copy
 import math
@@ -27,14 +27,14 @@ from secateurs.papers.factorization.training import FactorizationSettings
 from secateurs.random import generator
 from secateurs.train.denormals import flushed_denormals
 
-# A fully connected net of a few hundred weights: cut to what is alive, evaluated, trained,
+# A fully connected net of a few hundred weights, cut to its live units, evaluated, trained and
 # differentiated by hand.
 
 
 @dataclass(slots=True, kw_only=True)
 class Tiny:
-    """A fully connected ReLU net, cut to its live units: weights, biases, and which inputs
-    (`pixels`) it looks at.
+    """A fully connected ReLU net, cut to its live units: weights, biases, and the inputs (`pixels`)
+    that it reads.
     """
 
     weights: list[Tensor]
@@ -43,7 +43,7 @@ class Tiny:
 
     @classmethod
     def of(cls, parameters: list[Tensor]) -> "Tiny":
-        """From weight, bias, weight, bias, … of the full net."""
+        """A net from weight, bias, weight, bias, … of the full net."""
         weights, biases = ([p.detach().clone() for p in parameters[i::2]] for i in (0, 1))
         net = cls(weights=weights, biases=biases, pixels=torch.arange(weights[0].shape[1]))
         return net.cut_()
@@ -59,7 +59,7 @@ class Tiny:
         return sum(int((p != 0).sum()) for p in self.parameters)
 
     def forward(self, x: Tensor, parameters: list[Tensor] | None = None) -> list[Tensor]:
-        """What enters each layer, and last the logits; x has the columns `pixels`."""
+        """The input of each layer, and finally the logits; x has the columns `pixels`."""
         parameters = self.parameters if parameters is None else parameters
         depth, seen = len(self.weights), [x]
         for i in range(depth):
@@ -73,11 +73,11 @@ class Tiny:
         return 100 * float((self.forward(x[:, self.pixels])[-1].argmax(1) == y).float().mean())
 
     def cut_(self) -> "Tiny":
-        """Drop units that nobody hears or that say the same to every image: the latter move into
-        the next biases.
+        """Drop units that no other reads, or whose output is the same for every image: the latter
+        move into the next biases.
         """
         before = -1
-        # Until nothing changes: a unit that goes can leave others unheard.
+        # Until nothing changes: a dropped unit can leave others unread.
         while before != (before := self.kept + sum(len(w) for w in self.weights)):
             for i in range(len(self.weights) - 1):
                 self._cut_hidden_(i)
@@ -95,7 +95,7 @@ class Tiny:
         self.weights[i + 1] = self.weights[i + 1][:, live]
 
     def widen_(self, inputs: int) -> "Tiny":
-        """Look at all inputs again, with zero weights."""
+        """Read all inputs again, with zero weights."""
         wide = torch.zeros(len(self.weights[0]), inputs)
         wide[:, self.pixels] = self.weights[0]
         self.weights[0], self.pixels = wide, torch.arange(inputs)
@@ -124,13 +124,13 @@ def generalised_loss(logits: Tensor, y: Tensor, *, q: float) -> Tensor:
     return (1 - (-q * F.cross_entropy(logits, y, reduction="none")).exp()).mean() / q
 
 
-# Training a tiny net: the gradient by hand, and Adam on the weights that are there.
+# Training a tiny net: the gradient by hand, and Adam on the weights that are present.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """How to search: rounds, the share of weights exchanged in the first of them (it falls to a
-    twentieth), and q.
+    """How to search: the number of rounds, the share of weights exchanged in the first of them (it
+    falls to a twentieth), and q.
 
     `step` is the share removed between two epochs of training, `rate` Adam's, `final` the epochs of
     the last training.
@@ -161,8 +161,8 @@ def train_(
     *,
     anneal: bool = False,
 ) -> None:
-    """Adam on the weights that are not zero; constant rate, or cosine to 0."""
-    # Only the columns that the net looks at, copied once for all epochs.
+    """Train with Adam on the weights that are not zero; constant rate, or cosine to 0."""
+    # Only the columns that the net reads, copied once for all epochs.
     x, adam = x[:, net.pixels].contiguous(), _Adam.of(net)
     total, done = epochs * -(-len(x) // how.batch), 0
     for _ in range(epochs):
@@ -177,11 +177,11 @@ def _gradient_(net: Tiny, adam: "_Adam", x: Tensor, y: Tensor, q: float) -> None
     seen = net.forward(x)
     p = seen[-1].softmax(1)
     weight = p.gather(1, y[:, None]) ** q / len(x)
-    # p − e_y, in the place of p, which nobody needs any more.
+    # p − e_y, in place of p, which is no longer needed.
     delta = p.scatter_add_(1, y[:, None], torch.full_like(weight, -1.0)).mul_(weight)
     depth = len(net.weights)
     for i, d in enumerate(backward(net, seen, delta)):
-        # Straight into Adam's buffer: the inner loop makes no tensors for slopes.
+        # Directly into Adam's buffer: the inner loop creates no tensors for slopes.
         torch.mm(d.T, seen[i], out=adam.slopes[i])
         torch.sum(d, 0, out=adam.slopes[depth + i])
 
@@ -225,7 +225,7 @@ class _Adam:
         eps: float = 1e-8,
     ) -> None:
         self.steps += 1
-        # An absent weight gets no slope and so no momentum: it stays absent.
+        # An absent weight gets no slope and hence no momentum: it stays absent.
         self.slope.mul_(self.alive)
         self.first.lerp_(self.slope, 1 - decay[0])
         self.second.mul_(decay[1]).addcmul_(self.slope, self.slope, value=1 - decay[1])
@@ -247,8 +247,8 @@ SAMPLE = 4000
 def promises(
     net: Tiny, x: Tensor, y: Tensor, *, q: float, generator: torch.Generator
 ) -> list[Tensor]:
-    """g²/h of every parameter, present or not: twice what Newton's step on it alone would take off
-    the loss.
+    """g²/h of every parameter, present or not: twice the decrease of the loss by Newton's step on
+    it alone.
 
     h = E[δ²a²] with δ for labels drawn from the net's own probabilities (Fisher), weighted like the
     loss.
@@ -264,7 +264,7 @@ def promises(
     pairs = [(s.T @ a, (b**2).T @ a**2) for s, b, a in zip(slopes, bends, seen, strict=False)]
     pairs += [(s.sum(0), (b**2).sum(0)) for s, b in zip(slopes, bends, strict=True)]
     return [
-        # Damped, or a weight with hardly any curvature would promise the world.
+        # Damped, or a weight with hardly any curvature would promise far too much.
         (g / len(x)) ** 2 / (h / len(x) + 1e-3 * h.mean() / len(x) + 1e-12)
         for g, h in pairs
     ]
@@ -314,7 +314,7 @@ def surgeon(values: Tensor, curvature: Tensor, *, count: int, damp: float = 1e-4
         values = values - values[i] / inverse[i, i] * inverse[:, i]
         inverse = inverse - torch.outer(inverse[:, i], inverse[i]) / inverse[i, i]
         alive[i] = False
-        # Exactly zero: the updates leave rounding errors in what was removed.
+        # Exactly zero: the updates leave rounding errors in removed entries.
         values[~alive] = 0.0
         # The row of a removed weight is zero by now; 1 keeps it harmless.
         inverse[i, i] = 1.0
@@ -330,11 +330,11 @@ def _sample(x: Tensor, y: Tensor, count: int, generator: torch.Generator) -> tup
 # is found.
 #
 # Weight decay on factors leaves a net of a few hundred weights whose positions were decided early,
-# in the company of thousands that died later. With so few weights the choice itself can be
-# improved. One round: add the absent weights that promise the largest fall of the loss (g²/2h:
-# gradient and Gauss–Newton curvature of one weight), train, remove as many again by the optimal
-# brain surgeon (Hassibi & Stork 1993: smallest w²/2[H⁻¹]ww, the others compensate), train. A round
-# counts only when the training loss falls; the test images are never looked at.
+# next to thousands that died later. With so few weights the choice itself can be improved. One
+# round: add the absent weights that promise the largest fall of the loss (g²/2h: gradient and
+# Gauss–Newton curvature of one weight), train, remove as many again by the optimal brain surgeon
+# (Hassibi & Stork 1993: smallest w²/2[H⁻¹]ww, the others compensate), train. A round counts only
+# when the training loss falls; the test images are never looked at.
 #
 # The loss is the generalised cross-entropy (1 − p^q)/q of Zhang & Sabuncu 2018: at q → 0 the
 # cross-entropy, at q = 1 the share of errors in expectation. A net too small to fit the hard
@@ -382,8 +382,8 @@ def exchange(
         reached = _loss(net, x, y, how.q)
         if reached < lowest:
             best, lowest = copy.deepcopy(net), reached
-        # From a slightly worse net the search goes on, which leads out of local minima;
-        # from a much worse one it goes back.
+        # The search continues from a slightly worse net, which leads out of local minima, but goes
+        # back from a much worse one.
         elif reached > 1.02 * lowest:
             net = copy.deepcopy(best)
     train_(
@@ -428,8 +428,7 @@ def grow_(
     gains = promises(net, x, y, q=q, generator=generator)
     flat = torch.cat(
         [
-            # Gains are never below 0, so −1 keeps what is
-            # there already from being chosen.
+            # Gains are never below 0, so −1 keeps present weights from being chosen.
             torch.where(p != 0, -1.0, g).flatten()
             for p, g in zip(net.parameters, gains, strict=True)
         ]
@@ -479,11 +478,9 @@ def _loss(net: Tiny, x: Tensor, y: Tensor, q: float) -> float:
     return float(generalised_loss(net.forward(x[:, net.pixels])[-1], y, q=q))
 
 
-# Twice the paper's compressions: factorized training, then an exchange of the weights that it
-# left.
+# Twice the paper's compressions: factorized training, then an exchange of the remaining weights.
 #
-# Every run is a frozen `Beyond`; `run` returns one `Exchanged`. Nothing is chosen by the test
-# images.
+# Every run is a frozen `Beyond`; `run` returns one `Exchanged`. Test images decide nothing.
 
 PAPER = (506, 1422)
 """Compressions of LeNet-300-100 at which the paper's depth 3 is within 5 and within 10 points of
@@ -530,8 +527,8 @@ class Exchanged:
 
 
 def grid() -> list[Beyond]:
-    """Both of the paper's limits, doubled on three seeds, then as they are on one."""
-    # Both limits at twice the compression at which print reaches them.
+    """Both limits of the paper, doubled on three seeds, then as they are on one."""
+    # Both limits at twice the compression at which the paper reaches them.
     five, ten = (
         Beyond(compression_asked=2.0 * PAPER[0]),
         Beyond(compression_asked=2.0 * PAPER[1], **HARD),
@@ -558,15 +555,13 @@ def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchan
     x, test_x = images.train_x.flatten(1), images.test_x.flatten(1)
     began = total / max(1, net.kept), net.accuracy(test_x, images.test_y)
     how = Exchange(rounds=beyond.rounds, share=beyond.share, q=beyond.q)
-    # Weights on their way to zero become denormal numbers, with which a processor is
-    # several times slower.
+    # Weights on their way to zero become denormal numbers, which make a CPU several times slower.
     with flushed_denormals():
         net = exchange(
             net,
             x,
             images.train_y,
-            # Rounded down, so that the compression asked
-            # for is reached and not just missed.
+            # Rounded down, so that the compression asked for is reached rather than just missed.
             keep=int(total / beyond.compression_asked),
             how=how,
             generator=generator(beyond.seed, "exchange"),
@@ -586,7 +581,7 @@ def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchan
 def jobs(scale: Scale) -> list[Measurement]:
     """The grid; at "smoke" one short exchange after a short training."""
     if scale == "smoke":
-        # The strength is between those that leave all weights and none in so few steps.
+        # In so few steps, a smaller strength leaves all weights and a larger one none.
         short = Beyond(compression_asked=3_000.0, strength=1.22e-2, rounds=2)
         return [Measurement(name="2,000 images, 8 epochs, 2 rounds", work=partial(_short, short))]
     return [
@@ -604,7 +599,7 @@ def _short(beyond: Beyond) -> list[dict[str, str]]:
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:
-    """Accuracy at each compression; print's limits were reached at half of it."""
+    """Accuracy at each compression; the paper's limits were reached at half of it."""
     found: dict[str, list[float]] = {}
     for row in rows:
         found.setdefault(row["compression_asked"], []).append(float(row["accuracy"]))

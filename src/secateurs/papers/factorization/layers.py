@@ -41,7 +41,7 @@ class Network:
 
     @property
     def first(self) -> Row:
-        """The settings and the figures of the whole network stand in every row."""
+        """The first row: every row has the settings and the figures of the whole network."""
         return self.layers[0]
 
     @property
@@ -71,7 +71,7 @@ class Network:
         return float(row["kept"]) / float(row["total"])
 
     def part(self, counted: str) -> float:
-        """Of all parameters of the network, those that the layers count under this name."""
+        """The share of all parameters that the layers count under this name."""
         total = sum(float(row["total"]) for row in self.layers)
         return sum(float(row[counted]) for row in self.layers) / total
 
@@ -82,17 +82,17 @@ class Network:
 
     @property
     def gone(self) -> bool:
-        """Whether no layer has a weight left: the training died, and no layer is to blame."""
+        """Whether no layer has a weight left: the training died as a whole."""
         return len(self.empty) == len(self.layers)
 
 
 def networks(rows: Sequence[Row]) -> list[Network]:
-    """The networks of figures 10 and 13; a training that diverged has nothing to compare."""
+    """The networks of figures 10 and 13, without those whose training diverged."""
     return [x for x in _networks(rows) if not _is_watched(x)]
 
 
 def watched(rows: Sequence[Row]) -> Mapping[str, list[Network]]:
-    """The trainings of figure 5a by the name of their job, epoch by epoch."""
+    """The runs of figure 5a by the name of their job, epoch by epoch."""
     found: dict[str, list[Network]] = {}
     for network in _networks(rows):
         if _is_watched(network):
@@ -112,7 +112,7 @@ def _is_watched(network: Network) -> bool:
     return network.first["method"] == "dwf" and network.figure("strength") == 0
 
 
-# What print says of layers in words, as numbers of ours.
+# What the paper says about layers in words, as figures of ours.
 
 FACTORIZED = ("dwf-depth-2", "dwf-depth-3", "dwf-depth-4")
 EMPTY = {
@@ -158,12 +158,12 @@ def _emptied(own: Sequence[Network]) -> Iterator[Beside]:
 
 
 def _against_synflow(here: Sequence[Network]) -> Iterator[Beside]:
-    """First and last layer: what DWF leaves over what SynFlow leaves at the same compression."""
+    """First and last layer: the share that DWF leaves over SynFlow's at the same compression."""
     compared = [x for x in here if x.method == "synflow"]
     for method in FACTORIZED:
         own = [x for x in here if x.method == method]
         for layer, name in ((0, "first"), (-1, "last")):
-            # Shares fall with compression as a power: logarithms are near to a line.
+            # Shares fall with compression like a power, so their logarithms are nearly linear.
             curve = sorted(
                 (_compression(x), math.log(x.share(layer))) for x in compared if x.share(layer)
             )
@@ -180,7 +180,7 @@ def _against_synflow(here: Sequence[Network]) -> Iterator[Beside]:
 
 
 def _norms(here: Sequence[Network]) -> Iterator[Beside]:
-    """Print: the norm grows with λ up to the λ that makes zeros, and falls from there on."""
+    """The paper: the norm grows with λ up to the λ that makes zeros, and falls from there on."""
     for method in FACTORIZED:
         own = _by_strength(x for x in here if x.method == method)
         # A peak has something on both sides.
@@ -208,7 +208,7 @@ def _norms(here: Sequence[Network]) -> Iterator[Beside]:
 
 
 def _deeper(here: Sequence[Network]) -> Iterator[Beside]:
-    """Print: at one λ, depth 4 is sparser than depth 3, and that sparser than depth 2."""
+    """The paper: at the same λ, depth 4 is sparser than depth 3, which is sparser than depth 2."""
     for shallow, deep in pairwise(FACTORIZED):
         ratios = [
             _compression(b) / _compression(a)
@@ -217,7 +217,7 @@ def _deeper(here: Sequence[Network]) -> Iterator[Beside]:
             if (a.method, b.method) == (shallow, deep)
             and a.figure("strength") == b.figure("strength")
             and a.first["seed"] == b.first["seed"]
-            # Two dense networks tell nothing, nor does one of which nothing is left.
+            # Two dense networks say nothing, and neither does one without any weights left.
             and min(_compression(a), _compression(b)) > SPARSE
             and not (a.gone or b.gone)
         ]
@@ -256,14 +256,14 @@ def _compression(network: Network) -> float:
     return network.figure("compression")
 
 
-# What is left of every layer of a network: how many of its parameters, and their norm.
+# What is left of every layer of a network: the number of its parameters and their norm.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCounts:
     """One layer: all its parameters, those kept, those kept of its weight alone, and ‖w‖₂.
 
-    `still` counts the weights that have not moved since the start, where that was watched.
+    `still` counts the weights that have not moved since the start, if that was recorded.
     """
 
     name: str
@@ -275,7 +275,7 @@ class LayerCounts:
 
     @property
     def collapsed(self) -> bool:
-        """Whether no weight is left. Biases do not count: they carry nothing of the input."""
+        """Whether no weight is left. Biases do not count: they do not depend on the input."""
         return self.weights == 0
 
 
@@ -286,7 +286,7 @@ def layers_of(
 ) -> list[LayerCounts]:
     """The layers in order, with what these masks keep of them.
 
-    Masks and not zeros, since a bias that begins at zero may well be kept.
+    Masks instead of zeros, since a bias that starts at zero may well be kept.
 
     >>> model = nn.Sequential(nn.Linear(3, 2))
     >>> kept = nonzero(model) | {"0.weight": model[0].weight > 9}
@@ -316,7 +316,7 @@ def layers_of(
 
 
 def diverged_layers(model: nn.Module) -> list[LayerCounts]:
-    """Layers of a training whose loss was NaN: nothing to count."""
+    """The layers of a run whose loss was NaN: there is nothing to count."""
     whole = layers_of(model, nonzero(model))
     lost = {"kept": math.nan, "weights": math.nan, "norm": math.nan}
     return [LayerCounts(name=layer.name, total=layer.total, **lost) for layer in whole]
@@ -329,7 +329,7 @@ def rows(
     epoch: int,
     accuracy: float = math.nan,
 ) -> Iterator[dict[str, object]]:
-    """A row a layer: the settings, the layer, and then the whole network."""
+    """One row per layer: the settings, the layer, and then the whole network."""
     total, kept = sum(x.total for x in layers), sum(x.kept for x in layers)
     for layer in layers:
         yield {
@@ -349,7 +349,7 @@ def rows(
 
 
 def _settings(settings: FactorizationSettings) -> dict[str, str]:
-    """What a method has no use for is NaN: its default would mislead."""
+    """The settings, NaN where a method has no use for one: its default would mislead."""
     found = key(settings)
     idle = (
         ("prune_to",)
@@ -361,7 +361,7 @@ def _settings(settings: FactorizationSettings) -> dict[str, str]:
     return {name: "nan" if name in idle else found[name] for name in shown}
 
 
-# Which networks the figures on layers are made of, at every scale.
+# The networks that the figures on layers consist of, at every scale.
 
 DEPTHS = (3, 2, 4)
 METHODS = ("gmp", "synflow", "snip", "random")
@@ -432,8 +432,8 @@ def _deep(
     deep = replace(base, depth=DEEP, strength=0.0, epochs=epochs)
     for start in starts:
         yield replace(deep, init=start)
-        # As printed, truncation also takes variance away. With the variance
-        # restored, the truncation is the only difference.
+        # As printed, truncation also reduces the variance. With the variance restored, the
+        # truncation is the only difference.
         if start == "dwf-as-printed":
             yield replace(deep, init=start, match_variance=True)
 
@@ -448,7 +448,7 @@ def _published() -> list[FactorizationSettings]:
             here = replace(base, depth=depth, rate=rate)
             settings += [replace(here, strength=x) for x in plans.PUBLISHED]
         if model == "resnet-18":
-            # The rate of depth 4: print names none for depth 10.
+            # The rate of depth 4: the paper names none for depth 10.
             settings += _deep(replace(base, rate=rates[-1]), base.epochs)
     for model, data, rate in plans.SMALL:
         base = FactorizationSettings(model=model, data=data, rate=rate)
@@ -456,7 +456,7 @@ def _published() -> list[FactorizationSettings]:
     return settings
 
 
-# One network, counted layer by layer: at the start, after training, or on the way.
+# One network, counted layer by layer: at the start, after training, or in between.
 
 SHOWN = (1, 2, 5, 10, 20, 50, 100, 200)
 """Epochs of figure 5a, besides the start and the last."""
@@ -466,7 +466,7 @@ def work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     """The rows of one network."""
     dataset = load_images(settings)
     if settings.method in AT_START:
-        # What such a method leaves of each layer is settled before any training.
+        # What such a method leaves of each layer is decided before any training.
         model, masks = pruned_at_start(settings, dataset)
         yield from rows(settings, layers_of(model, masks), epoch=0)
         return
@@ -492,12 +492,12 @@ def _train_and_count(
 
 
 def _lost(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict[str, object]]:
-    """That a training diverges is a result: rows of NaN, and the jobs after it go on."""
+    """A run that diverges is a result, too: rows of NaN, and the following jobs continue."""
     return rows(settings, diverged_layers(build_network(settings, dataset)), epoch=settings.epochs)
 
 
 def _watched(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict[str, object]]:
-    """Without decay: the start and some epochs, with the weights that have not moved."""
+    """Training without decay: the start and some epochs, with the weights that have not moved."""
     model, start = build_network(settings, dataset), at_start(settings, dataset)
     found: list[dict[str, object]] = []
 
@@ -523,7 +523,7 @@ def _watched(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict
     yield from found
 
 
-# Figures 5a, 10 and 13 as one experiment: the trainings of two of them are the same.
+# Figures 5a, 10 and 13 as one experiment, since two of them share their runs.
 
 
 def tables(rows: Sequence[Row]) -> str:

@@ -36,7 +36,7 @@ PENALTIES = {
 
 
 def plan(scale: Scale) -> list[FactorizationSettings]:
-    """A grid of λ for plain L1, and for depths 2 and 3 (print: 100 values each)."""
+    """A grid of λ for plain L1, and for depths 2 and 3 (the paper: 100 values each)."""
     base = plans.base_of(scale)
     plain = [10 ** (-5 + i / 3) for i in range(9)]
     factored = [10 ** (-4 + i / 6) for i in range(11)]
@@ -47,10 +47,10 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
         factored = [10 ** (-3.75 + i / 4) for i in range(5)]
     if scale == "smoke":
         plain, factored = [3e-4], [1e-2]
-    # Four digits, because the strength is part of the name of a job.
+    # Four digits, because the strength is part of the job's name.
     settings = [replace(base, method="l1", strength=float(f"{x:.4g}")) for x in plain]
     if scale == "cpu":
-        # Ours: small weights move by rate × λ a step, so it is the falling rate that brings
+        # Our choice: small weights move by rate × λ per step, so it is the falling rate that brings
         # them below the threshold.
         settings += [replace(base, method="l1", strength=x, anneal=0.0) for x in (1e-3, 3e-4)]
     for depth in (2, 3):
@@ -68,7 +68,7 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     model = trained.cut_(EPS)
     yield _row(settings, 0, compression_of(model), accuracy_of(model, dataset))
     for cut in CUTS:
-        # A cut to less than training left by itself would change nothing.
+        # A cut to a compression that training reached by itself would change nothing.
         if cut > compression_of(model):
             apply_(model, by_magnitude(model, cut))
             accuracy = accuracy_of(model, dataset)
@@ -94,7 +94,7 @@ def _penalty(settings: FactorizationSettings) -> str:
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:
-    """The largest compression at 80 %, as trained and after cutting; print's ratios."""
+    """The largest compression at 80 %, as trained and after cutting; the paper's ratios."""
     figures, cut_at = [], {}
     for penalty, title in PENALTIES.items():
         own = [row for row in rows if row["penalty"] == penalty]

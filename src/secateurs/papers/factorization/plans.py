@@ -1,4 +1,4 @@
-"""Which trainings an experiment of the weight-factorization paper consists of, at every scale."""
+"""The runs that an experiment of the weight-factorization paper consists of, at every scale."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -97,12 +97,12 @@ DIGITS = "LeNet-300-100 on the digits, 300 epochs of batch 64, rate 0.3"
 
 
 def base_of(scale: Scale) -> FactorizationSettings:
-    """What the trainings of an ablation have in common."""
+    """The settings that the runs of an ablation have in common."""
     return {"smoke": SMOKE, "short": SHORT}.get(scale, TEXT)
 
 
 def pair_of(scale: Scale) -> tuple[float, float]:
-    """Two λ for an ablation: of the sparse and of the very sparse."""
+    """Two λ for an ablation: one for a sparse and one for a very sparse network."""
     return (7.5e-4, 1.25e-3) if scale == "short" else (1e-3, 2e-3)
 
 
@@ -189,7 +189,7 @@ def _fashion() -> list[FactorizationSettings]:
 
 
 def _published() -> list[FactorizationSettings]:
-    """Everything the paper's tables and figures 8 and 9 show, at its own length."""
+    """Everything that the paper's tables and figures 8 and 9 show, at the paper's own length."""
     plan: list[FactorizationSettings] = []
     for model, data, rate in SMALL:
         base = FactorizationSettings(model=model, data=data, rate=rate)
@@ -229,7 +229,7 @@ def depths(scale: Scale) -> list[FactorizationSettings]:
     ]
     if scale in ("smoke", "short"):
         return plan
-    # The pair kills what is deeper than 4 factors: there smaller λ make the curve.
+    # The pair kills networks with more than 4 factors: smaller λ make up their curve.
     return plan + [
         replace(base_of(scale), depth=depth, rate=rate, strength=x)
         for rate in rates
@@ -244,13 +244,13 @@ def starts(scale: Scale) -> list[FactorizationSettings]:
     models = ("lenet-300-100",) if scale == "smoke" else ("lenet-300-100", "lenet-5")
     plan = [
         replace(base, spread=s, strength=x)
-        # 1 is the text's own, beside which the others stand.
+        # 1 is the paper's own scale, with which the others are compared.
         for s in (1.0, 2**0.5, 2.0, 4.0)
         for x in (1e-3, 3e-3)
     ]
     plan += [replace(base, match_variance=True, strength=x) for x in (1e-3, 3e-3)]
-    # Of weights of one and the same variance: torch's own start, which `root` takes roots of, has
-    # another.
+    # All with weights of the same variance: torch's own start, of which `root` takes roots, has a
+    # different one.
     begun: tuple[dict[str, Any], ...] = (
         *({"init": x} for x in ("dwf", "dwf-as-printed", "varmatch", "vanilla", "gaussian")),
         {"init": "root", "match_variance": True},
@@ -276,7 +276,7 @@ def rates(scale: Scale) -> list[FactorizationSettings]:
     ]
 
 
-# Curves of accuracy over compression, one per seed, and what is read off between their runs.
+# Curves of accuracy over compression, one per seed, and values interpolated between their runs.
 
 Curve: TypeAlias = Sequence[tuple[float, float]]
 """(compression, accuracy in percent), compressions rising."""
@@ -284,21 +284,21 @@ Curve: TypeAlias = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A compression; `open` says that the curve ends there, still above."""
+    """A compression; `open` means that the curve ends there, still above the accuracy."""
 
     compression: float
     open: bool = False
 
 
 def at(curve: Curve, compression: float) -> float | None:
-    """Accuracy at a compression, linear in its logarithm; None outside of the curve.
+    """Accuracy at a compression, linear in its logarithm; None outside the curve.
 
     >>> at([(10.0, 90.0), (1000.0, 80.0)], 100.0)
     85.0
     """
     for (c0, a0), (c1, a1) in pairwise(curve):
-        # Two runs of one compression have no way
-        # between them: it would divide by log 1.
+        # Between two runs at the same compression there is nothing to interpolate: it would divide
+        # by log 1.
         if c0 <= compression <= c1 and c0 < c1:
             return a0 + (a1 - a0) * math.log(compression / c0) / math.log(c1 / c0)
     return None
@@ -314,10 +314,10 @@ def largest(curve: Curve, accuracy: float) -> Reached | None:
         return None
     if curve[-1][1] >= accuracy:
         return Reached(compression=curve[-1][0], open=True)
-    # The last crossing, because curves of single runs go up and down.
+    # The last crossing, because curves of single runs are not monotonic.
     (c0, a0), (c1, a1) = next(p for p in reversed(list(pairwise(curve))) if p[0][1] >= accuracy)
     return Reached(
-        # Compressions are even on a logarithm, so the way between two runs is a power.
+        # Compressions are evenly spaced in their logarithm, so interpolation is geometric.
         compression=round(c0 * (c1 / c0) ** ((a0 - accuracy) / (a0 - a1)), 6)
     )
 
@@ -325,7 +325,7 @@ def largest(curve: Curve, accuracy: float) -> Reached | None:
 def curves(rows: Iterable[Mapping[str, str]], columns: tuple[str, str]) -> dict[str, Curve]:
     """By seed, from two columns; rows without these figures are left out.
 
-    A row without a compression of its own after fine-tuning has the one it was pruned to.
+    A row without its own compression after fine-tuning has the one it was pruned to.
     """
     found: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
@@ -337,7 +337,7 @@ def curves(rows: Iterable[Mapping[str, str]], columns: tuple[str, str]) -> dict[
     return {seed: sorted(points) for seed, points in found.items()}
 
 
-# Deep weight factorization: one training and its row.
+# Deep weight factorization: one run and its row.
 #
 # Equal settings give equal rows, so a table that grows row by row can be resumed. Reference: Kolb
 # et al. 2025, table 1, table 2 and table 4 (LeNet-300-100 and LeNet-5: 75 epochs, batch 256, rate
@@ -345,22 +345,22 @@ def curves(rows: Iterable[Mapping[str, str]], columns: tuple[str, str]) -> dict[
 
 
 def run(settings: FactorizationSettings) -> FactorizationRow:
-    """Train one settings value. Where the loss diverges, the figures are NaN."""
-    # Reading the data counts as well: it is part of what a row costs.
+    """Train with one settings value. If the loss diverges, the figures are NaN."""
+    # Reading the data counts as well: it is part of a row's cost.
     start, dataset = perf_counter(), load_images(settings)
     found: list[tuple[float, float]] = []
     tuned = math.nan
     try:
         trained = train(settings, dataset)
-        # The gap comes last: the model that it leaves is the one that is tuned below. A method
-        # that is not a factorization makes its zeros itself.
+        # The gap comes last, because its model is the one tuned below. Methods other than
+        # factorization make their zeros themselves.
         limits = (EPS, gap(trained.weights)) if settings.method == "dwf" else (0.0,)
         for limit in limits:
             model = trained.cut_(limit)
             found.append((compression_of(model), accuracy_of(model, dataset)))
         tuned = tuned_accuracy(trained.model, settings, dataset)
     except TrainingError:
-        # That a rate is too large is a result, and the jobs after it go on.
+        # A rate that is too large is a result, too, and the following jobs continue.
         found = []
     figures = [*found, *[(math.nan, math.nan)] * (2 - len(found))]
     return FactorizationRow(
@@ -375,17 +375,15 @@ def run(settings: FactorizationSettings) -> FactorizationRow:
 
 
 def survivors(settings: FactorizationSettings) -> tuple[list[Tensor], Dataset]:
-    """The parameters that factorized training leaves, cut at the gap, and the images they were
-    trained on.
-    """
+    """The parameters that factorized training leaves, cut at the gap, and the training images."""
     dataset = load_images(settings)
     trained = train(settings, dataset)
     model = trained.cut_(gap(trained.weights))
-    # Whoever goes on with them works on a handful of weights, where a GPU only waits.
+    # What follows works on a handful of weights, for which a GPU mostly waits.
     return [p.detach().cpu() for p in model.parameters()], dataset.to("cpu")
 
 
-# Rows of the weight-factorization paper beside print: tables 1 and 2, and every setting.
+# Rows of the weight-factorization paper beside the printed ones: tables 1 and 2, and every setting.
 
 Group = tuple[str, str, str, str]
 """Model, data, method, recipe."""
@@ -395,7 +393,7 @@ TOLERANCES = (5, 10)
 
 
 def by_recipe(rows: Sequence[Row]) -> dict[Group, list[Row]]:
-    """Rows of one model, data set, method and recipe; what diverged has no place on a curve."""
+    """Rows of one model, data set, method and recipe, without diverged runs."""
     groups: dict[Group, list[Row]] = {}
     for row in (row for row in rows if row["accuracy"] != "nan"):
         groups.setdefault((row["model"], row["data"], method_of(row), recipe_of(row)), []).append(
@@ -435,14 +433,13 @@ def _limits(key: Group, rows: Sequence[Row], dense: Sequence[Row]) -> Iterator[B
     lines = curves(rows, columns_of(key[3]))
     for points in TOLERANCES:
         reached = [
-            # A seed without a dense net of its own is held
-            # against the mean of the others.
+            # A seed without a dense net is compared with the mean of the others.
             largest(curve, by_seed.get(s, usual) - points)
             for s, curve in lines.items()
         ]
         found = [one for one in reached if one is not None]
         if found:
-            # A curve that stays above the limit to its end says only "at least".
+            # A curve that stays above the limit up to its end gives only a lower bound.
             ends = sum(one.open for one in found)
             note = f"at least: {ends} of {len(found)} curves end above" if ends else ""
             yield Beside(
@@ -459,8 +456,7 @@ def _accuracies(key: Group, rows: Sequence[Row]) -> Iterator[Beside]:
     for line in printed_rows("weight_factorization_table2.csv"):
         if (line["model"], line["dataset"], line["method"]) == key[:3]:
             sparsity = float(line["sparsity_percent"])
-            # Read off between two runs, since hardly any
-            # run has exactly print's sparsity.
+            # Interpolated between two runs, since hardly any run has exactly the printed sparsity.
             values = (at(curve, 1 / (1 - sparsity / 100)) for curve in lines)
             ours = tuple(value for value in values if value is not None)
             if ours:
@@ -491,7 +487,7 @@ def _table2(key: tuple[str, str, str], sparsity: float) -> float | None:
 
 
 def runs_beside(rows: Sequence[Row]) -> list[Beside]:
-    """Every setting as it is, over the seeds (print has curves, no figures)."""
+    """Every setting as it is, over the seeds (the paper has curves, no figures)."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(_setting(row), []).append(row)
@@ -537,7 +533,8 @@ def _span(figure: Beside) -> str:
     return f"{figure.mean:.5g}{spread}"
 
 
-# The weight-factorization paper as experiments: tables 1 and 2 beside print, ablations as rows.
+# The weight-factorization paper as experiments: tables 1 and 2 beside the printed ones, ablations
+# as rows.
 
 Plan = Callable[[Scale], Sequence[FactorizationSettings]]
 
@@ -545,7 +542,7 @@ Plan = Callable[[Scale], Sequence[FactorizationSettings]]
 def jobs_of(
     plan: Plan, work: Callable[[FactorizationSettings], Iterable[Mapping[str, object]]]
 ) -> Callable[[Scale], list[Measurement]]:
-    """One job for each training."""
+    """One job per run."""
 
     def jobs(scale: Scale) -> list[Measurement]:
         # Parts of a plan overlap, and equal settings are one job.

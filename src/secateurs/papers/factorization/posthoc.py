@@ -1,7 +1,7 @@
 """Figure 21: factorized training at depth 2, then magnitude pruning to more, then 50 epochs of SGD.
 
-Each network is cut anew from its factorized weights to every multiple of its own compression, and
-trained on under the mask; the first multiple, 1, shows what training on alone brings.
+Each network is cut from its factorized weights to every multiple of its own compression, and
+trained further under the mask; the first multiple, 1, shows what further training alone achieves.
 """
 
 import copy
@@ -68,9 +68,9 @@ def _work(settings: FactorizationSettings) -> Iterator[dict[str, object]]:
     model = trained.cut_(EPS)
     raw, start = compression_of(model), copy.deepcopy(model.state_dict())
     for multiple in MULTIPLES:
-        # Every cut begins from the factorized weights, not from the cut before it.
+        # Every cut starts from the factorized weights, not from the previous cut.
         model.load_state_dict(start)
-        # The multiple 1 is left uncut: it shows what training on brings by itself.
+        # The multiple 1 is left uncut: it shows what further training achieves by itself.
         if multiple > 1:
             apply_(model, by_magnitude(model, raw * multiple))
         before = compression_of(model), accuracy_of(model, dataset)
@@ -100,13 +100,13 @@ def _row(
 
 
 def tune_(model: nn.Module, settings: FactorizationSettings, dataset: Dataset) -> None:
-    """SGD on the survivors, cosine to 0."""
+    """Train the survivors with SGD, cosine to 0."""
     gentle = replace(settings, rate=settings.tune_rate, epochs=settings.tune, anneal=1.0)
     train_held_(model, nonzero(model), gentle, dataset)
 
 
 def beside(rows: Sequence[Row]) -> list[Beside]:
-    """At the accuracy of each factorized network as trained: how much sparser it gets by a cut."""
+    """How much sparser each factorized network gets by a cut at its accuracy as trained."""
     raw = [row for row in rows if float(row["multiple"]) == 1]
     figures = [_gain(row, rows) for row in raw]
     return [figure for figure in figures if figure is not None]

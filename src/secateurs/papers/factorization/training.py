@@ -25,7 +25,7 @@ from secateurs.random import generator
 from secateurs.train import Clock, Schedule, evaluate, fit_
 from secateurs.train.evaluate import Loss
 
-# One training of the weight-factorization paper, as a frozen value, and what it gave.
+# One run of the weight-factorization paper as a frozen value, and its results.
 
 METHODS = ("dense", "dwf", "l1", "gmp", "snip", "synflow", "random")
 
@@ -35,10 +35,11 @@ LITERAL = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorizationSettings:
-    """One training, whole. The defaults are the paper's text: rate 0.15, constant λ, 75 epochs.
+    """All settings of a run. The defaults are the paper's text: rate 0.15, constant λ, 75 epochs.
 
     Attributes:
-        strength: λ, of "dwf" and "l1"; depth and the movement of λ (`ramp`, `relax`) are for "dwf".
+        strength: λ, for "dwf" and "l1"; depth and the schedule of λ (`ramp`, `relax`) are for
+            "dwf".
         prune_to: A compression, for the pruning methods.
         init: How the factors start; `spread` multiplies σ_w = 1/√n_in, and `match_variance`
             corrects the factors so that their product has variance σ_w² after the truncation.
@@ -77,13 +78,13 @@ class FactorizationSettings:
 
     @property
     def narrow(self) -> bool:
-        """Whether the net is a chain of linear layers that is cut to its live units on the way."""
+        """Whether the net is a chain of linear layers that is cut to its live units along the way."""
         return self.model == "lenet-300-100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorizationRow:
-    """What a training gave: compression (all parameters over non-zero ones) and test accuracy in
+    """The result of a run: compression (all parameters over non-zero ones) and test accuracy in
     percent.
 
     Three pairs: with the paper's threshold 1.19e-7, with the widest gap of the log-magnitudes, and
@@ -116,7 +117,7 @@ def name_of(settings: FactorizationSettings) -> str:
     'dwf seed=2 strength=0.002'
     """
     usual = key(FactorizationSettings())
-    # Named even at their defaults: nearly all rows of a table differ in these.
+    # Named even at their defaults, since nearly all rows of a table differ in these.
     shown = {"seed", *(("strength",) if settings.method in ("dwf", "l1") else ())}
     own = {name: value for name, value in key(settings).items() if name != "method"}
     differing = [f"{n}={v}" for n, v in own.items() if n in shown or v != usual[n]]
@@ -130,8 +131,7 @@ def load_images(settings: FactorizationSettings) -> Dataset:
         whole = whole.first(settings.examples, len(whole.test_y))
     if not settings.narrow:
         return whole
-    # Pixels become channels, so that inputs that
-    # nobody reads can be cut out like channels.
+    # Pixels become channels, so that unread inputs can be cut out like channels.
     rows = [x.flatten(1)[:, :, None, None] for x in (whole.train_x, whole.test_x)]
     return replace(whole, train_x=rows[0], test_x=rows[1])
 
@@ -163,7 +163,7 @@ def train_(
     dataset: Dataset,
     loss: Loss = F.cross_entropy,
 ) -> None:
-    """All epochs of an ordinary training."""
+    """Train for all epochs in the ordinary way."""
     order = generator(settings.seed, "order")
     for epoch in range(settings.epochs):
         one_epoch(model, optimizer, settings, dataset, epoch, order, loss)
@@ -189,7 +189,7 @@ def one_epoch(
         loss=loss,
         length="1ep",
         batch=settings.batch,
-        # A part of one long cosine: each call of `fit_` sees its own epoch alone.
+        # A part of one long cosine, since each call of `fit_` sees only its own epoch.
         schedule=cosine_part(epoch, settings.epochs, settings.anneal),
         augment=data.augment if settings.augment else None,
         generator=order,
@@ -217,13 +217,13 @@ def cosine_part(epoch: int, epochs: int, power: float) -> Schedule:
     return factor
 
 
-# Training a fully connected net without the units that are already dead, which changes nothing but
-# the time.
+# Training a fully connected net without the units that are already dead, which changes only the
+# time.
 #
 # A factorized weight that is exactly zero stays zero (Lemma 4). A hidden unit whose incoming
-# weights and bias are all zero outputs zero; one whose outgoing weights are all zero is never
-# heard. Neither gets a gradient again, so both are cut out of the matrices, with the input pixels
-# nobody looks at. Late epochs of a sparse run become ten times faster.
+# weights and bias are all zero outputs zero; one whose outgoing weights are all zero is never read.
+# Neither gets a gradient again, so both are cut out of the matrices, together with the input pixels
+# that are never read. Late epochs of a sparse run become ten times faster.
 
 Companions: TypeAlias = dict[Tensor, list[Tensor]]
 """Tensors that belong to a parameter, such as its factors and momenta."""
@@ -234,7 +234,7 @@ WORTH = 0.93
 
 @dataclass(slots=True, kw_only=True)
 class Narrow:
-    """A chain of linear layers with ReLU between them, cut to what is alive; `index` says which
+    """A chain of linear layers with ReLU between them, cut to its live units; `index` says which
     units are left.
 
     `layers` are the live layers, with the indices of their inputs (`index[i]`) and outputs
@@ -254,7 +254,7 @@ class Narrow:
         self.index = [torch.arange(size, device=device) for size in self.sizes]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Logits of inputs that are already cut to `index[0]`."""
+        """Logits for inputs that are already cut to `index[0]`."""
         for layer in self.layers[:-1]:
             x = F.relu(layer(x))
         return self.layers[-1](x)  # type: ignore[no-any-return]
@@ -269,16 +269,16 @@ class Narrow:
         return chain[:-1]
 
     def alive(self) -> list[Tensor]:
-        """For every dimension, which units still matter: heard by a live unit and fed by one (or by
-        a bias).
+        """For every dimension, the units that still matter: read by a live unit and fed by one (or
+        by a bias).
         """
         masks = [layer.weight.detach() != 0 for layer in self.layers]
         biases = [layer.bias.detach() != 0 for layer in self.layers]
-        # All alive at first: what is dead is found from the zeros of the weights.
+        # All alive at first: dead units are found from the zeros of the weights.
         units = [mask.new_ones(mask.shape[1]) for mask in masks]
         units.append(torch.ones_like(biases[-1]))
-        # Death spreads by a layer each time, forwards and
-        # backwards: twice the depth is enough.
+        # Dead units spread by one layer each time, forwards and backwards: twice the depth is
+        # enough.
         for _ in range(2 * len(masks)):
             for i, (mask, bias) in enumerate(zip(masks, biases, strict=True)):
                 mask &= units[i + 1][:, None] & units[i][None]
@@ -288,7 +288,7 @@ class Narrow:
         return units
 
     def live_units(self) -> list[Tensor]:
-        """The live units, or the first where none lives: images without a pixel are not images."""
+        """The live units, or the first if none is alive, since an image needs a pixel."""
         return [
             units if bool(units.any()) else torch.arange(len(units), device=units.device) == 0
             for units in self.alive()
@@ -315,7 +315,7 @@ class Narrow:
             kept[self.layers[i].bias] = [
                 t[..., rows].contiguous() for t in companions.get(bias, [])
             ]
-        # Indices count in the full net, so that one cut can follow another.
+        # Indices refer to the full net, so that one cut can follow another.
         self.index = [old[unit] for old, unit in zip(self.index, units, strict=True)]
         return kept
 
@@ -342,13 +342,13 @@ class Narrow:
             whole[2 * i + 1][rows] = layer.bias.detach()
 
 
-# One training, by any of the methods.
+# One run, by any of the methods.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnd:
-    """A factorized training after an epoch: the net as it is now (without dead units), the images
-    that it reads, and the mean loss of the epoch.
+    """A factorized run after an epoch: the current net (without dead units), the images that it
+    reads, and the mean loss of the epoch.
     """
 
     number: int
@@ -364,14 +364,14 @@ Watch: TypeAlias = Callable[[EpochEnd], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedNetwork:
-    """The network of a training, and the weights that it ended with."""
+    """The network of a run, and the weights that it ended with."""
 
     model: nn.Module
     weights: list[Tensor]
 
     @torch.no_grad()
     def cut_(self, limit: float) -> nn.Module:
-        """The network with these weights, those below the limit as zeros."""
+        """Write these weights into the network, those below the limit as zeros."""
         for parameter, weight in zip(self.model.parameters(), self.weights, strict=True):
             parameter.copy_(torch.where(weight.abs() < limit, 0.0, weight))
         return self.model
@@ -380,7 +380,7 @@ class TrainedNetwork:
 def train(
     settings: FactorizationSettings, dataset: Dataset, watch: Watch | None = None
 ) -> TrainedNetwork:
-    """A training by any method, before any fine-tuning. `watch` is for factorized training."""
+    """Train by any method, without fine-tuning. `watch` is for factorized training."""
     if settings.method == "dwf":
         return _train_factorized(settings, dataset, watch)
     model = _train_other(settings, dataset)
@@ -391,8 +391,8 @@ def train(
 def train_or_none(
     settings: FactorizationSettings, dataset: Dataset, watch: Watch | None = None
 ) -> TrainedNetwork | None:
-    """The same; None where the loss diverges. That a rate or a strength is too large is a result,
-    and the jobs after it go on.
+    """The same; None if the loss diverges. A rate or a strength that is too large is a result, too,
+    and the following jobs continue.
     """
     with suppress(TrainingError):
         return train(settings, dataset, watch)
@@ -402,7 +402,7 @@ def train_or_none(
 def _train_factorized(
     settings: FactorizationSettings, dataset: Dataset, watch: Watch | None
 ) -> TrainedNetwork:
-    """By the library's optimizer; the fully connected net loses its dead units on the way."""
+    """Train with the library's optimizer; the fully connected net loses dead units along the way."""
     model = build_network(settings, dataset)
     net = Narrow(layers=linear_layers(model)) if settings.narrow else None
     optimizer = _optimizer(list(model.parameters()), settings, dataset)
@@ -412,7 +412,7 @@ def _train_factorized(
         loss = one_epoch(live, optimizer, settings, images, epoch, order)
         if net is not None and net.worth_cutting(units := net.live_units()):
             _cut_(net, units, optimizer)
-            # Taken from the whole data set, because indices count in the full net.
+            # Taken from the whole data set, because indices refer to the full net.
             live, images = chain_of(net), columns(dataset, net.index[0])
         if watch is not None:
             watch(
@@ -423,7 +423,7 @@ def _train_factorized(
 
 
 def at_start(settings: FactorizationSettings, dataset: Dataset) -> list[Tensor]:
-    """The weights that factorized training begins from: the products of its first factors."""
+    """The weights that factorized training starts from: the products of its first factors."""
     parameters = list(build_network(settings, dataset).parameters())
     # Making the optimizer draws the factors and writes their products.
     _optimizer(parameters, settings, dataset)
@@ -431,7 +431,7 @@ def at_start(settings: FactorizationSettings, dataset: Dataset) -> list[Tensor]:
 
 
 def steps_of(settings: FactorizationSettings, dataset: Dataset) -> int:
-    """Optimizer steps of the whole training."""
+    """Optimizer steps of the whole run."""
     return settings.epochs * -(-len(dataset.train_y) // settings.batch)
 
 
@@ -440,7 +440,7 @@ def _optimizer(
 ) -> FactorizedSGD:
     constant = settings.ramp == settings.relax == 0
     pairs = zip(parameters, spreads(parameters), strict=True)
-    # A group each, because every layer has a spread of its own.
+    # One group each, because every layer has its own spread.
     groups = [{"params": [p], "sigma": settings.spread * sigma} for p, sigma in pairs]
     return FactorizedSGD(
         parameters if settings.spread == 1 else groups,
@@ -469,7 +469,7 @@ def chain_of(net: Narrow) -> nn.Module:
 
 
 def _cut_(net: Narrow, units: list[Tensor], optimizer: FactorizedSGD) -> None:
-    """Cut the net; the optimizer goes on with the cut parameters, factors and momenta."""
+    """Cut the net; the optimizer continues with the cut parameters, factors and momenta."""
     states: Companions = {p: list(optimizer.state[p].values()) for p in net.parameters()}
     # All parameters have the same entries, in the same order.
     names = list(next(iter(optimizer.state.values())))
@@ -480,17 +480,17 @@ def _cut_(net: Narrow, units: list[Tensor], optimizer: FactorizedSGD) -> None:
         group["params"] = [next(parameters) for _ in group["params"]]
     for parameter, tensors in kept.items():
         optimizer.state[parameter] = dict(zip(names, tensors, strict=True))
-    # Factors were cut on their own, so the weights are written anew as their products.
+    # Factors were cut separately, so the weights are written again as their products.
     optimizer.refresh_()
 
 
-# What factorization is compared with: dense nets, plain L1, pruning before and after training.
+# The methods compared with factorization: dense nets, plain L1, pruning before and after training.
 
 AT_START = ("snip", "synflow", "random")
 
 
 def _train_other(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
-    """The network of a method that is not a factorization."""
+    """Train the network by a method other than factorization."""
     if settings.method in ("dense", "gmp", "l1"):
         model = build_network(settings, dataset)
         model.load_state_dict(_whole(_without_cut(settings)))
@@ -508,7 +508,7 @@ def by_magnitude(model: nn.Module, compression: float) -> dict[str, Tensor]:
 
 
 def compression_of(model: nn.Module) -> float:
-    """All parameters over those that are not zero."""
+    """The number of all parameters over that of the non-zero ones."""
     kept = sum(int((p != 0).sum()) for p in model.parameters())
     return sum(p.numel() for p in model.parameters()) / max(1, kept)
 
@@ -519,7 +519,7 @@ def accuracy_of(model: nn.Module, dataset: Dataset) -> float:
 
 
 def tuned_accuracy(model: nn.Module, settings: FactorizationSettings, dataset: Dataset) -> float:
-    """After Adam on the survivors, cosine to 0; NaN without such epochs.
+    """Test accuracy after Adam on the survivors, cosine to 0; NaN without such epochs.
 
     A fully connected net is cut to its live units first. The model may change.
     """
@@ -528,7 +528,7 @@ def tuned_accuracy(model: nn.Module, settings: FactorizationSettings, dataset: D
     gentle = replace(settings, epochs=settings.tune, rate=settings.tune_rate, anneal=1.0)
     if settings.narrow:
         net, _ = _live(model, {})
-        # Dead units get no gradient: without them the same training takes less time.
+        # Dead units get no gradient: without them training takes less time.
         model, dataset = chain_of(net), columns(dataset, net.index[0])
     prune_and_tune_(model, lambda adam: train_(model, adam, gentle, dataset), lr=gentle.rate)
     return accuracy_of(model, dataset)
@@ -540,10 +540,10 @@ def _without_cut(settings: FactorizationSettings) -> FactorizationSettings:
     return replace(settings, method=method, prune_to=1.0, tune=0)
 
 
-# One is enough: the jobs that cut the same dense net follow each other.
+# One entry is enough, since the jobs that cut the same dense net follow each other.
 @lru_cache(maxsize=1)
 def _whole(settings: FactorizationSettings) -> dict[str, Tensor]:
-    """The weights of a net that trained whole, with plain L1 or without."""
+    """The weights of a net trained without a cut, with or without plain L1."""
     dataset = load_images(settings)
     model = build_network(settings, dataset)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
@@ -553,7 +553,7 @@ def _whole(settings: FactorizationSettings) -> dict[str, Tensor]:
 
 
 def _with_l1(model: nn.Module, strength: float) -> Loss:
-    """Mean loss + λ‖w‖₁ over all weights and biases, for gradient descent as it is."""
+    """Mean loss + λ‖w‖₁ over all weights and biases, for plain gradient descent."""
     parameters = list(model.parameters())
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -598,13 +598,13 @@ def _train_under_masks(settings: FactorizationSettings, dataset: Dataset) -> nn.
         return model
     net, live = _live(model, masks)
     train_held_(chain_of(net), live, settings, columns(dataset, net.index[0]))
-    # Weights of dead units stay as they began: they are kept, and count.
+    # Weights of dead units keep their initial values: they are kept, and count.
     net.write_(list(model.parameters()))
     return model
 
 
 def nonzero(model: nn.Module) -> dict[str, Tensor]:
-    """Masks of what is not zero, biases too, because the paper counts every parameter."""
+    """Masks of the non-zero entries, biases too, because the paper counts every parameter."""
     return {name: p.detach() != 0 for name, p in model.named_parameters()}
 
 
@@ -614,7 +614,7 @@ def train_held_(
     settings: FactorizationSettings,
     dataset: Dataset,
 ) -> None:
-    """SGD under masks: what is zero stays zero."""
+    """Train with SGD under masks: zeros stay zero."""
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
     with hold(model, masks, optimizer):
         train_(model, optimizer, settings, dataset)
@@ -634,7 +634,7 @@ def _live(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[Narrow, dict[s
     return net, {name: kept[p][0] for name, p in named if kept[p]}
 
 
-# Which recipe a row was made by: the paper's text and every departure from it are kept apart.
+# The recipe by which a row was made: the paper's text and every departure from it are kept apart.
 
 START = "two deviations"
 TEXT = "the text"
@@ -644,12 +644,13 @@ OURS_AS_PRINTED = "ours, from the printed start"
 
 
 def recipe_of(row: Mapping[str, str]) -> str:
-    """The recipe of the paper, or what differs from it.
+    """The paper's recipe, or what differs from it.
 
     "two deviations": Algorithm 1 with factors cut at two of their standard deviations, rate 0.15,
-    constant λ: print's curves come out. "the text": the same with the upper end as printed.
-    "variance restored": as "the text", with factors scaled so that their product has the variance
-    of the standard initialisation. "ours": λ moves, the rate is larger, fine-tuning follows.
+    constant λ, which reproduces the paper's curves. "the text": the same with the upper end as
+    printed. "variance restored": as "the text", with factors scaled so that their product has the
+    variance of the standard initialisation. "ours": λ varies, the rate is larger, fine-tuning
+    follows.
     """
     if row["method"] != "dwf":
         return "tuned" if row["tune"] != "0" else ""
@@ -672,6 +673,6 @@ def method_of(row: Mapping[str, str]) -> str:
 
 
 def columns_of(recipe: str) -> tuple[str, str]:
-    """Compression and accuracy: after fine-tuning where there is some, else as trained."""
+    """Compression and accuracy: after fine-tuning if there is any, else as trained."""
     tuned = recipe.startswith(OURS) or "tuned" in recipe
     return ("gap_compression", "tuned_accuracy") if tuned else ("compression", "accuracy")
