@@ -1,7 +1,7 @@
 """Studies: methods compared fairly on one machine or many, and published experiments as presets.
 
-Names are resolved on first use: whoever only reads rows (`secateurs study status`) must not wait
-for everything that trains.
+Names are resolved on first use: a command that only reads rows (`secateurs study status`) must not
+wait for everything that trains.
 """
 
 from typing import TYPE_CHECKING

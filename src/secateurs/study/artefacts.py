@@ -19,11 +19,10 @@ class Artefacts:
     folder: Path
 
     def put(self, blob: bytes) -> str:
-        """Write the bytes, durably and whole or not at all; returns their name."""
+        """Write the bytes durably, completely or not at all; returns their name."""
         name = hashlib.sha256(blob).hexdigest()
         path = self.path(name)
-        # The name says what is in it: what is there whole is
-        # not written again, what is damaged is.
+        # The name identifies the content: an intact file is not written again, a damaged one is.
         if self.fits(name):
             return name
         try:
@@ -52,22 +51,22 @@ class Artefacts:
         return blob
 
     def fits(self, name: str) -> bool:
-        """Whether the file is there and whole."""
+        """Whether the file exists and is intact."""
         try:
             return self.get(name) is not None
         except StoreError:
             return False
 
     def path(self, name: str) -> Path:
-        """Where the file of this name is."""
+        """The path of the file with this name."""
         return self.folder / name[:2] / f"{name}.safetensors"
 
     def sweep(self, wanted: Iterable[str]) -> int:
-        """Delete every file that nobody names, and what a crash left half written; returns how
-        many.
+        """Delete every file that nothing refers to, and those that a crash left half written;
+        returns how many.
         """
         keep = {self.path(name) for name in wanted}
-        # Half-written files have other names, so they go as well.
+        # Half-written files have other names, so they are deleted as well.
         gone = [path for path in self.folder.glob("*/*") if path not in keep]
         for path in gone:
             path.unlink(missing_ok=True)
@@ -80,8 +79,7 @@ def _write(path: Path, blob: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(blob)
             file.flush()
-            # Before the rename, or after a crash the name
-            # could stand for an empty file.
+            # Before the rename, or after a crash the name could refer to an empty file.
             os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException:

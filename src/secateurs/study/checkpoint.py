@@ -33,8 +33,7 @@ class State:
     def pack(self) -> bytes:
         """The bytes of a file; floats come back bit for bit (JSON writes all their digits)."""
         own = {
-            # A clone each, because safetensors refuses tensors that share memory, such
-            # as tied ones.
+            # Clones, because safetensors refuses tensors that share memory, such as tied ones.
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in self.tensors.items()
         }
@@ -44,8 +43,8 @@ class State:
     def unpack(cls, blob: bytes) -> "State":
         """The state in these bytes."""
         try:
-            # The header is read by hand: from bytes in
-            # memory safetensors returns no metadata.
+            # The header is parsed here, because safetensors returns no metadata for bytes in
+            # memory.
             size = int.from_bytes(blob[:8], "little")
             header = json.loads(blob[8 : 8 + size])
             values = json.loads(header.get("__metadata__", {}).get("state", "{}"))
@@ -109,7 +108,7 @@ def optimizer_state(optimizer: Optimizer) -> tuple[Tensors, dict[str, Any]]:
 def load_optimizer_(
     optimizer: Optimizer, tensors: Mapping[str, Tensor], values: Mapping[str, Any]
 ) -> None:
-    """Give the optimizer a state back. Groups keep values that are not plain as they are."""
+    """Restore the state of the optimizer. Groups keep values that are not plain as they are."""
     state: dict[int, dict[str, Any]] = {
         int(i): dict(entries) for i, entries in values["state"].items()
     }
@@ -134,7 +133,7 @@ def load_optimizer_(
 
 
 def _tuples(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has lists only: what was a tuple is one again."""
+    """Turn lists back into tuples, which JSON does not have."""
     return {
         key: tuple(value) if isinstance(old.get(key), tuple) else value
         for key, value in new.items()
@@ -142,7 +141,7 @@ def _tuples(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def standing_state(standing: Standing) -> tuple[Tensors, dict[str, Any]]:
-    """Where a training stands, as tensors and plain values; with torch's own source of numbers."""
+    """The state of a training run as tensors and plain values, with torch's own generator."""
     tensors = {
         "order": standing.order,
         "drawn": standing.drawn,
@@ -162,7 +161,7 @@ def standing_state(standing: Standing) -> tuple[Tensors, dict[str, Any]]:
 
 
 def standing_of(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Standing:
-    """The standing again; torch's own source of numbers is put back, too."""
+    """Read that state back; torch's own generator is restored, too."""
     torch.set_rng_state(tensors["global"])
     for number in range(torch.cuda.device_count()):
         if f"cuda{number}" in tensors:

@@ -1,8 +1,8 @@
-"""A study is a value: data, networks, methods, compressions, seeds; `runs` lists every training it
+"""A study is a value: data, networks, methods, compressions, seeds; `runs` lists every run it
 asks for.
 
-A value made from names alone is the same as a TOML file; functions of your own come in through
-Python only.
+A value made from names alone is the same as a TOML file; functions of your own can only be passed
+from Python.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,17 +37,17 @@ from secateurs.study.settings import (
     comes_after,
 )
 
-# A training as a value, and the chain of trainings that a method asks for.
+# A run as a value, and the chain of runs that a method asks for.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One training with everything that decides its result.
+    """One run with everything that decides its result.
 
     Attributes:
-        parent: The run whose network is cut or factorized; None begins with a fresh network.
-        rewind: The run that stopped at the rewinding point; None where nothing is rewound.
-        compression: total/kept asked for; None where the method finds its own (λ) or is dense.
+        parent: The run whose network is cut or factorized; None starts from a fresh network.
+        rewind: The run that stopped at the rewinding point; None if nothing is rewound.
+        compression: total/kept asked for; None if the method finds its own (λ) or is dense.
         key: The name of the run: a hash of its settings, as `secateurs.study.key` says.
     """
 
@@ -63,20 +63,20 @@ class Run:
     key: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        # The class is frozen, and the key follows from its other fields.
+        # The class is frozen, and the key is computed from its other fields.
         object.__setattr__(self, "key", key_of(self))
 
     @property
     def needs(self) -> "tuple[Run, ...]":
-        """The runs that must be done before."""
+        """The runs that must be done first."""
         return tuple(run for run in (self.parent, self.rewind) if run is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chains:
-    """What all runs of a study share, and the runs that one method makes of it.
+    """What all runs of a study share, and the runs that one method needs.
 
-    `at` says where: data, model and seed.
+    `at` names the data, model and seed.
     """
 
     train: Training
@@ -94,14 +94,14 @@ class Chains:
         """One run, with those that it needs inside it."""
         parent = self._parent(method, compression, **at)
         rewind = self._rewind(method, **at)
-        # `tune` is for what goes on from a trained network; a rewound one trains as
-        # from the beginning.
+        # `tune` is for methods that continue from a trained network; a rewound one trains as from
+        # the beginning.
         base = (
             self.tune
             if parent is not None and rewind is None and self.tune is not None
             else self.train
         )
-        # What the user writes comes last: it wins over what is usual for the method.
+        # The user's settings come last, so that they override the method's defaults.
         train = base.but({**method.usual, **method.train})
         needed: dict[str, Any] = {
             "parent": parent,
@@ -123,7 +123,7 @@ class Chains:
         return None if point is None else self.run(Dense(until=point), **at)
 
     def _imp(self, method: Imp, compression: float, **at: Any) -> Iterator[Run]:
-        """Round by round: each cuts the network of the round before."""
+        """The rounds, each of which cuts the network of the previous one."""
         parent, rounds = self.run(Dense(), **at), 0
         rewind = self._rewind(method, **at)
         train = self.train.but({**method.usual, **method.train})
@@ -132,7 +132,7 @@ class Chains:
             # Rounded, because the compression is part of the
             # run's key, which is the same everywhere.
             reached = round(1 / (1 - method.per_round) ** rounds, 6)
-            # A little less will do: a rounding must not cost another round.
+            # Slightly less is enough: rounding must not cost another round.
             last = reached >= compression * (1 - 1e-6)
             parent = Run(
                 method=method,
@@ -149,7 +149,7 @@ class Chains:
 
 
 def in_order(runs: Iterable[Run]) -> list[Run]:
-    """Every run once, those first that others need."""
+    """Every run once, needed runs first."""
     seen: dict[str, Run] = {}
     for run in runs:
         _add(run, seen)
@@ -157,7 +157,7 @@ def in_order(runs: Iterable[Run]) -> list[Run]:
 
 
 def _add(run: Run, seen: dict[str, Run]) -> None:
-    """The run after those it needs, once."""
+    """Add the run once, after those it needs."""
     if run.key not in seen:
         for needed in run.needs:
             _add(needed, seen)
@@ -166,23 +166,24 @@ def _add(run: Run, seen: dict[str, Run]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study(CheckedSettings):
-    """What is compared: every method at every compression and seed, on every network and data set.
+    """A comparison: every method at every compression and seed, on every network and data set.
 
     Attributes:
         model, data: Names, `Net`s and `Data`s, your own functions, or lists of these.
         methods: Values of `secateurs.study` such as `Prune`, `Imp`, `Gradual`, `Dwf`, `L1`,
             `PathPenalty`.
-        compressions: total/kept, asked of every method that takes one.
-        seeds: Each gives another start, order of examples and draws.
+        compressions: total/kept, for every method that takes one.
+        seeds: Each gives a different start, order of examples and draws.
         train: How networks are trained, unless a method says otherwise.
-        tune: How a network is trained after a cut of a trained one; None: as `train`.
-        tuning: How the candidates of a `Choice` are compared; needed where there is one.
-        certify: Also prove how far each sparse network may depart from its dense one.
+        tune: How a network is trained after a trained one was cut; None: as `train`.
+        tuning: How the candidates of a `Choice` are compared; needed if there is one.
+        certify: Also prove how far each sparse network can differ from its dense one.
         metrics: Your own `{name: metric(model, dataset) -> number}`, measured at the end of every
             run.
-        published: Figures in print for the page, `{name: [[compression, accuracy %], ...]}`.
+        published: Published figures for the page, `{name: [[compression, accuracy %], ...]}`.
         save: Keep every network's weights. Without them a page shows no overlaps of masks, `rerun`
-            knows only networks that need no other, and what a later method needs is trained again.
+            works only for networks that need no other, and networks that a later method needs are
+            trained again.
 
     >>> from secateurs.study import Prune
     >>> study = Study(model="lenet-300-100", data="digits", methods=[Prune()], compressions=[5, 10])
@@ -207,27 +208,27 @@ class Study(CheckedSettings):
     save: bool = True
 
     def conflicts(self) -> Iterator[Problem]:
-        """What does not go together, of settings that fit by themselves."""
+        """Contradictions between settings that are valid on their own."""
         yield from self._titles()
         yield from self._choices()
         yield from self._rounds()
         yield from self._late()
-        # `tune` may have no step, which only cuts; `train` may not.
+        # `tune` may have no steps, in which case networks are only cut; `train` must have some.
         yield from problems_at(("train", "length"), lambda: at_least_one_step(self.train.length))
 
     def runs(self, chosen: "Chosen | None" = None) -> list[Run]:
-        """Every run, those first that others need; equal runs once.
+        """Every run, needed runs first; equal runs once.
 
-        Of a `Choice` these are the runs that compare its candidates, and those of the candidate
-        that is `chosen`, as `choose` finds it. A choice that is not settled has none yet.
+        For a `Choice` these are the runs that compare its candidates, and those of the candidate
+        that is `chosen`, as `choose` finds it. An undecided choice has none of the latter yet.
         """
         return in_order([*self._tuning_runs(), *self._runs(chosen or {})])
 
     def choose(self, rows: Iterable[Row], *, or_first: bool = False) -> "Chosen":
-        """The best candidate of every choice whose tuning has come to its end: the greatest median
-        accuracy on held-out images, the first of equals. A lost run counts as the worst.
+        """The best candidate of every choice whose tuning is complete: that with the greatest
+        median accuracy on held-out images, the first among equals. A lost run counts as the worst.
 
-        `or_first` takes the first candidate where there is no result yet: for counting runs.
+        `or_first` takes the first candidate if there is no result yet, for counting runs.
         """
         ended = {row.key: row for row in rows if row.ended}
         found: dict[tuple[str, str, str], Method] = {}
@@ -246,11 +247,11 @@ class Study(CheckedSettings):
         return found
 
     def _trials(self) -> dict[tuple[str, str, str], list[list[Run]]]:
-        """Of every choice, on every data set and network, the runs of each candidate."""
+        """The runs of each candidate of every choice, on every data set and network."""
         found: dict[tuple[str, str, str], list[list[Run]]] = {}
         if self.tuning is None:
             return found
-        # No certificates: nothing of them is chosen by.
+        # No certificates: nothing is chosen by them.
         chains = Chains(train=self.train, tune=self.tune, certify=None)
         for data in self.data:
             held = replace(data, held_out=self.tuning.held_out, test=None)
@@ -277,11 +278,9 @@ class Study(CheckedSettings):
         chains = Chains(train=self.train, tune=self.tune, certify=self.certify)
         for data in self.data:
             for model in self.model:
-                # Seed by seed: a study that is stopped has
-                # compared all methods on the first seeds.
+                # Seed by seed, so that a stopped study has compared all methods on the first seeds.
                 for seed in self.seeds:
-                    # The dense network is always among the runs: the others are
-                    # compared with it.
+                    # The dense network is always included, since the others are compared with it.
                     yield chains.run(Dense(), data=data, model=model, seed=seed)
                     for written in self.methods:
                         method = chosen.get((data.name, model.name, written.title), written)
@@ -292,7 +291,7 @@ class Study(CheckedSettings):
                                 yield from chains.of(single, compression, **at)
 
     def _titles(self) -> Iterator[Problem]:
-        """Two methods with one title could not be told apart in a table."""
+        """Refuse two methods with the same title, which a table could not distinguish."""
         titles = [method.title for method in self.methods]
         for i, title in enumerate(titles):
             if title in titles[:i]:
@@ -300,7 +299,7 @@ class Study(CheckedSettings):
                 yield Problem(("methods", i), text)
 
     def _choices(self) -> Iterator[Problem]:
-        """Candidates are compared in some way, and on data that can be told apart."""
+        """Candidates need a way to be compared, on data under different names."""
         choices = [i for i, each in enumerate(self.methods) if isinstance(each, Choice)]
         if choices and self.tuning is None:
             text = "a choice needs tuning = { compression = ..., held_out = ... } in the study"
@@ -309,7 +308,9 @@ class Study(CheckedSettings):
             yield Problem(("data",), "tuning holds images out by itself: leave held_out out")
 
     def _rounds(self) -> Iterator[Problem]:
-        """Each round of iterative pruning is a run: a tiny share would give millions of them."""
+        """Limit the rounds of iterative pruning, each of which is a run: a tiny share gives
+        millions.
+        """
         most = max(self.compressions)
         for i, method in enumerate(self.methods):
             if isinstance(method, Imp) and method.rounds_to(most) > MOST_ROUNDS:
@@ -320,7 +321,7 @@ class Study(CheckedSettings):
                 )
 
     def _late(self) -> Iterator[Problem]:
-        """Cuts after the last step would never happen, and leave the network dense."""
+        """Refuse cuts after the last step, which would never happen and leave the network dense."""
         trainings = [each for each in (self.train, self.tune) if each is not None]
         for i, method in enumerate(self.methods):
             if not isinstance(method, Gradual):
@@ -345,7 +346,7 @@ def _score(row: Row) -> float:
     return row.accuracy if row.accuracy is not None and row.state == "done" else -1.0
 
 
-# How a study is run, and who watches: nothing of it decides a result.
+# How a study is run, and who watches: none of this affects a result.
 
 Engine: TypeAlias = Literal["here", "local", "ray"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
@@ -353,18 +354,18 @@ ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How(CheckedSettings):
-    """How a study is run: nothing of it decides a result.
+    """How a study is run; none of this affects a result.
 
     Attributes:
         engine: "here" (in this process), "local" (worker processes) or "ray" (a cluster).
-        workers: Worker processes; with ray, runs at a time (0: as many as the cluster has
+        workers: Worker processes; with ray, concurrent runs (0: as many as the cluster has
             processors).
         threads: Threads of each worker.
         device: Where networks are trained; "" chooses by itself.
         save_every: Seconds between two checkpoints of a run.
         lease: Seconds without a sign of life after which a worker's run is given to another.
-        deaths: Workers a run may kill without getting further, before it is marked failed.
-        address: Of a Ray cluster.
+        deaths: How many workers a run may kill without progress before it is marked failed.
+        address: The address of a Ray cluster.
     """
 
     called: ClassVar[str] = "how a study is run"
@@ -375,16 +376,16 @@ class How(CheckedSettings):
     device: str = ""
     save_every: NotNegative = 30.0
     lease: Positive = 60.0
-    # Some deaths are chance; a run that kills worker after worker must not go on for ever.
+    # Some deaths are accidents; a run that kills worker after worker must not continue for ever.
     deaths: Count = 3
     address: str = ""
 
 
 class Watcher(Protocol):
-    """Whoever shows how a study goes."""
+    """Something that shows the progress of a study."""
 
     def begin(self, rows: list[Row]) -> None:
-        """The study as it stands."""
+        """The current state of the study."""
 
     def news(self, key: str, news: Mapping[str, Any]) -> None:
         """Something happened in a run: event="begun", "epoch", "progress", "damaged", "refused",
@@ -396,7 +397,7 @@ class Watcher(Protocol):
 
 
 def waiting_row(run: Run) -> Row:
-    """What is known of a run beforehand."""
+    """What is known about a run beforehand."""
     return Row(
         key=run.key,
         label=run.method.title,
@@ -406,7 +407,7 @@ def waiting_row(run: Run) -> Row:
         seed=run.seed,
         asked=run.compression,
         strength=getattr(run.method, "strength", None),
-        # Trained only up to the rewinding point: a step on the way of other runs.
+        # Trained only up to the rewinding point, as a step of other runs.
         hidden=getattr(run.method, "until", None) is not None,
         settings=full_settings(run),
     )

@@ -13,7 +13,7 @@ from secateurs.errors import StoreError
 from secateurs.study.fields import read_fields
 from secateurs.study.key import canonical
 
-# File systems on which a store cannot be: SQLite's locks are not safe over a network.
+# File systems that cannot hold a store, because SQLite's locks are not safe over a network.
 
 NETWORKED = (
     "nfs",
@@ -42,7 +42,7 @@ NETWORKED_FUSE = (
 
 
 def refuse_network(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
-    """SQLite's locks are not safe on network file systems: refuse them."""
+    """Refuse network file systems, on which SQLite's locks are not safe."""
     kind = filesystem(folder, mounts)
     if kind in NETWORKED or kind in NETWORKED_FUSE:
         raise StoreError(
@@ -54,7 +54,7 @@ def refuse_network(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) ->
 
 
 def filesystem(folder: Path, mounts: Path) -> str:
-    """The kind of file system this folder is on; "" where it cannot be told."""
+    """The kind of file system this folder is on; "" if unknown."""
     try:
         lines = mounts.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -69,8 +69,8 @@ def filesystem(folder: Path, mounts: Path) -> str:
             if len(fields) > 4
             else Path("/nowhere")
         )
-        # The longest mount point counts; of two at one place
-        # the later one, which hides the other.
+        # The longest mount point counts; among two at the same place the later one, which hides the
+        # other.
         if (place == point or point in place.parents) and len(point.parts) >= best:
             best, kind = len(point.parts), after.split()[0] if after else ""
     return kind
@@ -120,23 +120,20 @@ def prepare(folder: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection that survives crashes and waits for others; for reading only where nothing can
-    be written.
-    """
+    """A connection that survives crashes and waits for others; read-only if it cannot write."""
     with plain_errors(path.parent):
         try:
             return _set_up(sqlite3.connect(path, **_OPTIONS))
         except sqlite3.OperationalError:
             if not _readable_as_it_is(path):
                 raise
-            # A reader of a WAL file wants to write beside it; on a disk that is read-only and left
-            # in order nobody changes the file, so that it can be read without.
+            # A reader of a WAL file needs to write next to it; on a read-only disk without pending
+            # changes nobody modifies the file, so it can be read without that.
             where = f"{path.resolve().as_uri()}?immutable=1"
             return _set_up(sqlite3.connect(where, uri=True, **_OPTIONS), wal=False)
 
 
-# isolation_level None: sqlite3 opens no
-# transactions by itself, `transaction` alone does.
+# isolation_level None: sqlite3 opens no transactions by itself, only `transaction` does.
 _OPTIONS: dict[str, Any] = {
     "timeout": 60.0,
     "isolation_level": None,
@@ -147,8 +144,7 @@ _OPTIONS: dict[str, Any] = {
 def _set_up(db: sqlite3.Connection, *, wal: bool = True) -> sqlite3.Connection:
     db.row_factory = sqlite3.Row
     db.execute("PRAGMA busy_timeout = 60000")
-    # Asked first, because setting the mode takes a lock
-    # that readers would have to wait for.
+    # Queried first, because setting the mode takes a lock that readers would have to wait for.
     if wal and db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         db.execute("PRAGMA journal_mode = WAL")
     # In WAL mode anything less may lose the last transactions when the power fails.
@@ -157,9 +153,8 @@ def _set_up(db: sqlite3.Connection, *, wal: bool = True) -> sqlite3.Connection:
 
 
 def _readable_as_it_is(path: Path) -> bool:
-    """Whether the file is there, its folder cannot be written, and no log waits beside it."""
-    # A log that still waits holds transactions which a
-    # reader of the file alone would miss.
+    """Whether the file exists, its folder cannot be written, and no log is pending next to it."""
+    # A pending log holds transactions that a reader of the file alone would miss.
     log = path.with_name(f"{path.name}-wal")
     waiting = log.exists() and log.stat().st_size > 0
     return path.is_file() and not os.access(path.parent, os.W_OK) and not waiting
@@ -167,14 +162,14 @@ def _readable_as_it_is(path: Path) -> bool:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """All or nothing. IMMEDIATE: the right to write is asked for first, so that two cannot wait
-    for each other.
+    """All or nothing. IMMEDIATE requests the right to write first, so that two connections cannot
+    wait for each other.
     """
     db.execute("BEGIN IMMEDIATE")
     try:
         yield db
     except BaseException:
-        # SQLite may have rolled back by itself, as it does on a full disk.
+        # SQLite may already have rolled back by itself, as it does on a full disk.
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
@@ -289,7 +284,7 @@ class Certified:
     text: str = ""
 
 
-# A run's row: everything a table, a figure or a reader wants to know about one training.
+# A run's row: everything that a table, a figure or a reader wants to know about one run.
 
 State: TypeAlias = Literal[
     "waiting", "running", "done", "diverged", "collapsed", "failed", "cancelled"
@@ -303,7 +298,7 @@ on its input); failed (an error, see the reason); cancelled (asked to stop for g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A run as the store knows it.
+    """A run as recorded in the store.
 
     Attributes:
         key: The run's name, a hash of its settings.
@@ -311,15 +306,15 @@ class Row:
         kind: "dense", "prune", "imp", "gradual", "dwf", or another name of `METHODS`.
         data, model: Their names.
         seed: The run's seed.
-        asked: The compression asked for; None where there is none.
+        asked: The compression asked for, or None.
         strength: λ of methods that have one.
-        state, reason: Where the run stands; why it ended so, if it is not done.
+        state, reason: The state of the run; why it ended that way, if it is not done.
         accuracy: Final test accuracy as a share; None before the end.
         compression, sparsity: Final total/kept and 1 − kept/total of the prunable parameters.
         kept, total: Their entries.
         seconds: Wall time of the run's own stages.
         progress: From 0 to 1.
-        hidden: Only a step on the way of others (the network to rewind to): no line of a figure.
+        hidden: Only a step of other runs (the network to rewind to): no line in a figure.
         settings: Every setting, nested plain values, with the keys of the runs it needs as "parent"
         and "rewind".
         metrics: All final numbers by name: accuracy, loss, accuracy_before (after the cut, before
@@ -328,8 +323,8 @@ class Row:
             "own.NAME".
         history: The training over time.
         layers: Remaining weights, layer by layer.
-        rows: Lines of a table, for a job that trains no network.
-        certificates: What is known of the distance to the dense network.
+        rows: Rows of a table, for a job that trains no network.
+        certificates: What is known about the distance to the dense network.
         timings: Seconds per stage: "begin", "cut", "train", "collapse", "certify", "measure".
         provenance: versions, data hash, seed, threads, machine, device, precision, begun, ended,
         attempts.
@@ -375,18 +370,18 @@ class Row:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The columns of a listing, without what is nested."""
+        """The columns of a listing, without nested fields."""
         return {name: getattr(self, name) for name in SUMMARY}
 
     def details(self) -> str:
-        """What is nested, as JSON."""
+        """The nested fields as JSON."""
         nested = {name: _plain(getattr(self, name)) for name in NESTED if name != "rows"}
         # Settings are sorted, as in keys; the columns of a table stay in their order.
         ordered = json.loads(json.dumps(nested, sort_keys=True))
         return json.dumps({**ordered, "rows": self.rows})
 
     def result(self) -> str:
-        """What equal runs have in common, as text to compare: no times, no machine."""
+        """The parts that equal runs share, as text to compare: no times, no machine."""
         same = {
             name: getattr(self, name)
             for name in ("key", "state", "accuracy", "compression", "kept", "total")
@@ -395,7 +390,7 @@ class Row:
         return canonical({**same, "weights": self.weights_hash, "history": history})
 
 
-# What a listing does not show is kept in one column, and read only when asked for.
+# Everything that a listing does not show is kept in one column and read only on request.
 NESTED = (
     "settings",
     "metrics",
@@ -412,11 +407,11 @@ SUMMARY = tuple(entry.name for entry in fields(Row) if entry.name not in NESTED)
 def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
     """The row of a listing's columns and, if given, its nested part.
 
-    A file that came from somewhere can hold anything under these names; what no run of ours has
-    written is refused with its place.
+    A file from elsewhere can hold anything under these names; values that no run of ours can have
+    written are refused with their place.
     """
     try:
-        # SQLite has no truth values: `hidden` comes back as 0 or 1.
+        # SQLite has no booleans: `hidden` comes back as 0 or 1.
         columns = {**summary, "hidden": summary["hidden"] != 0}
         nested = {} if details is None else json.loads(details)
         return Row(**read_fields(Row, nested) | read_fields(Row, columns))

@@ -1,4 +1,4 @@
-"""Jobs under way, as an engine sees them: which is next, and what comes back is written."""
+"""Jobs in progress, as an engine sees them: chooses the next one and writes down results."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -13,14 +13,15 @@ from secateurs.study.jobs import Job
 from secateurs.study.leases import Lease
 from secateurs.study.store import Store
 
-# Which job is next: each waits for those it needs, and what cannot be any more is marked.
+# Chooses the next job: each waits for those it needs, and jobs that have become impossible are
+# marked.
 
 NOT_BEGUN = "not begun: "
 """How the reason of a job begins that never ran because of another."""
 
 
 class Board:
-    """The jobs by key, and where each stands. Every change goes through the store."""
+    """The jobs by key, and the state of each. Every change goes through the store."""
 
     def __init__(self, jobs: Iterable[Job], store: Store) -> None:
         self.store = store
@@ -35,18 +36,18 @@ class Board:
 
     @property
     def unfinished(self) -> int:
-        """Jobs that have not come to an end."""
+        """Jobs that have not ended."""
         return sum(state not in ENDED for state in self.states.values())
 
     def next(self) -> Job | None:
-        """The first waiting job whose needs are done and sound; None if there is none now."""
+        """The first waiting job whose prerequisites are done and intact, or None."""
         self.queue = [key for key in self.queue if self.states[key] == "waiting"]
-        # A copy, because a needed job that is found
-        # damaged goes back into the queue meanwhile.
+        # A copy, because a needed job that is found damaged goes back into the queue in the
+        # meantime.
         for key in list(self.queue):
             if self._ready(self.jobs[key]):
                 return self._taken(key)
-        # A job whose weights were found damaged is at the head again.
+        # A job whose weights were found damaged is at the head of the queue again.
         ahead = self.queue[:1]
         return self._taken(ahead[0]) if ahead and self._ready(self.jobs[ahead[0]]) else None
 
@@ -62,14 +63,14 @@ class Board:
             self.queue.insert(0, key)
 
     def ended(self, row: Row) -> Iterator[tuple[str, str, str]]:
-        """Take note of an end; yields the jobs that cannot be any more: key, state, reason."""
+        """Record an end; yields the jobs that have become impossible: key, state, reason."""
         self.states[row.key], self.rows[row.key] = row.state, row
         if row.state != "done":
             yield from self._lost(row.key, row.state)
 
     def idle(self) -> Iterator[tuple[str, str]]:
-        """Ended jobs whose weights no other waits for: key and name of the weights. They are
-        without them from here on.
+        """Ended jobs whose weights no other job needs: key and name of the weights. From here on
+        they are without them.
         """
         wanted = {
             needed
@@ -87,7 +88,7 @@ class Board:
         return all(self.states[key] == "done" and self._sound(key) for key in job.needs.values())
 
     def _sound(self, key: str) -> bool:
-        """Whether the weights of a finished job are there and whole; if not, it is done again."""
+        """Whether the weights of a finished job exist and are intact; if not, it is done again."""
         name = self.rows[key].weights
         if name is not None and self.store.artefacts.fits(name):
             return True
@@ -97,12 +98,11 @@ class Board:
         return False
 
     def _lost(self, key: str, state: str) -> Iterator[tuple[str, str, str]]:
-        # Followers of a run that diverged have not
-        # diverged themselves: they could not begin.
+        # Jobs that need a diverged run have not diverged themselves: they could not start.
         end = state if state in ("collapsed", "cancelled") else "failed"
         how = "been cancelled" if state == "cancelled" else state
         for child in self.children[key]:
-            # What was done earlier keeps its result.
+            # Jobs that were done earlier keep their results.
             if self.states[child] not in ENDED:
                 self.states[child] = end
                 yield child, end, f"{NOT_BEGUN}the run {key} it needs has {how}"
@@ -115,11 +115,12 @@ PROGRESS_EVERY = 2.0
 
 @dataclass(slots=True)
 class Sweep:
-    """Jobs under way: what an engine calls. All writing to the store is here, in one process.
+    """Jobs in progress: the interface for engines. All writing to the store is here, in one
+    process.
 
     Attributes:
-        tools: Makes, once in each process that works, what every job is given; None: nothing.
-        save: Keep the weights of all jobs, not only those that others wait for.
+        tools: Makes, once in each working process, what every job is given; None: nothing.
+        save: Keep the weights of all jobs, not only those that others need.
         stop: The number of the signal that asked to stop.
     """
 
@@ -150,7 +151,7 @@ class Sweep:
         return leases.lease(self.store, job.key, owner), job
 
     def blobs(self, job: Job) -> dict[str, str]:
-        """Names of everything that a job may want: its own artefacts and the weights it needs."""
+        """Names of everything that a job may read: its own artefacts and the weights it needs."""
         needed = {purpose: str(self.board.rows[key].weights) for purpose, key in job.needs.items()}
         return {**self.store.held(job.key), **needed}
 
@@ -162,15 +163,15 @@ class Sweep:
         except StaleLease as error:
             self.tell(held.key, event="refused", text=str(error))
             return False
-        # After the store has the new name: a crash in between leaves a file too many,
-        # never one too few.
+        # After the store has the new name: a crash in between leaves one file too many, never one
+        # too few.
         if before is not None and before != name:
             self.store.artefacts.path(before).unlink(missing_ok=True)
         return True
 
     def finish(self, held: Lease, row: Row) -> bool:
-        """A worker brings a result; a late one is refused."""
-        # Asked before the lease ends, because with it the store forgets these names.
+        """Take a worker's result; a late one is refused."""
+        # Read before the lease ends, because the store forgets these names with it.
         left = self.store.held(held.key)
         row = replace(row, label=self.board.rows[row.key].label)
         try:
@@ -178,7 +179,7 @@ class Sweep:
         except StaleLease as error:
             self.tell(held.key, event="refused", text=str(error))
             return False
-        # Only now: until the row is written a resumed job begins from these files.
+        # Only now: until the row is written, a resumed job starts from these files.
         for name in left.values():
             self.store.artefacts.path(name).unlink(missing_ok=True)
         self._ended(row)
@@ -190,7 +191,7 @@ class Sweep:
         self.board.back(key)
 
     def lost(self, key: str, why: str, deaths: int, advice: str = "") -> None:
-        """A worker was lost with the job: another has it, unless it has cost too many of them."""
+        """A worker was lost with the job: give it to another, unless it has cost too many."""
         self.tell(key, event="died", text=why)
         if deaths < self.how.deaths:
             self.give_back(key)
@@ -200,10 +201,10 @@ class Sweep:
         self._ended(replace(self.board.rows[key], state="failed", reason=reason, progress=1.0))
 
     def tell(self, key: str, **news: Any) -> None:
-        """Pass news on. How far a job is goes into the store, too: others look there."""
+        """Pass news on. A job's progress also goes into the store, for outside readers."""
         if news["event"] == "progress":
             self._progress[key] = float(news["progress"])
-            # All that came together in one transaction, every so often.
+            # Everything collected so far in one transaction, at intervals.
             if monotonic() - self._noted > PROGRESS_EVERY:
                 self.store.note_progress(self._progress)
                 self._progress.clear()
@@ -212,7 +213,7 @@ class Sweep:
             watcher.news(key, news)
 
     def _ended(self, row: Row) -> None:
-        # To the end before anybody is told: the board changes as its answers are taken.
+        # Exhausted before watchers are told, because the board changes while it yields.
         lost = list(self.board.ended(row))
         for watcher in self.watchers:
             watcher.ended(row)
@@ -224,31 +225,30 @@ class Sweep:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Drop the weights that nobody needs any more, if they are not saved."""
+        """Drop the weights that are no longer needed, if they are not to be saved."""
         if self.save:
             return
         for key, name in self.board.idle():
             self.store.mark(key, weights=None)
-            # Two jobs may have ended in the same weights: the file stays for the other.
+            # Two jobs may have ended with the same weights: the file stays for the other.
             if all(row.weights != name for row in self.board.rows.values()):
                 self.store.artefacts.path(name).unlink(missing_ok=True)
 
 
 def _prepared(jobs: Iterable[Job], store: Store) -> Board:
-    """The jobs in the store; what was left running waits again, what could not begin gets another
+    """The jobs in the store; those left running wait again, those that could not start get another
     chance.
     """
     store.add(job.row for job in jobs)
-    # We hold the lock, so whatever is still marked as
-    # running was left by a driver that died.
+    # We hold the lock, so anything still marked as running was left by a driver that died.
     leases.release_all(store)
     for row in store.rows(details=False, hidden=True):
         if row.state in ENDED and row.reason.startswith(NOT_BEGUN):
             store.mark(row.key, state="waiting", reason="")
     store.sweep()
     board = Board(jobs, store)
-    # What has failed before keeps its followers waiting in vain.
-    # A copy, because `ended` changes the states of the jobs that follow.
+    # Jobs that need one that has failed before would wait in vain. A copy, because `ended` changes
+    # the states of the jobs that follow.
     for key, state in list(board.states.items()):
         if state in ENDED and state != "done":
             for lost, end, reason in board.ended(board.rows[key]):

@@ -1,5 +1,5 @@
-"""How long a study will take: a little of every kind of run is done as a worker would do it, timed,
-and nothing is kept.
+"""How long a study will take: does a little of every kind of run as a worker would, times it, and
+keeps nothing.
 """
 
 import os
@@ -42,7 +42,7 @@ GRADUAL_CUTS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """One run that is still to be done: its seconds, and the runs it waits for."""
+    """One run to be done: its seconds, and the runs it waits for."""
 
     key: str
     seconds: float
@@ -51,8 +51,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Runs and what each costs. `begin` is what every worker needs before its first run, `once`
-    what it does in its first ones only (data are read, kernels compiled, programs traced).
+    """Runs and what each costs. `begin` is the time every worker needs before its first run, `once`
+    that of things done only in its first ones (reading data, compiling kernels, tracing programs).
     """
 
     runs: int
@@ -62,9 +62,9 @@ class Estimate:
     once: float = 0.0
 
     def seconds(self, workers: int, *, threads: int = 1) -> float:
-        """Until the last run has ended: who is free takes the next run that waits for nobody.
+        """Seconds until the last run has ended, if a free worker takes the next run that can start.
 
-        More workers than processors make nothing quicker.
+        More workers than processors do not help.
         """
         if not self.costs:
             return 0.0
@@ -94,11 +94,11 @@ class Estimate:
 def estimate(
     study: Study, rows: Mapping[str, Row], bench: Bench, *, begin: float = 0.0
 ) -> Estimate:
-    """Do a little of every kind of run in the study, and add up. An estimate, not a promise.
+    """Do a little of every kind of run in the study, and add up. It is an estimate, not a promise.
 
-    `begin` is the time that a worker takes to start, where there are workers.
+    `begin` is the time that a worker takes to start, if there are workers.
     """
-    # Of a choice that is not settled yet, its first candidate stands for the one to come.
+    # The first candidate of an undecided choice stands for the one to be chosen.
     runs = study.runs(study.choose(rows.values(), or_first=True))
     left = [run for run in runs if run.key not in rows or rows[run.key].state not in ENDED]
     start = perf_counter()
@@ -148,7 +148,7 @@ class TrialTimes:
         until = getattr(run.method, "until", None) or run.train.length
         steps = Step.parse(until).iterations(epoch)
         every = run.train.evaluate_every
-        # The end of a training that does not end an epoch is tested, too.
+        # The end of training is tested even if it does not end an epoch.
         tests = -(-steps // (epoch * every)) if every and steps else 1
         cuts = 0
         if isinstance(run.method, Gradual):
@@ -165,7 +165,7 @@ def trial(run: Run, bench: Bench) -> TrialTimes:
     fresh = bench.network(run.model, bench.data(run.data)[0], run.seed)
     held = State(tensors=weights_of(fresh), values={}).pack()
     context = MemoryContext(blobs=dict.fromkeys(("parent", "rewind", "dense"), held))
-    # A tiny rate: steps take as long as with the real one, and nothing can diverge.
+    # A tiny rate: steps take as long as with the real one, but nothing can diverge.
     small = replace(run, train=run.train.but({"lr": 1e-6}))
     work = stages.begin(small, bench, context)
     stages.cut(work)
@@ -188,10 +188,10 @@ def trial(run: Run, bench: Bench) -> TrialTimes:
 
 
 def _proving(work: Work, dense: nn.Module) -> tuple[float, float]:
-    """Seconds of the certificates of a run, and of what only the first of its network takes.
+    """Seconds of a run's certificates, and of what only the first one for its network takes.
 
-    Those of all images can take minutes: one image is proven twice, two where that is quick, and
-    the line through them is followed.
+    Certificates of all images can take minutes: one image is proven twice, two if that is quick,
+    and the line through them is extrapolated.
     """
     how = work.run.certify
     if how is None or work.run.parent is None:
@@ -208,14 +208,14 @@ def _proving(work: Work, dense: nn.Module) -> tuple[float, float]:
 
 def _measure(work: Work) -> None:
     measure.layers(work.model, work.data.train_x[:1])
-    # A metric of the user's own may not know what to say of a fresh network.
+    # A user's metric may not work on a fresh network.
     with suppress(SecateursError):
         own = work.bench.metrics
         measure.figures(work.model, work.data, (0.0, 0.0), own=own)
 
 
 def _steps(work: Work) -> tuple[float, float, float]:
-    """Seconds of a step, of the end of the training, and of what the first steps took beyond."""
+    """Seconds of a step, of the end of training, and the extra time of the first steps."""
     trainer = trainer_of(work)
     times = [perf_counter()]
 
@@ -228,7 +228,7 @@ def _steps(work: Work) -> tuple[float, float, float]:
     stop = min(STEPS, whole.total)
     if not stop:
         return 0.0, _timed(trainer.finish_), 0.0
-    # Nothing but steps is to be timed.
+    # Only steps are to be timed.
     short = replace(
         whole,
         stop=stop,
@@ -238,8 +238,8 @@ def _steps(work: Work) -> tuple[float, float, float]:
     with suppress(_Enough):
         short.run()
     gaps = [after - before for before, after in pairwise(times)]
-    # What else runs here only makes steps longer, but it will do so in the study, too: the
-    # median of what comes after the first third.
+    # Other work on the machine only makes steps longer, but it will do so in the study, too: hence
+    # the median of the steps after the first third.
     step = median(gaps[len(gaps) // 3 :])
     return step, _timed(trainer.finish_), sum(gaps) - step * len(gaps)
 
@@ -259,7 +259,7 @@ _SILENT = ("strength", "sigma", "label", "train", "seed")
 
 
 def _kind(run: Run) -> str:
-    """Runs of one kind take equally long, but for the number of their steps."""
+    """A key of runs that take equally long, apart from the number of their steps."""
     shown = full_settings(run)
     method = {
         entry.name: shown["method"].get(entry.name)

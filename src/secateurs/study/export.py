@@ -1,4 +1,4 @@
-"""The table of a study as files that anything reads: CSV, and Parquet where a package for it is
+"""The table of a study as files that any program reads: CSV, and Parquet if a package for it is
 installed.
 """
 
@@ -22,8 +22,8 @@ def export(store: Store, path: str | Path, *, table: str = "runs") -> Path:
     Args:
         store: A study's store.
         path: The file to write.
-        table: "runs" (a line a run, metrics and settings flattened), "history" (a line an epoch),
-            "layers" (a line a parameter) or "rows" (those of jobs that train no network).
+        table: "runs" (one line per run, metrics and settings flattened), "history" (one per epoch),
+            "layers" (one per parameter) or "rows" (those of jobs that train no network).
     """
     path = Path(path)
     if table not in TABLES:
@@ -37,7 +37,7 @@ def export(store: Store, path: str | Path, *, table: str = "runs") -> Path:
 
 
 def run_lines(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """A run a line: columns, metrics.NAME, settings.NAME.NAME."""
+    """One line per run: columns, metrics.NAME, settings.NAME.NAME."""
     for row in rows:
         named = {
             "metrics": row.metrics,
@@ -48,16 +48,16 @@ def run_lines(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
 
 
 def history_lines(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """An epoch a line."""
+    """One line per epoch."""
     for row in rows:
         yield from ({**_who(row), **asdict(point)} for point in row.history)
 
 
 def layer_lines(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """A parameter of a run a line."""
+    """One line per parameter of a run."""
     for row in rows:
         for layer in row.layers:
-            # As text, because a cell of a table holds no tuple.
+            # As text, because a cell cannot hold a tuple.
             shape, counts = (
                 "x".join(map(str, layer.shape)),
                 " ".join(map(str, layer.histogram)),
@@ -140,7 +140,7 @@ def _parquet(lines: list[dict[str, Any]], path: Path) -> Path:
 
 
 def _column(pyarrow: Any, values: list[Any]) -> Any:
-    """One type a column: numbers where all are, text otherwise."""
+    """One type per column: numbers if all values are numbers, text otherwise."""
     given = [value for value in values if value is not None]
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
         whole = all(isinstance(value, int) for value in given)
@@ -151,5 +151,5 @@ def _column(pyarrow: Any, values: list[Any]) -> Any:
 
 
 def _same_kind(value: Any) -> Any:
-    # A column has one type: truth values stand beside numbers as 0 and 1.
+    # A column has one type: booleans among numbers become 0 and 1.
     return int(value) if isinstance(value, bool) else value

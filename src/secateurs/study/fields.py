@@ -1,6 +1,6 @@
-"""What a field accepts is what its type says: `Literal["sgd", "adam"]`, `tuple[float, ...]`,
+"""A field accepts what its type says: `Literal["sgd", "adam"]`, `tuple[float, ...]`,
 `Annotated[int, within(1)]`. One walk over types checks settings, from Python or from a file, and
-stored rows, into which whoever sends a store can write anything.
+stored rows, which may contain anything if the store comes from somebody else.
 """
 
 import math
@@ -20,7 +20,7 @@ Place: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: where, and what."""
+    """One problem: where, and what is wrong."""
 
     path: Place
     text: str
@@ -32,7 +32,7 @@ class Problem:
 
 
 class Misfit(ArgumentError):
-    """Values that do not fit their fields; `problems` says each place."""
+    """Values that do not fit their fields; `problems` lists each with its place."""
 
     def __init__(self, problems: Sequence[Problem], called: str = "") -> None:
         self.problems = tuple(problems)
@@ -46,12 +46,12 @@ class Misfit(ArgumentError):
         return cls([Problem((), text)])
 
     def inside(self, *place: str | int) -> list[Problem]:
-        """The problems, seen from further out."""
+        """The problems with their places seen from the enclosing value."""
         return [Problem((*place, *problem.path), problem.text) for problem in self.problems]
 
 
 def problems_at(place: Place, check: Callable[[], object]) -> list[Problem]:
-    """What the check raises, seen from further out; empty where it raises nothing."""
+    """The problems that a check raises, seen from the enclosing value; empty if there are none."""
     try:
         check()
     except Misfit as error:
@@ -64,12 +64,11 @@ def problems_at(place: Place, check: Callable[[], object]) -> list[Problem]:
 class CheckedSettings:
     """Base of frozen dataclasses whose fields are checked by their types.
 
-    All that is wrong is raised in one `Misfit`; lists become tuples, and tables the settings that
-    belong there.
+    All problems are raised in one `Misfit`; lists become tuples, and tables become settings.
 
     Attributes:
         called: What messages call it.
-        silent: Fields that decide no result: they are not part of a run's key.
+        silent: Fields that do not affect a result and are not part of a run's key.
     """
 
     __slots__ = ()
@@ -86,7 +85,7 @@ class CheckedSettings:
         for name, value in read_fields(kind, given).items():
             # The class is frozen; this is part of making it.
             object.__setattr__(self, name, value)
-        # What excludes each other is asked of values that fit by themselves.
+        # Conflicts are looked for among values that are valid on their own.
         if found := list(self.conflicts()):
             raise Misfit(found)
 
@@ -101,10 +100,10 @@ class CheckedSettings:
 
 
 def read_fields(kind: Any, given: Any) -> dict[str, Any]:
-    """What was given, as the fields of a dataclass have it; those not given are left out.
+    """The given values, converted to the fields of a dataclass; those not given are left out.
 
     Raises:
-        Misfit: all that does not fit, and every name of no field.
+        Misfit: everything that does not fit, and every unknown field name.
     """
     if not isinstance(given, Mapping):
         raise Misfit.of(f"{excerpt(given)} is not a table of named values")
@@ -114,7 +113,7 @@ def read_fields(kind: Any, given: Any) -> dict[str, Any]:
         if name not in hints:
             called = f"field of {getattr(kind, 'called', kind.__name__)}"
             found.append(Problem((name,), unknown(called, name, hints).rstrip(".")))
-        # A store has a hundred thousand numbers and texts: most are taken as they are.
+        # A store has a hundred thousand numbers and texts, most of which are taken as they are.
         elif type(value) in taken[name]:
             read[name] = value
         else:
@@ -144,8 +143,8 @@ def _needed(kind: Any) -> tuple[str, ...]:
 
 @cache
 def hints_of(kind: Any) -> dict[str, Any]:
-    """The types of its fields by name. What settings take over from a class that is none, such as a
-    recipe, that class checks.
+    """The types of its fields by name. Fields inherited from a class that is not a
+    `CheckedSettings`, such as a recipe, are checked by that class.
     """
     found: dict[str, Any] = dict.fromkeys((entry.name for entry in fields(kind)), Any)
     for base in reversed(kind.__mro__):
@@ -157,7 +156,7 @@ def hints_of(kind: Any) -> dict[str, Any]:
 
 @cache
 def _taken_as_is(kind: Any) -> dict[str, tuple[type, ...]]:
-    """The types whose values need no further look, by field."""
+    """The types whose values need no further check, by field."""
     return {name: _plain_types(hint) for name, hint in hints_of(kind).items()}
 
 
@@ -174,16 +173,16 @@ def _plain_types(hint: Any) -> tuple[type, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """In a type: the value is what this function makes of it."""
+    """In a type: the value is what this function returns for it."""
 
     by: Callable[[Any], Any]
 
 
 def as_type(hint: Any, value: Any) -> Any:
-    """The value as the type has it: lists as tuples, tables as dataclasses.
+    """The value converted to the type: lists to tuples, tables to dataclasses.
 
     Raises:
-        Misfit: all that does not fit, each with its place.
+        Misfit: everything that does not fit, each with its place.
 
     >>> as_type(tuple[Annotated[int, within(1)], ...], [3, 0, "x"])
     Traceback (most recent call last):
@@ -228,7 +227,7 @@ _WORDS = {
 def _is(kind: Any, value: Any) -> bool:
     if kind is Callable:
         return callable(value)
-    # True is an int in Python, and no number in settings or rows.
+    # True is an int in Python, but not a number in settings or rows.
     if isinstance(value, bool):
         return kind is bool
     # A whole number is a number, too: files write 1.0 as they like.
@@ -236,7 +235,7 @@ def _is(kind: Any, value: Any) -> bool:
 
 
 def _marked(hint: Any, *marks: Any, value: Any) -> Any:
-    """The value as the type or its reader has it, accepted by all of its checks."""
+    """The value converted by the type or its reader, and accepted by all of its checks."""
     try:
         readers = [mark for mark in marks if isinstance(mark, Read)]
         found = readers[0].by(value) if readers else as_type(hint, value)
@@ -251,10 +250,10 @@ def _marked(hint: Any, *marks: Any, value: Any) -> Any:
 
 
 def _one_of(hints: tuple[Any, ...], value: Any) -> Any:
-    """The value as one of the types has it."""
+    """The value converted to one of the types."""
     if value is None and NoneType in hints:
         return None
-    # Of a number and a list of numbers, the one that is meant is known by its form.
+    # Between a number and a list of numbers, the form of the value says which is meant.
     several = isinstance(value, list | tuple)
     others = [hint for hint in hints if hint is not NoneType]
     alike = [hint for hint in others if _is_list(hint) is several] or others
@@ -263,7 +262,7 @@ def _one_of(hints: tuple[Any, ...], value: Any) -> Any:
         try:
             return as_type(hint, value)
         except Misfit as error:
-            # What is wrong inside of a list or a table says which of the types was meant.
+            # An error inside a list or a table shows which of the types was meant.
             if len(alike) == 1 or error.problems[0].path:
                 raise
             texts.append(error.problems[0].text)
@@ -275,7 +274,7 @@ def _is_list(hint: Any) -> bool:
 
 
 def _entries(hints: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    """A list whose entries are all of one type, or as many as there are types."""
+    """A list whose entries all have one type, or one entry for each type."""
     if not isinstance(value, list | tuple):
         raise Misfit.of(f"{excerpt(value)} is not a list")
     if hints[-1] is Ellipsis:
@@ -286,7 +285,7 @@ def _entries(hints: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 
 
 def _collected(values: Mapping[Any, tuple[Any, Any]]) -> dict[Any, Any]:
-    """The values as their types have them, by name; all problems in one error."""
+    """The values converted to their types, by name; all problems in one error."""
     found, problems = {}, list[Problem]()
     for name, (hint, value) in values.items():
         try:
@@ -299,7 +298,7 @@ def _collected(values: Mapping[Any, tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def excerpt(value: object) -> str:
-    """A value as a message shows it; what no file could hold, by its type."""
+    """A value as messages show it; one that no file could hold is shown by its type."""
     if isinstance(value, bytes):
         return f"{len(value)} raw bytes"
     # Tensors fill a screen, and other people's objects print an address.
@@ -309,7 +308,7 @@ def excerpt(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-# What types say besides: checks, which raise what is wrong, and readers.
+# Annotations of types: checks, which raise problems, and readers.
 
 
 def within(low: float, high: float = math.inf, *, above: bool = False) -> Callable[[Any], None]:
@@ -328,13 +327,13 @@ def within(low: float, high: float = math.inf, *, above: bool = False) -> Callab
 
 
 def not_empty(value: Any) -> None:
-    """Texts with something to read, lists with an entry."""
+    """Texts and lists that are not empty."""
     if not (value.strip() if isinstance(value, str) else value):
         raise Misfit.of(f"the {'text' if isinstance(value, str) else 'list'} is empty")
 
 
 def distinct(values: Any) -> None:
-    """Lists with an entry, and none twice."""
+    """Lists that are not empty and have no duplicates."""
     not_empty(values)
     if len(set(values)) < len(values):
         twice = next(value for value in values if values.count(value) > 1)
@@ -342,7 +341,7 @@ def distinct(values: Any) -> None:
 
 
 def plain_table(value: Mapping[Any, Any]) -> None:
-    """Tables of texts, numbers, truth values and lists of them."""
+    """Tables of texts, numbers, booleans and lists of them."""
     odd = [key for key, entry in value.items() if not isinstance(key, str) or not _plain(entry)]
     if odd:
         raise Misfit.of(f"{odd[0]!r} is neither a text, a number nor a list of them")

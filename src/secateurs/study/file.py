@@ -21,12 +21,12 @@ def read(path: str | Path) -> Study:
     """The study in a file.
 
     Raises:
-        StudyFileError: every problem, one a line: place, what is wrong, what was perhaps meant.
+        StudyFileError: every problem, one per line: place, what is wrong, what was perhaps meant.
     """
     path = Path(path)
     try:
-        # Too large a file is not read at all: a byte that is not UTF-8 leads
-        # to the same message.
+        # A file that is too large is not read at all; a byte that is not UTF-8 gives the same
+        # message.
         blob = path.read_bytes() if path.stat().st_size <= LIMIT else b"\xff"
         text = blob.decode("utf-8")
     except OSError as error:
@@ -48,7 +48,7 @@ def parse(text: str, *, name: str = "study", file: str = "study.toml") -> Study:
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise StudyFileError(f"{file}: {error}.{_hint(text, str(error))}") from None
     try:
-        # A name in the text comes later, and so wins over that of the file.
+        # A name in the text comes later, so it overrides that of the file.
         return Study.read({"name": name, **table})
     except Misfit as error:
         lines = Lines(text)
@@ -59,7 +59,7 @@ def parse(text: str, *, name: str = "study", file: str = "study.toml") -> Study:
 
 
 def _hint(text: str, error: str) -> str:
-    """What often lies behind a syntax error."""
+    """A frequent cause of such a syntax error."""
     found = re.search(r"line (\d+)", error)
     lines = text.splitlines()
     line = lines[int(found[1]) - 1] if found and int(found[1]) <= len(lines) else ""
@@ -70,7 +70,7 @@ def _hint(text: str, error: str) -> str:
     return " See docs/studies.md for a file that works."
 
 
-# In which line of a TOML text a setting stands: tomllib forgets where the values were.
+# The line of a setting in a TOML text, since tomllib does not record where values were.
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"\s*(\"[^\"]+\"|'[^']+'|[A-Za-z0-9_-]+)((?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*=")
@@ -90,7 +90,7 @@ class Lines:
         table: Place = ()
         inside = ""
         for number, line in enumerate(text.splitlines(), start=1):
-            if inside:  # within a text of several lines nothing is a key
+            if inside:  # inside a multi-line string nothing is a key
                 inside = "" if inside in line else inside
                 continue
             header, key = _HEADER.match(line), _KEY.match(line)
@@ -99,10 +99,10 @@ class Lines:
                 self.places.setdefault(table, number)
             elif key:
                 path = (*table, *_names(key[1] + key[2]))
-                # A dotted key names the tables on its way as well.
+                # A dotted key names the enclosing tables as well.
                 for end in range(len(table) + 1, len(path) + 1):
                     self.places.setdefault(path[:end], number)
-                # Two of them on one line close what they open.
+                # Two of them on one line open and close a string.
                 inside = next((q for q in ('"""', "'''") if line.count(q) == 1), "")
 
     def of(self, path: Place) -> int:
@@ -120,7 +120,7 @@ class Lines:
             last = depth == len(names) - 1
             if header[1] == "[[" and last:
                 counts[found] += 1
-            # What stands below [[methods]] belongs to the last entry of that list.
+            # Lines below [[methods]] belong to the last entry of that list.
             if counts[found]:
                 found = (*found, counts[found] - 1)
         return found

@@ -1,4 +1,4 @@
-"""The training of a run: one loop for every method, saved every so often, left off when it is
+"""The training of a run: one loop for every method, saved at intervals, stopped when it is
 hopeless.
 """
 
@@ -64,15 +64,15 @@ from secateurs.train import (
 )
 from secateurs.train.fit import Line, Progress
 
-# What a trainer is made from, and what it is.
+# What a trainer is made from, and what it consists of.
 
 Masks = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """What a trainer is made from: the run, its network (on its device) and data, what the cut
-    kept.
+    """The input of a trainer: the run, its network (on its device) and data, and the masks of the
+    cut.
     """
 
     run: Run
@@ -93,18 +93,18 @@ class TrainingJob:
         return self.run.train
 
     def source(self, purpose: str) -> torch.Generator:
-        """Numbers for one purpose."""
+        """The generator for one purpose."""
         return generator(self.run.seed, purpose)
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """The examples that scores look at."""
+        """The examples that scores are computed on."""
         count = self.method.examples
         return self.data.train_x[:count], self.data.train_y[:count]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """Figures of a method that are followed over time."""
+    """Figures of a method that are recorded over time."""
 
     strength: float | None = None
     misalignment: float | None = None
@@ -120,7 +120,7 @@ class Trainer:
         state, restore_: What else a checkpoint needs, as tensors and plain values.
         sample: λ and the like, at the end of an epoch.
         finish_: Makes zeros exact at the end.
-        cost: What the steps have cost so far; None where every step is one of a dense network.
+        cost: What the steps have cost so far; None if every step is that of a dense network.
     """
 
     optimizer: Optimizer
@@ -138,15 +138,15 @@ TRAINERS: Registry[Callable[[TrainingJob], Trainer]] = Registry("trainer")
 """How each kind of `secateurs.study.methods` is trained: under the same name as the method."""
 
 
-# What is done during a training: marks, news, checkpoints, and an end to what is hopeless.
+# What is done during training: marks, news, checkpoints, and an end to hopeless runs.
 
 NEWS_EVERY = 0.5
 """Seconds between two news of a training's progress."""
 
 
 class Saver:
-    """After each step: mark the ends of epochs, tell how far it is, save when it is time, leave
-    when asked.
+    """After each step: mark the ends of epochs, report progress, save when it is time, stop when
+    asked.
     """
 
     def __init__(self, work: Work, trainer: Trainer) -> None:
@@ -155,7 +155,7 @@ class Saver:
 
     def __call__(self, moment: Moment) -> None:
         clock, now = moment.clock, monotonic()
-        # The last step ends an epoch, whole or not.
+        # The last step ends an epoch, complete or not.
         if clock.iteration % clock.per_epoch == 0 or clock.iteration == clock.total:
             self._mark(moment)
         if now - self.told > NEWS_EVERY:
@@ -164,7 +164,7 @@ class Saver:
         stopping = self.work.context.stopping()
         if stopping or now - self.saved > self.work.bench.save_every:
             self._save(moment)
-            # The clock is read again, since saving takes time itself.
+            # The clock is read again, since saving itself takes time.
             self.saved = monotonic()
         if stopping:
             raise Interrupted(f"left off after step {clock.iteration}")
@@ -182,7 +182,7 @@ class Saver:
 
 
 def checkpoint(work: Work, trainer: Trainer, moment: Moment) -> State:
-    """Everything the training needs to go on bit for bit."""
+    """Everything that training needs to continue bit for bit."""
     inner, optimizer = optimizer_state(trainer.optimizer)
     own, method = trainer.state()
     numbers, standing = standing_state(moment.standing())
@@ -201,13 +201,13 @@ def checkpoint(work: Work, trainer: Trainer, moment: Moment) -> State:
 
 
 class Watch(Progress):
-    """Keeps the epochs as they end, tells of them, and ends what is hopeless."""
+    """Records epochs as they end, reports them, and ends hopeless runs."""
 
     def __init__(self, work: Work) -> None:
         self.work, self.silent = work, 0
 
     def epoch(self, line: Line) -> None:
-        """Remember the epoch; two in a row with one answer for all test images are the end."""
+        """Record the epoch; two in a row with the same answer for all test images end the run."""
         if not isinstance(line, Epoch):
             return
         work = self.work
@@ -219,8 +219,7 @@ class Watch(Progress):
             accuracy=line.test_accuracy,
         )
         accuracy = line.test_accuracy
-        # Comparing answers costs another pass, so only
-        # networks near chance are looked at.
+        # Comparing answers costs another pass, so only networks near chance are checked.
         chance = accuracy is None or accuracy <= 1.5 / work.data.classes
         self.silent = self.silent + 1 if chance and measure.constant(work.model, work.data) else 0
         if self.silent == 2:
@@ -230,11 +229,11 @@ class Watch(Progress):
             )
 
 
-# The settings of a run as the values that train: optimizer and schedule.
+# The optimizer and the schedule that a run's settings describe.
 
 
 def optimizer_of(model: nn.Module, train: Training) -> Optimizer:
-    """The optimizer of plain trainings."""
+    """The optimizer for plain training."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     lr, decay = train.lr, train.weight_decay
     if train.optimizer == "sgd":
@@ -268,7 +267,7 @@ def train(work: Work) -> None:
             dict(held.values["marks"]),
             dict(held.values["metrics"]),
         )
-    # After the weights are in: an optimizer may begin from those that it finds.
+    # After the weights are loaded, since an optimizer may start from those that it finds.
     trainer = trainer_of(work)
     standing = _resumed(held, trainer, work) if held is not None else None
     loop = loop_of(work, trainer)
@@ -282,8 +281,8 @@ def train(work: Work) -> None:
 
 
 def _finish(work: Work, trainer: Trainer) -> None:
-    """Collapse, or clear what counts as zero. Where no weight changes by it, the last epoch's test
-    is as good as a new one.
+    """Collapse, or set to zero what counts as zero. If no weight changes, the last epoch's test
+    result remains valid.
     """
     before = {name: value.clone() for name, value in weights_of(work.model).items()}
     trainer.finish_()
@@ -301,7 +300,7 @@ def per_epoch(work: Work) -> int:
 
 
 def trainer_of(work: Work) -> Trainer:
-    """What the run's method makes of its network, as it stands."""
+    """The trainer of the run's method for its network in its current state."""
     steps = per_epoch(work)
     job = TrainingJob(
         run=work.run,
@@ -315,10 +314,10 @@ def trainer_of(work: Work) -> Trainer:
 
 
 def _resumed(held: State, trainer: Trainer, work: Work) -> Standing:
-    """Give optimizer, method and generators what they had; returns where the training stood."""
+    """Restore optimizer, method and generators; returns how far training had come."""
     load_optimizer_(trainer.optimizer, held.part("optimizer"), held.values["optimizer"])
     trainer.restore_(held.part("method"), held.values["method"])
-    # Again: a method that was made anew began with masks of its own, which took weights away.
+    # Once more, because the new method started with masks of its own, which removed weights.
     put_weights_(work.model, held.part("model"))
     standing = standing_of(held.part("generator"), held.values["standing"])
     work.epochs = list(standing.history)
@@ -326,7 +325,7 @@ def _resumed(held: State, trainer: Trainer, work: Work) -> Standing:
 
 
 def loop_of(work: Work, trainer: Trainer) -> Loop:
-    """The training of the run, to be begun or taken up."""
+    """The training of the run, to be started or continued."""
     run, train = work.run, work.run.train
     until = getattr(run.method, "until", None)
     saver = Saver(work, trainer)
@@ -377,13 +376,13 @@ def factorized(job: TrainingJob) -> Trainer:
         steps=job.total,
         schedule=method.strength_schedule,
         generator=job.source("factors"),
-        # Factorizing a network that was cut must not bring its weights back.
+        # Factorizing a pruned network must not bring its weights back.
         zeros="frozen" if method.init == "pretrained" else None,
         **options,
     )
 
     def sample(moment: Moment) -> Sampled:
-        # A new recorder each time, since only the figures of now are wanted.
+        # A new recorder each time, since only the current figures are needed.
         watch = Dynamics(optimizer, model=job.model)
         watch.record(moment.loss)
         last = watch.samples[-1] if watch.samples else None
@@ -397,12 +396,12 @@ def factorized(job: TrainingJob) -> Trainer:
     return Trainer(optimizer=optimizer, sample=sample, finish_=finish_)
 
 
-# Pruning while the network trains.
+# Pruning during training.
 
 
 @TRAINERS.register("gradual")
 def gradual(job: TrainingJob) -> Trainer:
-    """Cut a little every so many steps."""
+    """Cut a little every few steps."""
     method, optimizer, draw = (
         job.method,
         optimizer_of(job.model, job.train),
@@ -437,7 +436,7 @@ def gradual(job: TrainingJob) -> Trainer:
     def state() -> tuple[Masks, dict[str, Any]]:
         found = pruning.state_dict()
         masks = {f"mask.{name}": mask for name, mask in found["masks"].items()}
-        # With the generator, so that a resumed run draws what it would have drawn.
+        # With the generator, so that a resumed run draws the same numbers.
         values = {"iteration": found["iteration"], "cost": cost.state_dict()}
         return {**masks, "draw": draw.get_state()}, values
 
@@ -468,13 +467,12 @@ def l1(job: TrainingJob) -> Trainer:
         list(prunable(job.model).values()),
     )
 
-    # Added to the gradient by hand, which takes no graph over the weights.
+    # Added to the gradient directly, which needs no graph over the weights.
     @torch.no_grad()
     def add(*_: object) -> None:
         for weight in weights:
             if weight.grad is not None:
-                # sign(0) is 0: of the subgradients at zero
-                # the one that leaves zeros alone.
+                # sign(0) is 0, the subgradient at zero that leaves zeros alone.
                 weight.grad.add_(weight.sign(), alpha=job.method.strength)
 
     optimizer.register_step_pre_hook(add)
@@ -489,7 +487,7 @@ def path_penalty(job: TrainingJob) -> Trainer:
     graph = capture(job.model.eval(), job.data.train_x[:1])
 
     def add(*_: object) -> None:
-        # Whatever mode the optimizer steps in, this needs gradients.
+        # This needs gradients in whatever mode the optimizer steps.
         with torch.enable_grad():
             (job.method.strength * path_norm_penalty(job.model, graph, q=job.method.q)).backward()
 
@@ -502,7 +500,7 @@ def _strength(job: TrainingJob) -> Callable[[Moment], Sampled]:
 
 
 def _cut_below_(job: TrainingJob) -> None:
-    """What is below the threshold is zero."""
+    """Set entries below the threshold to zero."""
     limit = job.method.threshold
     apply_(
         job.model,
@@ -512,7 +510,7 @@ def _cut_below_(job: TrainingJob) -> None:
 
 @TRAINERS.register("dense", "prune", "imp")
 def held(job: TrainingJob) -> Trainer:
-    """Plain training; what was cut is held at zero."""
+    """Plain training with cut weights held at zero."""
     optimizer = optimizer_of(job.model, job.train)
     if job.masks is None:
         return Trainer(optimizer=optimizer)
@@ -536,9 +534,7 @@ def cost_of(job: TrainingJob, masks: Masks) -> TrainingCost:
 
 
 def countable(job: TrainingJob) -> Tensor | None:
-    """An example to count multiplications with; None for a network that they cannot be counted
-    in.
-    """
+    """An example for counting multiplications; None if they cannot be counted in this network."""
     example = job.data.train_x[:1]
     try:
         macs(job.model.eval(), example)
@@ -547,7 +543,7 @@ def countable(job: TrainingJob) -> Tensor | None:
     return example
 
 
-# Methods that act through the hooks of a plain optimizer; their state travels in the optimizer's.
+# Methods that act through the hooks of a plain optimizer; their state is part of the optimizer's.
 
 
 @TRAINERS.register("rigl")

@@ -1,7 +1,7 @@
 """A job: a piece of work with a name, the jobs it needs, and a function that does it.
 
-The store, the driver and the engines know jobs and nothing else. A training of a study is one kind
-of job; an experiment of a paper is another, whose rows are often no networks at all.
+The store, the driver and the engines know only jobs. A run of a study is one kind of job; a
+measurement of a published experiment is another, whose rows often do not describe a network.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,25 +15,25 @@ from secateurs.study.database import Row
 
 
 class Interrupted(SecateursError):
-    """The job was asked to leave off; its checkpoint is saved."""
+    """The job was asked to stop; its checkpoint is saved."""
 
 
 class JobContext(Protocol):
-    """Where a job finds what it needs and leaves what it makes: all that an engine provides."""
+    """Everything that an engine provides to a job: what it needs, and a place for what it makes."""
 
     def get(self, purpose: str) -> bytes | None:
-        """Bytes left under this purpose before ("cut", "checkpoint"), or those of a needed job
+        """Bytes stored earlier under this purpose ("cut", "checkpoint"), or those of a needed job
         ("parent", "rewind", "dense"); None if there are none.
         """
 
     def put(self, purpose: str, blob: bytes) -> str:
-        """Keep these bytes, durably, in place of those before; returns their name."""
+        """Keep these bytes durably, in place of earlier ones; returns their name."""
 
     def tell(self, **news: Any) -> None:
-        """News for whoever watches: progress, epochs."""
+        """Send news to watchers: progress, epochs."""
 
     def stopping(self) -> bool:
-        """Whether the job is asked to leave off."""
+        """Whether the job is asked to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +41,12 @@ class Job:
     """A piece of work: equal keys mean equal results.
 
     Attributes:
-        row: Its line in the store as long as it waits: its key, and what is known beforehand.
-        work: `work(tools, context) -> row`, a function that another process can be sent. `tools` is
-            whatever the driver was given to make once in each process. What goes wrong in the work
-            is written into its row; only `Interrupted` and errors of the store come out.
-        needs: Keys of the jobs whose artefacts it reads, by purpose: they are done before.
-        stoppable: Whether the work asks `JobContext.stopping` as it goes and leaves a checkpoint.
+        row: Its row in the store as long as it waits: its key, and what is known beforehand.
+        work: `work(tools, context) -> row`, a function that can be sent to another process. `tools`
+            is whatever the driver was told to make once in each process. Errors in the work are
+            written into its row; only `Interrupted` and errors of the store are raised.
+        needs: Keys of the jobs whose artefacts it reads, by purpose: they are done first.
+        stoppable: Whether the work checks `JobContext.stopping` and then leaves a checkpoint.
     """
 
     row: Row
@@ -76,7 +76,7 @@ class StoreContext:
         return None if name is None else self.artefacts.get(name)
 
     def put(self, purpose: str, blob: bytes) -> str:
-        """Write the file, then tell its name; final weights are told with the row."""
+        """Write the file, then report its name; that of final weights is reported with the row."""
         name = self.names[purpose] = self.artefacts.put(blob)
         # The row names the final weights: both enter the store in one transaction.
         if purpose != "weights":
@@ -94,7 +94,7 @@ class StoreContext:
 
 @dataclass(slots=True)
 class MemoryContext:
-    """Artefacts in memory: for jobs outside of a store, and on the nodes of a cluster."""
+    """Artefacts in memory, for jobs outside a store and on the nodes of a cluster."""
 
     blobs: dict[str, bytes] = field(default_factory=dict)
     news: list[Mapping[str, Any]] = field(default_factory=list)
@@ -110,9 +110,9 @@ class MemoryContext:
         return sha256(blob).hexdigest()
 
     def tell(self, **news: Any) -> None:
-        """Remember the news."""
+        """Record the news."""
         self.news.append(news)
 
     def stopping(self) -> bool:
-        """Whether somebody set `stop`."""
+        """Whether `stop` was set."""
         return self.stop

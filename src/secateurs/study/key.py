@@ -1,7 +1,7 @@
 """The key of a run: a hash of every setting that decides its result, defaults included.
 
-Equal keys mean equal settings, whichever version wrote them: a default that is changed gives
-another key to exactly those runs that rely on it. What settings cannot say is said by `SCHEMA`.
+Equal keys mean equal settings, whichever version wrote them: a changed default gives a new key to
+exactly those runs that rely on it. `SCHEMA` stands for what settings cannot express.
 """
 
 import hashlib
@@ -21,16 +21,17 @@ counts as new in the stores that hold it.
 def key_of(run: Any) -> str:
     """Sixteen hexadecimal digits that name a run."""
     hashed = full_settings(run)
-    # Where data lie decides no result; what a method begins with is there as the run's parent.
+    # The location of data does not affect a result; a method's starting network is the run's
+    # parent.
     del hashed["data"]["root"]
     hashed["method"].pop("after", None)
     for name, value in (("data", run.data), ("model", run.model)):
-        # What a user makes is known by what it is: a changed function may keep its name.
+        # A user's objects are identified by content, since a changed function may keep its name.
         if value.make is not None:
             from secateurs.study.own import fingerprint
 
             hashed[name]["own"] = fingerprint(value.make)
-    # 64 bits: of a million runs, two share a name with a chance of about 3 in 100 million.
+    # 64 bits: among a million runs, two share a key with a probability of about 3 in 100 million.
     return hashlib.sha256(canonical({"schema": SCHEMA, **hashed}).encode()).hexdigest()[:16]
 
 
@@ -40,7 +41,7 @@ def full_settings(run: Any) -> dict[str, Any]:
     A needed run's key stands for all of its settings in turn.
     """
     shown = {name: _plain(getattr(run, name)) for name in _SETTINGS}
-    # Younger than the keys of many stores: left out where nothing is held out.
+    # Newer than the keys of many stores, so it is left out if nothing is held out.
     if shown["data"]["held_out"] is None:
         del shown["data"]["held_out"]
     needed = {"parent": run.parent, "rewind": run.rewind}
@@ -58,9 +59,9 @@ def canonical(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """CheckedSettings as JSON has them; whole numbers as whole numbers."""
+    """Settings as JSON values; integers as integers."""
     if isinstance(value, float):
-        # 10 and 10.0 are one setting. Beyond 2^53 a float does not name one whole number.
+        # 10 and 10.0 are the same setting. Beyond 2^53 a float does not determine an integer.
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if value is None or isinstance(value, str | int | bool):
         return value
@@ -73,7 +74,7 @@ def _plain(value: Any) -> Any:
         counted = (e.name for e in fields(value) if e.name not in value.silent)  # type: ignore[arg-type]
         named = {name: _plain(getattr(value, name)) for name in counted}
         return {"kind": kind, **named} if kind else named
-    # A value of the user's own, in words that are the same in every process.
+    # A user's value, as a text that is the same in every process.
     if hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     # Other people's objects may print their address, which differs in every process.

@@ -1,7 +1,7 @@
-"""Leases: the right of one worker to bring the result of one run; a replaced token is refused.
+"""Leases: the right of one worker to deliver the result of one run; a replaced token is refused.
 
-Tokens only grow (also over restarts and whatever the clock does), so a late worker can never be
-taken for a new one.
+Tokens only grow (even across restarts, and whatever the clock does), so a late worker can never be
+mistaken for a new one.
 """
 
 import sqlite3
@@ -22,12 +22,11 @@ class Lease:
 
 
 def lease(store: Store, key: str, owner: str) -> Lease:
-    """Give the run to this owner; any lease before is void."""
+    """Give the run to this owner; any earlier lease becomes void."""
     with store.writing() as db:
         db.execute("DELETE FROM leases WHERE key = ?", (key,))
         cursor = db.execute(
-            # A new line instead of a changed one:
-            # AUTOINCREMENT never gives a token twice.
+            # A new row instead of a changed one: AUTOINCREMENT never gives a token twice.
             "INSERT INTO leases (key, owner) VALUES (?, ?)",
             (key, owner),
         )
@@ -65,7 +64,7 @@ def finish(store: Store, held: Lease, row: Row) -> None:
 
 
 def hold(store: Store, held: Lease, purpose: str, name: str) -> None:
-    """Remember an artefact of the run (a checkpoint); refused if the lease is void."""
+    """Record an artefact of the run (a checkpoint); refused if the lease is void."""
     with store.writing() as db:
         _check(db, held)
         db.execute(
@@ -75,7 +74,7 @@ def hold(store: Store, held: Lease, purpose: str, name: str) -> None:
 
 
 def release(store: Store, key: str, *, state: str = "waiting", reason: str = "") -> None:
-    """Take the run back: whoever had it comes too late from now on."""
+    """Take the run back: from now on its former owner is too late."""
     with store.writing() as db:
         db.execute("DELETE FROM leases WHERE key = ?", (key,))
         db.execute(
@@ -85,7 +84,7 @@ def release(store: Store, key: str, *, state: str = "waiting", reason: str = "")
 
 
 def release_all(store: Store) -> int:
-    """Take every run back that a driver before us left behind; returns how many."""
+    """Take back every run that an earlier driver left behind; returns how many."""
     with store.writing() as db:
         db.execute("DELETE FROM leases")
         return db.execute("UPDATE runs SET state = 'waiting' WHERE state = 'running'").rowcount

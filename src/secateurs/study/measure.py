@@ -1,4 +1,4 @@
-"""What is measured of a finished network: figures, layers, certificates."""
+"""The measurements of a finished network: figures, layers, certificates."""
 
 import os
 import platform
@@ -40,7 +40,7 @@ def share_of_zeros(model: nn.Module) -> float:
 
 
 def accuracy(model: nn.Module, data: Dataset) -> float:
-    """The share of test examples whose class is found."""
+    """The share of test examples that are classified correctly."""
     return evaluate(model, data).accuracy
 
 
@@ -64,7 +64,7 @@ def figures(
         "kept": kept,
         "total": total,
         "sparsity": 1 - kept / total,
-        # A network of zeros needs a number as well: JSON has no infinity.
+        # A network of zeros needs a finite number, since JSON has no infinity.
         "compression": total / max(1, kept),
         "kept_all": sum(int(p.count_nonzero()) for p in every),
         "total_all": sum(p.numel() for p in every),
@@ -76,7 +76,7 @@ def figures(
 
 
 def _own(name: str, metric: Any, model: nn.Module, data: Dataset) -> float:
-    """A number of the user's; whatever goes wrong in it is told by the metric's name."""
+    """A user's metric; any error in it is reported with the metric's name."""
     try:
         return float(metric(model, data))
     except Exception as error:
@@ -97,7 +97,7 @@ def layers(model: nn.Module, example: Tensor) -> tuple[LayerKept, ...]:
 def _layer(name: str, weight: Tensor, verdict: str) -> LayerKept:
     left = weight[weight != 0].detach().float().cpu()
     low, high = HISTOGRAM_EDGES[0], HISTOGRAM_EDGES[-1]
-    # Clamped, because histc leaves out what lies beyond its ends.
+    # Clamped, because histc leaves out values beyond its ends.
     logs = left.abs().log10().clamp(low, high)
     counts = torch.histc(logs, len(HISTOGRAM_EDGES) - 1, low, high)
     return LayerKept(
@@ -113,7 +113,7 @@ def _layer(name: str, weight: Tensor, verdict: str) -> LayerKept:
 
 @torch.no_grad()
 def constant(model: nn.Module, data: Dataset, *, images: int = 256) -> bool:
-    """Whether the network gives one answer to all of some test images, bit for bit."""
+    """Whether the network gives the same answer to a number of test images, bit for bit."""
     outputs = model.eval()(data.test_x[:images])
     # A single image always has a single answer.
     return len(outputs) > 1 and bool((outputs == outputs[:1]).all())
@@ -122,9 +122,7 @@ def constant(model: nn.Module, data: Dataset, *, images: int = 256) -> bool:
 def certificates(
     dense: nn.Module, sparse: nn.Module, data: Dataset, how: Certify
 ) -> tuple[tuple[Certified, ...], list[str]]:
-    """What is proven, and what holds statistically; where a certificate cannot be had, the
-    reason.
-    """
+    """What is proven and what holds statistically; if a certificate is impossible, the reason."""
     found, notes = [], []
     for prove in (_proven, _statistical):
         try:
@@ -168,7 +166,7 @@ def _statistical(dense: nn.Module, sparse: nn.Module, data: Dataset, how: Certif
     )
 
 
-# What runs of one worker share: data sets read once, threads, the device, and who we are.
+# What the runs of one worker share: data sets read once, threads, the device, and provenance.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,7 +198,7 @@ class Bench:
         return self._sets[key]
 
     def network(self, net: Net, data: Dataset, seed: int) -> nn.Module:
-        """A fresh network for this data, from the numbers of the seed."""
+        """A fresh network for this data, drawn from the seed."""
         return network(net, data, seed).to(self.place)
 
     def provenance(self) -> dict[str, Any]:
@@ -215,7 +213,7 @@ class Bench:
 
 
 def network(net: Net, data: Dataset, seed: int) -> nn.Module:
-    """A fresh network for this data, from the numbers of the seed, on the CPU."""
+    """A fresh network for this data, drawn from the seed, on the CPU."""
     # Drawn on the CPU, so that a seed gives the same start on every device.
     source = generator(seed, "init")
     make = net.make if net.make is not None or net.name in MODELS else own.load("models", net.name)
@@ -257,7 +255,7 @@ def _read(source: Data) -> Dataset:
 
 
 def _held_out(found: Dataset, count: int) -> Dataset:
-    """Trained on the first training images and tested on the last; no test image is left in it."""
+    """Data that trains on the first training images and tests on the last, without test images."""
     left = len(found.train_y) - count
     if left < 1:
         raise ArgumentError(
@@ -274,7 +272,7 @@ def _held_out(found: Dataset, count: int) -> Dataset:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that may move a last digit."""
+    """Versions of everything that may change a last digit."""
     return {
         "secateurs": __version__,
         "torch": str(torch.__version__),
@@ -284,7 +282,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def machine() -> str:
-    """The processor, and how many there are."""
+    """The processor and the number of cores."""
     name = platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:

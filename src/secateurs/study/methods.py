@@ -44,12 +44,12 @@ METHODS: Registry[type["Method"]] = Registry("method")
 """
 
 
-# What all methods have: a label, a training of their own, one run or several.
+# What all methods have: a label, their own training settings, one run or several.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(CheckedSettings):
-    """What all methods have.
+    """The base of all methods.
 
     Attributes:
         label: The name in tables and figures; by default made from the settings. Not part of a
@@ -58,14 +58,14 @@ class Method(CheckedSettings):
     """
 
     kind: ClassVar[str] = ""
-    # A run's training has the method's own fields in it already.
+    # A run's training already contains the method's own fields.
     silent: ClassVar[frozenset[str]] = frozenset({"label", "train"})
     by_compression: ClassVar[bool] = False
     """Whether a run of this method is asked for a compression."""
     usual: ClassVar[Mapping[str, Any]] = {}
     """Fields of the training that this kind sets, before `train` does."""
 
-    # Without one, a title is made; one of spaces could not be seen.
+    # Without a label a title is made; one of spaces would be invisible.
     label: Annotated[str, lambda label: label and not_empty(label)] = ""
     train: Annotated[Mapping[str, Any], Training.read] = field(default_factory=dict)
 
@@ -87,12 +87,12 @@ class Method(CheckedSettings):
             known = (*METHODS.names(), Choice.kind)
             raise Misfit([Problem(("kind",), unknown("method", kind, known).rstrip("."))])
         given = {name: entry for name, entry in value.items() if name != "kind"}
-        # A choice is no method itself: it says which one of several.
+        # A choice is not a method itself: it selects one of several.
         made: Self = build(Choice if kind == Choice.kind else METHODS[kind], given)
         return made
 
     def single(self) -> "Iterator[Method]":
-        """The methods of single runs: a list of strengths one by one."""
+        """One method per run: a list of strengths is split."""
         strength = getattr(self, "strength", None)
         if not isinstance(strength, tuple):
             yield self
@@ -101,22 +101,22 @@ class Method(CheckedSettings):
 
     @property
     def title(self) -> str:
-        """The label, or one made from the settings that are not the usual ones."""
+        """The label, or one made from the settings that differ from the defaults."""
         return self.label or self.description()
 
     def description(self) -> str:
-        """The kind, and what is special about it."""
+        """The kind, and how it differs from the defaults."""
         return self.kind
 
 
 def unusual(method: Method, *names: str) -> list[str]:
-    """Those of these settings that are not the usual ones, so that titles stay short."""
+    """Those of these settings that differ from the defaults, so that titles stay short."""
     usual = {entry.name: entry.default for entry in fields(method)}
     return [str(getattr(method, name)) for name in names if getattr(method, name) != usual[name]]
 
 
 def one_strength(after: "str | Method") -> None:
-    """A method begins with one network; which of a list would be a guess."""
+    """A method starts from one network; choosing one from a list would be a guess."""
     if isinstance(after, Method) and isinstance(getattr(after, "strength", None), tuple):
         raise Misfit.of(
             f"{after.kind} has a list of strengths here: give one, and write a method for each"
@@ -124,7 +124,7 @@ def one_strength(after: "str | Method") -> None:
 
 
 def distinct_settings(candidates: "tuple[Method, ...]") -> None:
-    """At least two, no two of one setting."""
+    """At least two candidates, all different."""
     if len(candidates) < 2:
         raise Misfit.of("there is nothing to choose: give two candidates or more")
     bare = [replace(candidate, label="") for candidate in candidates]
@@ -138,7 +138,7 @@ Begin: TypeAlias = Annotated[Literal["dense", "init"] | Method, one_strength]
 
 
 def _candidate(method: "Method") -> None:
-    """A candidate is one run."""
+    """Check that a candidate is a single run."""
     if isinstance(method, Choice):
         raise Misfit.of("a choice among choices: list all candidates in one")
     one_strength(method)
@@ -150,9 +150,9 @@ class Choice(Method):
     best on held-out training images is the one that the study compares.
 
     Attributes:
-        label: Its title; needed here.
-        candidates: The method with each of the settings. Give all choices of a study as many, and
-            every method has the same budget of tuning.
+        label: Its title; required here.
+        candidates: The method with each of the settings. Give all choices of a study the same
+            number, and every method has the same tuning budget.
 
     >>> Choice(label="RigL", candidates=[RigLMethod(), RigLMethod(fraction=0.5)]).title
     'RigL'
@@ -165,18 +165,18 @@ class Choice(Method):
     ] = ()
 
     def conflicts(self) -> Iterator[Problem]:
-        """Nothing is made of its own fields but a title."""
+        """Its own fields are used only for a title."""
         if not self.label:
             yield Problem(("label",), "a choice needs a label: the title of the method it settles")
         if self.train:
             yield Problem(("train",), "give each candidate its own train, and the choice none")
 
     def single(self) -> Iterator[Method]:
-        """None, as long as nothing is chosen."""
+        """None until something is chosen."""
         yield from ()
 
     def trials(self) -> Iterator[Method]:
-        """The candidates under titles of their own."""
+        """The candidates under separate titles."""
         for number, candidate in enumerate(self.candidates, start=1):
             yield replace(candidate, label=f"{self.title}, candidate {number}")
 
@@ -188,10 +188,10 @@ Strength: TypeAlias = Positive | Annotated[tuple[Positive, ...], distinct]
 @METHODS.register("dense")
 @dataclass(frozen=True, kw_only=True)
 class Dense(Method):
-    """Ordinary training. Every study has it: the others are compared with it, and many begin at its
-    end.
+    """Ordinary training. Every study has it: the other methods are compared with it, and many start
+    from its result.
 
-    `until` stops early, as if interrupted: the network that iterative pruning rewinds to.
+    `until` stops early, as if interrupted, at the network that iterative pruning rewinds to.
     """
 
     kind: ClassVar[str] = "dense"
@@ -202,7 +202,7 @@ class Dense(Method):
         return "dense" if self.until is None else f"dense until {self.until}"
 
 
-# Methods that cut: once, in rounds with rewinding, or while the network trains.
+# Methods that cut: once, in rounds with rewinding, or during training.
 
 
 @METHODS.register("prune")
@@ -214,10 +214,11 @@ class Prune(Method, Recipe):
         after: What is cut: "dense", the trained network; "init", the fresh one; or another method,
             whose result is cut (plain L1, a path penalty, a factorized network).
         score, rounds, schedule, scope, pattern, how, where, floor, convention, options: As in
-            `secateurs.Recipe`, but what no file can hold: a predicate, a density per parameter.
-        examples: Training examples a score looks at.
-        rewind: None trains on from the weights that were cut; "0it" gives the fresh weights back
-            first, "2ep" those after two epochs.
+            `secateurs.Recipe`, except values that a file cannot hold: predicates, densities per
+            parameter.
+        examples: Training examples on which a score is computed.
+        rewind: None continues from the weights that were cut; "0it" first restores the initial
+            weights, "2ep" those after two epochs.
 
     >>> Prune(score="synflow", rounds=100, after="init").title
     'synflow, 100 rounds, at init'
@@ -225,13 +226,13 @@ class Prune(Method, Recipe):
 
     kind: ClassVar[str] = "prune"
     by_compression: ClassVar[bool] = True
-    # How much is kept is asked by the study: the amounts of the recipe are all None.
+    # The study says how much is kept: the amounts of the recipe are all None.
     silent: ClassVar[frozenset[str]] = Method.silent | {entry.name for entry in fields(Amount)}
 
     after: Begin = "dense"
     examples: Count = 256
     rewind: When | None = None
-    # Narrower than a recipe's: what a file can hold, for any compression.
+    # Narrower than a recipe's: values that a file can hold, for any compression.
     rounds: Annotated[int, within(1, MOST_ROUNDS)] = 1
     scope: Annotated[str, SCOPES.check] = "global"
     where: Text | None = None
@@ -243,7 +244,7 @@ class Prune(Method, Recipe):
         return Recipe(**own | {"compression": compression})
 
     def conflicts(self) -> Iterator[Problem]:
-        """What is wrong with it as a recipe, and what this kind of pruning has no use for."""
+        """Problems of the recipe, and settings that this kind of pruning does not use."""
         checks = Recipe.field_checks(self)
         del checks["amount"]
         for name, check in checks.items():
@@ -257,12 +258,12 @@ class Prune(Method, Recipe):
         yield from self.misplacements()
 
     def misplacements(self) -> Iterator[Problem]:
-        """Settings that this kind of pruning has no use for."""
+        """Settings that this kind of pruning does not use."""
         if self.rewind is not None and self.after == "init":
             yield Problem(("rewind",), "there is nothing to rewind after='init'; leave it out")
 
     def description(self) -> str:
-        """The score, and how it is used where that is not the usual way."""
+        """The score, and how its use differs from the defaults."""
         own = getattr(self.score, "__name__", "own score")
         begins = {"init": "at init", "dense": ""}
         parts = [
@@ -278,11 +279,11 @@ class Prune(Method, Recipe):
 @METHODS.register("imp")
 @dataclass(frozen=True, kw_only=True)
 class Imp(Prune):
-    """Iterative pruning with rewinding: cut the share `per_round`, go back to `rewind`, train,
-    again and again (Frankle & Carbin 2019).
+    """Iterative pruning with rewinding: cut the share `per_round`, go back to `rewind`, train, and
+    repeat (Frankle & Carbin 2019).
 
-    Each round is a run of its own, so that every compression on the way is in the table and shared
-    by all.
+    Each round is a run of its own, so that every intermediate compression is in the table and can
+    be shared.
     """
 
     kind: ClassVar[str] = "imp"
@@ -290,7 +291,7 @@ class Imp(Prune):
     rewind: When | None = "0it"
 
     def misplacements(self) -> Iterator[Problem]:
-        """The rounds follow from the share cut in each."""
+        """Settings excluded because the share cut in each round determines the rounds."""
         if self.rounds != 1 or self.schedule is not None:
             text = "the rounds of imp follow from per_round: leave rounds and schedule out"
             yield Problem(("rounds",), text)
@@ -303,8 +304,8 @@ class Imp(Prune):
         return -math.log(compression) / math.log1p(-self.per_round)
 
     def description(self) -> str:
-        """imp, with its score where it is not the magnitude."""
-        # Prune's words with what is usual for imp; that part is then taken out of them.
+        """imp, with its score unless that is the magnitude."""
+        # The description of Prune with imp's defaults, from which that part is then removed.
         shown = replace(self, rewind="0it", per_round=0.2)
         rest = (
             Prune.description(shown)
@@ -319,8 +320,8 @@ class Imp(Prune):
 @METHODS.register("gradual")
 @dataclass(frozen=True, kw_only=True)
 class Gradual(Prune):
-    """Prune while training: at every `every` steps from `begin` to `end`, along a cubic schedule
-    (Zhu & Gupta 2017).
+    """Prune during training: every `every` steps from `begin` to `end`, along a cubic schedule (Zhu
+    & Gupta 2017).
 
     By default from the start to three quarters of the training, in twenty cuts.
     """
@@ -332,7 +333,7 @@ class Gradual(Prune):
     every: Annotated[When, at_least_one_step] | None = None
 
     def misplacements(self) -> Iterator[Problem]:
-        """The rounds follow from begin, end and every."""
+        """Settings excluded because begin, end and every determine the rounds."""
         if self.end is not None and comes_after(self.begin, self.end):
             yield Problem(("end",), f"{self.end!r} is before begin, {self.begin!r}")
         if self.rounds != 1 or self.rewind is not None:
@@ -340,7 +341,7 @@ class Gradual(Prune):
             yield Problem(("rounds",), text)
 
     def description(self) -> str:
-        """gradual, with what is special."""
+        """gradual, and how it differs from the defaults."""
         return "gradual " + Prune.description(replace(self, after="dense"))
 
 
@@ -354,7 +355,7 @@ class Dwf(Method):
     `strength`.
 
     Attributes:
-        strength: λ, or a list of them: one run each. Steered by itself with `target`.
+        strength: λ, or a list of values, one run each. With `target` it is steered.
         target: Reach the study's compressions by steering λ.
         strength_schedule: λ over time: "constant", "ramp", "relax" or "ramp-hold-relax".
         init, depth, decoupled, sigma, match_variance, groups, shared, lean, freeze: See
@@ -369,8 +370,7 @@ class Dwf(Method):
     """
 
     kind: ClassVar[str] = "dwf"
-    # A larger rate than plain training takes; the
-    # penalty is a decay of the factors already.
+    # A larger rate than for plain training; the penalty already is a decay of the factors.
     usual: ClassVar[Mapping[str, Any]] = {"lr": 0.5, "weight_decay": 0.0}
 
     strength: Strength = 5e-4
@@ -391,19 +391,19 @@ class Dwf(Method):
 
     @property
     def by_compression(self) -> bool:  # type: ignore[override]
-        """Runs are asked for a compression where λ is steered."""
+        """Runs are given a compression if λ is steered."""
         return self.target
 
     def conflicts(self) -> Iterator[Problem]:
-        """Steering decides λ; factorizing a trained network keeps its weights; factorized SGD has
-        an optimizer and a decay of its own.
+        """Conflicts: steering decides λ; factorizing a trained network keeps its weights;
+        factorized SGD has its own optimizer and decay.
         """
         if self.target and isinstance(self.strength, tuple):
             text = "with target=true λ is steered: give one strength to begin with"
             yield Problem(("target",), text)
         if self.after != "init" and self.init != "pretrained":
             yield Problem(("init",), "a trained network is factorized with init='pretrained'")
-        # Fields of its own training that it would not hear: better said than lost.
+        # Fields of its own training that it would ignore are refused instead.
         if self.train.get("optimizer", "sgd") != "sgd":
             text = "dwf has an optimizer of its own (SGD on the factors): leave this out"
             yield Problem(("train", "optimizer"), text)
@@ -412,7 +412,7 @@ class Dwf(Method):
             yield Problem(("train", "weight_decay"), text)
 
     def description(self) -> str:
-        """Depth, and what is not usual."""
+        """Depth, and how it differs from the defaults."""
         more = unusual(self, "init", "strength_schedule", "groups")
         return ", ".join([f"dwf D={self.depth}", *more, *(["steered"] if self.target else [])])
 
@@ -420,8 +420,8 @@ class Dwf(Method):
 @METHODS.register("l1")
 @dataclass(frozen=True, kw_only=True)
 class L1(Method):
-    """Plain L1: the loss plus strength · ‖w‖₁ by gradient descent. What is then below `threshold`
-    counts as zero.
+    """Plain L1: the loss plus strength · ‖w‖₁ by gradient descent. Weights below `threshold` then
+    count as zero.
 
     Gradient descent makes few exact zeros: cut its result with `Prune(after=L1(...))`.
     """
@@ -444,8 +444,8 @@ class PathPenalty(Method):
     q: Annotated[float, within(1)] = 1.0
 
 
-# Methods that act through the hooks of a plain optimizer: `secateurs.optim` has the same ones for a
-# loop of one's own.
+# Methods that act through the hooks of a plain optimizer: `secateurs.optim` has the same ones for
+# your own loop.
 
 
 @METHODS.register("rigl")
@@ -456,8 +456,8 @@ class RigLMethod(Method):
 
     Attributes:
         every, fraction: ΔT and α of the paper.
-        end: From where on the masks stay; by default three quarters of the training.
-        scope: How the budget is shared out among the layers.
+        end: The point from which on the masks stay; by default three quarters of the training.
+        scope: How the budget is divided among the layers.
 
     >>> RigLMethod(every="1ep").title
     'rigl, 1ep'
@@ -472,7 +472,7 @@ class RigLMethod(Method):
     scope: Annotated[str, SCOPES.check] = "erk"
 
     def description(self) -> str:
-        """The kind, and what is not usual."""
+        """The kind, and how it differs from the defaults."""
         return ", ".join([self.kind, *unusual(self, "every", "end", "fraction", "scope")])
 
 
@@ -492,7 +492,7 @@ class SETMethod(RigLMethod):
 @dataclass(frozen=True, kw_only=True)
 class ACDCMethod(Method):
     """Phases of sparse and of dense training in turn: `secateurs.optim.ACDC` at the study's
-    compressions, with its phases where none are given.
+    compressions, with its default phases if none are given.
     """
 
     kind: ClassVar[str] = "acdc"
@@ -505,7 +505,7 @@ class ACDCMethod(Method):
     scope: Annotated[str, SCOPES.check] = "global"
 
     def description(self) -> str:
-        """The kind, and what is not usual."""
+        """The kind, and how it differs from the defaults."""
         return ", ".join(["acdc", *unusual(self, "start", "every", "last_dense", "end", "scope")])
 
 
@@ -523,7 +523,7 @@ class HAMMethod(Method):
     beta: NotNegative = 1e-3
 
     def description(self) -> str:
-        """The kind, and what is not usual."""
+        """The kind, and how it differs from the defaults."""
         return ", ".join(["ham", *unusual(self, "alpha", "beta")])
 
 
@@ -548,7 +548,7 @@ class DGatingMethod(Method):
     threshold: NotNegative = 1.1920929e-07
 
     def description(self) -> str:
-        """Depth, and what is not usual."""
+        """Depth, and how it differs from the defaults."""
         return ", ".join([f"d-gating D={self.depth}", *unusual(self, "groups", "start")])
 
 
@@ -563,5 +563,5 @@ class PowerPropagationMethod(Method):
     alpha: Annotated[float, within(1)] = 2.0
 
     def description(self) -> str:
-        """The kind, and what is not usual."""
+        """The kind, and how it differs from the defaults."""
         return ", ".join(["power-propagation", *unusual(self, "alpha")])

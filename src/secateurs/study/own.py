@@ -1,12 +1,12 @@
 """Networks, data sets and metrics by name: ours, and those of installed packages (entry points).
 
-A package offers its own under the groups "secateurs.models", "secateurs.data" and
+A package registers its own under the groups "secateurs.models", "secateurs.data" and
 "secateurs.metrics"::
 
     [project.entry-points."secateurs.models"]
     my-net = "my_package.nets:my_net"
 
-A file of settings holds such a name, never a path to import.
+A study file contains such a name, never a path to import.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ def _offered(kind: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUPS[kind])}
 
 
-# What a user's own network or data is recognised by, so that a changed one is not taken for what
+# Identifies a user's own network or data, so that a changed one is not mistaken for the one that
 # was run before.
 
 
@@ -68,14 +68,14 @@ def fingerprint(make: Any) -> str:
 
 @lru_cache(maxsize=64)
 def _fingerprint_of_function(make: Callable[..., Any]) -> str:
-    """The text of the function and of the classes it makes; without a text, the shapes alone."""
-    # Made once, because the text of a function says little of what it calls.
+    """The source of the function and of the classes it uses; without a source, the shapes alone."""
+    # Called once, because the source of a function says little about what it calls.
     made = call(make, torch.Generator().manual_seed(0))
     if isinstance(made, Dataset):
         return data_hash(made)
     digest = hashlib.sha256()
     if isinstance(made, nn.Module):
-        # repr tells what shapes do not, such as strides and dropout.
+        # repr shows what shapes do not, such as strides and dropout.
         digest.update(repr(made).encode())
         for name, value in made.state_dict().items():
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
@@ -87,13 +87,13 @@ def _fingerprint_of_function(make: Callable[..., Any]) -> str:
 
 
 def fingerprint_of_metric(measure: Callable[..., Any]) -> str:
-    """A hash of the text of a measurement; what it calls is not seen."""
+    """A hash of the source of a metric; functions that it calls are not included."""
     return hashlib.sha256(_source(measure).encode()).hexdigest()[:16]
 
 
 def call(make: Callable[..., Any], generator: torch.Generator) -> Any:
-    """The user's function, with the generator if it takes one; otherwise torch's own source is
-    set by it.
+    """Call the user's function, with the generator if it takes one; otherwise torch's own generator
+    is seeded from it.
     """
     try:
         takes = bool(inspect.signature(make).parameters)
@@ -101,7 +101,7 @@ def call(make: Callable[..., Any], generator: torch.Generator) -> Any:
         takes = False
     if takes:
         return make(generator)
-    # It draws from torch's own generator, which is put back afterwards.
+    # It draws from torch's own generator, which is restored afterwards.
     with torch.random.fork_rng():
         torch.manual_seed(generator.initial_seed())
         return make()
@@ -109,7 +109,7 @@ def call(make: Callable[..., Any], generator: torch.Generator) -> Any:
 
 @lru_cache(maxsize=8)
 def data_hash(data: Dataset) -> str:
-    """A hash of every image and label; taken once of a data set, which nobody changes."""
+    """A hash of every image and label, computed once per data set, since nothing changes one."""
     digest = hashlib.sha256()
     for tensor in (data.train_x, data.train_y, data.test_x, data.test_y):
         _add(digest, tensor)
@@ -130,7 +130,7 @@ def _add(digest: Any, tensor: Tensor) -> None:
 
 
 def _own_parts(model: nn.Module) -> list[type]:
-    """Classes of the modules inside, but torch's: what their forward does is seen nowhere else."""
+    """Classes of the modules inside, except torch's: nothing else shows what their forward does."""
     inside = dict.fromkeys(type(part) for part in model.modules())
     return [
         part

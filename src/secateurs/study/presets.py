@@ -1,7 +1,7 @@
-"""The papers' comparisons as studies: values to look at, to change with `replace`, and to run.
+"""The papers' comparisons as studies: values to read, to change with `replace`, and to run.
 
-What a paper does besides (its own way to count, to choose an epoch, to draw from signed scores) is
-in `secateurs.papers`; a study is the same comparison by this library's one pipeline.
+The papers' special rules (for counting, for choosing an epoch, for drawing from signed scores) are
+in `secateurs.papers`; a study is the same comparison in this library's own pipeline.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ WEIGHT_FACTORIZATION = Study(
     model="lenet-300-100",
     data="fashion-mnist",
     methods=(
-        # The rate of table 4 of Kolb et al. 2025, not this library's usual one.
+        # The rate of table 4 of Kolb et al. 2025, not this library's default.
         *(
             Dwf(depth=depth, strength=(2e-4, 6e-4, 1e-3, 2e-3), train={"lr": 0.15})
             for depth in (2, 3, 4)
@@ -66,7 +66,7 @@ PLAIN_L1 = Study(
     ),
     compressions=(10.0, 50.0, 200.0, 800.0),
     train=Training(length="75ep", batch=256, lr=0.15),
-    # Cut and not trained on: the figure shows what the penalty alone has left.
+    # Cut without further training: the figure shows what the penalty alone has left.
     tune=Training(length="0it"),
 )
 """Kolb et al. 2025, figure 1: what plain L1 and factorization leave, cut without training on."""
@@ -82,7 +82,7 @@ SKETCHING = Study(
             for how in ("topk", "sample")
         ),
         Prune(score="random", after="init"),
-        # 20.56 % a round meets 10×, 20× and 50× at rounds 10, 13 and 17.
+        # 20.56 % per round gives 10×, 20× and 50× at rounds 10, 13 and 17.
         Imp(per_round=0.2056, rewind="1ep"),
     ),
     compressions=(10.0, 20.0, 50.0),
@@ -124,23 +124,23 @@ def sparse_training(
     """A study of sparse training in which every method has equal steps and four tuning runs.
 
     Args:
-        name: Of the study.
-        epochs: Of a training before its cut, and after it. Methods without a cut in the middle
-            train for the sum.
-        tuning: On what the candidates are compared; by default at 98 %, on the last 6,000 training
+        name: The name of the study.
+        epochs: The epochs before the cut, and after it. Methods without a cut in the middle train
+            for the sum.
+        tuning: How the candidates are compared; by default at 98 %, on the last 6,000 training
             images, seed 1000.
-        chosen: The candidates that another study's tuning found, by their places, in place of a
-            tuning of its own.
+        chosen: The indices of the candidates that another study's tuning chose, instead of a tuning
+            of its own.
         study: Other fields: model, data, seeds, compressions, batch sizes in `train`.
 
-    The candidates were written down before any was run: two rates, and two values of what the
-    method's own paper tunes; four rates where a method has nothing else to choose.
+    The candidates were written down before any was run: two rates, each with two values of the
+    setting that the method's own paper tunes, or four rates if a method has nothing else to choose.
     """
     before, after = ({"length": f"{count}ep"} for count in epochs)
     rates = (0.05, 0.1)
 
     def cut(made: Callable[[float, float], Method], own: tuple[float, ...]) -> list[Method]:
-        """Train, cut by magnitude, train on, both at one rate."""
+        """Train, cut by magnitude, and continue training, both at the same rate."""
         return [
             Prune(after=made(lr, value), train={**after, "lr": lr}) for lr in rates for value in own
         ]
@@ -198,7 +198,7 @@ def sparse_training(
         methods=tuple(methods),
         train=Training(length=f"{sum(epochs)}ep", batch=128, evaluate_every=0),
         tuning=tuning,
-        # The masks of a thousand runs are not looked at: their figures are.
+        # Of a thousand runs only the figures are used, not the masks.
         save=False,
         **{**shared, **study},
     )

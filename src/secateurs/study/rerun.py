@@ -1,4 +1,4 @@
-"""Doing a finished run again, from the weights it began with, to see whether the result is the
+"""Doing a finished run again, from the weights it started with, to see whether the result is the
 same.
 """
 
@@ -13,7 +13,7 @@ from secateurs.study.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
-    """A run done twice: the row of the store and the new one."""
+    """A run done twice: the stored row and the new one."""
 
     before: Row
     now: Row
@@ -28,9 +28,9 @@ class Rerun:
 
     @property
     def differences(self) -> list[str]:
-        """What is not as it was, of weights, figures, versions, threads, data."""
+        """The differences in weights, figures, versions, threads and data."""
         pairs = {name: (getattr(self.before, name), getattr(self.now, name)) for name in _COMPARED}
-        # What can explain a difference: each of these may change the order of sums.
+        # Possible reasons for a difference: each of these may change the order of sums.
         compared = ("versions", "threads", "machine", "device", "data_hash")
         pairs |= {
             name: (self.before.provenance.get(name), self.now.provenance.get(name))
@@ -45,7 +45,7 @@ _COMPARED = ("state", "weights_hash", "accuracy", "kept")
 
 
 def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
-    """Do the run of this key (or beginning of a key) again, with as many threads as then; the
+    """Do the run with this key (or prefix of a key) again, with the same number of threads; the
     store stays as it is.
     """
     import torch
@@ -63,7 +63,8 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
             f"{before.key} is not a run of this study any more: its settings were changed."
         )
     threads = torch.get_num_threads()
-    # Other threads add in another order, which moves the last digits of every weight.
+    # A different number of threads adds in another order, which changes last digits of every
+    # weight.
     torch.set_num_threads(int(before.provenance.get("threads", threads)))
     try:
         now = perform(

@@ -1,4 +1,4 @@
-"""What a study says of its trainings, networks, data sets and certificates: frozen values, checked
+"""The settings of a study's training, networks, data sets and certificates: frozen values, checked
 by the types of their fields.
 """
 
@@ -33,25 +33,25 @@ When: TypeAlias = Annotated[str, Read(lambda value: str(Step.parse(value)))]
 
 
 def at_least_one_step(value: str) -> None:
-    """Refuse a length without a step."""
+    """Refuse a length of zero steps."""
     if not Step.parse(value).count:
         raise ArgumentError(f"{value!r} has no step; give at least one")
 
 
 def comes_after(one: str, other: str, *, or_equal: bool = False) -> bool:
-    """Whether a point in a run comes after another; of two units, neither does."""
+    """Whether a point in a run comes after another; False if their units differ."""
     first, second = Step.parse(one), Step.parse(other)
     if first.unit != second.unit:
         return False
     return first >= second if or_equal else first > second
 
 
-# How a network is trained: one frozen value for every training of a study.
+# How a network is trained: one frozen value for every run of a study.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training(CheckedSettings):
-    """A training from beginning to end.
+    """Training from beginning to end.
 
     Attributes:
         length: "20ep" or "2000it".
@@ -77,7 +77,7 @@ class Training(CheckedSettings):
     batch: Count = 128
     lr: Positive = 0.1
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    # Below 1, where the velocity would never decay.
+    # Below 1, since at 1 the velocity would never decay.
     momentum: Annotated[float, within(0, 0.9999999)] = 0.9
     nesterov: bool = False
     weight_decay: NotNegative = 0.0
@@ -91,17 +91,17 @@ class Training(CheckedSettings):
     evaluate_every: Annotated[int, within(0)] = 1
 
     def conflicts(self) -> Iterator[Problem]:
-        """Nesterov's step looks along the momentum."""
+        """Nesterov's step needs a momentum."""
         if self.nesterov and not self.momentum:
             yield Problem(("nesterov",), "nesterov needs a momentum above 0")
 
     def but(self, changes: Mapping[str, Any]) -> "Training":
-        """The same training with other values for some fields; an unknown field is refused."""
-        # Hardly any run of a large study changes something.
+        """The same training with different values for some fields; an unknown field is refused."""
+        # Hardly any run of a large study changes anything.
         return replace(self, **read_fields(Training, changes)) if changes else self
 
 
-# What a study is about: networks, data sets, and what is proven of the sparse ones.
+# The subject of a study: networks, data sets, and what is proven about the sparse networks.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +110,10 @@ class Net(CheckedSettings):
 
     Attributes:
         name: A registered name, one of an installed entry point, or any name for your `make`.
-        make: `make(generator) -> Module` (or without arguments): a fresh network. Left out for a
-            name.
+        make: `make(generator) -> Module` (or without arguments) returns a fresh network. Omitted
+            for a registered name.
         init: "kaiming-normal", or another initialisation of `secateurs.models.build`.
-        options: What the network takes besides, such as batch_norm or width.
+        options: Further options of the network, such as batch_norm or width.
     """
 
     called: ClassVar[str] = "a model"
@@ -125,9 +125,9 @@ class Net(CheckedSettings):
     options: PlainTable = field(default_factory=dict)
 
     def conflicts(self) -> Iterator[Problem]:
-        """A name alone must be known."""
+        """A name without a function must be known."""
         if self.make is None:
-            # Looking names up loads torch.
+            # Looking up names loads torch.
             from secateurs.study.own import models
 
             yield from _unknown_name("model", self.name, models())
@@ -140,8 +140,8 @@ class Net(CheckedSettings):
         if isinstance(value, str):
             named: Self = _of_name(cls, value)
             return named
-        # A module is callable, too, but a study makes a fresh one for each seed. Known by what it
-        # has: importing torch to ask takes a second.
+        # A module is callable, too, but a study makes a fresh one for each seed. Recognised by its
+        # attributes, since importing torch to check takes a second.
         if hasattr(value, "state_dict") and not isinstance(value, type):
             raise Misfit.of(
                 f"model is a {type(value).__name__} that is made already; every seed needs a "
@@ -161,7 +161,7 @@ def _makes_data(value: Any) -> None:
 
 
 def _is_data(value: Any) -> bool:
-    # Known by what it has: importing Dataset to ask for it would load torch.
+    # Recognised by its attributes, since importing Dataset to check would load torch.
     return hasattr(value, "train_x")
 
 
@@ -170,9 +170,9 @@ class Data(CheckedSettings):
     """A data set: a name of `secateurs data`, or a function (or a `secateurs.data.Dataset`) of your
     own.
 
-    `train` and `test` cut it to its first examples. With `held_out`, the last so many training
-    images are tested on in place of the test images, and not trained on: settings are chosen so.
-    `root` is its folder: no part of a run's key.
+    `train` and `test` limit it to its first examples. With `held_out`, that many training images,
+    the last ones, are used for testing instead of the test images, and not for training; this is
+    how settings are chosen. `root` is its folder and not part of a run's key.
     """
 
     called: ClassVar[str] = "a data set"
@@ -187,11 +187,13 @@ class Data(CheckedSettings):
 
     @property
     def title(self) -> str:
-        """The name, and what is held out of it: rows of the two are never compared."""
+        """The name and the number held out: rows with different titles are never compared."""
         return self.name if self.held_out is None else f"{self.name}, {self.held_out} held out"
 
     def conflicts(self) -> Iterator[Problem]:
-        """A name alone must be known; the test images are the held-out ones, or the set's own."""
+        """A name without a function must be known; the test images are the held-out or the set's
+        own.
+        """
         if self.held_out is not None and self.test is not None:
             yield Problem(("test",), "with held_out no test image is looked at; leave test out")
         if self.make is None:
@@ -222,8 +224,8 @@ def _unknown_name(kind: str, name: str, known: list[str]) -> Iterator[Problem]:
 
 
 def _of_name(kind: Any, name: str) -> Any:
-    """The value of this name; what is wrong with it is told at the name itself, since what was
-    written has no field `name`.
+    """The value for this name; problems are reported for the name itself, since what was written
+    has no field `name`.
     """
     try:
         return kind(name=name)
@@ -233,13 +235,13 @@ def _of_name(kind: Any, name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning(CheckedSettings):
-    """How a study chooses among the candidates of a `Choice`: each is trained once a seed, tested
-    on training images that are held out, never on a test image.
+    """How a study chooses among the candidates of a `Choice`: each is trained once per seed and
+    tested on held-out training images, never on a test image.
 
     Attributes:
-        compression: What the candidates are asked for, if they take one.
-        held_out: How many of the training images, the last ones.
-        seeds: Of the tuning; others than the study's, so that no start is looked at twice.
+        compression: The compression of the candidates, if they take one.
+        held_out: The number of training images held out, the last ones.
+        seeds: The seeds of the tuning; different from the study's, so that no start is used twice.
     """
 
     called: ClassVar[str] = "tuning"
@@ -251,8 +253,8 @@ class Tuning(CheckedSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certify(CheckedSettings):
-    """What is proven of every sparse network against its dense one: ℓ∞-balls around the first
-    test images.
+    """What is proven about every sparse network and its dense one: ℓ∞-balls around the first test
+    images.
     """
 
     called: ClassVar[str] = "certify"
@@ -261,7 +263,7 @@ class Certify(CheckedSettings):
     radius: Positive = 1 / 255
 
 
-# Figures in print that a study names, to be drawn dotted beside its own.
+# Published figures that a study names, to be drawn dotted beside its own.
 
 PrintedCurve: TypeAlias = Annotated[
     tuple[tuple[Annotated[float, within(1)], Annotated[float, within(0, 100)]], ...], not_empty

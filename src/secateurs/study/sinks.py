@@ -27,8 +27,8 @@ def sink_of(name: str, folder: Path) -> Watcher:
 class _Sink:
     """Writes each run when it has ended, from its row.
 
-    A list of what is written lies beside it. A sink that joins a study later, and one whose driver
-    was killed before it could write, catch up from the store.
+    A list of the written runs is kept with them. A sink that joins a study later, and one whose
+    driver was killed before it could write, catch up from the store.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -36,7 +36,9 @@ class _Sink:
         self.listed = self.folder / "written.txt"
 
     def begin(self, rows: list[Row]) -> None:
-        """Write what has ended and is not written yet; these rows come without their details."""
+        """Write runs that have ended and are not written yet; these rows come without their
+        details.
+        """
         known = self._written()
         ended = [row for row in rows if row.ended and _line(row) not in known]
         if not ended:
@@ -46,10 +48,10 @@ class _Sink:
                 self.ended(opened.row(row.key))
 
     def news(self, key: str, news: Mapping[str, Any]) -> None:
-        """Nothing is written before a run has ended."""
+        """Nothing is written until a run has ended."""
 
     def ended(self, row: Row) -> None:
-        """Write the run, then note it: a run written in part is not noted."""
+        """Write the run, then list it: a partly written run is not listed."""
         self.write(row)
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.listed.open("a", encoding="utf-8") as file:
@@ -66,12 +68,12 @@ class _Sink:
 
 
 def _line(row: Row) -> str:
-    """What tells two ends of a run apart: one that failed may be tried again."""
+    """An identifier of this end of the run, since a failed run may be tried again."""
     return f"{row.key} {row.state}"
 
 
 def _name(row: Row) -> str:
-    """A run in the lists of these tools: its method, what was asked of it, its seed and key."""
+    """The name of a run in these tools: its method, compression or λ, seed and key."""
     asked = f" {row.asked:g}x" if row.asked else ""
     strength = f" lambda {row.strength:g}" if row.strength and not row.asked else ""
     return one_line(f"{row.label}{asked}{strength} seed {row.seed} {row.key[:8]}")
@@ -79,7 +81,7 @@ def _name(row: Row) -> str:
 
 @SINKS.register("tensorboard")
 class TensorBoard(_Sink):
-    """Event files in STORE/tensorboard, a run a folder."""
+    """Event files in STORE/tensorboard, one folder per run."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -91,7 +93,7 @@ class TensorBoard(_Sink):
 
     def write(self, row: Row) -> None:
         """The curves, and the final figures as scalars at step 0."""
-        # A slash in a label would begin another folder.
+        # A slash in a label would create another folder.
         place = self.folder / _name(row).replace("/", "-")
         # Points of an earlier attempt would be drawn into the same curve.
         shutil.rmtree(place, ignore_errors=True)
@@ -122,7 +124,7 @@ class Wandb(_Sink):
         run = self.wandb.init(
             mode="offline", dir=str(self.store), name=_name(row), id=row.key,
             reinit=True, config=flat(row.settings),
-            # It would write its banners into the live table, and watch a screen it does not own.
+            # It would write banners into the live table, and watch a screen that it does not own.
             settings=self.wandb.Settings(silent=True, console="off"),
         )  # fmt: skip
         for point in row.history:

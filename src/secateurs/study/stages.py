@@ -1,7 +1,7 @@
 """The pipeline of a run: begin, cut, train, collapse, certify, measure, record.
 
-Every stage begins with "done? return", so that resuming is how the code reads. What a stage has
-done is kept; what is quick to do again is not kept.
+Every stage starts with "done? return", so that resuming needs no code of its own. The result of a
+stage is kept, unless it is quick to compute again.
 """
 
 import logging
@@ -45,20 +45,19 @@ def begin(run: Run, bench: Bench, context: JobContext) -> Work:
     work = Work(run=run, bench=bench, context=context, model=model, data=data, data_hash=data_hash)
     if run.parent is not None:
         put_weights_(model, work.needed("parent"))
-    # Dropout draws from torch's own generator: it
-    # depends on the run, not on what ran before.
+    # Dropout draws from torch's own generator, which depends on the run, not on earlier runs.
     torch.manual_seed(generator(run.seed, "training").initial_seed())
     work.timings["begin"] = perf_counter() - start
     return work
 
 
 def cut(work: Work) -> None:
-    """Score and cut; then rewind, where the method does."""
+    """Score and cut; then rewind, if the method does."""
     method = work.run.method
     if (
         not isinstance(method, Prune)
         or isinstance(method, Gradual)
-        # The training has begun: its checkpoint holds the masks.
+        # Training has started, and its checkpoint holds the masks.
         or work.held("checkpoint")
     ):
         return
@@ -70,7 +69,7 @@ def cut(work: Work) -> None:
     start = monotonic()
     work.masks = chosen(work, method)
     if work.run.rewind is not None:
-        # Only the weights go back: the mask stays that of the trained network.
+        # Only the weights are rewound: the mask stays that of the trained network.
         put_weights_(work.model, work.needed("rewind"))
     apply_(work.model, work.masks)
     work.metrics["accuracy_before"] = measure.accuracy(work.model, work.data)
@@ -83,7 +82,7 @@ def cut(work: Work) -> None:
 
 
 def chosen(work: Work, method: Prune) -> Tensors:
-    """What is kept, of what was kept before."""
+    """The masks chosen within the earlier ones."""
     images, labels = (
         work.data.train_x[: method.examples],
         work.data.train_y[: method.examples],
@@ -96,7 +95,7 @@ def chosen(work: Work, method: Prune) -> Tensors:
         batch=(images, labels),
         loss=F.cross_entropy,
         generator=generator(work.run.seed, "draw"),
-        # What an earlier cut removed must not come back, however it is scored.
+        # Weights that an earlier cut removed must not come back, whatever their scores.
         within=None if all(bool(mask.all()) for mask in zeros.values()) else zeros,
     )
     work.notes.extend(pruned.notes)
@@ -104,7 +103,7 @@ def chosen(work: Work, method: Prune) -> Tensors:
 
 
 def certify(work: Work) -> None:
-    """What is known of the distance to the dense network."""
+    """Compute what is known about the distance to the dense network."""
     how = work.run.certify
     if how is None or work.certificates or work.run.parent is None:
         return
@@ -115,7 +114,7 @@ def certify(work: Work) -> None:
 
 
 def measured(work: Work) -> None:
-    """Final figures, and what is left of each layer."""
+    """Final figures, and the remaining weights of each layer."""
     if work.layers:
         return
     test = _tested(work)
@@ -145,7 +144,7 @@ def row_of_end(run: Run, bench: Bench, work: Work | None, end: tuple[End, str], 
     state, reason = end
     found: dict[str, Any] = {"provenance": _provenance(run, bench, work, begun)}
     if work is not None:
-        # The weights of a diverged network are not numbers, so nothing of them is kept.
+        # The weights of a diverged network are not numbers, so none of them are kept.
         if state in ("done", "collapsed"):
             found |= _weights(work)
             _measured_anyway(work)
@@ -162,13 +161,13 @@ def row_of_end(run: Run, bench: Bench, work: Work | None, end: tuple[End, str], 
         figures = ("accuracy", "compression", "sparsity", "kept", "total")
         found |= {name: work.metrics[name] for name in figures if name in work.metrics}
     first = waiting_row(run)
-    # What was known beforehand; what the run found is laid over it.
+    # What was known beforehand, updated with the results of the run.
     known = {name: getattr(first, name) for name in ("settings", *first.summary)}
     return Row(**{**known, **found, "state": state, "reason": reason, "progress": 1.0})
 
 
 def _measured_anyway(work: Work) -> None:
-    """A collapsed network has figures, too, though it did not come as far as the stage."""
+    """Measure a collapsed network, too, though it did not reach this stage."""
     try:
         measured(work)
     except Hopeless:
@@ -176,7 +175,7 @@ def _measured_anyway(work: Work) -> None:
 
 
 def _weights(work: Work) -> dict[str, str]:
-    """Keep the final weights under their own names, as any tool reads them."""
+    """Keep the final weights under their own names, so that any tool can read them."""
     weights = weights_of(work.model)
     name = work.context.put("weights", State(tensors=weights).pack())
     return {"weights": name, "weights_hash": weights_hash(weights)}
@@ -199,14 +198,14 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"[:500]
 
 
-# Doing a run from wherever it stands: its stages in order, timed; its row says how it ended.
+# Does a run from its current state: its stages in order, timed; its row says how it ended.
 
 
 def perform(run: Run, bench: Bench, context: JobContext) -> Row:
-    """Do the run from wherever it stands; returns its row.
+    """Do the run from its current state; returns its row.
 
-    Whatever goes wrong in the run is written into the row; only `Interrupted` and errors of the
-    store come out.
+    Any error in the run is written into the row; only `Interrupted` and errors of the store are
+    raised.
     """
     begun, work = now(), None
     try:
@@ -217,7 +216,7 @@ def perform(run: Run, bench: Bench, context: JobContext) -> Row:
         end: tuple[End, str] = ("done", "")
     except (Interrupted, StoreError):
         raise
-    # Before TrainingError, of which it is a kind.
+    # Before TrainingError, of which it is a subclass.
     except Hopeless as error:
         end = ("collapsed", str(error))
     except TrainingError as error:
@@ -231,13 +230,13 @@ def perform(run: Run, bench: Bench, context: JobContext) -> Row:
             f"the network, data or metric called sys.exit({error.code!r})",
         )
     except Exception as error:
-        # A network, data set or metric of the user's own may raise anything.
+        # A user's network, data set or metric may raise anything.
         end = ("failed", said(error))
     return row_of_end(run, bench, work, end, begun)
 
 
 class kept_log(logging.Handler):
-    """Warnings of the optimizers go into the notes of the run, not onto the screen."""
+    """Sends the optimizers' warnings into the notes of the run instead of the screen."""
 
     def __init__(self, notes: list[str]) -> None:
         super().__init__(logging.WARNING)
@@ -264,7 +263,7 @@ def _timed(work: Work, stage: Callable[[Work], None]) -> None:
     try:
         stage(work)
     finally:
-        # Also for a stage that fails: the time was spent.
+        # Also for a stage that fails, since the time was spent.
         work.timings[stage.__name__] = (
             work.timings.get(stage.__name__, 0.0) + perf_counter() - start
         )

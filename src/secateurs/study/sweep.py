@@ -1,6 +1,4 @@
-"""Doing jobs, and running a study: its runs as jobs, an engine, and leaving cleanly whenever it is
-asked to.
-"""
+"""Doing jobs, and running a study: its runs as jobs, an engine, and a clean stop whenever asked."""
 
 import logging
 import signal
@@ -22,16 +20,17 @@ from secateurs.study.store import Store, only_writer
 
 _LOG = logging.getLogger("secateurs.study")
 
-# What would fail in every run, asked before the first: the device, functions that workers need.
+# Checks, before the first run, what would fail in every run: the device, functions that workers
+# need.
 
 
 def check_ready(study: Study, how: How) -> None:
-    """Refuse a device that is not there, and functions that no worker process could find.
+    """Refuse a missing device, and functions that worker processes could not find.
 
     Raises:
-        ArgumentError: what it is, and the way out.
+        ArgumentError: what is wrong, and what to do.
     """
-    # The nodes of a cluster are other machines, and Ray carries functions by their code.
+    # The nodes of a cluster are other machines, and Ray sends functions by their code.
     if how.engine == "ray":
         return
     if how.device:
@@ -64,7 +63,7 @@ def _own(study: Study) -> Iterator[tuple[str, Any]]:
 
 
 def _check_found(kind: str, make: Any) -> None:
-    """A worker is another process: it finds a function by its name in its module."""
+    """A worker is another process, which finds a function by its name in its module."""
     name = getattr(make, "__qualname__", "")
     if "<" in name:
         raise ArgumentError(
@@ -89,17 +88,17 @@ def run(
     watchers: tuple[Watcher, ...] | None = None,
     **options: Any,
 ) -> Store:
-    """Run whatever of the study is not done yet; returns its store, open for reading.
+    """Run the part of the study that is not done yet; returns its store, open for reading.
 
     Args:
-        study: What is compared.
-        store: The folder of the store, made if it is not there; by default NAME.study.
+        study: The comparison.
+        store: The folder of the store, created if it does not exist; by default NAME.study.
         how: How it is run; or its fields as options: engine, workers, threads, device, ...
             From Python the default engine is "here": this process, one run after the other.
-        watchers: Who is told how it goes; by default a live table, if this is a terminal.
+        watchers: Objects that are told about progress; by default a live table, if this is a
+            terminal.
 
-    Stopped by SIGINT or SIGTERM, everything is saved and `Stopped` is raised; the next call goes
-    on.
+    On SIGINT or SIGTERM everything is saved and `Stopped` is raised; the next call continues.
 
     >>> import tempfile
     >>> from secateurs.study import Prune, Study, Training
@@ -109,7 +108,7 @@ def run(
     [('dense', 'done'), ('magnitude', 'done')]
     """
     how = how or How(**{"engine": "here", **options})
-    # Before there is a folder: what fails everywhere is not a result of any run.
+    # Before there is a folder, since what fails everywhere is not a result of any run.
     check_ready(study, how)
     opened = Store.create(store or f"{study.name}.study")
     try:
@@ -118,11 +117,11 @@ def run(
             _warn_of_metrics(study, opened)
             chosen = study.choose(opened.rows(details=False, hidden=True))
             drive(sweep_of(study, opened, how, listeners, chosen=chosen))
-            # What was tuned just now is settled; its runs follow those that led to it.
+            # Tuned choices are now decided; their runs follow those of the tuning.
             found = study.choose(opened.rows(details=False, hidden=True))
             if found != chosen:
                 drive(sweep_of(study, opened, how, listeners, chosen=found))
-    # KeyboardInterrupt, too, must not leave the file open.
+    # Not even KeyboardInterrupt may leave the file open.
     except BaseException:
         opened.close()
         raise
@@ -137,7 +136,7 @@ def sweep_of(
     *,
     chosen: Chosen | None = None,
 ) -> Sweep:
-    """The runs of a study as jobs; of a choice, those of the candidate that is chosen."""
+    """The runs of a study as jobs; for a choice, those of the chosen candidate."""
     # Imported when a study runs: the command line reads rows without it.
     from secateurs.study.measure import Bench
     from secateurs.study.stages import perform
@@ -154,7 +153,7 @@ def sweep_of(
 
 
 def drive(sweep: Sweep) -> None:
-    """Do whatever of the jobs is not done yet; the caller is the store's one writer.
+    """Do the jobs that are not done yet; the caller is the store's only writer.
 
     Raises:
         Stopped: by SIGINT or SIGTERM; everything is saved.
@@ -163,14 +162,14 @@ def drive(sweep: Sweep) -> None:
         watcher.begin(sweep.store.rows(details=False, hidden=True))
     with _listening(sweep):
         _engine(sweep.how.engine)(sweep)
-    # Who is asked to stop leaves the tidying to the next call.
+    # When asked to stop, tidying is left to the next call.
     if sweep.stop:
         raise Stopped(sweep.stop)
     sweep.store.sweep()
 
 
 def _warn_of_metrics(study: Study, store: Store) -> None:
-    """What is measured in another way from now on is not so in the runs that are done."""
+    """Warn that finished runs do not have metrics that were changed or added since."""
     now = {name: own.fingerprint_of_metric(f) for name, f in study.metrics.items()}
     # The store of an earlier version says nothing of its metrics.
     before = store.note("metrics") or {}
@@ -190,7 +189,7 @@ def _warn_of_metrics(study: Study, store: Store) -> None:
 
 @contextmanager
 def _shown(watchers: tuple[Watcher, ...] | None) -> Iterator[tuple[Watcher, ...]]:
-    """The watchers given; where none are, a live table if somebody sits before a terminal."""
+    """The given watchers; if there are none, a live table on a terminal."""
     if watchers is not None or not sys.stderr.isatty():
         yield watchers or ()
         return
@@ -204,8 +203,7 @@ def _shown(watchers: tuple[Watcher, ...] | None) -> Iterator[tuple[Watcher, ...]
 
 
 def _engine(name: str) -> Callable[[Sweep], None]:
-    # Only the engine that is asked for is imported:
-    # what others need may not be installed.
+    # Only the requested engine is imported: the requirements of others may not be installed.
     if name == "ray":
         from secateurs.study.engines.ray import drive as on_cluster
 
@@ -217,8 +215,8 @@ def _engine(name: str) -> Callable[[Sweep], None]:
 
 @contextmanager
 def _listening(sweep: Sweep) -> Iterator[None]:
-    """SIGINT and SIGTERM ask to stop; a second one stops at once, as does the first where jobs of
-    this process would not hear of it.
+    """SIGINT and SIGTERM ask to stop; a second one stops at once, as does the first if the jobs of
+    this process would not notice it.
     """
     # Python lets only the main thread handle signals.
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""How a study is seen to run: the counts of its runs, as lines or as a table that keeps moving."""
+"""Showing the progress of a study: the counts of its runs, as lines or as a live table."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def clock(seconds: float) -> str:
 
 
 class Score:
-    """The rows as far as is known, and what can be said of them."""
+    """The rows known so far, and a summary of them."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
@@ -37,7 +37,7 @@ class Score:
         self.mean_run: float | None = None
 
     def begin(self, rows: list[Row]) -> None:
-        """The study as it stands."""
+        """The current state of the study."""
         self.rows = {row.key: row for row in rows}
         self.at_first, self.began = self.ended_count, monotonic()
 
@@ -53,19 +53,19 @@ class Score:
 
     @property
     def ended_count(self) -> int:
-        """Runs that are over."""
+        """The number of runs that have ended."""
         return sum(row.state in ENDED for row in self.rows.values())
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end, if the rest goes as what was done; None before anything is."""
-        # Runs under way count as much as they have done.
+        """Seconds until the end, if the rest takes as long as what is done; None at the start."""
+        # Runs in progress count by the share that they have done.
         shares = sum(self.running.values())
         if self.began is None:
-            # Seen from outside we do not know when the driver began, but how long runs took.
+            # From outside we do not know when the driver started, but how long runs took.
             if not self.running or self.mean_run is None:
                 return None
-            # Runs under way are left by what they have not done yet.
+            # Of runs in progress the undone share remains.
             rest = len(self.rows) - self.ended_count - shares
             return self.mean_run * rest / len(self.running)
         done = self.ended_count - self.at_first + shares
@@ -73,7 +73,7 @@ class Score:
         return None if done <= 0 else (monotonic() - self.began) * max(0.0, todo / done - 1)
 
     def seen(self, rows: list[Row]) -> None:
-        """The study as it stands in its store, looked at from outside of its driver."""
+        """The state of the study in its store, seen from outside its driver."""
         self.rows = {row.key: row for row in rows}
         self.running = {row.key: row.progress for row in rows if row.state == "running"}
         took = [row.seconds for row in rows if row.state == "done"]
@@ -91,11 +91,11 @@ class Score:
         return ", ".join(parts) + ("" if left is None else f"; {clock(left)} left")
 
 
-# A study as a table, a line a method, and a run in one line.
+# A study as a table with one line per method, and a run in one line.
 
 
 def table(rows: Any, *, title: str, running: Mapping[str, float] | None = None) -> Table:
-    """A line a method: runs by state, and the best of it."""
+    """One line per method: runs by state, and its best result."""
     shown = Table("method", title=title)
     for heading in (
         "runs",
@@ -106,7 +106,7 @@ def table(rows: Any, *, title: str, running: Mapping[str, float] | None = None) 
         "at compression",
     ):
         shown.add_column(heading, justify="right")
-    # A dictionary keeps the order of the study, which is the order of the lines.
+    # A dictionary keeps the order of the study for the lines.
     by_label: dict[str, list[Row]] = {}
     for row in rows:
         if not row.hidden:
@@ -124,7 +124,7 @@ def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
         for row in group
         if row.key in running or row.state == "running"
     ]
-    # Of equally accurate networks the smaller one.
+    # Among equally accurate networks the smaller one.
     best = max(
         done,
         key=lambda row: (row.accuracy or 0.0, row.compression or 0.0),
@@ -139,7 +139,7 @@ def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
 
 
 def written(row: Row) -> str:
-    """A run that is over, in one line."""
+    """A finished run in one line."""
     asked = f" at {row.asked:g}×" if row.asked else f" λ {row.strength:g}" if row.strength else ""
     figures = ""
     if row.accuracy is not None and row.compression is not None:
@@ -148,42 +148,42 @@ def written(row: Row) -> str:
     if row.state == "running":
         figures = f", {100 * row.progress:.0f} %"
     reason = f" ({row.reason})" if row.reason else ""
-    # A line a run: a label with a line feed in it would look like a run of its own.
-    # A job that trains no network has its seeds in its label.
+    # One line per run: a label with a line feed would look like a separate run. A job that trains
+    # no network has its seeds in its label.
     seed = f", seed {row.seed}" if row.model else ""
     return one_line(f"{row.key}  {row.label}{asked}{seed}: {row.state}{figures}{reason}")
 
 
-# How a study is seen to run: a live table on a terminal, one line an event elsewhere.
+# Shows the progress of a study: a live table on a terminal, one line per event elsewhere.
 
 QUIET = ("progress", "epoch", "begun")
 """News that only the live table shows."""
 
 
 class PrintedLines:
-    """One line an event, on standard error."""
+    """One line per event, on standard error."""
 
     def __init__(self, console: Screen | None = None) -> None:
         self.console, self.score = console or Screen(stderr=True), Score()
 
     def begin(self, rows: list[Row]) -> None:
-        """How many runs."""
+        """Print the number of runs."""
         self.score.begin(rows)
         self._print(self.score.summary())
 
     def news(self, key: str, news: Mapping[str, Any]) -> None:
-        """Events that are worth a line."""
+        """Print noteworthy events."""
         self.score.news(key, news)
         if news["event"] not in QUIET:
             self._print(f"{key}  {news['event']}: {news.get('text', '')}")
 
     def ended(self, row: Row) -> None:
-        """How the run ended."""
+        """Print how the run ended."""
         self.score.ended(row)
         self._print(f"{written(row)}  [{self.score.summary()}]")
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Nothing needs closing."""
 
     def _print(self, text: str) -> None:
         # A label in brackets is not markup.
@@ -191,12 +191,11 @@ class PrintedLines:
 
 
 class LiveTable:
-    """A table that lives: a line a method, with its best networks so far."""
+    """A live table: one line per method, with its best networks so far."""
 
     def __init__(self, console: Screen | None = None) -> None:
         self.console, self.score = console or Screen(stderr=True), Score()
-        # Transient, because `close` prints the last
-        # table once more, and that one stays.
+        # Transient, because `close` prints the last table once more, which then stays.
         self.live = Live(console=self.console, refresh_per_second=4, transient=True)
         self.drawn = 0.0
 
@@ -207,21 +206,21 @@ class LiveTable:
         self._draw(at_once=True)
 
     def news(self, key: str, news: Mapping[str, Any]) -> None:
-        """Show how far it is; unusual events stay above the table."""
+        """Show progress; unusual events stay above the table."""
         self.score.news(key, news)
         if news["event"] not in QUIET:
             self.live.console.print(f"{key}  {news['event']}: {news.get('text', '')}", markup=False)
         self._draw()
 
     def ended(self, row: Row) -> None:
-        """A run more."""
+        """Count one more run."""
         self.score.ended(row)
         if row.state != "done":
             self.live.console.print(written(row), markup=False)
         self._draw(at_once=True)
 
     def close(self) -> None:
-        """Leave the last table standing."""
+        """Leave the last table on the screen."""
         self.live.stop()
         self.console.print(table(self.score.rows.values(), title=self.score.summary()))
 
@@ -239,6 +238,6 @@ class LiveTable:
 
 
 def shown_here(console: Screen | None = None) -> PrintedLines | LiveTable:
-    """The way to show a study here: live on a terminal, lines elsewhere."""
+    """The watcher for this process: live on a terminal, lines elsewhere."""
     console = console or Screen(stderr=True)
     return LiveTable(console) if console.is_terminal else PrintedLines(console)

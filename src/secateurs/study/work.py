@@ -1,4 +1,4 @@
-"""A run under way: what the stages share."""
+"""A run in progress: what the stages share."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,12 +16,12 @@ from secateurs.train import Epoch
 
 
 class Hopeless(TrainingError):
-    """The network no longer depends on its input: training on is a waste."""
+    """The network no longer depends on its input, so further training is a waste."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """A run under way: its network and data, and what the stages have found so far."""
+    """A run in progress: its network and data, and the results of the stages so far."""
 
     run: Run
     bench: Bench
@@ -42,7 +42,7 @@ class Work:
     notes: list[str] = field(default_factory=list)
 
     def held(self, purpose: str) -> State | None:
-        """What the job has kept, or needs; None if there is nothing, or nothing sound."""
+        """What the job has kept, or needs; None if there is nothing, or if it is damaged."""
         try:
             blob = self.context.get(purpose)
             return None if blob is None else State.unpack(blob)
@@ -51,7 +51,7 @@ class Work:
             return None
 
     def needed(self, purpose: str) -> Tensors:
-        """The weights that another run must have left."""
+        """The weights that another run has left."""
         found = self.held(purpose)
         if found is None:
             raise StoreError(f"the weights of the {purpose} run are missing or damaged.")

@@ -1,1 +1,1 @@
-"""Engines: who does the runs of a study, and where."""
+"""Engines: what does the runs of a study, and where."""

@@ -19,14 +19,14 @@ from secateurs.study.engines.worker import WorkerStart, main
 from secateurs.study.jobs import Interrupted, Job, StoreContext
 from secateurs.study.leases import Lease
 
-# Worker processes as the driver sees them, and the server that makes them in a moment.
+# Worker processes as the driver sees them, and the server that creates them quickly.
 
 
 class Server:
     """The server that forks clean workers from itself: nothing of the driver is inherited.
 
-    It imports torch once, which takes seconds, on a loaded machine many. Until then a start of
-    a worker would block the driver, signals would wait, and so the driver asks `ready` first.
+    It imports torch once, which takes seconds, and many on a loaded machine. Until then starting a
+    worker would block the driver, and signals would wait, so the driver asks `ready` first.
     """
 
     def __init__(self, threads: int, modules: list[str]) -> None:
@@ -40,7 +40,7 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        """Whether a worker can be had in a moment."""
+        """Whether a worker can be started quickly."""
         return not self.waiting.is_alive()
 
     def end(self) -> None:
@@ -50,17 +50,17 @@ class Server:
             os.kill(pid, signal.SIGKILL)
 
     def _wait(self) -> None:
-        """Until a first process has come and gone."""
+        """Wait until a first process has started and ended."""
         first = self.context.Process(target=_nothing, daemon=True)
         try:
             first.start()
             first.join()
         except (OSError, EOFError):
-            return  # the server was ended; who needs it starts another
+            return  # the server was ended; another is started when needed
 
 
 def _nothing() -> None:
-    """The work of a process that only shows that processes can be had."""
+    """The work of a process that only shows that processes can be started."""
 
 
 class Worker:
@@ -75,13 +75,13 @@ class Worker:
         )
         with _threads(start.threads):
             self.process.start()
-        # While we hold their end, too, the pipe does not break when the worker dies.
+        # As long as we also hold their end, the pipe does not break when the worker dies.
         theirs.close()
         self.idle = self.late = False
         self.heard = monotonic()
 
     def order(self, *message: Any) -> None:
-        """Send an order; a dead worker is noticed elsewhere."""
+        """Send an order; a dead worker is detected elsewhere."""
         try:
             self.pipe.send(message)
         except OSError:
@@ -89,7 +89,7 @@ class Worker:
 
     def end(self) -> None:
         """End the process, frozen or not."""
-        # SIGKILL, since a frozen process hears nothing else.
+        # SIGKILL, since a frozen process reacts to nothing else.
         self.process.kill()
         self.process.join()
         self.pipe.close()
@@ -133,18 +133,17 @@ def drive(sweep: Sweep) -> None:
 
 
 class LocalDriver:
-    """Who has which job, and who has given no sign of life for too long."""
+    """Tracks which worker has which job, and which has given no sign of life for too long."""
 
     def __init__(self, sweep: Sweep) -> None:
         self.sweep, self.how = sweep, sweep.how
         self.start = WorkerStart(
-            # Absolute, because the server that forks
-            # workers may stand in another folder.
+            # Absolute, because the server that forks workers may run in another folder.
             folder=sweep.store.folder.resolve(),
             threads=self.how.threads,
             tools=sweep.tools,
         )
-        # Where the work is defined: it brings torch with it.
+        # The module in which the work is defined imports torch.
         modules = {
             getattr(job.work, "func", job.work).__module__ for job in sweep.board.jobs.values()
         }
@@ -155,12 +154,11 @@ class LocalDriver:
         self.deadline: float | None = None
 
     def work(self) -> None:
-        """Until all runs have ended; when asked to stop, until all workers have left off."""
+        """Work until all runs have ended; when asked to stop, until all workers have stopped."""
         while self.sweep.board.unfinished:
             if self.sweep.stop and self._stopped():
                 return
-            # A worker started now would block us until torch
-            # is imported, and signals with us.
+            # A worker started now would block us, and signals, until torch is imported.
             if not self.server.ready:
                 sleep(TICK)
                 continue
@@ -174,12 +172,12 @@ class LocalDriver:
         for worker in self.workers:
             worker.order("quit")
         for worker in self.workers:
-            # An idle worker leaves by itself; for a busy one there is nothing to wait.
+            # An idle worker ends by itself; a busy one is not waited for.
             worker.process.join(0.5 if worker.idle else 0)
             worker.end()
 
     def _staff(self) -> None:
-        """As many workers as asked for and useful, and work for the idle ones."""
+        """Start as many workers as requested and useful, and give work to the idle ones."""
         busy = sum(worker.lease is not None and not worker.late for worker in self.workers)
         present = sum(not worker.late for worker in self.workers)
         if not self.sweep.stop:
@@ -212,12 +210,10 @@ class LocalDriver:
     def _listen(self) -> None:
         pipes: dict[Any, Worker] = {worker.pipe: worker for worker in self.workers}
         ends: dict[Any, Worker] = {worker.process.sentinel: worker for worker in self.workers}
-        # Messages and deaths wake us; without any the
-        # clocks are looked at all the same.
+        # Messages and deaths wake us; without any, the clocks are checked all the same.
         ready = wait([*pipes, *ends], timeout=TICK)
         for each in ready:
-            # First all messages: a worker that has died may
-            # have left its result in the pipe.
+            # All messages first, since a worker that has died may have left its result in the pipe.
             if isinstance(each, Connection):
                 self._read(pipes[each])
         for each in ready:
@@ -226,7 +222,7 @@ class LocalDriver:
                 self._died(ends[each])
 
     def _read(self, worker: Worker) -> None:
-        """Everything that is in the pipe."""
+        """Read everything in the pipe."""
         try:
             while worker in self.workers and worker.pipe.poll():
                 worker.heard = monotonic()
@@ -236,7 +232,7 @@ class LocalDriver:
 
     def _take(self, worker: Worker, what: str, *rest: Any) -> None:
         held = worker.lease
-        # Its run is another's by now: there is nothing to give back.
+        # Its run belongs to another by now: there is nothing to give back.
         if worker.late and what in ("interrupted", "store"):
             self._dismiss(worker)
         elif what == "ready":
@@ -244,7 +240,7 @@ class LocalDriver:
         elif what == "news" and held is not None:
             self.sweep.tell(held.key, **rest[1])
         elif what == "held" and held is not None:
-            self.deaths.pop(held.key, None)  # it gets further
+            self.deaths.pop(held.key, None)  # it makes progress
             if not self.sweep.hold(held, *rest[1:]):
                 self._dismiss(worker)
         elif what == "row" and held is not None:
@@ -259,7 +255,7 @@ class LocalDriver:
             self._failed_to_store(held, rest[1])
 
     def _failed_to_store(self, held: Lease, reason: str) -> None:
-        """A damaged file is made again; a disk that cannot be written ends the study, with all
+        """A damaged file is made again; a disk that cannot be written ends the study, keeping all
         that is finished.
         """
         self.sweep.give_back(held.key)
@@ -271,7 +267,7 @@ class LocalDriver:
         worker.lease, worker.idle = None, True
 
     def _dismiss(self, worker: Worker) -> None:
-        """It came too late: another has its run."""
+        """End a worker that came too late: another has its run."""
         self.workers.remove(worker)
         worker.end()
 
@@ -291,17 +287,15 @@ class LocalDriver:
         self.sweep.lost(held.key, f"its worker {end}", self.deaths[held.key], advice)
 
     def _look_at_clocks(self) -> None:
-        """A worker that gives no sign of life loses its run. The clock is one that nobody sets
-        back.
-        """
+        """A worker that gives no sign of life loses its run. The clock is monotonic."""
         for worker in self.workers:
             if (
                 worker.lease is not None
                 and not worker.late
                 and monotonic() - worker.heard > self.how.lease
             ):
-                # It is not ended: should it wake up, its lease is void, and the store
-                # refuses its result.
+                # It is not ended: if it wakes up, its lease is void, and the store refuses its
+                # result.
                 worker.late = True
                 self.sweep.tell(
                     worker.lease.key,
@@ -311,7 +305,7 @@ class LocalDriver:
                 self.sweep.give_back(worker.lease.key)
 
     def _stopped(self) -> bool:
-        """Ask everybody to leave off, once; whether all have, or have had the time."""
+        """Ask all workers to stop, once; returns whether all have stopped, or have had the time."""
         if self.deadline is None:
             self.deadline = monotonic() + PATIENCE
             for worker in self.workers:
@@ -319,7 +313,7 @@ class LocalDriver:
         busy = [w for w in self.workers if w.lease is not None and not w.late]
         if busy and monotonic() < self.deadline:
             return False
-        # Their last checkpoints count: the next call goes on from these.
+        # Their last checkpoints count: the next call continues from these.
         for worker in busy:
             self.sweep.give_back(worker.lease.key)  # type: ignore[union-attr]
         return True
@@ -330,15 +324,14 @@ class LocalDriver:
 
 def drive_in_process(sweep: Sweep) -> None:
     """Do the jobs in this process, one after the other."""
-    # Imported when jobs are done: the command line reads rows without it.
+    # Imported only when jobs are run: the command line reads rows without it.
     import torch
 
     tools, threads = sweep.tools and sweep.tools(), torch.get_num_threads()
     torch.set_num_threads(sweep.how.threads)
     try:
         while (given := sweep.next("this process")) is not None:
-            # A job seeds torch's own generator: the caller's numbers go on as if
-            # nothing had been.
+            # A job seeds torch's own generator: the caller's random numbers continue undisturbed.
             with torch.random.fork_rng():
                 _do_here(sweep, tools, *given)
     finally:

@@ -1,7 +1,8 @@
 """The Ray engine: each job is a task of a cluster; results come through the one writing driver.
 
 Nodes share nothing but Ray: a task gets the bytes it needs and yields checkpoints and its row.
-When a node is lost, the driver gives the job to another, from the last checkpoint that arrived.
+When a node is lost, the driver gives the job to another, starting from the last checkpoint that
+arrived.
 """
 
 import threading
@@ -23,7 +24,7 @@ TICK = 0.2
 
 @dataclass(slots=True)
 class RemoteJob:
-    """A job that is somewhere in the cluster, and what it has yielded so far."""
+    """A job that runs somewhere in the cluster, and what it has yielded so far."""
 
     lease: Lease
     stream: Any
@@ -53,12 +54,12 @@ def drive(sweep: Sweep) -> None:
 
 
 class RayDriver:
-    """Which jobs are out, and what has come back of them."""
+    """Tracks the submitted jobs, and what has come back from them."""
 
     def __init__(self, sweep: Sweep, ray: Any) -> None:
         self.sweep, self.ray = sweep, ray
-        # No retries by Ray, which would begin from the start:
-        # the driver hands the last checkpoint on.
+        # No retries by Ray, which would start from the beginning: the driver passes the last
+        # checkpoint on.
         self.remote = ray.remote(num_cpus=sweep.how.threads, max_retries=0)(work_on_node)
         self.tasks: list[RemoteJob] = []
         self.deaths: Counter[str] = Counter()
@@ -74,13 +75,13 @@ class RayDriver:
                 self._take(task)
 
     def close(self) -> None:
-        """Cancel what is still out; it waits again."""
+        """Cancel the jobs that are still running; they wait again."""
         for task in self.tasks:
             self.ray.cancel(task.stream, force=True)
             self.sweep.give_back(task.lease.key)
 
     def _staff(self) -> None:
-        """As many tasks as the cluster has room for."""
+        """Submit as many tasks as the cluster has room for."""
         room = self.sweep.how.workers or int(self.ray.cluster_resources().get("CPU", 1))
         # At least one, even on a cluster that reports no processor.
         while len(self.tasks) < max(1, room):
@@ -97,8 +98,8 @@ class RayDriver:
             )
 
     def _blobs(self, job: Job) -> dict[str, bytes]:
-        """The bytes a job needs. Own artefacts that are damaged are left out: they are made
-        again.
+        """The bytes that a job needs. Its own artefacts are left out if damaged, since they are
+        made again.
         """
         store, names = self.sweep.store, self.sweep.blobs(job)
         return {
@@ -119,7 +120,7 @@ class RayDriver:
             self._lost(task, str(error).partition("\n")[0])
             return
         if what == "held":
-            # It has got further, so losses count anew.
+            # It has made progress, so losses are counted afresh.
             self.deaths.pop(held.key, None)
             self.sweep.hold(held, value[0], self.sweep.store.artefacts.put(value[1]))
         elif what == "news":
@@ -137,7 +138,7 @@ class RayDriver:
         self.sweep.lost(key, why, self.deaths[key])
 
 
-# A job on a node of a cluster: done in a thread, whose checkpoints and row travel as they come.
+# A job on a node of a cluster: done in a thread, whose checkpoints and row are sent as they come.
 
 
 def work_on_node(
@@ -146,7 +147,7 @@ def work_on_node(
     blobs: dict[str, bytes],
     threads: int,
 ) -> Iterator[Any]:
-    """Do the job in a thread, and yield what it leaves as it comes."""
+    """Do the job in a thread, and yield its artefacts as they come."""
     import torch
 
     torch.set_num_threads(threads)
@@ -159,8 +160,7 @@ def work_on_node(
         except BaseException as error:  # to be raised where Ray sees it
             out.put(("error", error))
 
-    # In a thread of its own, so that this generator can
-    # yield checkpoints while the job goes on.
+    # In a separate thread, so that this generator can yield checkpoints while the job continues.
     threading.Thread(target=in_thread, daemon=True).start()
     while True:
         what, value = out.get()
@@ -180,11 +180,11 @@ class TravellingContext(MemoryContext):
         self.out = out
 
     def put(self, purpose: str, blob: bytes) -> str:
-        """Send the bytes on; final weights travel with the row."""
+        """Send the bytes on; final weights are sent with the row."""
         if purpose != "weights":
             self.out.put(("held", (purpose, blob)))
         return super().put(purpose, blob)
 
     def tell(self, **news: Any) -> None:
-        """Pass news on. A cluster's tasks are cancelled and not asked to stop."""
+        """Pass news on. A cluster's tasks are cancelled rather than asked to stop."""
         self.out.put(("news", news))

@@ -1,5 +1,5 @@
-"""A worker process: takes jobs from a pipe, does them, sends back what happened. It writes files,
-never the store.
+"""A worker process: takes jobs from a pipe, does them, and reports back. It writes files, but never
+to the store.
 """
 
 import os
@@ -23,7 +23,7 @@ BEAT = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStart:
-    """What a worker is started with."""
+    """The arguments that a worker is started with."""
 
     folder: Path
     threads: int
@@ -31,18 +31,18 @@ class WorkerStart:
 
 
 class DriverPipe:
-    """The pipe to the driver. When it breaks the driver is dead, and so are we."""
+    """The pipe to the driver. When it breaks, the driver is dead, and the worker ends."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe, self.lock = pipe, threading.Lock()
         self.orders: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
         self.stopping = False
         threading.Thread(target=self._listen, daemon=True).start()
-        # A thread of its own gives signs of life during a long step as well.
+        # A separate thread gives signs of life during long steps, too.
         threading.Thread(target=self._beat, daemon=True).start()
 
     def send(self, *message: Any) -> None:
-        """To the driver, whole: several threads send."""
+        """Send a whole message to the driver: several threads send."""
         try:
             with self.lock:
                 self.pipe.send(message)
@@ -54,7 +54,7 @@ class DriverPipe:
             try:
                 order = self.pipe.recv()
             except (EOFError, OSError):
-                os._exit(1)  # no driver, no work: nothing of ours is left behind
+                os._exit(1)  # without a driver there is no work, and nothing may be left behind
             if order[0] == "stop":
                 self.stopping = True
             else:
@@ -99,8 +99,8 @@ def main(pipe: Connection, start: WorkerStart) -> None:
 
 
 def _die_with_parent() -> None:
-    """On Linux the system ends us when the process that started us is gone, even while we compute
-    without the interpreter.
+    """On Linux the system ends this process when the one that started it is gone, even during
+    computation outside the interpreter.
     """
     try:
         import ctypes
