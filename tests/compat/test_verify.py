@@ -163,9 +163,14 @@ def test_one_class_in_both(tmp_path, capsys):
         verify(first, second, box, claim="top-1", epsilon=0.1)
     with pytest.raises(DataError, match="uses Softmax"):
         verify(first, second, box, epsilon=0.1)
+    kept, pair = str(tmp_path / "cert.json"), [str(first), str(second)]
     with pytest.raises(SystemExit):
-        main(["verify", *map(str, (first, second, box)), "--claim", "top-1", "--margin", "1"])
+        main(["verify", *pair, str(box), "--claim", "top-1", "--margin", "1", "--save", kept])
     assert capsys.readouterr().out.strip() == "unsat"
+    # Of the logits, as then.
+    with pytest.raises(SystemExit):
+        main(["recheck", kept, *pair])
+    assert capsys.readouterr().out.startswith("holds: proved again")
 
 
 def test_a_difference_of_vectors_is_replayed(tmp_path):
@@ -187,3 +192,8 @@ def test_the_command(files, capsys, tmp_path):
         main(["verify", first, second, instance, "--save", str(kept)])
     assert not done.value.code
     assert capsys.readouterr().out.strip() == "unsat" and kept.exists()
+    for pair, code in (((first, second), None), ((first, first), 1)):
+        with pytest.raises(SystemExit) as done:
+            main(["recheck", str(kept), *pair])
+        assert (done.value.code or None) == code
+        assert capsys.readouterr().out.startswith("holds: proved again") == (code is None)

@@ -38,6 +38,7 @@ from secateurs.certificates.record import (
     networks_of,
     read_record,
     states_of,
+    text_of,
 )
 from secateurs.certificates.splitting import Parts, cuttable
 from secateurs.certificates.statistical import assumptions_at, clopper_pearson
@@ -365,7 +366,7 @@ def recheck(
             " or Path(...) of a file."
         )
     path = kept if isinstance(kept, Path) else None
-    stated, misspelt = read_record(kept if isinstance(kept, str) else _text(kept))
+    stated, misspelt = read_record(kept if isinstance(kept, str) else text_of(kept))
     request, networks, boxes = stated.options, stated.networks, stated.boxes
     if request is None or networks is None or boxes is None:
         raise ArgumentError("this is not a certificate: options, networks or boxes are missing.")
@@ -437,13 +438,6 @@ def _plan(request: Request, domain: Domain, problem: NetworkPair) -> list[Parts]
         )
     most = cuttable(problem, domain.lo[0].numel())
     return [Parts.unpack(text, most) for text in parts]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"{path} cannot be read: {error}.") from None
 
 
 def _open(

@@ -592,6 +592,14 @@ def as_json(value: Any, name: str = "") -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def text_of(path: Path) -> str:
+    """What a file holds."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"{path} cannot be read: {error}.") from None
+
+
 def read_record(text: str) -> tuple[CertificateRecord, list[str]]:
     """The claims of a certificate's text, each of the type of its field, and where the text is not
     what would be written of them. What is not a certificate is refused.

@@ -27,7 +27,7 @@ from secateurs.cli.commands import (
 from secateurs.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from secateurs.certificates import Certificate
     from secateurs.data import Dataset
@@ -182,15 +182,17 @@ def certify(
 def recheck(
     certificate: Annotated[
         Path,
-        typer.Argument(help="What `certify --save` (or --json) wrote.", show_default=False),
+        typer.Argument(help="What `certify` or `verify --save` wrote.", show_default=False),
     ],
     dense: Annotated[
         Path,
-        typer.Argument(help="The checkpoint of the dense network.", show_default=False),
+        typer.Argument(
+            help="The checkpoint of the dense network, or .onnx, .nnet.", show_default=False
+        ),
     ],
     sparse: Annotated[
         Path,
-        typer.Argument(help="The checkpoint of the changed one.", show_default=False),
+        typer.Argument(help="The same of the changed one.", show_default=False),
     ],
     arch: Arch = None,
     in_channels: InChannels = None,
@@ -205,10 +207,22 @@ def recheck(
     from secateurs.certificates import recheck as prove_again
 
     which = Which(arch, in_channels, classes, size)
-    models = [which.opened(path)[0].eval() for path in (dense, sparse)]
+    models = [_network(path, which, certificate).eval() for path in (dense, sparse)]
     heard = tell if sys.stderr.isatty() else None
     result = prove_again(certificate, models[0], models[1], progress=heard)
     say(str(result))
     # An exit code, so that a script can stop where a certificate no longer holds.
     if not result.holds:
         raise typer.Exit(1)
+
+
+def _network(path: Path, which: Which, certificate: Path) -> "nn.Module":
+    """Of a checkpoint, or of a file that `verify` reads, as it was read for this certificate."""
+    if path.suffix not in (".onnx", ".nnet"):
+        return which.opened(path)[0]
+    from secateurs.certificates.record import read_record, text_of
+    from secateurs.compat.networks import read_network
+
+    request = read_record(text_of(certificate))[0].options
+    # Where classes are compared, a softmax at the end was left out.
+    return read_network(path, logits=request is not None and request.claim is not None)
