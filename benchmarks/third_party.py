@@ -1,6 +1,6 @@
 """Certificates on networks and tasks that others published.
 
-    python benchmarks/third_party.py PATH [--parts acasxu artefacts pairs convolutional lirpa]
+    python benchmarks/third_party.py PATH [--parts acasxu artefacts pairs convolutional lirpa alpha]
         [--seconds 60] [--threads 1] [--out FOLDER] [--boxes 72] [--seeds 1 50]
         [--networks resnet_2b …]
 
@@ -17,6 +17,8 @@ convolutional  stanleybak/vnncomp2021: resnet_2b, resnet_4b and three networks o
                pruned: bound, found, and whether both networks provably keep the class of a box
 lirpa          the same boxes by auto_LiRPA (Verified-Intelligence/auto_LiRPA, importable) on the
                merged network f − g, and on f and g alone
+alpha          the same with its optimised slopes (α-CROWN, 20 steps), which takes some twenty times
+               as long: choose with --networks and --boxes
 
 Rows are appended to FOLDER/third_party_PART.csv as they come, and what is there is left out: a
 stopped run goes on. `cpu` is the processor's time, `seconds` the clock's.
@@ -34,6 +36,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -542,42 +545,52 @@ class Merged(nn.Module):
         return difference
 
 
-def by_lirpa(f: nn.Module, g: nn.Module, lo: Tensor, hi: Tensor, label: int) -> Sequence[object]:
+def by_lirpa(
+    f: nn.Module, g: nn.Module, lo: Tensor, hi: Tensor, label: int, method: str = "CROWN"
+) -> Sequence[object]:
     """CROWN on f − g, and on f and g alone with the differences of the class to the others."""
     from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
 
     low, high = lo.float(), hi.float()
+    options = {"optimize_bound_args": {"iteration": 20}}
     x = BoundedTensor((low + high) / 2, PerturbationLpNorm(norm=math.inf, x_L=low, x_U=high))
-    merged = BoundedModule(Merged(f, g), (low + high) / 2)
-    ends = merged.compute_bounds(x=(x,), method="CROWN")
+    merged = BoundedModule(Merged(f, g), (low + high) / 2, bound_opts=options)
+    ends = merged.compute_bounds(x=(x,), method=method)
     bound = float(torch.cat(ends).abs().max())
     rows = torch.eye(10)[label] - torch.eye(10)[torch.arange(10) != label]
     kept = []
     for network in (f, g):
-        alone = BoundedModule(network, (low + high) / 2)
+        alone = BoundedModule(network, (low + high) / 2, bound_opts=options)
         margin, _ = alone.compute_bounds(
-            x=(x,), C=rows.unsqueeze(0), method="CROWN", bound_upper=False
+            x=(x,), C=rows.unsqueeze(0), method=method, bound_upper=False
         )
         kept.append(bool((margin > 0).all()))
     return bound, int(kept[0]), int(kept[1]), int(all(kept))
 
 
-def lirpa(run: Run) -> None:
+def lirpa(run: Run, method: str = "CROWN") -> None:
+    part = "lirpa" if method == "CROWN" else "alpha"
     try:
         import auto_LiRPA  # noqa: F401
     except ImportError:
-        print("lirpa: auto_LiRPA is not installed here")
+        print(f"{part}: auto_LiRPA is not installed here")
         return
-    over_boxes(run, "lirpa", ("bound", "f_keeps", "g_keeps", "both"), by_lirpa)
+    work = partial(by_lirpa, method=method)
+    over_boxes(run, part, ("bound", "f_keeps", "g_keeps", "both"), work)
 
 
-PARTS = {one.__name__: one for one in (acasxu, artefacts, pairs, convolutional, lirpa)}
+def alpha(run: Run) -> None:
+    lirpa(run, "alpha-CROWN")
+
+
+PARTS = {one.__name__: one for one in (acasxu, artefacts, pairs, convolutional, lirpa, alpha)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("path", type=Path)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    usual = [name for name in PARTS if name != "alpha"]
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=usual)
     parser.add_argument("--seeds", type=int, nargs=2, default=(1, 50))
     parser.add_argument("--boxes", type=int, default=72)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
