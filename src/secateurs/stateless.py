@@ -2,6 +2,7 @@
 float64 without the cost of torch's copies."""
 
 import copy
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -84,6 +85,9 @@ def private_copy(model: nn.Module, *, error: type[SecateursError]) -> nn.Module:
             # Such as the weight that weight_norm computes.
             if isinstance(value, Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach().clone()
+            # A dozen tables of a module are of hooks, and empty; deepcopy asks each how it is made.
+            elif type(value) in (OrderedDict, dict) and not value:
+                memo[id(value)] = type(value)()
     try:
         return copy.deepcopy(model, memo)
     except Exception as cause:

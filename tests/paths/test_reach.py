@@ -1,5 +1,7 @@
 """Clipped and smooth activations, gates, shuffles and averages: read for their channels alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,9 @@ from torch.nn import functional as F
 import secateurs as sc
 from channels.test_compact import chain, check_equal
 from dead_filters import dead_filters
+from secateurs.channels.removal import kept_box
+from secateurs.graph import Affine
+from secateurs.paths.reach import _sees_border as sees_border
 
 X = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(0)).double()
 
@@ -259,3 +264,50 @@ def test_products_of_a_value_with_itself(seed):
     net.c.weight.data[:, torch.rand(8) < 0.3] = 0
     small = sc.compact(net, torch.zeros(1, 5))
     check_equal(net, small, [[torch.randn(9, 5).double()]])
+
+
+CONVOLUTIONS = [
+    nn.Conv2d(4, 4, kernel, stride, padding, dilation, groups)
+    for kernel in (1, 2, (3, 1))
+    for padding in (0, 1, (0, 1), "same")
+    for stride, dilation, groups in ((1, 1, 1), (2, 2, 1), (1, 2, 4))
+    if padding != "same" or stride == 1
+]
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("layer", CONVOLUTIONS, ids=str)
+def test_padding_tells_what_a_trial_tells(layer):
+    graph = sc.capture(layer, torch.zeros(1, 4, 9, 9))
+    for node in graph.nodes:
+        if isinstance(node, Affine):
+            tried = replace(node, operation=replace(node.operation, sliding=None))
+            assert sees_border(node, (1, 4, 9, 9)) is sees_border(tried, (1, 4, 9, 9))
+
+
+def whole_slices(gone, shape):
+    """`kept_box` on marks in the value's full shape."""
+    marks = gone.expand(shape)
+    kept = []
+    for dim, size in enumerate(shape):
+        cut = marks.movedim(dim, 0).flatten(1).all(1)
+        kept.append((~cut).nonzero().flatten() if gone.shape[dim] > 1 else torch.arange(size))
+    left = marks[torch.meshgrid(*kept, indexing="ij")]
+    return None if bool(left.any()) or not left.numel() else kept
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_box_is_found_on_short_marks_as_on_those_in_full(seed):
+    generator = torch.Generator().manual_seed(seed)
+    shape = torch.randint(1, 4, (3,), generator=generator).tolist()
+    short = [size if torch.rand((), generator=generator) < 0.6 else 1 for size in shape]
+    slices = [torch.rand(n, generator=generator) < 0.5 if n > 1 else False for n in short]
+    gone = torch.zeros(short, dtype=torch.bool)
+    for dim, cut in enumerate(slices):
+        if isinstance(cut, torch.Tensor):
+            gone.movedim(dim, 0)[cut] = True
+    if seed % 2:  # single entries, too: no whole slices any more
+        gone |= torch.rand(short, generator=generator) < 0.3
+    one, other = kept_box(gone, shape), whole_slices(gone, shape)
+    assert (one is None) == (other is None)
+    assert one is None or all(map(torch.equal, one, other))

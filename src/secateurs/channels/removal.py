@@ -213,15 +213,18 @@ def kept_box(gone: Tensor, shape: Sequence[int]) -> list[Tensor] | None:
     if not torch.Size(shape).numel():
         # An empty tensor, such as a cache of keys at its start, has nothing to lose.
         return [torch.arange(size) for size in shape]
-    marks = gone.expand(tuple(shape))
     kept: list[Tensor] = []
-    for dim in range(marks.ndim):
-        whole = marks.movedim(dim, 0).flatten(1).all(1) if marks.ndim > 1 else marks
-        # Marks of size 1 hold for the whole dimension: they cut no slice out of it.
-        varies = gone.shape[dim] > 1
-        kept.append((~whole).nonzero().flatten() if varies else torch.arange(marks.shape[dim]))
+    left = gone
+    for dim, size in enumerate(shape):
+        # Marks of size 1 hold for the whole dimension: they cut no slice out of it. Nor does it
+        # matter how often they are repeated, so nothing here is as large as the value itself.
+        if gone.shape[dim] == 1:
+            kept.append(torch.arange(size))
+            continue
+        whole = gone.movedim(dim, 0).flatten(1).all(1) if gone.ndim > 1 else gone
+        kept.append((~whole).nonzero().flatten())
+        left = left.index_select(dim, kept[-1])
     # If marked neurons are left over now, they were not whole slices.
-    left = narrow_tensor(marks, kept)
     return None if bool(left.any()) or left.numel() == 0 else kept
 
 

@@ -386,6 +386,14 @@ def _sees_border(node: Affine, shape: tuple[int, ...]) -> bool:
     axes = node.operation.axes
     if len(shape) < 3 or (axes is not None and axes.x not in (1, 1 - len(shape))):
         return False
+    sliding = node.operation.sliding
+    if sliding is not None and sliding.groups is not None:
+        # A convolution of images adds zeros at the border, or it does not: nothing to try, but for
+        # padding="same", which may put its only zero behind the map.
+        if any(sliding.padding):
+            return True
+        if sliding.kernel == (1, 1):
+            return False
     # 24 for volumes: 64³ numbers would be much work for each layer.
     sizes = [max(64, size) if len(shape) < 5 else max(24, size) for size in shape[2:]]
     generator = torch.Generator().manual_seed(0)
