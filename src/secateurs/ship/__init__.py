@@ -1,4 +1,4 @@
-"""From a sparse model to something smaller and faster, each step checked against the model it
+"""Turns a sparse model into something smaller and faster; each step is checked against the model it
 came from.
 """
 

@@ -1,4 +1,4 @@
-"""A network as one C file: its operations written out with their weights as tables."""
+"""A network as one C file: its operations, with their weights as tables."""
 
 import math
 from dataclasses import dataclass, field
@@ -90,13 +90,13 @@ UNUSED static void pool(const float *x, float *y, int channels, int height, int 
             }
 }
 """ + "".join(
-    # Twice, because places that fit into 16 bits need half the memory.
+    # Twice, because positions that fit into 16 bits need half the memory.
     _CONV.replace("KIND", kind).replace("\nstatic", "\nUNUSED static")
     for kind in ("uint16_t", "int32_t")
 )
 
 
-# Small pieces of C, and places in the one array of memory.
+# Small pieces of C, and positions in the one array of memory.
 
 
 def first_fit(taken: list[tuple[int, int, int]], size: int) -> int:
@@ -127,7 +127,7 @@ def shaped(value: str, shape: Shape) -> str:
 
 
 def total(first: list[str], terms: list[str]) -> str:
-    """In up to four pieces: a processor adds them side by side."""
+    """The sum in up to four parts, which a CPU adds in parallel."""
     pieces = min(4, 1 + len(terms) // 4)
     size = -(-len(terms) // pieces)
     cut = [terms[k * size : (k + 1) * size] for k in range(pieces)]
@@ -138,7 +138,7 @@ def total(first: list[str], terms: list[str]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Tables:
-    """What a C file holds besides its code: tables, and a place for every value."""
+    """The contents of a C file besides its code: tables, and a position for every value."""
 
     steps: Steps
     tables: list[str] = field(default_factory=list)
@@ -154,7 +154,7 @@ class Tables:
         return next(step for step in self.steps.steps if isinstance(step, Leave))
 
     def place(self) -> int:
-        """Values stand in one array, at places that are used again; returns its length."""
+        """Place values in one array, whose positions are reused; returns its length."""
         ops: list[Step] = [
             s for s in self.steps.steps if not isinstance(s, Enter | Leave | Outside)
         ]
@@ -170,8 +170,8 @@ class Tables:
                 self.where[op.to] = "y"
                 ends[op.to] = len(ops)
                 continue
-            # `>=`: what this step reads keeps its place,
-            # since no operator works in place.
+            # `>=`: the values that this step reads keep their positions, since no operator works in
+            # place.
             taken = [t for t in taken if t[2] >= k]
             start = first_fit(taken, self.size(op.to))
             taken.append((start, self.size(op.to), ends[op.to]))
@@ -183,7 +183,7 @@ class Tables:
         """A constant table; its name."""
         name = f"t{len(self.tables)}"
         flat = np.asarray(values).reshape(-1)
-        # C knows no empty table.
+        # C has no empty tables.
         listed = [number(v) if kind == "float" else str(int(v)) for v in flat] or ["0"]
         rows = [", ".join(listed[i : i + 16]) for i in range(0, len(listed), 16)]
         self.tables.append(f"static const {kind} {name}[] = {{\n    " + ",\n    ".join(rows) + "};")
@@ -191,7 +191,7 @@ class Tables:
         return name
 
     def whole_table(self, values: Any) -> tuple[str, str]:
-        """A table of whole numbers in the smallest type that holds them: (its name, its type)."""
+        """A table of integers in the smallest type that holds them: (its name, its type)."""
         flat = np.asarray(values).reshape(-1)
         short = flat.size == 0 or (flat.min() >= 0 and flat.max() < 2**16)
         kind = "uint16_t" if short else "int32_t"
@@ -229,8 +229,8 @@ class Writer(Tables):
             if not isinstance(step, Enter | Leave | Outside):
                 self._write(step)
         source = self.where[last.source]
-        # The output may be the input itself, or a copy of another value: nobody wrote
-        # it to y.
+        # The output may be the input itself, or a copy of another value: then no step writes it to
+        # y.
         if source != "y":
             self.body.append(
                 f"for (int i = 0; i < {self.size(last.source)}; ++i) y[i] = {source}[i];"
@@ -321,7 +321,7 @@ class Writer(Tables):
         self._tabled(op, to, (channels, height, width), out)
 
     def _straight(self, op: Conv, to: str) -> None:
-        """One line of code for every output that somebody reads."""
+        """One line of code for every output that is read."""
         source, read = self.where[op.source], self.read_channels(op.to)
         per, outs = op.weight.shape[1], len(op.weight) // op.groups
         for o in np.nonzero(read)[0]:
@@ -344,7 +344,7 @@ class Writer(Tables):
         )
         values = self.table("float", op.weight[o, i, ky, kx])
         starts = self.table(
-            # np.nonzero gives the output channels in order, which the search counts on.
+            # np.nonzero gives the output channels in order, on which the search relies.
             "int32_t",
             np.searchsorted(o, np.arange(len(op.weight) + 1)),
         )
@@ -364,7 +364,7 @@ class Writer(Tables):
 
 # A network as one C file: no dependency, static memory, `predict(const float *x, float *y)`.
 
-# `rules` is imported for what its files do: they register the operators.
+# `rules` is imported for its side effect: its files register the operators.
 __all__ = ["c_source", "rules"]
 
 
@@ -377,11 +377,11 @@ def c_source(model: nn.Module, example: Example) -> str:
 
     Args:
         model: in evaluation mode, with one input and one output; masks are zeros in its weights.
-        example: what it is called with.
+        example: the arguments of a call.
 
     Raises:
-        ShipError: an operator that has no C, by name; several inputs or outputs; samples of a batch
-            that act on each other.
+        ShipError: an operator without a C version, by name; several inputs or outputs; samples of a
+            batch that affect each other.
 
     >>> source = c_source(nn.Linear(2, 1).eval(), torch.zeros(1, 2))
     >>> "void predict(const float *restrict x, float *restrict y)" in source

@@ -51,7 +51,7 @@ def write_c(model: nn.Module, part: Path, example: Example) -> Free:
     part.write_text(c_source(model, example), encoding="utf-8")
     with torch.no_grad(), untouched(model):
         shape = model(*args, **kwargs).shape
-    # The C signature has no sizes, and the check needs those of the output.
+    # The C signature has no sizes, but the check needs those of the output.
     part.with_suffix(".shape").write_text(" ".join(map(str, shape)))
     length = length_of(args, kwargs)
     why = "predict takes one sample"
@@ -103,14 +103,14 @@ def _compiler() -> str:
 
 
 def write_pt2(model: nn.Module, part: Path, example: Example) -> Free:
-    """Write the program; which sizes of a call it takes."""
+    """Write the program; returns the sizes of a call that it accepts."""
     program = trace_program(model, example)
     # Into memory first: torch's own writer ends the process when the disk is full.
     content = io.BytesIO()
     try:
         with silently():
             torch.export.save(program.program, content)
-    # torch.export.save fails by errors of its own insides.
+    # torch.export.save raises internal errors of many kinds.
     except Exception as error:
         text = str(error).strip().partition("\n")[0][:300]
         raise ShipError(
@@ -123,7 +123,7 @@ def write_pt2(model: nn.Module, part: Path, example: Example) -> Free:
 
 
 def write_compiled(model: nn.Module, part: Path, example: Example) -> Free:
-    """Write machine code for this processor; takes a C++ compiler and up to a minute."""
+    """Write machine code for this CPU; needs a C++ compiler and up to a minute."""
     from torch._inductor import aoti_compile_and_package
 
     program = trace_program(model, example)
@@ -163,7 +163,7 @@ Progress: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Format:
-    """How a format is written, and run for the check."""
+    """How a format is written, and how it is run for the check."""
 
     write: Callable[[nn.Module, Path, Example], Free]
     runner: Callable[[Path], Any]
@@ -190,17 +190,16 @@ def export(
     """Write the model for another runtime, run the result at once, and keep it only if it is equal.
 
     `m.onnx` is for onnxruntime and others (needs the extra `onnx`), `m.pt2` for `torch.export.load`
-    or, with `compiled`, machine code by AOTInductor for this kind of processor; `m.c` is one C
-    file for one sample at a time, see `c_source`. The batch size is free where the model allows it,
-    and so is the length of token sequences; the result says which are. All other sizes are those of
-    the example. Masked models keep their zeros: `compact` them first, since no runtime skips zeros
-    by itself.
+    or, with `compiled`, machine code by AOTInductor for this kind of CPU; `m.c` is one C file for
+    one sample at a time, see `c_source`. The batch size and the length of token sequences are free
+    if the model allows it; the result says which are. All other sizes are those of the example.
+    Masked models keep their zeros: `compact` them first, since no runtime skips zeros by itself.
 
     Args:
         model: in evaluation mode, masked or compacted.
-        path: its suffix, .onnx, .pt2 or .c, says in which format.
-        example: what the model is called with; the check runs on it and on random inputs.
-        compiled: compile a .pt2 ahead of time; that takes a C++ compiler, and up to a minute.
+        path: its suffix, .onnx, .pt2 or .c, selects the format.
+        example: the arguments of a call; the check runs on it and on random inputs.
+        compiled: compile a .pt2 ahead of time; that needs a C++ compiler and up to a minute.
         tolerance: the largest difference accepted, relative to the largest output.
         progress: called with one line for each step.
 
@@ -221,8 +220,8 @@ def export(
     if any(module.training for module in model.modules()):
         raise ArgumentError("only models in evaluation mode are exported: call model.eval() first.")
     model = getattr(model, "plain", model) if _is_fast(model) else model
-    # Written in the target's own folder, where the rename at the end is atomic. After
-    # an error nothing is left behind.
+    # Written in the target's own folder, where the final rename is atomic. After an error nothing
+    # is left behind.
     with refusing(path, ShipError), _folder_beside(path) as folder:
         part = folder / f"model{path.suffix}"
         say(f"writing {path.name}")
@@ -232,7 +231,7 @@ def export(
         difference = largest_difference(model, run, example, free)
         refuse_beyond(difference, tolerance, path.suffix)
         size = part.stat().st_size
-        # Only now: a file under this name is one that was run and compared.
+        # Only now, so that a file under this name has been run and compared.
         os.replace(part, path)
     return Exported(
         path=str(path),
@@ -264,12 +263,13 @@ def _chosen(path: Path, compiled: bool) -> _Format:
 
 
 def _is_fast(model: nn.Module) -> bool:
-    """A fast module runs kernels of this machine; only the model it was made from can be
-    exported."""
+    """Whether this is a fast module, which runs kernels of this machine and cannot be exported;
+    only the model that it was made from can.
+    """
     return isinstance(model, FastModule)
 
 
-# A model that runs in onnxruntime and is called like any module: a rival for `accelerate`.
+# A model that runs in onnxruntime and is called like any module, as a rival for `accelerate`.
 
 
 class OnnxModule(Fixed):
@@ -295,7 +295,7 @@ class OnnxModule(Fixed):
         try:
             found = self._session.run(None, dict(zip(self._names, given, strict=True)))
         except Exception as error:
-            # onnxruntime has errors of its own kinds; the first line names the input.
+            # onnxruntime has its own kinds of errors; the first line names the input.
             text = str(error).strip().partition("\n")[0][:300]
             raise ArgumentError(f"onnxruntime refuses this call: {text}") from error
         return pytree.tree_unflatten(map(torch.from_numpy, found), self._structure)
@@ -308,7 +308,7 @@ def in_onnxruntime(
     tolerance: float = 1e-5,
     progress: Progress | None = None,
 ) -> OnnxModule:
-    """The model as onnxruntime runs it on the processor, checked like every export.
+    """The model run by onnxruntime on the CPU, checked like every export.
 
     Give it to `accelerate` as a rival: on dense networks of 1×1 and depthwise convolutions
     onnxruntime can be the fastest of all. Compact the model first: no runtime skips zeros.
@@ -321,7 +321,7 @@ def in_onnxruntime(
 
     Raises:
         MissingExtra: onnx, onnxscript or onnxruntime is not installed; the message says how.
-        ShipError: the model cannot be exported, or takes one batch size alone.
+        ShipError: the model cannot be exported, or accepts only one batch size.
 
     >>> lenet = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     >>> rival = in_onnxruntime(lenet, torch.zeros(1, 3))

@@ -1,5 +1,4 @@
-"""Modules that compute with the weights they were made with, beside the model they were made
-from."""
+"""Modules that compute with the weights they were made with, next to the original model."""
 
 import copy
 from collections.abc import Callable
@@ -15,7 +14,7 @@ class Fixed(nn.Module):
     """A program made from a model, `plain`: anything that would change that model through it is
     refused.
 
-    `plain` is a part of it, so torch's own ways to change a module would reach the user's model and
+    `plain` is a submodule, so torch's own ways to change a module would change the user's model and
     leave the program as it is.
     """
 
@@ -32,12 +31,12 @@ class Fixed(nn.Module):
         """Refused: the program has the weights it was made with."""
         self._refuse("given other weights", "load them into")
 
-    # What torch calls where this module is a part of another one.
+    # Called by torch when this module is part of another one.
     def _load_from_state_dict(self, *_: Any, **__: Any) -> NoReturn:
         self._refuse("given other weights", "load them into")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """`.half()`, `.to(…)` and their like: taken where nothing changes."""
+        """`.half()`, `.to(…)` and the like are accepted if nothing changes."""
         dtypes = {t.dtype for t in (*self.plain.parameters(), *self.plain.buffers())}
         for dtype in dtypes:
             before = torch.empty(0, dtype=dtype)
@@ -47,7 +46,7 @@ class Fixed(nn.Module):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy with a model of its own; the program is shared, since it never changes."""
+        """A copy with its own model; the program is shared, since it never changes."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         for name, value in self.__dict__.items():

@@ -26,7 +26,7 @@ from secateurs.safefile import replacing
 from secateurs.ship.fast import accelerate
 from secateurs.ship.measure import processor
 
-# A median of fewer says little; more calls than that add nothing.
+# The median of fewer calls says little; more calls add nothing.
 _FEWEST, _MOST = 7, 300
 _ENOUGH = 0.03
 """Seconds after which no further call is timed."""
@@ -51,7 +51,7 @@ def layer_seconds(
     thin = copy.deepcopy(owner)
     drawn = torch.rand(owner.weight.shape, generator=generator)
     thin.weight *= (drawn < density).to(owner.weight)
-    # The fastest of torch and the kernels, as `accelerate` chooses for the whole network.
+    # The faster of torch and the kernels, as `accelerate` chooses for the whole network.
     fast = accelerate(thin.eval(), x)
     return seconds(lambda: fast(x))
 
@@ -65,7 +65,7 @@ def _narrower(
         into = math.ceil(side * owner.in_features)
         out = math.ceil(side * owner.out_features)
         return nn.Linear(into, out, owner.bias is not None).to(x), x[..., :into]
-    # Whole groups go; a depthwise layer loses weights in proportion to its channels.
+    # Whole groups are cut; a depthwise layer loses weights in proportion to its channels.
     groups = math.ceil(density * owner.groups) if owner.groups > 1 else 1
     left = groups / owner.groups if owner.groups > 1 else side
     into, out = (math.ceil(left * n) for n in (owner.in_channels, owner.out_channels))
@@ -88,18 +88,18 @@ def seconds(call: Callable[[], object]) -> float:
         start = time.perf_counter()
         call()
         taken.append(time.perf_counter() - start)
-    # Other work on the machine only ever makes single calls longer.
+    # Other work on the machine can only make single calls longer.
     return statistics.median(taken)
 
 
-# Seconds of every layer at a few densities, and what they say of a pruned network.
+# Seconds of every layer at a few densities, and the estimate for a pruned network.
 
 KINDS = ("entries", "channels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """One use of one weight: seconds at each density of the table, from dense to sparse."""
+    """One use of a weight: seconds at each density of the table, from dense to sparse."""
 
     name: str
     seconds: tuple[float, ...]
@@ -110,9 +110,9 @@ class LatencyTable(Printed):
     """Measured seconds of layers, from which the time of a pruned network is estimated.
 
     Attributes:
-        kind: What a density leaves: "entries" that the compiled kernels run, or whole "channels".
+        kind: What a density counts: "entries" that the compiled kernels run, or whole "channels".
         densities: From 1 downwards.
-        rest: Seconds of everything outside layers, which no pruning makes shorter.
+        rest: Seconds of everything outside layers, which pruning does not shorten.
         threads, machine: Where it was measured.
     """
 
@@ -129,10 +129,10 @@ class LatencyTable(Printed):
         return self.rest + sum(layer.seconds[0] for layer in self.layers)
 
     def seconds(self, densities: Mapping[str, float]) -> float:
-        """The estimate at these densities by weight name: Σ of layers, and the rest.
+        """The estimate at these densities by weight name: the sum over layers, and the rest.
 
-        Between two measured densities the time is a straight line. A layer never counts as slower
-        than at a higher density, so noise of the measurement cannot make a search turn back.
+        Between two measured densities the time is interpolated linearly. A layer never counts as
+        slower than at a higher density, so noise of the measurement cannot make a search turn back.
 
         >>> layer = LayerTimes(name="w", seconds=(1.0, 0.5))
         >>> table = LatencyTable(kind="entries", densities=(1.0, 0.5), layers=(layer,), rest=0.5,
@@ -145,7 +145,8 @@ class LatencyTable(Printed):
         )
 
     def _layer(self, layer: LayerTimes, density: float) -> float:
-        # Falling with the density, whatever was measured: the least of all denser entries.
+        # Never increasing as the density falls, whatever was measured: the minimum over all denser
+        # entries.
         falling = [min(layer.seconds[: i + 1]) for i in range(len(layer.seconds))]
         points = list(zip(self.densities, falling, strict=True))
         for (above, slow), (below, fast) in itertools.pairwise(points):
@@ -211,7 +212,7 @@ def _numbers(values: Any) -> tuple[float, ...]:
     return numbers
 
 
-# Measuring a table of latencies: every layer of another form once at every density.
+# Measuring a table of latencies: every form of layer once at every density.
 
 DENSITIES = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)
 
@@ -228,9 +229,9 @@ def latency_table(
 ) -> LatencyTable:
     """Seconds of every layer of a network at a few densities, measured on this machine.
 
-    Layers of one form (operator, sizes, input) are measured once. What passes between layers is
-    not seen: the sum is an estimate of the pruned network's time, no bound. `secateurs.measure`
-    gives the real time afterwards.
+    Layers of the same form (operator, sizes, input) are measured once. Effects between layers are
+    not measured: the sum is an estimate of the pruned network's time, not a bound.
+    `secateurs.measure` gives the real time afterwards.
 
     Args:
         model: in evaluation mode; it is left as it is.
@@ -239,7 +240,7 @@ def latency_table(
             "channels": narrower layers in torch, for whole channels. A density is the share of a
             layer's weights in both.
         densities: falling from 1.
-        generator: where random masks are drawn.
+        generator: source of the random masks.
         progress: called with one line for each form of layer.
 
     >>> model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).eval()
@@ -276,7 +277,7 @@ def latency_table(
         kind=kind,
         densities=falling,
         layers=tuple(layers),
-        # A layer alone pays for its own call: the sum can exceed the whole.
+        # A layer on its own pays for its own call, so the sum can exceed the whole.
         rest=max(0.0, rest),
         threads=torch.get_num_threads(),
         machine=processor(),

@@ -1,5 +1,6 @@
-"""`measure`: several forms of one model side by side, called in turns, so that disturbances hit all
-alike."""
+"""`measure`: several forms of one model side by side, called in turns, so that disturbances affect
+all of them alike.
+"""
 
 import ctypes
 import gc
@@ -58,15 +59,15 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormFigures:
-    """Figures of one form of the model. What cannot be known, such as the weights of a file, is
-    None.
+    """Figures of one form of the model; None for unknown ones, such as the weights of a file.
 
     Attributes:
         dense_bytes, file_bytes: As a plain safetensors file, and as it is shipped (`save_sparse`,
             or the file itself).
         macs: Multiplications with non-zero weights, for one sample.
         memory: Extra bytes at the peak of a call with the largest batch.
-        difference: Of the outputs from those of the first form, relative to the largest.
+        difference: The difference of the outputs from those of the first form, relative to the
+            largest.
     """
 
     name: str
@@ -96,7 +97,7 @@ def median_text(form: FormFigures, *, batch: int) -> str:
 
 
 def range_text(form: FormFigures, *, batch: int) -> str:
-    """The tenth and the ninetieth percentile: how much a call varies on this machine."""
+    """The 10th and the 90th percentile: how much a call varies on this machine."""
     took = form.latency[batch]
     return f"{1e3 * took.low:.2g}–{1e3 * took.high:.2g}"
 
@@ -105,7 +106,7 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g}"
 
 
-# The forms a model can be measured in: modules, files of other runtimes, functions.
+# The forms in which a model can be measured: modules, files for other runtimes, functions.
 
 Form: TypeAlias = "nn.Module | str | os.PathLike[str] | Callable[..., Any]"
 """A module, a file that `export` wrote, or a function of the inputs."""
@@ -113,7 +114,7 @@ Form: TypeAlias = "nn.Module | str | os.PathLike[str] | Callable[..., Any]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A form that can be called, and its figures that need no call."""
+    """A form that can be called, and the figures that need no call."""
 
     call: Callable[[tuple[Tensor, ...], dict[str, Tensor]], Any]
     sizes: FileSizes | None
@@ -124,18 +125,18 @@ class Ready:
 
 
 def in_both_formats(forms: Mapping[str, Form]) -> dict[str, Form]:
-    """Behind every module with images the same one in the channels-last memory format."""
+    """Add, after every module with images, the same one in the channels-last memory format."""
     both: dict[str, Form] = {}
     for name, form in forms.items():
         both[name] = form
         other = f"{name}, channels last"
         if other in forms:
             raise ArgumentError(f"a form is called {other!r} already: rename it.")
-        # A program has a layout of its own.
+        # A program has its own layout.
         if isinstance(form, FastModule) or not isinstance(form, nn.Module):
             continue
         if any(parameter.ndim == 4 for parameter in form.parameters()):
-            # torch's own annotations do not know this use.
+            # torch's annotations do not cover this use.
             both[other] = deepcopy(form).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return both
 
@@ -163,8 +164,7 @@ def ready(name: str, form: Form, example: Example) -> Ready:
 def _module(name: str, module: nn.Module, example: Example) -> Ready:
     if any(inner.training for inner in module.modules()):
         raise ArgumentError(f"{name!r} is in training mode: call .eval() first.")
-    # A fast module keeps its weights in compiled lists:
-    # they are counted in the model behind.
+    # A fast module keeps its weights in compiled lists: they are counted in the model behind it.
     plain = module.plain if isinstance(module, FastModule) else module
     sizes = _sizes(plain)
     parameters = list(plain.parameters())
@@ -198,32 +198,32 @@ def _file(name: str, path: Path) -> Ready:
 
 def _sizes(module: nn.Module) -> FileSizes:
     with tempfile.TemporaryDirectory() as folder:
-        # The size of a file that was really written, not an estimate.
+        # The size of a file that was actually written, not an estimate.
         return save_sparse(module, Path(folder) / "m.safetensors")
 
 
 def _macs(module: nn.Module, example: Example) -> int | None:
-    """None where the graph does not cover the model, which can still be timed."""
+    """The multiplications; None if the graph does not cover the model, which can still be timed."""
     try:
         return macs(module, example).nonzero
     except SecateursError:
         return None
 
 
-# How much memory a call takes at its peak, counted by the system: torch, kernels and runtimes.
+# The peak memory of a call, as counted by the system: torch, kernels and runtimes.
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_memory(call: Callable[[], object]) -> int | None:
-    """Resident bytes at the peak of the call, less those before it; None off Linux.
+    """Resident bytes at the peak of the call, minus those before it; None except on Linux.
 
-    Memory that the allocator holds ready from earlier calls is handed back first, as far as it can.
+    Memory that the allocator keeps from earlier calls is released first, as far as possible.
     """
     try:
         gc.collect()
         _trim()
-        _RESET.write_text("5")  # the high-water mark starts anew
+        _RESET.write_text("5")  # the high-water mark is reset
         before = _status("VmRSS")
         call()
         return max(0, _status("VmHWM") - before)
@@ -242,7 +242,7 @@ def _trim() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-# Bars as SVG: text and rectangles, no script, no font, no library.
+# Bars as SVG: text and rectangles, without script, font or library.
 
 _WIDTH, _LABEL, _BAR, _GAP, _TITLE = 640, 120, 22, 6, 34
 _COLOURS = ("#8a8f98", "#2f7d5b", "#2a6fb0", "#b3652b", "#7a4fa3", "#a33f52")
@@ -258,7 +258,7 @@ def bars(panels: Sequence[tuple[str, Mapping[str, float]]]) -> str:
     for title, values in panels:
         parts.append(_text(8, top + 22, title, "bold"))
         top += _TITLE
-        # Where all values are zero there is nothing to divide by.
+        # If all values are zero, there is nothing to divide by.
         largest = max(values.values(), default=0.0) or 1.0
         for i, (label, value) in enumerate(values.items()):
             parts.append(_bar(top, label, value, largest, _COLOURS[i % len(_COLOURS)]))
@@ -286,7 +286,7 @@ def _text(x: float, y: float, text: str, weight: str = "normal") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured(Reported):
-    """Every form, the first being what the others are compared with; on so many threads."""
+    """All forms, compared with the first one; on this number of threads."""
 
     forms: tuple[FormFigures, ...]
     batch_sizes: tuple[int, ...]
@@ -303,7 +303,7 @@ class Measured(Reported):
         return self.forms[0].latency[batch].median / known[name].latency[batch].median
 
     def verdict(self, form: FormFigures) -> str:
-        """How the form compares with the first, in words; "no gain" where it gains nothing."""
+        """How the form compares with the first, in words; "no gain" if it gains nothing."""
         if form is self.forms[0]:
             return "what the others are compared with"
         said = [self._speed(form, batch) for batch in self.batch_sizes]
@@ -355,7 +355,7 @@ class Measured(Reported):
         return path
 
     def __rich__(self) -> Group:
-        """A column a form, which fits a terminal of eighty; below it what each form gains."""
+        """One column per form, which fits 80 columns; below the table, what each form gains."""
         table = Table(title=f"{self.machine}, {self.threads} thread(s)")
         table.add_column("", no_wrap=True)
         for form in self.forms:
@@ -366,7 +366,7 @@ class Measured(Reported):
         return Group(table, *(Text(gain) for gain in gains))
 
     def _lines(self) -> list[tuple[str, Callable[[FormFigures], str]]]:
-        """What is shown of a form, each under its heading."""
+        """The displayed figures of a form, each under its heading."""
         lines: list[tuple[str, Callable[[FormFigures], str]]] = [
             ("safetensors", lambda form: bytes_text(form.dense_bytes)),
             ("file", lambda form: bytes_text(form.file_bytes)),
@@ -381,7 +381,7 @@ class Measured(Reported):
         return lines
 
     def _speed(self, form: FormFigures, batch: int) -> str:
-        """What is gained or lost, where the median and the best calls agree that it is.
+        """What is gained or lost, if the median and the best calls agree.
 
         On a busy machine, other work shifts medians, but hardly the best tenth.
         """
@@ -389,7 +389,7 @@ class Measured(Reported):
         both = (first.median / took.median, first.low / took.low)
         # The smaller of the two gains is claimed.
         ratio = min(both, key=lambda ratio: abs(math.log(ratio)))
-        # One says faster, the other slower: nothing is claimed.
+        # If one says faster and the other slower, nothing is claimed.
         if (both[0] > 1) != (both[1] > 1):
             return ""
         if ratio > GAIN:
@@ -427,19 +427,19 @@ def measure(
 ) -> Measured:
     """Files, weights, multiplications, latency and memory of every form, compared with the first.
 
-    Forms are called in turns on the same random inputs, with torch's number of threads; the median
-    of a form stands beside the 10th and 90th percentile. Where a form is neither faster nor smaller
-    than the first by more than 5 %, the table says "no gain"; faster means that the median and
-    the best tenth of the calls agree, because other work on the machine shifts medians.
+    Forms are called in turns on the same random inputs, with torch's number of threads; the table
+    gives the median of a form with the 10th and 90th percentile. If a form is neither faster nor
+    smaller than the first by more than 5 %, the table says "no gain"; faster means that the median
+    and the best tenth of the calls agree, because other work on the machine shifts medians.
 
     Args:
         forms: modules in evaluation mode, paths of .onnx or .pt2 files, or functions, by name.
-        example: what the model is called with; random inputs of its shape are used.
-        batch_sizes: how many samples a call has.
+        example: the arguments of a call; random inputs of its shape are used.
+        batch_sizes: numbers of samples per call.
         seconds: about how long each batch size is measured, all forms together.
         channels_last: measure every module with images a second time in torch's channels-last
-            memory format, as a form of its own. Neither format is the faster one for all widths,
-            and a form should be compared with the better of the first one's two.
+            memory format, as a separate form. Neither format is the faster one for all widths, and
+            a form should be compared with the better of the first one's two.
         progress: called with one line for each step.
 
     >>> from torch import nn
@@ -499,7 +499,7 @@ def _check(forms: Mapping[str, Form], batch_sizes: Sequence[int], seconds: float
 
 
 def _time_in_rounds(opened: Mapping[str, Ready], call: Call, seconds: float) -> dict[str, Latency]:
-    """Rounds in which every form is called once, each round beginning with another form."""
+    """Rounds in which every form is called once, each round starting with a different form."""
     names = list(opened)
     for name in names * 2:  # caches, lazy set-up
         opened[name].call(*call)
@@ -511,7 +511,7 @@ def _time_in_rounds(opened: Mapping[str, Ready], call: Call, seconds: float) -> 
             start = perf_counter()
             opened[name].call(*call)
             taken[name].append(perf_counter() - start)
-        # Five rounds even of a slow form: a median of fewer says little.
+        # Five rounds even for slow forms: the median of fewer says little.
         if turn + 1 >= FEWEST and perf_counter() > end:
             break
     return {name: _latency(times) for name, times in taken.items()}
@@ -546,7 +546,7 @@ def _figures(
 
 
 def processor() -> str:
-    """The processor's own name where the system tells it."""
+    """The processor's name, if the system provides it."""
     info = Path("/proc/cpuinfo")
     lines: list[Any] = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

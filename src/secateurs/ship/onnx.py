@@ -15,11 +15,11 @@ from secateurs.ship.programs import Free, silently, trace_program
 
 
 def write_onnx(model: nn.Module, part: Path, example: Example) -> Free:
-    """Write the file; which sizes of a call it takes."""
+    """Write the file; returns the sizes of a call that it accepts."""
     _present()
     program = trace_program(model, example)
     made = _write(program.program)
-    # One file: weights in a second one would stay behind in the temporary folder.
+    # A single file, since weights in a second one would stay behind in the temporary folder.
     made.save(part, external_data=False)
     return program.free
 
@@ -28,8 +28,8 @@ def _write(program: ExportedProgram) -> Any:
     try:
         with silently():
             made = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True)
-    # The exporter and onnxscript fail by errors of their own insides, above all where one of
-    # them is years older than the other.
+    # The exporter and onnxscript raise internal errors of many kinds, especially if one of them is
+    # years older than the other.
     except Exception as error:
         raise ShipError(
             f"torch.onnx of torch {torch.__version__} with onnxscript {version('onnxscript')}"
@@ -48,7 +48,7 @@ def session_of(part: Path) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = torch.get_num_threads()
-    # Spinning threads would take the processor from whatever else runs in this process.
+    # Spinning threads would take CPU time from everything else in this process.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return onnxruntime.InferenceSession(str(part), options, providers=["CPUExecutionProvider"])
@@ -71,10 +71,10 @@ def onnx_runner(part: Path) -> Any:
 
 
 def _present() -> None:
-    """All three packages, or the line that installs them."""
+    """Require all three packages; the error has the line that installs them."""
     from importlib.util import find_spec
 
     for package in ("onnx", "onnxscript", "onnxruntime"):
-        # find_spec imports nothing: what is missing is said before seconds of imports.
+        # find_spec imports nothing, so a missing package is reported before seconds of imports.
         if find_spec(package) is None:
             raise MissingExtra.of(package, extra="onnx")

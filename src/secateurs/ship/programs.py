@@ -1,4 +1,4 @@
-"""A model traced by torch.export, with any batch size where the model allows it."""
+"""A model traced by torch.export, for any batch size if the model allows it."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +24,8 @@ from secateurs.ship.fast.trace import arguments, random_call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free:
-    """Which sizes of a call a program takes: why its batch is fixed ("" if it is not), and likewise
-    for the length of token sequences (None where no input has one).
+    """The sizes of a call that a program accepts: why its batch is fixed ("" if it is not), and
+    likewise for the length of token sequences (None if no input has one).
     """
 
     why_fixed: str
@@ -34,7 +34,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedProgram:
-    """A program, what it was traced with, and which sizes it takes."""
+    """A program, the arguments it was traced with, and the sizes it accepts."""
 
     program: Any
     args: tuple[Tensor, ...]
@@ -59,8 +59,7 @@ def trace_program(model: nn.Module, example: Example) -> TracedProgram:
         try:
             return _trace(model, doubled, batch, Free(why_fixed="", why_length=""))
         except Exception as error:
-            # The tracer raises errors of any kind: their
-            # first line says why a size is fixed.
+            # The tracer raises errors of any kind, whose first line says why a size is fixed.
             length = _why(error)
     try:
         return _trace(model, doubled, batch, Free(why_fixed="", why_length=length))
@@ -76,10 +75,10 @@ def trace_program(model: nn.Module, example: Example) -> TracedProgram:
 
 
 def length_of(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> int | None:
-    """The length of the token sequences of a call: inputs of whole numbers, [batch, length]."""
+    """The length of the token sequences of a call: inputs of integers, [batch, length]."""
     lengths = {len(value[0]) for value in (*args, *kwargs.values()) if is_tokens(value)}
-    # Sequences of two lengths (a question, an answer) are left as they are. One of a single
-    # token would be taken for a constant.
+    # Sequences of two lengths (a question, an answer) are left as they are. A length of one would
+    # be taken for a constant.
     return lengths.pop() if len(lengths) == 1 and max(lengths) > 1 else None
 
 
@@ -94,7 +93,7 @@ def _why(error: Exception) -> str:
 
 @contextmanager
 def silently() -> Iterator[None]:
-    """Suppress all warnings of exporters, which run no code of the user's."""
+    """Suppress all warnings of exporters, which run no user code."""
     with warnings.catch_warnings(), torch.no_grad(), quietly():
         warnings.simplefilter("ignore")
         yield
@@ -125,8 +124,8 @@ def _shapes(
     *,
     long: bool,
 ) -> dict[str, Any]:
-    """The first dimension of every input is the batch, and with `long` the second one of tokens
-    their length; inputs go by the names of `forward`.
+    """The first dimension of every input is the batch, and with `long` the second one of token
+    inputs is their length; inputs are keyed by the argument names of `forward`.
     """
     bound = signature(model.forward).bind(*args, **kwargs).arguments
 
@@ -135,7 +134,7 @@ def _shapes(
             return tuple(map(sizes, value))
         if isinstance(value, dict):
             return {name: sizes(inner) for name, inner in value.items()}
-        # DYNAMIC: a limit, such as the number of positions, is found by the tracer.
+        # DYNAMIC: the tracer finds limits, such as the number of positions.
         length = {1: torch.export.Dim.DYNAMIC} if long and is_tokens(value) else {}
         return {0: batch, **length}
 
@@ -143,7 +142,7 @@ def _shapes(
 
 
 def _two(tensor: Tensor) -> Tensor:
-    """Two samples: torch.export takes a dimension of one for a constant."""
+    """Two samples, since torch.export takes a dimension of one for a constant."""
     sample = tensor.detach()[:1]
     return torch.cat([sample, sample]).contiguous()
 
@@ -159,15 +158,14 @@ BATCHES = (1, 3)
 
 @torch.no_grad()
 def largest_difference(model: nn.Module, run: Runner, example: Example, free: Free) -> float:
-    """max |f − g| / max |f| over the example and, where other sizes are taken, random inputs."""
+    """max |f − g| / max |f| over the example and, if other sizes are accepted, random inputs."""
     args, kwargs = arguments(example)
     calls = [(args, kwargs)]
     if not free.why_fixed:
-        # An example of zeros shows little, and other
-        # sizes show a batch fixed by mistake.
+        # An example of zeros shows little, and other sizes reveal a batch fixed by mistake.
         calls += [random_call(args, kwargs, batch) for batch in BATCHES]
         if free.why_length == "":
-            # Shorter ones only: a longer one may have no positions.
+            # Shorter ones only, since a longer one may exceed the positions.
             calls += [_shorten(call, length) for call, length in _shorter(calls)]
     found = []
     for a, k in calls:
@@ -212,7 +210,7 @@ def refuse_beyond(difference: float, tolerance: float, what: str) -> None:
 def outputs_differ_by(ours: object, theirs: object) -> float:
     """max |f − g| / max |f|, the largest over the tensors of two outputs of one structure."""
     pairs = list(zip(_tensors(ours), _tensors(theirs), strict=True))
-    # Shapes that differ might broadcast, and then look equal.
+    # Different shapes might broadcast and then look equal.
     if any(a.shape != b.shape for a, b in pairs):
         return float("inf")
     return max((_relative(a.double(), b.double()) for a, b in pairs), default=0.0)
@@ -227,11 +225,11 @@ def _relative(ours: Tensor, theirs: Tensor) -> float:
     if not ours.numel() or torch.equal(ours, theirs):
         return 0.0
     scale = float(ours.abs().max())
-    # Where all outputs are zero the difference counts as it is.
+    # If all outputs are zero, the difference is taken as it is.
     return float((ours - theirs).abs().max()) / (scale or 1.0)
 
 
-# What an export wrote, and how far it is from the model.
+# The result of an export, and how far it is from the model.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,10 +240,10 @@ class Exported(Reported):
         difference: The largest difference of an output, relative to the largest output of the
             model, on the example and on random inputs of other batch sizes.
         runtime: What ran the file for that.
-        any_batch: Whether it takes every batch size; `why_fixed` says why not.
-        any_length: Whether it takes token sequences of every length that the model has positions
-            for, not only of the example's; None where no input holds tokens. `why_length` says why
-            not.
+        any_batch: Whether it accepts every batch size; `why_fixed` says why not.
+        any_length: Whether it accepts token sequences of every length for which the model has
+            positions, not only of the example's; None if no input holds tokens. `why_length` says
+            why not.
     """
 
     path: str

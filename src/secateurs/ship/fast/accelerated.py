@@ -27,19 +27,20 @@ from secateurs.ship.fast.module import FastModule
 from secateurs.ship.fast.trace import arguments, check, smaller
 
 _log = logging.getLogger("secateurs.ship")
-# Forms are compared on one sample and on many: 64, or fewer where a call of those would take longer
-# than so many seconds. A large image fills the vectors, and more of them only take longer.
-# At least two, and one for each thread.
+# Forms are compared on one sample and on many: 64, or fewer if a call of those would take longer
+# than this many seconds. A large image fills the vectors, and more of them only take longer. At
+# least two, and one for each thread.
 MANY, LONGEST = (64, 32, 16, 8, 4), 0.25
 ROUNDS = 26  # at most; the first warms up
-# After so many rounds and seconds a comparison ends: calls of microseconds are compared often, for
-# one of them may take a thousand times as long on a busy machine; calls of a second a few times.
+# A comparison ends after this many rounds and seconds: calls of microseconds are compared often,
+# since one of them may take a thousand times as long on a busy machine; calls of a second a few
+# times.
 FEWEST, ENOUGH = 3, 0.5
-# A form that took so many times as long, its fastest call against the slowest of the best form, is
-# called no more.
+# A form whose fastest call took this many times as long as the slowest call of the best form is not
+# called again.
 CLEARLY = 2.0
 FEW = 3  # layers that a log line names
-# Tables of tokens and recurrence are no program on planes.
+# Token tables and recurrence cannot be programs on planes.
 NEVER_A_PROGRAM = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase)
 
 
@@ -56,36 +57,36 @@ def accelerate(
     """The model as a module that runs only its non-zeros: same call, same outputs to rounding.
 
     Convolutions, linear layers, batch norms, ReLUs, pools, sums and concatenations become a program
-    of compiled kernels; what they cannot run stays in torch and is named in the report. Where no
-    program can be made (token tables, caches, recurrence) the result is a copy of the model, of its
-    own class, in which the layers that gain by it are compiled. Dead channels are cut out first
+    of compiled kernels; what they cannot run stays in torch and is named in the report. If no
+    program can be made (token tables, caches, recurrence), the result is a copy of the model, of
+    its own class, in which the layers that gain by it are compiled. Dead channels are cut out first
     (`compact`). Every layer is timed on this machine in dense and sparse variants and keeps its
-    fastest. Then model, compacted model and program are timed in turns, and the fastest comes back;
-    where it is not the program, a log line says "no gain" and the times. They are called with one
-    sample and with 64, or fewer where a call takes long. Where neither the whole nor a layer can be
-    compiled with a gain, the model comes back as it is, and the line says why.
+    fastest. Then model, compacted model and program are timed in turns, and the fastest is
+    returned; if it is not the program, a log line says "no gain" and the times. They are called
+    with one sample and with 64, or fewer if a call takes long. Where neither the whole nor a layer
+    can be compiled with a gain, the model comes back as it is, and the line says why.
 
     This is not `torch.compile`: nothing is generated, nothing recompiles behind the scenes; one C++
-    file is compiled once on a machine. The program holds the weights of now, for inputs of the
-    example's shape with any batch size, on the processor, in float32 or float64, without gradients.
+    file is compiled once on a machine. The program holds the current weights, for inputs of the
+    example's shape with any batch size, on the CPU, in float32 or float64, without gradients.
 
     Args:
         model: in evaluation mode; masks are zeros in its weights.
-        example: what the model is called with.
-        tune: "guess" skips the timing of layers. What was timed is remembered on this machine, by
-            the shapes of layers; `SECATEURS_TUNING=0` times anew.
-        keep: "always" gives the program even where it is slower, and refuses a model that has none.
-        values: "int8" rounds linear layers whose non-zeros stand in blocks of four neighbouring
+        example: the arguments of a call.
+        tune: "guess" skips the timing of layers. Timings are remembered on this machine, by the
+            shapes of layers; `SECATEURS_TUNING=0` times again.
+        keep: "always" returns the program even if it is slower, and refuses a model that has none.
+        values: "int8" rounds linear layers whose non-zeros are in blocks of four neighbouring
             inputs (`pattern="1x4"`) to eight bits, and their inputs row by row: outputs differ by
             a hundredth of the largest or so, and the report says by how much. Float32 only; other
             layers stay exact.
-        rivals: other forms of the model, by a name for messages, that are timed too: such as
-            `{"onnxruntime": in_onnxruntime(model, example)}`. The fastest of all comes back.
+        rivals: other forms of the model that are timed too, by a name for messages, such as
+            `{"onnxruntime": in_onnxruntime(model, example)}`. The fastest of all is returned.
         progress: called with what is done, how much of it, and of how much.
 
     Returns:
         A `FastModule`, or the copy with compiled layers; the compacted model, the model or a rival
-        where that is faster, or where nothing can be compiled. Two threads may call it at once.
+        if that is faster, or if nothing can be compiled. Two threads may call it at once.
 
     >>> import secateurs as sc
     >>> lenet = sc.models.build("lenet-300-100").eval()
@@ -97,7 +98,7 @@ def accelerate(
     _options(tune, keep, values)
     check(model)
     _forms(model, None, rivals)  # a wrong name is said before anything is built
-    # Everything is timed in turns, on the model itself as well.
+    # Everything is timed in turns, including the model itself.
     with untouched(model):
         return _accelerated(model, example, tune, keep, values, rivals, progress or _silent)
 
@@ -123,7 +124,7 @@ def _accelerated(
     found: dict[str, nn.Module] = {}
     refused: SecateursError | None = None
     unchanged: tuple[str, ...] = ()
-    # Half a minute of tracing is spared where its end is known.
+    # Saves half a minute of tracing if its outcome is known.
     if exact and not any(isinstance(module, NEVER_A_PROGRAM) for module in made.modules()):
         found, refused = _program(made, example, kernels, dtype, timed, progress)
     program = found.get("fast")
@@ -140,14 +141,15 @@ def _accelerated(
     if not found:
         if keep == "always":
             raise cast(SecateursError, refused)
-        # The compacted model is timed here: nobody may get a slower one than was given.
+        # The compacted model is timed here, since the result must not be slower than the model
+        # given.
         forms = _forms(model, small, rivals)
         best = "model" if len(forms) == 1 else _best(_timed(forms, example))
         why = _nothing(unchanged, cast(SecateursError, refused))
         _log.warning("no gain for %s: %s; %s", type(model).__name__, why, _end(best))
         return forms[best]
     if "fast" in found:
-        # What the user gave, also where the program was made from the compacted model.
+        # The model given by the user, even if the program was made from the compacted one.
         cast(FastModule, found["fast"]).plain = model
     if keep == "always":
         return next(iter(found.values()))
@@ -162,7 +164,7 @@ def _program(
     timed: bool,
     progress: Progress,
 ) -> tuple[dict[str, nn.Module], SecateursError | None]:
-    """The program of the whole model, or why there is none."""
+    """The program of the whole model, or the reason why there is none."""
     try:
         return {"fast": built(model, example, kernels, dtype, timed=timed, progress=progress)}, None
     except (CaptureError, ShipError, UnsupportedOperation) as problem:
@@ -181,19 +183,19 @@ def _options(tune: str, keep: str, values: str) -> None:
 
 def _dtype(model: nn.Module, example: Example) -> torch.dtype:
     args, kwargs = arguments(example)
-    # Parameters are asked first: an example may consist of integers.
+    # Parameters are checked first, since an example may consist of integers.
     given: list[Tensor] = [*model.parameters(), *args, *kwargs.values()]
     return next((t.dtype for t in given if t.is_floating_point()), torch.float32)
 
 
 def _silent(what: str, done: int, total: int) -> None:
-    """No progress is shown."""
+    """Show no progress."""
 
 
 def _forms(
     model: nn.Module, small: nn.Module | None, rivals: Mapping[str, nn.Module] | None
 ) -> dict[str, nn.Module]:
-    """What there is beside the program, by name."""
+    """The forms besides the program, by name."""
     forms = {"model": model} | ({} if small is None else {"compact": small})
     taken = {"fast", "layers", *forms} & set(rivals or {})
     if taken:
@@ -210,7 +212,7 @@ def _in_torch(
     example: Example,
     why: str,
 ) -> nn.Module:
-    """The fastest rival, or without one the compacted model where it is smaller, else the model."""
+    """The fastest rival, or without one the compacted model if it is smaller, else the model."""
     name, forms = type(model).__name__, _forms(model, small, rivals)
     if rivals:
         best = _best(_timed(forms, example))
@@ -233,7 +235,7 @@ def _nothing(unchanged: tuple[str, ...], refused: SecateursError) -> str:
 def _fastest(
     forms: dict[str, nn.Module], found: dict[str, nn.Module], example: Example
 ) -> nn.Module:
-    """The form that takes the least time over all batch sizes; all are timed in turns."""
+    """The form that is fastest over all batch sizes; all are timed in turns."""
     seconds = _timed(forms | found, example)
     for form in found.values():
         form.report = replace(cast(FastReport, form.report), seconds=seconds)  # type: ignore[assignment]
@@ -254,8 +256,8 @@ def _end(best: str) -> str:
 
 
 def _timed(forms: Mapping[str, nn.Module], example: Example) -> dict[int, dict[str, float]]:
-    """Seconds of a call of each form, on one sample and on many; on the example as it stands where
-    the model takes no other number of samples, such as with a state that has them second."""
+    """Seconds of a call of each form, on one sample and on many; on the example as it is if the
+    model accepts no other number of samples, for instance with a state that has them second."""
     try:
         one = compared(forms, example, 1)
         slowest = max(one.values())
@@ -268,7 +270,7 @@ def _timed(forms: Mapping[str, nn.Module], example: Example) -> dict[int, dict[s
 
 
 def _best(seconds: dict[int, dict[str, float]]) -> str:
-    """The least product over batch sizes: twice as fast for one image weighs as for many."""
+    """The smallest product over batch sizes: a factor counts the same for one image and many."""
     names = next(iter(seconds.values()))
     return min(names, key=lambda name: prod(t[name] for t in seconds.values()))
 
@@ -284,8 +286,8 @@ def _figures(seconds: dict[int, dict[str, float]]) -> str:
 def compared(
     forms: Mapping[str, nn.Module], example: Example, batch: int | None
 ) -> dict[str, float]:
-    """Median seconds of a call of each, in turns, until it is clear which is the fastest; on so
-    many samples, or (None) on the example itself."""
+    """Median seconds of a call of each, in turns, until it is clear which is the fastest; on this
+    number of samples, or (None) on the example itself."""
     args, kwargs = arguments(example)
     many = [t if batch is None else _repeated(t, batch) for t in (*args, *kwargs.values())]
     call = (many[: len(args)], dict(zip(kwargs, many[len(args) :], strict=True)))
@@ -296,23 +298,21 @@ def compared(
         for done in range(ROUNDS):
             if done >= FEWEST and time.perf_counter() - begun > ENOUGH:
                 break
-            # In turns: whatever disturbs the machine for a
-            # while disturbs all forms alike.
+            # In turns, so that a temporary disturbance of the machine affects all forms alike.
             for name in left:
                 start = time.perf_counter()
                 forms[name](*call[0], **call[1])
                 times[name].append(time.perf_counter() - start)
             if done >= 2:
-                # By its slowest call: one that was disturbed puts nobody else out.
+                # By its slowest call, so that a disturbed one does not eliminate others.
                 bar = CLEARLY * min(max(times[name][1:]) for name in left)
                 left = [name for name in left if min(times[name][1:]) <= bar]
             if len(left) < min(2, len(forms)):
                 break
-    # The lower of two: one call that was disturbed decides nothing.
+    # The lower of two, so that one disturbed call decides nothing.
     return {name: statistics.median_low(spent[1:]) for name, spent in times.items()}
 
 
 def _repeated(tensor: Tensor, batch: int) -> Tensor:
-    # Kernels do the same work whatever the numbers
-    # are, so one sample stands for a batch.
+    # Kernels do the same work whatever the numbers are, so one sample can stand for a batch.
     return tensor.detach()[:1].expand(batch, *tensor.shape[1:]).contiguous()

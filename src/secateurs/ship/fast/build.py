@@ -27,8 +27,7 @@ from secateurs.ship.fast.plan import Chooser
 from secateurs.ship.fast.read import read
 from secateurs.ship.fast.trace import apart_by, arguments, random_call, trace
 
-# What `accelerate` says about a network: how each layer runs, what stays in torch, what was
-# gained.
+# The report of `accelerate`: how each layer runs, what stays in torch, what was gained.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +46,9 @@ class FastReport(Printed):
 
     Attributes:
         seconds: Per batch size, 1 and up to 64, the median of interleaved calls of the "model", of
-            the "compact" one where channels were dead, of the "fast" program, and of the
-            "layers" compiled inside the model's modules, with `threads` threads; empty untimed.
-        outside: The operators that stay in torch, where, and why.
+            the "compact" one if channels were dead, of the "fast" program, and of the "layers"
+            compiled inside the model's modules, with `threads` threads; empty if not timed.
+        outside: The operators that stay in torch, with place and reason.
         remembered: How many timings of layers were taken from earlier builds on this machine.
     """
 
@@ -96,18 +95,18 @@ class FastReport(Printed):
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is done, how much of it is done, and how much there is."""
 
-# Bytes of planes a thread works on: groups are as large as that allows. They have to stay in the
-# third cache: eight images of a MobileNet at 224 × 224 took 66.5 ms as one group (54 MB), 58.4 two
-# by two (13 MB), 56.2 one by one.
+# Bytes of planes that a thread works on: groups are as large as that allows. They have to stay in
+# the third cache: eight images of a MobileNet at 224 × 224 took 66.5 ms as one group (54 MB), 58.4
+# in pairs (13 MB), 56.2 one by one.
 MEMORY = 16 * 2**20
 GROUPS = (8, 4, 2)
 FEATURE_GROUP = 128  # networks without images: the batch fills the vectors
 # Numbers read and multiplied that are worth a thread. Starting one costs some 40 µs on a quiet
-# machine, several times that on a busy one. A million each was too little there: a LeNet of 2 %
-# took 0.18 ms for 256 images alone, 0.35 in two threads (the best of 60).
+# machine and several times that on a busy one. A million each was too little there: a LeNet at 2 %
+# density took 0.18 ms for 256 images in one thread, 0.35 in two (the best of 60).
 WORTH_A_THREAD = 4_000_000
 
-# `rules` is imported for what its files do: they register the operators.
+# `rules` is imported for its side effect: its files register the operators.
 __all__ = ["Progress", "built", "rules"]
 
 
@@ -128,13 +127,11 @@ def built(
     remembered = remembered_ways(kernels) if timed else RememberedWays(path=None)
     timing = Timed(library=kernels, dtype=dtype, planes=steps.planes, remembered=remembered)
     choose = timing if timed else guess
-    # With guessed ways, so that layers are timed only
-    # for the group sizes that are used.
+    # With guessed ways, so that layers are timed only for the group sizes in use.
     groups = groups_of([p for p in found if isinstance(p, Segment)], dtype, guess)
     chosen = choose_ways(_convs(found), groups, choose, progress)
     remembered.save()
-    # The ways just chosen are looked up: program and
-    # report have to tell of the same ones.
+    # The ways just chosen are looked up, so that program and report agree.
     runners: list[Runner] = []
     for part in found:
         if isinstance(part, Outside):
@@ -159,17 +156,17 @@ def built(
 
 
 def _check_batches(model: nn.Module, fast: FastModule, example: Example) -> None:
-    """Refuse a program that was read for two samples and serves no others.
+    """Refuse a program that was read for two samples and works for no other number.
 
-    A loop over the samples is unrolled as it is traced: for three samples it would leave one out.
-    The tracer does not tell: it calls the size of the batch free all the same.
+    A loop over the samples is unrolled during tracing: for three samples it would leave one out.
+    The tracer does not notice: it calls the size of the batch free all the same.
     """
     args, kwargs = arguments(example)
     for batch in (1, 3):
         call = Call(*random_call(args, kwargs, batch))
         wanted = answers_in_turn(model, [SpotRun(call=call, gradients=False)], None)[0]
         if isinstance(wanted, Exception):
-            continue  # the model takes no such batch: nothing can differ
+            continue  # the model accepts no such batch, so nothing can differ
         apart = _apart(model, fast, call, list(wanted.values()))
         if not apart <= _SHARE:
             outside = fast.report.outside[:1]
@@ -198,7 +195,7 @@ def _apart(model: nn.Module, fast: FastModule, call: Call, wanted: list[Tensor])
     apart = max(map(apart_by, wanted, found), default=0.0)
     if apart <= _SHARE or apart == float("inf"):
         return apart
-    # Outputs may cancel to far less than what they are made of: the model is as far off then.
+    # Outputs may cancel to far less than their terms; then the model itself is as far off.
     exact = answers_in_turn(model, [SpotRun(call=call, gradients=False)], torch.float64)[0]
     if isinstance(exact, Exception):
         return apart
@@ -218,9 +215,7 @@ def _convs(found: list[Part]) -> list[Conv]:
 
 
 def groups_of(segments: list[Segment], dtype: torch.dtype, guess: Chooser) -> tuple[int, ...]:
-    """How many images are worked on at once: as many as memory allows, and one for what is left
-    over.
-    """
+    """How many images are processed at once: as many as memory allows, one for the remainder."""
     if _features(segments):
         return (FEATURE_GROUP, 16, 1)
     for group in GROUPS:
@@ -232,7 +227,7 @@ def groups_of(segments: list[Segment], dtype: torch.dtype, guess: Chooser) -> tu
 
 
 def _features(segments: list[Segment]) -> bool:
-    """Whether whatever is computed is one number an image."""
+    """Whether every computed value is one number per image."""
     return all(s.planes[op.to][1:] == (1, 1) for s in segments for op in s.operations)
 
 
@@ -267,7 +262,7 @@ def program_of(
 
 
 def _products(segment: Segment) -> int:
-    """What one image costs: numbers of all values, which are read and written, and products."""
+    """The cost of one image: the numbers read and written for all values, and the products."""
     values = [*(value for _, value in segment.enters), *(op.to for op in segment.operations)]
     numbers = sum(prod(segment.planes[name]) for name in values)
     return max(1, numbers + sum(work(op, segment.planes) for op in segment.operations))

@@ -1,14 +1,13 @@
-"""How each convolution runs: every way that is worth trying is timed on this machine, on the
-layer's own size, and the fastest is remembered in a file by shape and machine.
+"""How each convolution runs: every way worth trying is timed on this machine, at the size of the
+layer, and the fastest is remembered in a file by shape and machine.
 
-The file lies beside the compiled kernels in the cache folder (`SECATEURS_CACHE`, else
-`~/.cache/secateurs`) and carries their name, which stands for processor, compiler and kernels;
-`.ways.json` at its end. It holds digests of layers' shapes and densities, and no weight. Deleting
-it costs a timing, nothing else. `SECATEURS_TUNING=0` neither reads nor writes it.
+The file is next to the compiled kernels in the cache folder (`SECATEURS_CACHE`, else
+`~/.cache/secateurs`) and has their name, which stands for processor, compiler and kernels, with the
+ending `.ways.json`. It holds digests of layers' shapes and densities, and no weights. Deleting it
+costs only a new timing. `SECATEURS_TUNING=0` neither reads nor writes it.
 
-Only the user's own file is read, one that nobody else can write to. A way that it names is taken
-only where it is one of those that would be timed, so that no file can make a kernel read what is
-not there.
+Only the user's own file is read, if nobody else can write to it. A way that it names is used only
+if it is among those that would be timed, so no file can make a kernel read beyond its data.
 """
 
 import hashlib
@@ -52,18 +51,18 @@ class RememberedWays:
     used: int = 0
 
     def find(self, key: object, ways: Sequence[Choice]) -> Choice | None:
-        """The way that was the fastest for such a layer, where it is one of these."""
+        """The way that was fastest for such a layer, if it is one of these."""
         entry = self.known.get(_digest(key))
         found = next((way for way in ways if _entry(way) == entry), None)
         self.used += found is not None
         return found
 
     def note(self, key: object, way: Choice) -> None:
-        """This way was the fastest for such a layer."""
+        """Note that this way was fastest for such a layer."""
         self.added[_digest(key)] = _entry(way)
 
     def save(self) -> None:
-        """Add what is new to the file; what another process has added meanwhile stays."""
+        """Add new entries to the file; those added by another process in the meantime stay."""
         if self.path is None or not self.added:
             return
         entries = {**_read(self.path), **self.added}
@@ -82,8 +81,8 @@ class RememberedWays:
 
 @dataclass(slots=True, kw_only=True)
 class Timed:
-    """Picks the fastest way; layers of one shape and nearly one density share the answer, also with
-    earlier builds.
+    """Picks the fastest way; layers of the same shape and nearly the same density share the answer,
+    also with earlier builds.
     """
 
     library: KernelLibrary
@@ -119,8 +118,8 @@ class Timed:
             self.planes[conv.to],
             geometry,
             group,
-            # Densities in steps of 5 %, and nearly empty layers apart: within a step
-            # one timing serves.
+            # Densities in steps of 5 %, with nearly empty layers apart: one timing serves a whole
+            # step.
             round(20 * density),
             density < 0.02,
         )
@@ -128,14 +127,14 @@ class Timed:
     def _fastest(self, conv: Conv, group: int, found: list[Choice]) -> Choice:
         if len(found) == 1:
             return found[0]
-        # In two stages, the best layout by its likely best choice and then the best
-        # choice in it: timing every pair would take several times as long.
+        # In two stages, first the best layout by its likely best choice, then the best choice in
+        # it: timing every pair would take several times as long.
         firsts = list({choice.layout: choice for choice in reversed(found)}.values())
         layout = self._best(conv, group, firsts).layout if len(firsts) > 1 else firsts[0].layout
         return self._best(conv, group, [choice for choice in found if choice.layout == layout])
 
     def ways(self, conv: Conv, group: int) -> list[Choice]:
-        """What is timed."""
+        """The ways to be timed."""
         source, to = self.planes[conv.source], self.planes[conv.to]
         lanes = self.library.lanes[self.dtype]
         registers = self.library.registers
@@ -151,27 +150,27 @@ class Timed:
         return choices[int(np.argmin(times))]
 
     def time(self, conv: Conv, group: int, choice: Choice) -> float:
-        """Seconds of one layer alone, for one group."""
+        """Seconds of one layer on its own, for one group."""
         enters = [("x", conv.source)] + (
             [("a", conv.added)] if conv.added and conv.added != conv.source else []
         )
         segment = Segment(
             operations=[conv],
             enters=tuple(enters),
-            # Read by somebody: dot products leave out what nobody reads.
+            # Marked as read, since dot products leave out values that are not read.
             leaves=(("y", conv.to),),
             dims={},
             planes=self.planes,
         )
         made = plan.build(segment, self.dtype, group, lambda *_: choice)
-        # The layer stands before the store: it is timed alone.
+        # The layer comes before the store and is timed alone.
         return self.library.time(made.ops[-2], self.dtype, made.numbers, group, ROUNDS)
 
 
 def untimed(
     library: KernelLibrary, dtype: torch.dtype, planes: dict[str, Planes]
 ) -> "plan.Chooser":
-    """The likely best way, without timing: for tests, and where building must be quick."""
+    """The likely best way, without timing: for tests, and if building must be quick."""
     timed = Timed(library=library, dtype=dtype, planes=planes)
 
     def choose(conv: Conv, group: int) -> Choice:
@@ -185,11 +184,11 @@ def untimed(
     return choose
 
 
-# What earlier builds timed, as a file.
+# The timings of earlier builds, as a file.
 
 
 def remembered_ways(library: KernelLibrary) -> RememberedWays:
-    """What is remembered of layers timed with these kernels."""
+    """The remembered timings of layers with these kernels."""
     compiled = Path(str(library.library._name))
     if os.environ.get(SWITCH, "1") == "0" or not compiled.is_absolute():
         return RememberedWays(path=None)
@@ -198,7 +197,7 @@ def remembered_ways(library: KernelLibrary) -> RememberedWays:
 
 
 def _read(path: Path) -> dict[str, list[Any]]:
-    """The entries of a file; none where it is not ours, damaged, or of another version."""
+    """The entries of a file; none if it is not ours, damaged, or of another version."""
     try:
         status = path.lstat()
         if not (stat.S_ISREG(status.st_mode) and native.only_ours(status)):
@@ -240,7 +239,7 @@ def _digest(key: object) -> str:
 
 @cache
 def _code() -> str:
-    """A digest of the code that says which ways there are, and how they are timed."""
+    """A digest of the code that determines which ways there are and how they are timed."""
     text = "".join(
         Path(__file__).with_name(name).read_text(encoding="utf-8")
         for name in ("choose.py", "convolve.py", "plan.py")

@@ -31,7 +31,7 @@ def _addresses(names: str) -> list[tuple[str, Any]]:
 
 
 class ArenaPlace(Structure):
-    """Where a value stands in the arena."""
+    """The position of a value in the arena."""
 
     _fields_ = _whole("at channels height width stride")
 
@@ -94,7 +94,7 @@ class NearKernel(Structure):
 
 
 class MatrixKernel(Structure):
-    """A dense convolution of one pixel."""
+    """A dense 1×1 convolution."""
 
     _fields_ = [
         *[(name, ArenaPlace) for name in ("source", "to", "add")],
@@ -191,8 +191,7 @@ class KeptArrays:
         """The address of a copy of the array, which lives as long as this."""
         if array is None:
             return None
-        # A copy that is kept here: kernels hold bare
-        # addresses, which Python does not count.
+        # A copy that is kept here, since kernels hold raw addresses, which Python does not count.
         made = np.array(array, dtype=dtype, order="C")
         self.kept.append(made)
         return int(made.ctypes.data)
@@ -218,22 +217,20 @@ class KernelLibrary:
             self._declare(name)
         library.fast_lanes.restype = c_int64
         library.fast_bytes.restype = c_int64
-        # A field changed on one side only would shift all that follow it, and give
-        # wrong numbers without any error.
+        # A field changed on one side only would shift all following ones, and give wrong numbers
+        # without any error.
         if library.fast_bytes() != sum(ctypes.sizeof(kind) for kind in KINDS):
             raise RuntimeError("the structures of the compiled kernels have another size")
         self.lanes = {
             torch.float32: library.fast_lanes(),
             torch.float64: max(1, library.fast_lanes() // 2),
         }
-        # Vectors of 16 floats mean AVX-512, which has 32
-        # registers; for others 16 is safe.
+        # Vectors of 16 floats mean AVX-512, which has 32 registers; for others 16 is safe.
         self.registers = 32 if library.fast_lanes() == 16 else 16
 
     def _declare(self, name: str) -> None:
         get = self.library.__getattr__
-        # ctypes takes results for 32-bit integers unless
-        # told, which cuts an address in half.
+        # ctypes takes results for 32-bit integers by default, which cuts an address in half.
         get(f"fast_new_{name}").restype = c_void_p
         get(f"fast_free_{name}").argtypes = [c_void_p]
         get(f"fast_least_{name}").argtypes = [c_void_p, c_int64]
@@ -281,7 +278,7 @@ class Program:
     """
 
     def __init__(self, library: KernelLibrary, dtype: torch.dtype, *, least: int = 1) -> None:
-        """least: images that are worth a thread of their own; fewer stay on the caller's."""
+        """least: number of images that are worth a separate thread; fewer stay on the caller's."""
         name = NAMES[dtype]
         self._new = getattr(library.library, f"fast_new_{name}")
         self._free = getattr(library.library, f"fast_free_{name}")
@@ -301,7 +298,7 @@ class Program:
         """Add the operations for groups of this size; the largest group comes first, a group of one
         last.
 
-        features: every value is one number an image, so that a group may be smaller than planned.
+        features: every value is one number per image, so that a group may be smaller than planned.
         """
         array = (Op * len(ops))(*ops)
         # The plan points into these arrays as long as the handle lives.
@@ -333,7 +330,7 @@ class Program:
 
 @cache
 def library() -> KernelLibrary | None:
-    """The compiled kernels, built at the first call on a machine; None where that cannot be (a log
+    """The compiled kernels, built at the first call on a machine; None if that is impossible (a log
     line says why).
     """
     return native.kernel(
@@ -350,7 +347,7 @@ def library() -> KernelLibrary | None:
 #
 # A call of a tiny network costs microseconds before anything is computed: checks of the input, the
 # crossing into C, an output tensor. The entry is a builtin function that does all of it in C, with
-# what torch lays open for C (DLPack's exchange table, torch 2.10) and without any header.
+# what torch exposes to C (DLPack's exchange table, torch 2.10) and without any header.
 
 ENTRY_SOURCE = Path(__file__).with_name("entry.cpp")
 MOST_DIMS = 8  # dimensions beside the batch
@@ -363,7 +360,7 @@ _FUNCTIONS = (
 _TABLE = "__dlpack_c_exchange_api__"
 _ONE_ARGUMENT = 0x0008  # METH_O
 _ALL_ARGUMENTS = 0x0003  # METH_VARARGS | METH_KEYWORDS
-# What every call looks at: attributes of the module, and the hooks of all modules.
+# Checked at every call: attributes of the module, and the hooks of all modules.
 _LOOKED_AT = (
     "_entry", "_forward_hooks", "_forward_pre_hooks", "_long_way",
     hooks._global_forward_hooks, hooks._global_forward_pre_hooks, None,
@@ -381,7 +378,7 @@ def shortcut(
     made: tuple[int, ...],
     products: int,
 ) -> Shortcut:
-    """The shortest way into a program whose input and output have these shapes, without batch."""
+    """The fastest safe way into a program whose input and output have these shapes (no batch)."""
     compiled = entry(
         program=program,
         dtype=dtype,
@@ -451,16 +448,16 @@ def entry(
     made: tuple[int, ...],
     products: int,
 ) -> Callable[[Any], Tensor | None] | None:
-    """A builtin that runs a program on one tensor; None where it cannot be built.
+    """A builtin that runs a program on one tensor; None if it cannot be built.
 
-    It gives None for whatever is not a plain, contiguous tensor of this dtype and shape on the
-    processor, without a gradient: then the caller checks and says what is wrong.
+    It returns None for anything but a plain, contiguous tensor of this dtype and shape on the CPU,
+    without a gradient: then the caller checks and says what is wrong.
 
     Args:
-        program: lives as long as the builtin.
-        dtype: of input and output.
+        program: kept alive by the builtin.
+        dtype: that of input and output.
         dims, made: their shapes without the batch.
-        products: of one image; from 50,000 on other threads run meanwhile.
+        products: number per image; from 50,000 on other threads may run in the meantime.
     """
     compiled = entry_library()
     if compiled is None or max(len(dims), len(made)) > MOST_DIMS:
@@ -479,7 +476,7 @@ def entry(
 
 @cache
 def enter_through_(kind: type) -> None:
-    """Let calls of this kind of module begin in C: one tensor goes to the capsule `_entry` of the
+    """Let calls of this class of module start in C: one tensor goes to the capsule `_entry` of the
     module, everything else, and every call with hooks, to its method `_long_way`."""
     compiled = entry_library()
     if compiled is not None:
@@ -492,8 +489,8 @@ def enter_through_(kind: type) -> None:
 
 @cache
 def entry_library() -> EntryLibrary | None:
-    """The entry, compiled at the first call on a machine; None before torch 2.10 and where that
-    cannot be."""
+    """The entry, compiled at the first call on a machine; None before torch 2.10, or if that is
+    impossible."""
     if not hasattr(Tensor, _TABLE):
         return None
     return native.kernel(
@@ -516,7 +513,7 @@ def _address(function: Any) -> int:
 
 
 def _exchange() -> int:
-    """Where torch's table of DLPack is; a RuntimeError if its layout is not the one we know."""
+    """The address of torch's DLPack table; a RuntimeError if its layout is not the known one."""
     inside = _python("PyCapsule_GetPointer", c_void_p, ctypes.py_object, ctypes.c_char_p)
     found = inside(getattr(Tensor, _TABLE), b"dlpack_exchange_api")
     major = ctypes.c_uint32.from_address(found).value
@@ -527,7 +524,7 @@ def _exchange() -> int:
 
 def _builtin(compiled: EntryLibrary, body: _Entry, kept: list[Any]) -> Any:
     """A function object around the C function."""
-    # Python takes any object as the module of a function, and holds it: all that C points to.
+    # Python takes any object as the module of a function, and keeps it alive: all that C points to.
     held = ctypes.py_object
     capsule_of = _python("PyCapsule_New", held, c_void_p, ctypes.c_char_p, c_void_p)
     function_of = _python("PyCFunction_NewEx", held, c_void_p, held, held)
@@ -537,7 +534,7 @@ def _builtin(compiled: EntryLibrary, body: _Entry, kept: list[Any]) -> Any:
 
 
 def _python(name: str, *types: Any) -> Any:
-    """A function of Python's own; other users of ctypes.pythonapi are not disturbed."""
+    """A function of Python's API, without affecting other users of ctypes.pythonapi."""
     return ctypes.PYFUNCTYPE(*types)((name, ctypes.pythonapi))
 
 
@@ -549,11 +546,11 @@ def _from_python(
 ) -> Shortcut:
     """The same through ctypes: twice the time."""
     run, handle, numpy = program.run_one, program.handle, NUMPY[dtype]
-    # Slicing a shape costs as much as a tiny network: shapes that were checked are kept.
+    # Slicing a shape costs as much as a tiny network, so checked shapes are kept.
     known: dict[Any, tuple[int, ...]] = {}
 
     def call(x: Any) -> Tensor | None:
-        # `type` and not `isinstance`: a subclass may mean other things by its numbers.
+        # `type` instead of `isinstance`: a subclass may give its numbers another meaning.
         if type(x) is not Tensor or x.dtype is not dtype or not x.is_cpu:
             return None
         if x.layout is not torch.strided or x.requires_grad or not x.is_contiguous():
@@ -566,12 +563,12 @@ def _from_python(
             # Bounded, because a program may be called with ever new batch sizes.
             if len(known) < SHAPES:
                 known[x.shape] = shape
-        if x.is_neg():  # its signs are to be turned, which only torch knows
+        if x.is_neg():  # its signs are inverted by a flag that only torch knows
             return None
-        # An array of numpy is made in half of the time that torch.empty takes.
+        # Creating a numpy array takes half of the time of torch.empty.
         y = from_numpy(empty(shape, numpy))
         images = shape[0]
-        # Threads share images: one image leaves nothing to share.
+        # Threads divide images, and a single image cannot be divided.
         threads = 1 if images == 1 else torch.get_num_threads()
         if run(handle, x.data_ptr(), y.data_ptr(), images, threads):
             raise MemoryError(f"no memory for the planes of {program}")

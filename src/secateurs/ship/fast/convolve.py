@@ -1,4 +1,4 @@
-"""Convolutions for the kernels: the ways one can run, and what each way copies and lists."""
+"""Convolutions for the kernels: the ways to run one, and what each way copies and lists."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -18,7 +18,7 @@ LINE = 64  # bytes of a cache line, to which planes are padded
 class Choice:
     """How a convolution runs: copies, vectors at a time, output channels at a time.
 
-    The channels of a block share one list of places.
+    The channels of a block share one list of positions.
 
     Near sums take `tile` rows of one vector at a time.
 
@@ -28,7 +28,7 @@ class Choice:
     layout: Layout
     tile: int
     block: int
-    parts: int = 1  # turns over the input channels; of Winograd's tiles the rows at a time
+    parts: int = 1  # blocks of input channels; with Winograd's tiles, rows at a time
 
     def __str__(self) -> str:
         if self.tile < 1:
@@ -53,7 +53,7 @@ def stride(numbers: int, size: int) -> int:
 
 # One convolution for the kernels: which copies of its input it reads, and its list of non-zeros.
 #
-# The input planes are copied once so that no sum looks at a border:
+# The input planes are copied once so that no sum has to check for a border:
 #
 # =======  ============================================================================
 # direct   nothing is copied: kernels of one pixel
@@ -68,8 +68,8 @@ def stride(numbers: int, size: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """The geometry of the copies; `index` and `offset` say for each place (ky, kx) which copy is
-    read, and where.
+    """The geometry of the copies; `index` and `offset` say for each kernel position (ky, kx) which
+    copy is read, and where.
     """
 
     y0: list[int]
@@ -108,7 +108,7 @@ def copies(conv: Conv, layout: Layout, image: Planes, out: Planes) -> Copies:
     reach = [(y * conv.dilation[0], x * conv.dilation[1]) for y, x in taps]
     kinds = {"flat": _phases, "rows": _row_shifts, "columns": _places}
     table = [kinds[layout](reach_y, reach_x, conv) for reach_y, reach_x in reach]
-    # A kernel of zeros gets one copy all the same: no geometry is without any.
+    # A kernel of zeros gets one copy, too, since every geometry needs one.
     starts = sorted({(y0, x0) for y0, x0, _, _ in table}) or [(0, 0)]
     deepest = max((down for _, _, down, _ in table), default=0)
     widest = max((right for _, _, _, right in table), default=0)
@@ -164,9 +164,9 @@ def _width(
     starts: list[tuple[int, int]],
     widest: int,
 ) -> tuple[int, int]:
-    """Width of a row, and whether sums read on into the next one.
+    """Width of a row, and whether sums read beyond it into the next one.
 
-    The zeros left of a row also serve the row above on its right.
+    The zeros to the left of a row also serve the row above on its right.
     """
     if layout != "flat":
         return out[2], 0
@@ -178,12 +178,11 @@ def _width(
 
 
 def spans(layout: Layout, made: Copies | None, out: Planes, group: int) -> Spans:
-    """Whole groups at once where images stand without gaps or are small; else image by image."""
+    """Whole groups at once if images are small or have no gaps between them; else single images."""
     if made is None or layout == "columns":
         return Spans(count=1, length=group * out[1] * out[2])
     image, length = made.rows * made.width, (out[1] - 1) * made.width + out[2]
-    # The gaps between small images are computed for
-    # nothing, which costs less than short vectors.
+    # Computing the gaps between small images is wasted, but costs less than short vectors.
     if layout == "flat" and group > 1 and image < 256:
         return Spans(count=1, length=(group - 1) * image + length)
     return Spans(count=group, length=length)
@@ -191,13 +190,13 @@ def spans(layout: Layout, made: Copies | None, out: Planes, group: int) -> Spans
 
 def local(made: Copies, tile: int, lanes: int, size: int) -> int:
     """Numbers from one copy to the next: the rows that one tile reads."""
-    # One row more, because a tile may begin in the middle of a row.
+    # One more row, because a tile may start in the middle of a row.
     rows = -(-(max(tile, 1) * lanes - 1) // made.width) + 1 + made.deepest
     return 1 if tile < 1 else stride(rows * made.width, size)
 
 
 def needed(conv: Conv, made: Copies) -> NDArray[np.uint8]:
-    """Which copies of which channel anybody reads."""
+    """Which copies of which channel are read."""
     used = np.zeros((conv.weight.shape[1] * conv.groups, len(made.y0)), dtype=np.uint8)
     per = conv.weight.shape[1]
     parts = conv.weight.reshape(conv.groups, -1, *conv.weight.shape[1:]).any(axis=1)
@@ -209,7 +208,7 @@ def needed(conv: Conv, made: Copies) -> NDArray[np.uint8]:
 def edges(conv: Conv, made: Copies, image: Planes, images: int) -> NDArray[np.uint8] | None:
     """Where a copy is the whole plane shifted: 255 for numbers that come from inside.
 
-    None where it is not, or where the copies of several images stand further apart than the images.
+    None if it is not, or if the copies of several images are further apart than the images.
     """
     if made.step != (1, 1) or made.width != image[2] or (images > 1 and made.rows != image[1]):
         return None
@@ -231,8 +230,8 @@ NEAR = 24 * 1024  # bytes of input that stay in the nearest cache beside sums an
 def candidates(
     conv: Conv, image: Planes, out: Planes, group: int, lanes: int, registers: int
 ) -> list[Choice]:
-    """What is worth timing, the likely best of each layout first."""
-    # One position of output fills no vector: the sums run along the non-zeros instead.
+    """The choices worth timing, the likely best of each layout first."""
+    # A single output position does not fill a vector: the sums run along the non-zeros instead.
     if group * out[1] * out[2] == 1:
         return _dots(conv, image)
     found = []
@@ -246,13 +245,13 @@ def candidates(
 
 
 def _parts(conv: Conv, made: Copies | None, tile: int, lanes: int) -> list[int]:
-    """Turns over the channels, so that what one turn reads stays in the nearest cache."""
+    """The number of channel blocks, so that what one block reads stays in the nearest cache."""
     channels = conv.weight.shape[1] * conv.groups
     if conv.groups > 1:
         return [1]
     plane = tile * lanes if made is None else len(made.y0) * local(made, tile, lanes, 4)
     parts = min(channels, -(-channels * plane * 4 // NEAR))
-    # Caches are only guessed at, so half as many turns are timed as well.
+    # Cache sizes are only guessed, so half as many blocks are timed as well.
     return list(dict.fromkeys((parts, max(1, parts // 2))))
 
 
@@ -267,13 +266,12 @@ def _dots(conv: Conv, image: Planes) -> list[Choice]:
 def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
     density = np.count_nonzero(conv.weight) / conv.weight.size
     blocks: tuple[int, ...]
-    # Channels of a block share one list of places: the sparser the layer, the more
-    # zeros a block multiplies.
+    # Channels of a block share one list of positions: the sparser the layer, the more zeros a block
+    # multiplies.
     blocks = (1, 2) if density < 0.3 else (2, 4, 1) if density < 0.55 else (4, 8, 2)
     if len(conv.weight) == conv.groups > 1:
-        blocks = (1,)  # depthwise: channels of a block share no input, so it only adds zeros
-    # How many vectors of sums fit into the registers,
-    # by block, beside weights and inputs.
+        blocks = (1,)  # depthwise: channels of a block share no input, so a block only adds zeros
+    # How many vectors of sums fit into the registers, by block, next to weights and inputs.
     room = {1: 16, 2: 12, 4: 6, 8: 3, 16: 1} if registers >= 32 else {1: 12, 2: 6, 4: 3, 8: 1}
     if registers >= 32 and vectors == 1 and density >= 0.3:
         blocks = (16, 8, 4)
@@ -287,11 +285,11 @@ def _tiles(conv: Conv, vectors: int, registers: int) -> list[tuple[int, int]]:
     return list(dict.fromkeys(found))
 
 
-# The list of non-zeros that a kernel walks: where the input stands, and the weights.
+# The list of non-zeros that a kernel walks: the position of the input, and the weights.
 
 
 def turns(conv: Conv, choice: Choice) -> Whole:
-    """The first input channel of every turn, and the end."""
+    """The first input channel of every channel block, and the end."""
     channels = conv.weight.shape[1] * conv.groups
     return np.array([-(-p * channels // choice.parts) for p in range(choice.parts + 1)])
 
@@ -303,7 +301,7 @@ def entries(
     dtype = np.dtype(dtype)
     block, outs = choice.block, len(conv.weight)
     blocks = -(-outs // block)
-    # Channels of zeros fill up the last block, so that all blocks are alike.
+    # Channels of zeros fill the last block, so that all blocks are alike.
     full = np.zeros((blocks * block, *conv.weight.shape[1:]))
     full[:outs] = conv.weight
     full = full.reshape(blocks, block, *conv.weight.shape[1:])
@@ -330,7 +328,7 @@ def entries(
 
 
 def _grouped_nonzero(at: Any, conv: Conv, block: int) -> tuple[Whole, Whole, Whole, Whole]:
-    """Places of the non-zeros, with the channel counted over all groups. A block may reach over
+    """Positions of the non-zeros, with the channel counted over all groups. A block may span
     several groups.
     """
     if conv.groups == 1:
@@ -340,7 +338,7 @@ def _grouped_nonzero(at: Any, conv: Conv, block: int) -> tuple[Whole, Whole, Who
     out, channel, y, x = np.nonzero(conv.weight)
     channel = channel + out // (outs // conv.groups) * per
     shape = (-(-outs // block), per * conv.groups, *conv.weight.shape[2:])
-    # Channels of a block that read the same place share one entry.
+    # Channels of a block that read the same position share one entry.
     flat = np.unique(np.ravel_multi_index((out // block, channel, y, x), shape))
     which, channel, y, x = np.unravel_index(flat, shape)
     return which, channel, y, x
@@ -354,18 +352,18 @@ def _values(
     block, per = full.shape[1], conv.weight.shape[1]
     outs = len(conv.weight) // conv.groups
     out = which[:, None] * block + np.arange(block)
-    # In a block over several groups each channel has
-    # values only for inputs of its own group.
+    # In a block that spans several groups, each channel has values only for inputs of its own
+    # group.
     inside = (out // outs == (channel // per)[:, None]) & (out < len(conv.weight))
     flat = full.reshape(-1, *full.shape[2:])
     return np.where(inside, flat[out, (channel % per)[:, None], y[:, None], x[:, None]], 0.0)
 
 
-# Dense convolutions of one pixel: a matrix of weights times the planes, tile by tile.
+# Dense 1×1 convolutions: a matrix of weights times the planes, tile by tile.
 #
-# A tile is some vectors of positions. What it reads of some input channels is put in order once
-# and serves all output channels from the nearest cache, while their weights come from the second
-# one.
+# A tile consists of a few vectors of positions. Its input for a few input channels is put in order
+# once and serves all output channels from the nearest cache, while their weights come from the
+# second one.
 #
 # Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication. ACM TOMS 34(3), 2008.
 
@@ -377,7 +375,7 @@ MANY, FEW = ((3, 8), (2, 12), (4, 6), (2, 8)), ((3, 4), (2, 6), (1, 8))
 
 
 def fits_matrix(conv: Conv) -> bool:
-    """Whether a convolution can run this way at all."""
+    """Whether a convolution can run this way."""
     geometry = (conv.weight.shape[2:], conv.stride, conv.padding, conv.groups)
     return geometry == ((1, 1), (1, 1), (0, 0), 1)
 
@@ -400,7 +398,7 @@ def matrix_candidates(
 
 
 def matrix_deep(conv: Conv, choice: Choice, size: int) -> int:
-    """Input channels of a turn: turns of nearly the same length that stay in the nearest cache."""
+    """Input channels per turn: turns of nearly the same length that stay in the nearest cache."""
     channels = conv.weight.shape[1]
     turns = -(-channels * choice.tile * LINE // NEAREST)
     return int(-(-channels // turns))
@@ -412,7 +410,7 @@ def matrix_together(choice: Choice, channels: int, size: int) -> int:
 
 
 def matrix_weights(conv: Conv, block: int, deep: int) -> Numbers:
-    """Of every turn [blocks, channels, block] in the order they are read, the last block filled."""
+    """For every turn [blocks, channels, block] in the order of reading, the last block filled."""
     outs, channels = conv.weight.shape[:2]
     blocks = -(-outs // block)
     full = np.zeros((blocks * block, channels))
@@ -423,17 +421,17 @@ def matrix_weights(conv: Conv, block: int, deep: int) -> Numbers:
 
 # Convolutions whose outputs read few input channels each: depthwise ones and small groups.
 #
-# Nothing is copied. A vector of outputs reads its inputs where they stand, once for each non-zero
-# or each column of the kernel (a tap). What a vector at the border reads from outside the row is
-# masked away, and rows at the upper and lower border leave out the taps that fall outside.
+# Nothing is copied. A vector of outputs reads its inputs in place, once for each non-zero or each
+# column of the kernel (a tap). Numbers that a vector at the border reads from outside the row are
+# masked out, and rows at the upper and lower border leave out the taps that fall outside.
 
-NEAR_ROWS = (8, 7, 4)  # at once: enough sums that none waits for itself
+NEAR_ROWS = (8, 7, 4)  # at once: enough sums to hide the latency of an addition
 NEAR_HEIGHTS = (3, 5)  # of kernels that can be read as columns
 
 
 def near_candidates(conv: Conv, out: Planes, group: int) -> list[Choice]:
-    """What is worth timing: where outputs share no inputs, copies of them serve nobody."""
-    # One number an output fills no vector: dot products are there for that.
+    """The choices worth timing: if outputs share no inputs, copies of them are useless."""
+    # A single number per output does not fill a vector: dot products handle that.
     if conv.groups == 1 or group * out[1] * out[2] == 1:
         return []
     return [
@@ -473,7 +471,7 @@ def near_taps(
 
 
 def near_shifts(conv: Conv) -> Whole:
-    """By column of the kernel: how far to the right of an output its input stands."""
+    """By column of the kernel: how far to the right of an output its input is."""
     return np.arange(conv.weight.shape[3]) * conv.dilation[1] - conv.padding[1]
 
 
@@ -486,11 +484,11 @@ def inner_rows(conv: Conv, tall: int, out: int) -> tuple[int, int]:
     return first, max(first, min(out, end))
 
 
-# Dense 3×3 convolutions by Winograd's F(2×2, 3×3): 16 products where 36 were, the sizes and the
+# Dense 3×3 convolutions by Winograd's F(2×2, 3×3), with 16 products instead of 36: sizes and
 # weights.
 #
 # Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A for every tile d of 4×4 inputs and its 2×2 outputs Y. Rounding
-# grows by a small factor only: larger tiles save more and lose digits, so they are not used.
+# grows only by a small factor; larger tiles would save more but lose digits, so they are not used.
 #
 # Lavin, Gray: Fast Algorithms for Convolutional Neural Networks. CVPR 2016.
 
@@ -506,7 +504,7 @@ WINOGRAD_NUMBERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What the kernel keeps of one block of tile rows, in numbers."""
+    """The numbers that the kernel keeps for one block of tile rows."""
 
     tall: int  # tiles of an image
     wide: int
@@ -517,16 +515,16 @@ class Sizes:
 
 
 def fits_winograd(conv: Conv) -> bool:
-    """Whether a convolution can run this way at all."""
+    """Whether a convolution can run this way."""
     geometry = (conv.weight.shape[2:], conv.stride, conv.dilation, conv.groups)
     return geometry == ((3, 3), (1, 1), (1, 1), 1)
 
 
 def winograd_sizes(conv: Conv, choice: Choice, out: Planes, size: int) -> Sizes:
-    """The room that a choice needs."""
+    """The space that a choice needs."""
     lanes = LINE // size
     tall, wide = -(-out[1] // 2), -(-out[2] // 2)
-    across = -(-wide // lanes) * lanes  # vectors run over the end of a row
+    across = -(-wide // lanes) * lanes  # vectors run beyond the end of a row
     step = choice.tile * lanes
     tiles = -(-choice.parts * wide // step) * step
     far = stride(max(tiles, (choice.parts - 1) * wide + across), size)
@@ -542,7 +540,7 @@ def winograd_sizes(conv: Conv, choice: Choice, out: Planes, size: int) -> Sizes:
 
 
 def winograd_candidates(conv: Conv, out: Planes, group: int, registers: int) -> list[Choice]:
-    """What is worth timing: how many tile rows at a time, so that they stay in the second cache."""
+    """The choices worth timing: numbers of tile rows that stay in the second cache."""
     density = np.count_nonzero(conv.weight) / conv.weight.size
     if not fits_winograd(conv) or density < WINOGRAD_SPARSEST:
         return []
@@ -555,7 +553,7 @@ def winograd_candidates(conv: Conv, out: Planes, group: int, registers: int) -> 
         tile = 1 if vectors == 1 else 3 if vectors % 3 == 0 else 2
         block = (16 if tile == 1 else 8) if registers >= 32 else 8 if tile == 1 else 4
         found.append(Choice(layout="winograd", tile=tile, block=block, parts=rows))
-    # For a small layer both sizes may give the same choice, which is timed once.
+    # For a small layer both sizes may give the same choice, which is then timed once.
     return list(dict.fromkeys(found))
 
 

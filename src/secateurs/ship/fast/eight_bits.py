@@ -21,7 +21,7 @@ from secateurs.ship.fast.operations import Conv, Numbers
 
 SOURCE = Path(__file__).with_name("eight_bits.cpp")
 WIDTH = 4  # inputs of a block: the products of one instruction and lane
-FULL = 0.5  # of the weights in its blocks are not zero, or a layer is no layer of blocks
+FULL = 0.5  # of the weights in its blocks must be non-zero
 MOST_INPUTS = 65_536  # 255 · 127 · 65,536 still fits into a sum of 32 bits
 _log = logging.getLogger("secateurs.ship")
 
@@ -37,7 +37,7 @@ class _Layer(Structure):
 
 @cache
 def eight_bit_kernel() -> Callable[..., int] | None:
-    """The compiled call; None where it cannot be built."""
+    """The compiled call; None if it cannot be built."""
 
     def checked(made: ctypes.CDLL) -> Callable[..., int]:
         made.eight_bytes.restype = c_int64
@@ -66,7 +66,7 @@ def blocks_of(weight: Numbers) -> NDArray[np.float64]:
 
 
 def in_blocks(conv: Conv) -> bool:
-    """Whether the non-zeros of a linear layer stand in blocks of four neighbouring inputs."""
+    """Whether the non-zeros of a linear layer form blocks of four neighbouring inputs."""
     weight = conv.weight[:, :, 0, 0]
     listed = WIDTH * int(np.count_nonzero(blocks_of(weight).any(axis=2)))
     return weight.shape[1] <= MOST_INPUTS and bool(np.count_nonzero(weight) >= FULL * listed > 0)
@@ -95,7 +95,7 @@ class EightBits:
         )  # fmt: skip
 
     def __call__(self, x: Any) -> Tensor | None:
-        """The outputs of some rows; None for whatever is no plain float tensor without gradient."""
+        """The outputs of some rows; None for anything but plain float tensors without gradient."""
         if type(x) is not Tensor or x.dtype is not torch.float32 or not x.is_cpu:
             return None
         if x.layout is not torch.strided or (x.requires_grad and torch.is_grad_enabled()):

@@ -1,5 +1,5 @@
-"""Compiled layers inside the user's modules: where no program can take a network as a whole, its
-layers with enough zeros become compiled calls of their own, and the rest stays what it is.
+"""Compiled layers inside the user's modules: if no program can run a network as a whole, its layers
+with enough zeros become separate compiled calls, and the rest stays as it is.
 """
 
 import copy
@@ -46,12 +46,12 @@ Rows: TypeAlias = tuple[tuple[int, bool], ...]
 
 
 class CompiledLayer(Fixed):
-    """What a compiled layer adds to its class: the layer is still one of that class, with its
-    weight and bias, for code that reads them.
+    """What a compiled layer adds to its class: the layer is still an instance of that class, with
+    its weight and bias, for code that reads them.
 
-    Samples are rows of a linear layer, images of a convolution. Where the timing said that torch is
-    faster for so few or so many, and for what the kernels cannot take (a gradient, other sizes),
-    the layer computes as its class does.
+    Samples are rows of a linear layer, images of a convolution. For numbers of samples at which
+    torch was faster, and for calls that the kernels cannot run (a gradient, other sizes), the layer
+    computes as its class does.
     """
 
     what = "a network with compiled layers"
@@ -62,13 +62,13 @@ class CompiledLayer(Fixed):
 
     @property
     def plain(self) -> nn.Module:  # type: ignore[override]
-        """The layer itself: it has the tensors that it was made with."""
+        """The layer itself, which has the tensors that it was made with."""
         return self
 
     def forward(self, x: Tensor) -> Any:
         """As the class does, to rounding."""
         dims, count = self._dims, len(self._dims)
-        # Rows may stand in any number of dimensions, images in one.
+        # Rows may have any number of leading dimensions, images have one.
         fits = x.ndim == count + 1 or (count == 1 and x.ndim > 1)
         if fits and x.shape[-count:] == dims and not torch.is_autocast_enabled("cpu"):
             flat = x.reshape(-1, *dims)
@@ -110,7 +110,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
-    """A compiled call for it, and the samples that it gains for."""
+    """A compiled call for it, and the numbers of samples for which it gains."""
 
     call: Shortcut
     keeps: Any
@@ -131,11 +131,11 @@ def compiled_layers(
     progress: Progress,
 ) -> nn.Module | tuple[str, ...]:
     """A copy of the model, of its own class, in which every layer that gains by it is compiled; its
-    `report` says how each layer runs. Where none gains: why, layer by layer.
+    `report` says how each layer runs. If none gains, the reasons, layer by layer.
 
-    eight_bits: linear layers whose non-zeros stand in 1×4 blocks are rounded to eight bits.
+    eight_bits: linear layers whose non-zeros form 1×4 blocks are rounded to eight bits.
 
-    The copy has values of its own, except the weights of compiled layers, and takes no gradients.
+    The copy has its own values, except for the weights of compiled layers, and takes no gradients.
     """
     start = time.perf_counter()
     found = _candidates(model, dtype)
@@ -190,13 +190,13 @@ def _candidates(model: nn.Module, dtype: torch.dtype) -> list[_Found]:
 
 
 def _as_conv(layer: nn.Module) -> Conv | None:
-    """A layer as a convolution; None where its class may compute something else."""
+    """A layer as a convolution; None if its class may compute something else."""
     kind, weight, bias = type(layer), layer.weight, layer.bias
     if hasattr(layer, "parametrizations") or "forward" in vars(layer):
         return None
     if kind is nn.Linear:
         values = numbers(cast(Tensor, weight))[:, :, None, None]
-    # By its full name, since transformers need not be there.
+    # By its full name, since transformers need not be installed.
     elif f"{kind.__module__}.{kind.__name__}" == "transformers.pytorch_utils.Conv1D":
         values = numbers(cast(Tensor, weight)).T.copy()[:, :, None, None]
     elif isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
@@ -222,7 +222,7 @@ def _bias(layer: nn.Module, channels: int) -> Any:
 def _shapes(
     model: nn.Module, example: Example, layers: list[nn.Module]
 ) -> dict[nn.Module, tuple[torch.Size, torch.Size]]:
-    """Of every layer that is called, its largest input and that input's output."""
+    """For every layer that is called, its largest input and the output for it."""
     seen: dict[nn.Module, tuple[torch.Size, torch.Size]] = {}
 
     def see(layer: nn.Module, args: tuple[Any, ...], made: Any) -> None:
@@ -303,7 +303,7 @@ def _compiled(
     dtype: torch.dtype,
     known: dict[Any, Any] | None,
 ) -> _Made | str:
-    """The layer as a compiled call, or why it stays in torch; times known share the answer."""
+    """The layer as a compiled call, or why it stays in torch; known timings are reused."""
     samples = min(MOST_ROWS, prod(shape[0][: -len(ready.dims)]))
     x = torch.randn((samples, *ready.dims), generator=torch.Generator().manual_seed(0)).to(dtype)
     with torch.inference_mode():
@@ -351,7 +351,7 @@ def _timed(
             x = torch.rand((n, *dims), dtype=dtype)
             spent: tuple[list[float], list[float]] = ([], [])
             for _ in range(ROUNDS):
-                # In turns: what disturbs the machine for a while disturbs both.
+                # In turns, so that a temporary disturbance of the machine affects both.
                 for run, mine in zip((layer, call), spent, strict=True):
                     start = time.perf_counter()
                     run(x)
@@ -361,7 +361,7 @@ def _timed(
 
 
 def _copied(model: nn.Module, layers: dict[str, nn.Module], made: dict[str, _Made]) -> nn.Module:
-    """A deep copy; the weights of compiled layers, which hardly anybody reads, are shared."""
+    """A deep copy; the weights of compiled layers, which are hardly ever read, are shared."""
     memo: dict[int, Any] = {}
     for layer in layers.values():
         weight = cast(Tensor, layer.weight)
@@ -371,7 +371,7 @@ def _copied(model: nn.Module, layers: dict[str, nn.Module], made: dict[str, _Mad
     for name, one in made.items():
         layer = fast.get_submodule(name)
         layer.__class__ = compiled_kind(cast(Any, type(layer)))
-        # Past nn.Module's own way, which looks for parameters and modules.
+        # Bypasses nn.Module's own way, which looks for parameters and modules.
         vars(layer).update(
             _call=one.call, _keeps=one.keeps, _rows=one.rows, _dims=one.dims, _made=one.made
         )

@@ -24,7 +24,7 @@ from secateurs.ship.fast.compiled import (
 from secateurs.ship.fast.operations import Outside, Part, Reference, Segment, Steps, tensors, work
 from secateurs.ship.fixed import Fixed
 
-# Hooks of all modules: whoever wants to see a call sees it through nn.Module.
+# Hooks of all modules, which see a call through nn.Module.
 BEFORE, AFTER = hooks._global_forward_pre_hooks, hooks._global_forward_hooks
 
 Runner: TypeAlias = Callable[[dict[str, Any], int], None]
@@ -41,8 +41,8 @@ class Compiled:
 
     def __call__(self, env: dict[str, Any], images: int) -> None:
         """Planes in, planes out; outputs are fresh tensors."""
-        # Kernels walk memory number by number: a view with other strides is copied first.
-        # A view with turned signs keeps them in a flag that the kernels do not see.
+        # Kernels walk memory number by number, so a view with other strides is copied first. A view
+        # with inverted signs keeps them in a flag that the kernels do not see.
         given = [env[name].contiguous().resolve_neg() for name, _ in self.segment.enters]
         made = [
             torch.empty((images, *self.segment.dims[name]), dtype=self.dtype)
@@ -70,7 +70,7 @@ class InTorch:
 class FastModule(Fixed):
     """A model that runs only its non-zeros, on compiled kernels; see `accelerate`.
 
-    The weights are those of the moment it was made. `plain` is the model it was made from, `report`
+    The weights are those at the time it was made. `plain` is the model it was made from, `report`
     says how each layer runs. It is for inference: under a gradient, in training mode and on other
     shapes it refuses. A deepcopy has a copy of `plain` and shares the program.
     """
@@ -116,15 +116,15 @@ class FastModule(Fixed):
         env: dict[str, Any] = dict(zip(self._steps.inputs, given, strict=True))
         for at, runner in enumerate(self._runners):
             runner(env, images)
-            # Freed as soon as in a forward pass of torch, or deep networks would need
-            # far more memory.
+            # Freed as early as in a forward pass of torch; otherwise deep networks would need far
+            # more memory.
             for name in self._last_use[at]:
                 env.pop(name, None)
         leaves = [env[o.name] if isinstance(o, Reference) else o for o in self._steps.outputs]
         return pytree.tree_unflatten(leaves, self._steps.structure)
 
     def _check(self, given: list[Any]) -> int:
-        """Every shape before anything runs: the kernels trust them."""
+        """Check every shape before anything runs, since the kernels trust them."""
         if len(given) != len(self._steps.dims):
             raise ArgumentError(
                 f"{len(given)} inputs where the model takes {len(self._steps.dims)}."
@@ -176,14 +176,14 @@ def _quick(steps: Steps, runners: list[Runner], dtype: torch.dtype) -> Shortcut:
     if not len(segment.enters) == len(segment.leaves) == len(steps.dims) == 1:
         return no_shortcut
     made = segment.dims[segment.leaves[0][0]]
-    # Pools have no products and take their time all the same.
+    # Pools have no products but take time all the same.
     numbers = prod(steps.dims[0])
     products = numbers + sum(work(op, segment.planes) for op in segment.operations)
     return shortcut(one.program, dtype, steps.dims[0], made, products)
 
 
 def _last_uses(steps: Steps, runners: list[Runner]) -> list[list[str]]:
-    """After which part which tensors are no longer needed."""
+    """The tensors that are no longer needed after each part."""
     reads = [_reads(runner) for runner in runners]
     kept = {o.name for o in steps.outputs if isinstance(o, Reference)}
     # A later part overwrites an earlier one, so what remains is the last use.
@@ -204,6 +204,6 @@ def _reads(runner: Runner) -> tuple[str, ...]:
 
 
 def in_torch(parts: list[Part]) -> list[Outside]:
-    """The parts that stay in torch, without what only handles tuples and sizes."""
+    """The parts that stay in torch, except those that only handle tuples and sizes."""
     trivial = {operator.getitem, torch.ops.aten.sym_size.int}
     return [part for part in parts if isinstance(part, Outside) and part.target not in trivial]

@@ -3,8 +3,8 @@
 The fast path and the C file are written from it.
 
 A value is the result for one image, `channels` planes of `height` × `width`; features are planes of
-one number. Weights are float64 here, with batch norms already multiplied in; a writer rounds them
-once.
+a single number. Weights are float64 here, with batch norms already multiplied in; a writer rounds
+them once.
 """
 
 import math
@@ -48,7 +48,7 @@ class Conv:
     weight: Numbers  # (out, in / groups, height, width)
     bias: Numbers
     stride: tuple[int, int] = (1, 1)
-    # Above and to the left; the size of the result says the rest.
+    # Above and to the left; the size of the result determines the rest.
     padding: tuple[int, int] = (
         0,
         0,
@@ -113,7 +113,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cat:
-    """Values after one another along the channels."""
+    """Values concatenated along the channels."""
 
     sources: tuple[str, ...]
     to: str
@@ -144,7 +144,7 @@ class Outside:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Enter:
-    """A tensor of torch becomes planes; `size` numbers an image."""
+    """A torch tensor becomes planes; `size` is the count of numbers per image."""
 
     source: str
     to: str
@@ -153,7 +153,7 @@ class Enter:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Leave:
-    """Planes become a tensor of torch of these dimensions (and the batch in front)."""
+    """Planes become a torch tensor with these dimensions (preceded by the batch)."""
 
     source: str
     to: str
@@ -192,7 +192,7 @@ def needed(steps: list[Step], outputs: tuple[Any, ...]) -> list[Step]:
     """The steps that the outputs depend on."""
     wanted = {o.name for o in outputs if isinstance(o, Reference)}
     kept = []
-    # Backwards, so that a step's readers are known before it is asked for.
+    # Backwards, so that a step's readers are known before the step itself.
     for step in reversed(steps):
         if step.to in wanted:
             kept.append(step)
@@ -208,7 +208,7 @@ def work(op: Step, planes: dict[str, Planes]) -> int:
     return int(np.count_nonzero(op.weight)) * height * width
 
 
-# What the rules handle: values on planes, results of torch, and the steps that come out.
+# The objects that rules handle: values on planes, results of torch, and the resulting steps.
 
 
 class NotCovered(Exception):
@@ -217,9 +217,7 @@ class NotCovered(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Native:
-    """A value on planes: `index` says where each of its numbers stands in `name` (None: in
-    order).
-    """
+    """A value on planes: `index` says where each of its numbers is in `name` (None: in order)."""
 
     name: str
     dims: tuple[int, ...]
@@ -251,7 +249,7 @@ class Steps:
 
 
 def planes_of(dims: Sequence[int]) -> Planes:
-    """A value of these dimensions as planes: features have one number, sequences one row."""
+    """The planes for a value of these dimensions: features have one number, sequences one row."""
     match tuple(dims):
         case (channels,):
             return (channels, 1, 1)
@@ -267,7 +265,7 @@ def numbers(tensor: Tensor) -> Numbers:
     return np.ascontiguousarray(tensor.detach().to(torch.float64).numpy())
 
 
-# Steps in parts: runs of operations on planes, and between them operators that stay in torch.
+# Steps in parts: runs of operations on planes, with operators that stay in torch between them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,15 +286,15 @@ Part: TypeAlias = Segment | Outside
 
 
 def parts(steps: Steps) -> list[Part]:
-    """As few parts as the order of things allows: all that can run now runs before the next kind is
-    begun.
+    """As few parts as the order allows: everything that can run now runs before the next kind
+    starts.
     """
     waiting, done = list(steps.steps), set(steps.inputs)
     found: list[Part] = []
     kinds: list[list[Step]] = []
     while waiting:
-        # All that one side can do before the other begins:
-        # each change of sides copies values.
+        # Everything that one side can do before the other starts, since each change of sides copies
+        # values.
         outside = _ready(waiting, done, outside=True)
         batch = outside or _ready(waiting, done, outside=False)
         kinds.append(batch)
@@ -332,7 +330,7 @@ def _segment(batch: list[Step], planes: dict[str, Planes]) -> Segment:
 
 
 def _connected(found: list[Part], planes: dict[str, Planes]) -> list[Part]:
-    """Values that a later segment reads travel there as tensors of torch."""
+    """Pass values that a later segment reads as torch tensors."""
     for at, part in enumerate(found):
         if not isinstance(part, Segment):
             continue
@@ -351,7 +349,7 @@ def _connected(found: list[Part], planes: dict[str, Planes]) -> list[Part]:
 
 
 def _made(segment: Segment) -> set[str]:
-    # What was only passed on to this segment was made in another one.
+    # Values that were only passed to this segment were made in another one.
     return {op.to for op in segment.operations} | {
         value for tensor, value in segment.enters if tensor != f"{value}:passed"
     }

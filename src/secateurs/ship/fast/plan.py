@@ -23,9 +23,9 @@ from secateurs.ship.fast.operations import (
     inputs,
 )
 
-# Where the values of a segment stand in the arena of a thread, and the room beside them.
+# The positions of a segment's values in the arena of a thread, and the space next to them.
 
-SLACK = 64  # numbers before and after the planes that a vector may read though nobody uses them
+SLACK = 64  # numbers before and after the planes that a vector may read but that are not used
 
 
 K = TypeVar("K", bound=Structure)
@@ -59,7 +59,7 @@ class Arena:
 
     @property
     def numbers(self) -> int:
-        """Everything: values, what the operations keep meanwhile, and slack at both ends."""
+        """The total: values, temporary storage of the operations, and slack at both ends."""
         return self.scratch + self.scratch_size + self.margin
 
     def address(self, array: Any) -> int | None:
@@ -71,8 +71,8 @@ class Arena:
         return self.memory.address(array, np.int64)
 
     def structure(self, kind: type[K], op: Operation, **more: Any) -> K:
-        """What a kernel reads: of each of its fields what is given here, or else what the operation
-        says under the same name."""
+        """What a kernel reads: for each of its fields the value given here, or else the operation's
+        attribute of the same name."""
         values: dict[str, Any] = {}
         for name, field_type, *_ in kind._fields_:
             value = more[name] if name in more else getattr(op, name, None)
@@ -92,23 +92,22 @@ class Arena:
         return kind(**values)
 
     def reserve(self, *numbers: int) -> list[int]:
-        """Where so many numbers begin, one stretch after another, for one operation at a time."""
+        """Reserve this many numbers, one stretch after another, for one operation at a time."""
         at = [self.scratch]
         for count in numbers:
             # Whole vectors, so that every stretch begins at a cache line.
             at.append(at[-1] + -(-count // self.lanes) * self.lanes)
-        # Operations run one at a time, so all of them share the room of the largest.
+        # Operations run one at a time, so all of them share the space of the largest.
         self.scratch_size = max(self.scratch_size, at[-1] - self.scratch)
         return at
 
     def place(self) -> None:
-        """Give every value a stretch of the arena; a stretch is used again when nobody reads its
-        value any more.
+        """Give every value a stretch of the arena; a stretch is reused once its value is no longer
+        read.
         """
         planes, line = self.segment.planes, self.lanes
         self.margin = -(-self._margin() // line) * line
-        # The last stretch has no end: the arena is made
-        # afterwards, as large as what was taken.
+        # The last stretch has no end: the arena is created afterwards, as large as needed.
         free: list[tuple[int, int]] = [(self.margin, 2**62)]
         ends = self._last_reads()
         taken: dict[str, tuple[int, int]] = {}
@@ -117,7 +116,7 @@ class Arena:
             for name in names:
                 channels, height, width = planes[name]
                 stride = convolve.stride(self.group * height * width, self.size)
-                # One line more: values too begin in different cache sets.
+                # One more line, so that values start in different cache sets, too.
                 need = -(-channels * stride // line) * line + line
                 start = _take(free, need)
                 taken[name] = (start, need)
@@ -142,19 +141,18 @@ class Arena:
     def _last_reads(self) -> dict[str, int]:
         ends: dict[str, int] = {}
         for step, names in enumerate(self._births()):
-            # A value that nobody reads ends where it begins.
+            # A value that is never read ends where it begins.
             ends |= dict.fromkeys(names, step)
         for step, op in enumerate(self.segment.operations, 1):
             ends |= dict.fromkeys(inputs(op), step)
-        # What leaves is stored after the last operation,
-        # so nothing may take its place before.
+        # Outputs are stored after the last operation, so nothing may take their place before that.
         return ends | dict.fromkeys(
             (value for _, value in self.segment.leaves),
             len(self.segment.operations) + 1,
         )
 
     def _margin(self) -> int:
-        """A shifted plane begins before its first number."""
+        """The margin, since a shifted plane begins before its first number."""
         most = 0
         for op in self.segment.operations:
             if isinstance(op, Conv):
@@ -167,7 +165,7 @@ class Arena:
         return most + SLACK
 
     def read(self, value: str) -> Any:
-        """The channels that somebody reads."""
+        """The channels that are read."""
         readers = [op for op in self.segment.operations if value in inputs(op)]
         everything = np.arange(self.segment.planes[value][0])
         if any(value == name for _, name in self.segment.leaves):
@@ -192,8 +190,7 @@ def _take(free: list[tuple[int, int]], need: int) -> int:
 def _put(free: list[tuple[int, int]], start: int, size: int) -> None:
     free.append((start, size))
     free.sort()
-    # Neighbours become one stretch again, or large values
-    # would find no room between small ones.
+    # Neighbours are merged, since large values would otherwise find no space between small ones.
     merged = [free[0]]
     for at, more in free[1:]:
         before, held = merged[-1]
@@ -254,7 +251,7 @@ def _winograd(arena: Arena, op: Conv, choice: Choice) -> compiled.WinogradKernel
 
 
 def _near(arena: Arena, op: Conv, choice: Choice) -> compiled.NearKernel:
-    """The input is read where it stands: one tap for each non-zero."""
+    """The input is read in place, with one tap for each non-zero."""
     image, out = arena.segment.planes[op.source], arena.segment.planes[op.to]
     body = arena.structure(
         compiled.NearKernel,
@@ -334,7 +331,7 @@ def _entries(
         starts: Any = np.arange(len(dense) + 1) * dense.shape[1]
         body.entries = arena.address(dense)
     else:
-        # Where nothing is copied the entries point into the planes of the input itself.
+        # If nothing is copied, the entries point into the planes of the input itself.
         plane = body.source.stride if made is None else body.plane
         numpy = compiled.NUMPY[arena.dtype]
         entries, starts = convolve.entries(op, choice, made, plane, numpy)
@@ -343,7 +340,7 @@ def _entries(
 
 
 def _reserve(arena: Arena, op: Conv, choice: Choice, body: compiled.ConvKernel) -> None:
-    """Room for the copies of a turn, and after them for the sums between turns."""
+    """Reserve space for the copies of a turn, and after them for the sums between turns."""
     most = int(np.diff(convolve.turns(op, choice)).max())
     copied = most * body.copies * body.plane + SLACK
     across = choice.block * choice.tile * arena.lanes
@@ -357,7 +354,7 @@ def _dense_rows(op: Conv, made: convolve.Copies | None) -> Any:
     if made is None:
         return op.weight.reshape(len(op.weight), -1)
     rows = np.zeros((*op.weight.shape[:2], len(made.y0)))
-    # Places of the kernel that are zero in every channel have no copy.
+    # Kernel positions that are zero in every channel have no copy.
     for y, x in zip(*np.nonzero(op.weight.any(axis=(0, 1))), strict=True):
         rows[:, :, made.index[y, x]] = op.weight[:, :, y, x]
     return rows.reshape(len(op.weight), -1)
@@ -397,7 +394,7 @@ def _bodies(arena: Arena, choose: Chooser) -> Iterator[Any]:
 
 
 def _load(arena: Arena, position: int, value: str) -> compiled.LoadKernel:
-    """Only channels that somebody reads; those of a first linear layer are often few."""
+    """Load only channels that are read; for a first linear layer these are often few."""
     channels = arena.read(value)
     return compiled.LoadKernel(
         to=arena.places[value],
@@ -408,7 +405,7 @@ def _load(arena: Arena, position: int, value: str) -> compiled.LoadKernel:
 
 
 def _written(arena: Arena, op: Operation, choose: Chooser) -> Iterator[Any]:
-    """An operation of the network; a concatenation is one for each of its parts."""
+    """The kernel operations for one operation; a concatenation takes one for each of its parts."""
     to = arena.places[op.to]
     match op:
         case Conv():
@@ -435,14 +432,14 @@ def _written(arena: Arena, op: Operation, choose: Chooser) -> Iterator[Any]:
 
 
 def _whole_planes(index: Any, source: Planes, to: Planes) -> Any:
-    """The plane each plane is a copy of (−1: zeros), or None where numbers move one by one."""
+    """The plane of which each plane is a copy (−1: zeros), or None if numbers move one by one."""
     if source[1:] != to[1:]:
         return None
     size = to[1] * to[2]
     rows = index.reshape(to[0], size)
     first = rows[:, :1]
     same = np.where(first < 0, rows == -1, rows == first + np.arange(size))
-    # Numbers in a row that begin in the middle of a plane are not a copy of a plane.
+    # Consecutive numbers that begin in the middle of a plane are not a copy of a plane.
     if not same.all() or (first[first >= 0] % size).any():
         return None
     return np.where(first[:, 0] < 0, -1, first[:, 0] // size)

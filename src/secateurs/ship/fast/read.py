@@ -1,4 +1,4 @@
-"""From traced operators to operations on planes; what has no rule stays in torch and is named."""
+"""From traced operators to operations on planes; operators without a rule stay in torch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ from secateurs.ship.fast.operations import (
 )
 from secateurs.ship.fast.trace import BATCH, Traced, plain
 
-# Operations joined: a batch norm goes into the weights, a sum and an activation into the end.
+# Joins operations: a batch norm goes into the weights, a sum and an activation into the end.
 
 
 def fused(steps: list[Step]) -> list[Step]:
@@ -47,7 +47,7 @@ def fused(steps: list[Step]) -> list[Step]:
     ends.
     """
     ops = list(steps)
-    # One pair at a time: what was joined may join with the next.
+    # One pair at a time, since a joined operation may join with the next.
     while True:
         joined = _join_one(ops)
         if joined is None:
@@ -62,24 +62,23 @@ def _join_one(ops: list[Step]) -> list[Step] | None:
             uses[name] = uses.get(name, 0) + 1
     made = {op.to: i for i, op in enumerate(ops)}
     for at, op in enumerate(ops):
-        # A value that somebody else reads, too, has to be there as it is.
+        # A value with another reader has to exist as it is.
         names = [n for n in inputs(op) if n in made and uses[n] == 1]
         for name in sorted(names, key=lambda n: -made[n]):
             one = _joined(ops[made[name]], op)
             if one is not None:
                 rest = [o for i, o in enumerate(ops) if i not in (at, made[name])]
-                # Where the second one stood: by then
-                # everything that it reads has been made.
+                # At the position of the second one, where everything that it reads has been
+                # computed.
                 return [*rest[: at - 1], one, *rest[at - 1 :]]
     return None
 
 
 def _joined(first: Step, then: Step) -> Step | None:
-    """One operation instead of two, where there is such a one."""
+    """One operation instead of two, if there is one."""
     # A tensor enters as flat as it is read.
     match first, then:
-        # Behind an addition or an activation a factor
-        # can no longer go into the weights.
+        # After an addition or an activation a factor can no longer go into the weights.
         case Conv(), Scale() if first.added is None and not first.shape.on:
             return _scaled(first, then)
         case ((Conv() | Scale() | Add()), Scale()) if _only_shape(then) and not first.shape.on:
@@ -106,7 +105,7 @@ def _scaled(conv: Conv, then: Scale) -> Conv:
 
 
 def _added(conv: Conv, then: Add) -> Conv | None:
-    # x + x reads the convolution twice, and only one of the two can become it.
+    # x + x reads the convolution twice, and only one of the two can be merged.
     if then.a == then.b:
         return None
     # a − conv: the convolution itself changes sign.
@@ -173,8 +172,8 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
         for o in traced.outputs
     )
     return Steps(
-        # What nobody needs goes first: as a second reader
-        # it would keep operations from joining.
+        # Unneeded steps are removed first: as second readers they would keep operations from
+        # joining.
         steps=fused(needed(reader.steps, outputs)),
         planes=reader.planes,
         inputs=tuple(node.name for node in traced.inputs),
@@ -214,8 +213,7 @@ class OperatorReader:
             for leaf in pytree.tree_leaves((args, kwargs))
             if isinstance(leaf, Native | StaysInTorch)
         ]
-        # Nothing here depends on the input, so it is
-        # computed once, now, and not in every call.
+        # Nothing here depends on the input, so it is computed now instead of in every call.
         if not values:
             target: Any = node.target
             with torch.no_grad():
@@ -227,7 +225,7 @@ class OperatorReader:
             return
         try:
             self.env[node.name] = self._by_rule(node, args, kwargs)
-        # A gap is no error: this one operator runs in torch, and the report says why.
+        # A gap is not an error: this operator runs in torch, and the report says why.
         except NotCovered as gap:
             self._outside(node, packed, str(gap))
 
@@ -249,7 +247,8 @@ class OperatorReader:
         self._check(node)
         if node.target not in RULES:
             raise NotCovered("no kernel")
-        # In a shape a size stands for the batch; elsewhere it is a number, new in each call.
+        # In a shape a size stands for the batch; elsewhere it is a number that changes between
+        # calls.
         if node.target in COUNTING and any(map(_follows, node.all_input_nodes)):
             raise NotCovered("a number that follows the batch")
         return RULES[node.target](self, *args, **kwargs)
@@ -310,7 +309,7 @@ class OperatorReader:
 
     def _enter(self, value: StaysInTorch) -> Native:
         name = value.node.name
-        # A tensor is laid on planes once, however many operators read it.
+        # A tensor is put on planes once, however many operators read it.
         if name not in self._entered:
             shape = tuple(plain(value.node.meta["val"].shape))
             if value.node.meta["val"].dtype != self.dtype:
@@ -352,7 +351,7 @@ class OperatorReader:
 
 
 def _functional(target: Any) -> Any:
-    """The out-of-place operator of an in-place one: nothing of the user's is written to."""
+    """The out-of-place version of an in-place operator: nothing of the user's is written to."""
     schema = getattr(target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return target
@@ -360,11 +359,11 @@ def _functional(target: Any) -> Any:
     return getattr(packet, target._overloadname, target)
 
 
-# Rules of activations, and of what does nothing in evaluation mode.
+# Rules of activations, and of operators that do nothing in evaluation mode.
 
 
 def shaped(to: OperatorReader, x: Any, shape: Shape) -> Native:
-    """An activation as an operation of its own; it is joined to what comes before it later."""
+    """An activation as a separate operation; later it is joined to the one before it."""
     value = to.native(x)
     return to.emit(Scale, value.dims, source=value.name, shape=shape)
 
@@ -389,7 +388,7 @@ def leaky_relu(to: OperatorReader, x: Any, slope: float = 0.01) -> Native:
 )
 def clamp(to: OperatorReader, x: Any, low: Any = None, high: Any = None) -> Native:
     """Limits from 0 upward: ReLU, ReLU6."""
-    # The kernels know slopes below zero and a cap above, and no other limits.
+    # The kernels support slopes below zero and a cap above, but no other limits.
     if low != 0 or isinstance(high, Tensor) or (high is not None and high <= 0):
         raise NotCovered(f"limits {low} and {high}")
     return shaped(to, x, Shape(slope=0.0, cap=math.inf if high is None else float(high)))
@@ -426,11 +425,11 @@ def dropout(to: OperatorReader, x: Any, p: float, train: bool) -> Native:
     aten.to.device, aten.positive.default,
 )  # fmt: skip
 def copy(to: OperatorReader, x: Any, *_: Any, **__: Any) -> Native:
-    """The value itself: what changes the dtype never comes here."""
+    """The value itself; calls that change the dtype never reach this rule."""
     return to.view(x)
 
 
-# What several families of rules write.
+# Helpers shared by several families of rules.
 
 
 def pair(value: Any, flat: bool) -> tuple[int, int]:
@@ -456,7 +455,7 @@ def add(to: OperatorReader, a: Any, b: Any, alpha: float = 1) -> Native:
         return _sum(to, a, b, float(alpha))
     value, other = (a, b) if _is_value(a) else (b, a)
     shift = _per_channel(to, value, other) * (alpha if other is b else 1.0)
-    # α belongs to b: where b is the value and a the constant, it scales the value.
+    # α belongs to b: if b is the value and a the constant, it scales the value.
     if other is a and alpha != 1:
         return scaled(to, value, np.full(len(shift), float(alpha)), shift)
     return scaled(to, value, None, shift)
@@ -639,12 +638,12 @@ def batch_norm(
     return scaled(to, x, factor, shift)
 
 
-# Rules of what only moves numbers: views, slices, shuffles, padding, concatenation.
+# Rules of operators that only move numbers: views, slices, shuffles, padding, concatenation.
 
 
 @runs(aten.cat.default)
 def cat(to: OperatorReader, xs: Any, dim: int = 0) -> Native:
-    """Values after one another along the channels."""
+    """Values concatenated along the channels."""
     values = [to.native(x) for x in xs]
     dims = values[0].dims
     if dim % (len(dims) + 1) != 1 or any(v.dims[1:] != dims[1:] for v in values):
@@ -667,7 +666,7 @@ def _moving(operator: Any) -> Callable[..., Any]:
         n = math.prod(value.dims)
         places = torch.arange(n).reshape(value.dims) if value.index is None else value.index
         try:
-            # torch's own operator moves the positions, so a rule cannot differ from it.
+            # torch's own operator moves the positions, so a rule cannot deviate from it.
             moved = operator(_positions(places, operator), *args, **kwargs)
         except (RuntimeError, IndexError, NotImplementedError) as error:
             raise NotCovered(str(error).splitlines()[0]) from error
@@ -679,8 +678,8 @@ def _moving(operator: Any) -> Callable[..., Any]:
 
 
 def _positions(places: Tensor, operator: Any) -> Tensor:
-    """For both samples, from 1 on: zeros that the operator brings stay zero. Floats where it knows
-    no integers.
+    """Positions for both samples, from 1 on, so that zeros which the operator adds stay zero.
+    Floats if it does not support integers.
     """
     first = places + 1
     second = torch.where(places < 0, 0, first + _SECOND)
@@ -708,7 +707,7 @@ def _moved(value: Native, both: Tensor) -> Native:
 
 
 def _same_planes(value: Native, dims: tuple[int, ...], index: Tensor) -> bool:
-    """Whether the result is the value itself under another name: same planes, same order."""
+    """Whether the result is the value itself under another name: same planes in the same order."""
     if value.index is not None or not bool(
         (index.reshape(-1) == torch.arange(index.numel())).all()
     ):
@@ -774,7 +773,7 @@ moves(
 def pad(
     to: OperatorReader, x: Any, sizes: Any, mode: str = "constant", value: float | None = None
 ) -> Any:
-    """Zeros around, or cut away; other modes repeat what is there."""
+    """Zeros added around, or a border cut away; other modes repeat numbers."""
     if mode == "constant" and value not in (None, 0, 0.0):
         raise NotCovered(f"padding with {value}")
     return _moving(aten.pad.default)(to, x, sizes, mode, value)
@@ -782,7 +781,7 @@ def pad(
 
 @runs(aten.constant_pad_nd.default)
 def constant_pad(to: OperatorReader, x: Any, sizes: Any, value: float = 0) -> Any:
-    """Zeros around, or cut away; positions can say nothing of any other number."""
+    """Zeros added around, or a border cut away; positions cannot express any other number."""
     if value:
         raise NotCovered(f"padding with {value}")
     return _moving(aten.constant_pad_nd.default)(to, x, sizes)
@@ -826,8 +825,7 @@ def avg_pool(
     sides = _windows(value, kernel, stride or kernel, padding, 1, ceil)
     rows, columns = (_inside(*side) for side in sides)
     counts = [
-        # With `ceil` a window may reach beyond the
-        # padding, and torch does not count that.
+        # With `ceil` a window may extend beyond the padding, which torch does not count.
         [min(s + k, n + p) - s for s in starts]
         if count_padding
         else [int(e - s) for s, e, _ in _inside(*side)]
@@ -898,7 +896,7 @@ def _inside(starts: list[int], k: int, d: int, n: int, p: int) -> NDArray[np.int
     )
 
 
-# From ⌊i n / m⌋ to ⌈(i + 1) n / m⌉, as torch has it: windows may overlap.
+# From ⌊i n / m⌋ to ⌈(i + 1) n / m⌉, as in torch; windows may overlap.
 def _cover(n: int, m: int) -> NDArray[np.int32]:
     return np.array([(i * n // m, -(-(i + 1) * n // m), 1) for i in range(m)], dtype=np.int32)
 

@@ -1,5 +1,5 @@
-"""A model as the operators it calls, in order, with its own way of being called and its own
-structure of outputs.
+"""A model as the operators it calls, in order, with its own call signature and its own structure of
+outputs.
 """
 
 import logging
@@ -43,7 +43,7 @@ BATCH = 2  # traced with two samples, so that a dimension of one is never taken 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """Operators with arguments in which an fx.Node stands for an earlier result."""
+    """Operators whose arguments refer to earlier results by fx.Nodes."""
 
     nodes: list[fx.Node]
     arguments: dict[str, tuple[Any, Any]]
@@ -81,7 +81,7 @@ def arguments(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
 def random_call(
     args: tuple[Tensor, ...], kwargs: dict[str, Tensor], batch: int
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """The arguments of a call with so many random samples, the same at every time."""
+    """The arguments of a call with this many random samples, the same every time."""
     draw = generator(batch, "call")
     like = {name: _drawn(value, batch, draw) for name, value in kwargs.items()}
     return tuple(_drawn(value, batch, draw) for value in args), like
@@ -96,8 +96,8 @@ def _drawn(tensor: Tensor, batch: int, draw: torch.Generator) -> Tensor:
 
 
 def check(model: nn.Module) -> None:
-    """Refuse what no fast path can run: training mode, tensors without values, complex numbers,
-    other devices.
+    """Refuse models that the fast path cannot run: training mode, tensors without values, complex
+    numbers, other devices.
     """
     check_model(model)
     if model.training:
@@ -117,7 +117,7 @@ def check(model: nn.Module) -> None:
 
 
 def trace(model: nn.Module, example: Example) -> Traced:
-    """The operators a model calls on two samples like the example's first; the model stays
+    """The operators that a model calls on two samples like the example's first; the model stays
     untouched.
     """
     args, kwargs = arguments(example)
@@ -133,8 +133,7 @@ def trace(model: nn.Module, example: Example) -> Traced:
     refuse_other(model, program, args, kwargs)
     renamed = rename_in_place(program.graph_module)
     if renamed is None:
-        # Decomposing replaces writes through views by
-        # operators without them, where it can.
+        # Decomposing replaces writes through views by operators without them, if possible.
         program = program.run_decompositions({})
         renamed = rename_in_place(program.graph_module)
     if renamed is None:
@@ -158,7 +157,7 @@ def trace(model: nn.Module, example: Example) -> Traced:
 def _refuse_memory(
     model: nn.Module, program: Any, renamed: Renamed, outputs: Sequence[Any]
 ) -> None:
-    """Refuse answers that depend on what an earlier call wrote: a program keeps nothing."""
+    """Refuse outputs that depend on what an earlier call wrote, since a program keeps nothing."""
     signature = program.graph_signature
     buffers = {**signature.inputs_to_buffers, **signature.inputs_to_parameters}
     moved = {*signature.buffers_to_mutate.values()}
@@ -188,8 +187,8 @@ def refuse_other(
     args: tuple[Tensor, ...],
     kwargs: dict[str, Tensor],
 ) -> None:
-    """Refuse a program that does not compute what the model does when nobody traces it, with
-    gradients and without.
+    """Refuse a program that does not compute what the model does when it is not traced, with and
+    without gradients.
     """
     call = Call(*random_call(args, kwargs, BATCH))
     runs = [
@@ -214,12 +213,12 @@ def refuse_other(
 
 
 def refuse_mixing(model: nn.Module, example: Example) -> None:
-    """Refuse a model that answers a sample in a batch otherwise than alone."""
+    """Refuse a model whose output for a sample depends on the rest of the batch."""
     call = Call(*random_call(*arguments(example), BATCH))
     alone = [call.replaced([t[i : i + 1] for t in call.tensors]) for i in range(BATCH)]
     runs = [SpotRun(call=each, gradients=False) for each in (call, *alone)]
     many, *ones = answers_in_turn(model, runs, None)
-    # A model that takes no batch mixes none.
+    # A model that accepts no batch cannot mix samples.
     if isinstance(many, Exception):
         return
     for name, together in many.items():
@@ -237,7 +236,7 @@ def refuse_mixing(model: nn.Module, example: Example) -> None:
 
 
 def apart_by(ours: Tensor, theirs: Tensor) -> float:
-    """max |a − b| / max |a|; infinite where shapes or what is finite differ."""
+    """max |a − b| / max |a|; infinite if shapes differ, or which entries are finite."""
     if ours.shape != theirs.shape:
         return float("inf")
     if not ours.numel() or torch.equal(ours, theirs):
@@ -252,7 +251,7 @@ def apart_by(ours: Tensor, theirs: Tensor) -> float:
 
 
 def _export(model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tensor]) -> Any:
-    """With a batch of any size where the model's code allows that, else of two."""
+    """Export with a batch of any size if the model's code allows that, else of two."""
     auto = {0: torch.export.Dim.AUTO}
     dynamic: Any = dict.fromkeys(kwargs, auto) if kwargs else tuple(auto for _ in args)
     problem: Exception | None = None
@@ -266,9 +265,9 @@ def _export(model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tenso
                     dynamic_shapes=shapes,
                     strict=False,
                 )
-        except Exception as error:  # the tracer raises what it likes
+        except Exception as error:  # the tracer raises errors of any kind
             problem = error
-    # The tracer's messages run over pages, and begin with what is wrong.
+    # The tracer's messages run to pages, and begin with what is wrong.
     first = (str(problem).strip().splitlines() or [type(problem).__name__])[0][:300]
     raise CaptureError(
         f"{type(model).__name__} cannot be traced on inputs of shape "
@@ -312,18 +311,18 @@ def place(node: fx.Node) -> str:
     return f"{path or 'the model itself'} ({name})"
 
 
-# The model without its dead channels, for the program to be made from.
+# The model without its dead channels, from which the program is made.
 
 _log = logging.getLogger("secateurs.ship")
 
 
 def smaller(model: nn.Module, example: Example) -> nn.Module | None:
-    """The compacted model; None where no channel is dead, or where it cannot be compacted."""
+    """The compacted model; None if no channel is dead, or if it cannot be compacted."""
     if not any(_has_dead(parameter) for parameter in model.parameters()):
-        return None  # reading the graph takes seconds: most models have nothing dead
+        return None  # reading the graph takes seconds, and most models have nothing dead
     try:
         small = compact(model, example)
-    # The program does without: code that cannot be copied or narrowed fails in many ways.
+    # The program does without it: code that cannot be copied or narrowed fails in many ways.
     except (
         SecateursError,
         RuntimeError,

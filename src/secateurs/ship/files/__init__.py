@@ -1,5 +1,6 @@
-"""Sparse files: what is not zero, exact to the bit, in one safetensors file. The layout is in
-docs/format.md."""
+"""Sparse files: the non-zeros, exact to the bit, in one safetensors file. The layout is in
+docs/format.md.
+"""
 
 from secateurs.ship.files.read import (
     SparseFile,

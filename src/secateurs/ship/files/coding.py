@@ -1,4 +1,4 @@
-"""How the words of a tensor are written: their bits, their places, streams of both."""
+"""How the words of a tensor are written: their bits, their positions, and streams of both."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -11,7 +11,7 @@ from torch import Tensor
 from secateurs.safefile import DTYPES
 
 # Streams of bits, the first in the lowest bit of a byte: appended to, and read without unpacking
-# all of it.
+# everything.
 
 Bits = NDArray[np.bool_]
 
@@ -19,11 +19,11 @@ _BLOCK = 1 << 20  # bits unpacked together, a byte each
 
 
 class BitWriter:
-    """Bits, one part after the other without padding between them."""
+    """Collects bits, one part after the other without padding between them."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        # Fewer than eight bits that fill no byte yet.
+        # Fewer than eight bits, which do not fill a byte yet.
         self._open = np.zeros(0, np.bool_)
 
     def add(self, bits: Bits) -> None:
@@ -39,14 +39,14 @@ class BitWriter:
 
 
 class BitReader:
-    """Takes so many bits at a time; `finish` makes sure that none is left over."""
+    """Takes a given number of bits at a time; `finish` makes sure that none are left over."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
         self.position = 0
 
     def take(self, count: int) -> Bits:
-        """The next bits; a ValueError if there are not so many."""
+        """The next bits; a ValueError if there are not that many."""
         end = self.position + count
         if end > 8 * len(self.data):
             raise ValueError("a stream of bits ends early")
@@ -54,8 +54,7 @@ class BitReader:
         packed = np.frombuffer(self.data[first : (end + 7) // 8], np.uint8)
         bits = np.unpackbits(packed, bitorder="little")
         self.position, skip = end, self.position - 8 * first
-        # numpy's bits are bytes of 0 and 1 already: a view turns them into truth values
-        # without a copy.
+        # numpy's bits are already bytes of 0 and 1: a view turns them into booleans without a copy.
         return bits[skip : skip + count].view(np.bool_)
 
     def finish(self) -> None:
@@ -68,13 +67,13 @@ class BitReader:
 
 
 class UnaryReader:
-    """Takes numbers written as so many zeros and a one."""
+    """Reads numbers in unary: that many zeros and a one."""
 
     def __init__(self, data: memoryview) -> None:
         self._bits = BitReader(data)
 
     def take(self, count: int) -> NDArray[np.int64]:
-        """The next `count` numbers; a ValueError if there are not so many."""
+        """The next `count` numbers; a ValueError if there are not that many."""
         start, found, ends = self._bits.position, 0, [np.zeros(0, np.int64)]
         while found < count:
             here = self._ones(count - found)
@@ -82,8 +81,7 @@ class UnaryReader:
             found += len(here)
         places = np.concatenate(ends)
         if count:
-            # More bits were looked at than asked for: go
-            # back to behind the last number.
+            # More bits were read than requested: go back to just after the last number.
             self._bits.position = int(places[-1]) + 1
         numbers: NDArray[np.int64] = np.diff(places, prepend=start - 1) - 1
         return numbers
@@ -93,10 +91,9 @@ class UnaryReader:
         self._bits.finish()
 
     def _ones(self, wanted: int) -> NDArray[np.int64]:
-        """The places of the ones in the next bits: about as many bits as the wanted ones take."""
+        """The positions of the ones in the next bits, about as many as the wanted ones take."""
         start = self._bits.position
-        # Four bits a number are generous for a well chosen
-        # k, and the block bounds the memory.
+        # Four bits per number are generous for a well chosen k, and the block bounds the memory.
         size = min(_BLOCK, 4 * wanted + 256, 8 * len(self._bits.data) - start)
         if size <= 0:
             raise ValueError("a stream of bits ends early")
@@ -108,8 +105,8 @@ class UnaryReader:
 # rows and columns.
 #
 # A gap is the number of zero words before a kept one. With g = q·2^k + r the quotient q is written
-# as q zeros and a one, the remainder r in k bits (Golomb 1966; Rice 1979). Quotients and
-# remainders of all tensors stand in a stream each, so that both can be read many at a time.
+# as q zeros and a one, the remainder r in k bits (Golomb 1966; Rice 1979). Quotients and remainders
+# of all tensors are in separate streams, so that many can be read at a time.
 
 Places = NDArray[np.int64]
 
@@ -124,11 +121,11 @@ _DENSE = 0.35  # above this density plain bits are within 7 % of the entropy, an
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coding:
-    """How the places are written: k of the gaps, PLAIN or FULL, and how many rows and columns are
-    live.
+    """How the positions are written: k of the gaps, PLAIN or FULL, and how many rows and columns
+    are live.
 
-    `grid` is None where places count over the whole tensor; else over its live rows and columns,
-    which two plain bit maps name first.
+    `grid` is None if positions count over the whole tensor; otherwise they count over its live rows
+    and columns, which two plain bit maps list first.
     """
 
     k: int = 0
@@ -137,7 +134,7 @@ class Coding:
 
 @dataclass(slots=True)
 class PlaceStreams:
-    """What is written: plain bits, unary quotients, k-bit remainders."""
+    """The streams to write: plain bits, unary quotients, k-bit remainders."""
 
     masks: BitWriter
     quotients: BitWriter
@@ -146,7 +143,7 @@ class PlaceStreams:
 
 @dataclass(slots=True)
 class PlaceReaders:
-    """The same, read from front to end."""
+    """The same streams for reading, from front to end."""
 
     masks: BitReader
     quotients: UnaryReader
@@ -154,7 +151,7 @@ class PlaceReaders:
 
 
 def write_places(kept: Bits, rows: int, streams: PlaceStreams) -> Coding:
-    """Append the places of the True entries in the shortest coding, and return that coding.
+    """Append the positions of the True entries in the shortest coding, and return that coding.
 
     Args:
         kept: flat, True where a word is kept.
@@ -171,7 +168,7 @@ def write_places(kept: Bits, rows: int, streams: PlaceStreams) -> Coding:
     if area < kept.size:
         small = whole[lines[0]][:, lines[1]].reshape(-1)
         small_k, small_cost = _cheapest(small, count)
-        # The bit maps of live rows and columns are part of the price.
+        # The bit maps of live rows and columns are part of the cost.
         if small_cost + edge < cost:
             for line in lines:
                 streams.masks.add(line)
@@ -182,7 +179,7 @@ def write_places(kept: Bits, rows: int, streams: PlaceStreams) -> Coding:
 
 
 def read_places(coding: Coding, count: int, size: int, rows: int, readers: PlaceReaders) -> Places:
-    """The places of `count` kept words among `size`, in increasing order; a ValueError names what
+    """The positions of `count` kept words among `size`, in increasing order; a ValueError says what
     is wrong.
 
     >>> streams = PlaceStreams(BitWriter(), BitWriter(), BitWriter())
@@ -207,8 +204,7 @@ def read_places(coding: Coding, count: int, size: int, rows: int, readers: Place
 
 
 def count_claimed_bits(coding: Coding, count: int, size: int, rows: int) -> tuple[int, int, int]:
-    """How many bits a tensor takes of the masks, at most of the quotients, and of the
-    remainders."""
+    """How many bits a tensor takes in the masks, in the quotients (at most) and the remainders."""
     area = size if coding.grid is None else coding.grid[0] * coding.grid[1]
     edge = 0 if coding.grid is None else rows + size // rows
     if coding.k == FULL or count == 0:
@@ -234,7 +230,7 @@ def _cheapest(kept: Bits, count: int) -> tuple[int, int]:
         k: int((gaps >> k).sum()) + count * (k + 1)
         for k in range(max(0, guess - 1), min(guess + 2, most) + 1)
     }
-    # On a tie the smaller k, since equal models give equal bytes.
+    # On a tie the smaller k, so that equal models give equal bytes.
     best = min(costs, key=lambda k: (costs[k], k))
     return (PLAIN, kept.size) if costs[best] >= kept.size else (best, costs[best])
 
@@ -301,8 +297,7 @@ def _live(readers: PlaceReaders, lines: int, claimed: int) -> Places:
     return live
 
 
-# Tensors as words of bits: what is kept is every word that is not zero, so files are exact to the
-# bit.
+# Tensors as words of bits: every non-zero word is kept, so files are exact to the bit.
 #
 # A float is turned left by one bit, which brings its sign to the end and its exponent to the top
 # byte. Exponents of neighbours resemble each other, signs and mantissas do not: the top bytes are
@@ -323,7 +318,7 @@ class WordKind:
 
     @property
     def rotated(self) -> bool:
-        """Whether words are turned by one bit; one byte has no byte that is only mantissa."""
+        """Whether words are rotated by one bit; a single byte has no byte that is only mantissa."""
         return self.floating and self.width > 1
 
 
@@ -357,8 +352,7 @@ def to_words(tensor: Tensor, kind: WordKind) -> Words:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     if kind.per_entry == 2:
         flat = torch.view_as_real(flat.resolve_conj()).reshape(-1)
-    # A conjugate or negative that is only marked as such
-    # is carried out before its bits are read.
+    # A conjugation or negation that is only marked is carried out before the bits are read.
     words: Words = flat.resolve_neg().view(_SIGNED[kind.width]).numpy().view(_UNSIGNED[kind.width])
     return words
 
@@ -381,7 +375,7 @@ def split(kept: Words, kind: WordKind) -> tuple[bytes, bytes]:
 
 
 def join(tops: memoryview, rests: memoryview, kind: WordKind) -> Words:
-    """The words whose bytes `split` had taken apart."""
+    """The words whose bytes `split` took apart."""
     count = len(tops)
     planes = np.empty((count, kind.width), np.uint8)
     planes[:, -1] = np.frombuffer(tops, np.uint8)

@@ -65,11 +65,11 @@ ROUNDED = {"bf16": "BF16", "fp16": "F16", "int8": "I8"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorLine:
-    """One tensor: how many of its words are kept, how their places are written, and a digest of its
-    dense bytes.
+    """One tensor: how many of its words are kept, how their positions are written, and a digest of
+    its dense bytes.
 
     `stored` is the dtype of the words: that of the tensor, or a shorter one it was rounded to; with
-    "I8" the line behind, which has no name, holds one float32 scale per row. `digest`: the first 16
+    "I8" the next line, which has no name, holds one float32 scale per row. `digest`: the first 16
     hexadecimal digits of SHA-256.
     """
 
@@ -93,7 +93,7 @@ class TensorLine:
 
     @property
     def rows(self) -> int:
-        """How many rows the places are counted in; the first size, or 1."""
+        """How many rows the positions are counted in; the first size, or 1."""
         return self.shape[0] if self.shape and self.size else 1
 
     @property
@@ -103,7 +103,7 @@ class TensorLine:
 
 
 def to_fields(line: TensorLine) -> list[object]:
-    """The line as the JSON list that stands in the file."""
+    """The line as the JSON list in the file."""
     fields: list[object] = [
         line.name,
         line.dtype,
@@ -112,7 +112,7 @@ def to_fields(line: TensorLine) -> list[object]:
         line.digest,
         line.coding.k,
     ]
-    # Default fields at the end are left out: descriptions of small models stay short.
+    # Default fields at the end are left out, so that descriptions of small models stay short.
     if line.coding.grid is not None or line.stored:
         fields.append(list(line.coding.grid or ()))
     return [*fields, line.stored] if line.stored else fields
@@ -140,7 +140,7 @@ def from_fields(fields: Any, path: Path) -> TensorLine:
         raise SparseFileError(
             f"{where} has an invalid shape or digest: {quote(shape)}, {quote(digest)}."
         )
-    # A place below 2^48 never leaves a remainder of 48 bits.
+    # A position below 2^48 never leaves a remainder of 48 bits.
     if type(k) is not int or not FULL <= k < 48:
         raise SparseFileError(f"{where} has places in the unknown coding {quote(k)}.")
     coding = Coding(k=k, grid=_grid(grid, where))
@@ -221,7 +221,7 @@ def check_counts(counts: Any, path: Path) -> None:
 
 
 def check_order(lines: tuple[TensorLine, ...], path: Path) -> None:
-    """Every name once, and a line without a name only as the scales of the one before it."""
+    """Every name occurs once, and a line without a name only as the scales of the previous one."""
     seen: set[str] = set()
     before: TensorLine | None = None
     for line in lines:
@@ -280,7 +280,7 @@ class Description:
 
 
 def pack(described: Description) -> bytes:
-    """The description as it stands in the file."""
+    """The description as it is in the file."""
     counts = {
         "streams": described.streams,
         "lines": len(described.lines),
@@ -292,7 +292,7 @@ def pack(described: Description) -> bytes:
         *map(list, described.ties.items()),
     ]
     text = "\n".join([*map(_dumps, rows), described.about]).encode()
-    # A text that packs better than a reader accepts is stored unpacked instead.
+    # A text that compresses better than a reader accepts is stored uncompressed instead.
     packed = zlib.compress(text, 9)
     return packed if len(text) <= _FREE + _RATIO * len(packed) else zlib.compress(text, 0)
 
@@ -304,7 +304,7 @@ def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
     first, _, rest = text.partition("\n")
     counts = parse_line(first, path, "the description")
     check_counts(counts, path)
-    # No more often than there are lines: what stands behind them is kept whole.
+    # Only as often as there are lines: the text after them is kept whole.
     rows = rest.split("\n", counts["lines"] + counts["ties"])
     if len(rows) != counts["lines"] + counts["ties"] + 1:
         raise SparseFileError(f"{path}: the description ends early.")
@@ -328,11 +328,11 @@ def _dumps(value: object) -> str:
 
 
 def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
-    """Unpack in small steps, so that a bomb is noticed before it bursts."""
+    """Unpack in small steps, so that a decompression bomb is noticed early."""
     machine, parts, length, fed = zlib.decompressobj(), list[bytes](), 0, 0
     try:
         while not machine.eof and fed < len(data):
-            # Deflate can grow a thousandfold, so a step has a limit, too.
+            # Deflate can expand a thousandfold, so a step has a limit, too.
             parts.append(machine.decompress(data[fed : fed + 1024], 1 << 17))
             fed, length = fed + min(1024, len(data) - fed), length + len(parts[-1])
             if machine.unconsumed_tail or length > _FREE + _RATIO * fed:
@@ -344,7 +344,7 @@ def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
         raise SparseFileError(f"{path}: the description cannot be read ({error}).") from None
     if not machine.eof:
         raise SparseFileError(f"{path}: the description is cut off.")
-    # The streams begin right after the description: bytes read beyond its end are given back.
+    # The streams start right after the description: bytes read beyond its end are given back.
     return text, fed - len(machine.unused_data)
 
 
@@ -361,11 +361,11 @@ give a model that does not run."""
 def digest_of(name: str, tensor: Tensor) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of name, dtype, shape and dense bytes.
 
-    The seal over all data finds every damage; the digest says which tensor has it.
+    The hash over all data detects any damage; the digest says which tensor is damaged.
     """
     dtype = NAMES[tensor.dtype]
     head = json.dumps([name, dtype, list(tensor.shape)], separators=(",", ":"), ensure_ascii=False)
-    # Name and shape are sealed with the values: tensors cannot change places unseen.
+    # Name and shape are hashed with the values, so tensors cannot be exchanged unnoticed.
     digest = hashlib.sha256(head.encode())
     digest.update(to_words(tensor, KINDS[dtype]).data)
     return digest.hexdigest()[:16]
@@ -380,7 +380,7 @@ def seal_of(parts: Iterable[bytes | memoryview]) -> str:
 
 
 def container_header(seal: str, length: int, *, sizes: bool = False) -> bytes:
-    """What stands before the data of a sparse file, in its one spelling; `sizes`: whether it says
+    """The bytes before the data of a sparse file, in their only spelling; `sizes`: whether it says
     which sizes of the model were changed."""
     said = {"format": WITH_SIZES if sizes else FORMAT, "sha256": seal}
     fields = header_fields(said, {"sparse": ("U8", (length,))})
@@ -392,14 +392,14 @@ class StreamsOfFile:
 
     def __init__(self) -> None:
         self.places = PlaceStreams(BitWriter(), BitWriter(), BitWriter())
-        # Huffman codes alone: exponents do not repeat in strings, and looking for strings takes
+        # Huffman codes only: exponents do not repeat in strings, and searching for strings takes
         # most of the time.
         self._tops = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
         self._top_parts: list[bytes] = []
         self._rests: list[bytes] = []
 
     def add(self, name: str, tensor: Tensor, dtype: str, dense: Tensor) -> TensorLine:
-        """Append a tensor of this dtype name; `dense` is what a reader will have."""
+        """Append a tensor of this dtype name; `dense` is what a reader will get."""
         kind = KINDS[dtype]
         words = to_words(tensor, kind)
         mask = words != 0
@@ -423,14 +423,14 @@ class StreamsOfFile:
         )
 
     def done(self) -> list[bytes]:
-        """All five, in the order of the file."""
+        """All five streams, in the order of the file."""
         places = (self.places.masks, self.places.quotients, self.places.remainders)
         tops = b"".join([*self._top_parts, self._tops.flush()])
         return [*(place.done() for place in places), tops, b"".join(self._rests)]
 
 
-# The tensors of a model for a file: each once, with its other names, and nothing that has no bits
-# to store.
+# The tensors of a model for a file: each once, with its other names, and none without bits to
+# store.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,10 +443,10 @@ class ModelTensors:
 
 
 def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> ModelTensors:
-    """What a file of this model holds: parameters and persistent buffers; everything wrong with
-    them in one error."""
+    """The tensors that a file of this model holds: parameters and persistent buffers; all problems
+    with them are raised in one error."""
     if isinstance(model, nn.Module):
-        # The names of the plain model: a file made in a distributed run loads outside of it.
+        # The names of the plain model, so that a file made in a distributed run loads outside it.
         model = unwrap(model).state_dict(keep_vars=True)
     if not isinstance(model, Mapping):
         check_model(model)
@@ -472,7 +472,7 @@ def stored_tensors(model: nn.Module | Mapping[str, Tensor]) -> ModelTensors:
 
 
 def _identity(name: str, value: Tensor) -> object:
-    """Equal for two names of one tensor; two tensors without entries are never one."""
+    """A key that is equal for two names of one tensor; tensors without entries are never equal."""
     if not value.numel():
         return name
     return (

@@ -1,5 +1,6 @@
-"""Reading a sparse file: first all that it claims is checked, then it is decoded tensor by
-tensor."""
+"""Reading a sparse file: first everything that it claims is checked, then it is decoded tensor by
+tensor.
+"""
 
 import itertools
 import json
@@ -59,7 +60,7 @@ from secateurs.ship.files.description import (
 from secateurs.ship.files.write import FileSizes, sizes_of, spread
 from secateurs.sizes import ChangedSizes, name_with, read_sizes, set_sizes_, size_problems
 
-# A safetensors file as it lies in memory, with its header checked.
+# A safetensors file in memory, with its header checked.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class Container:
 
 
 def read_container(path: Path) -> Container:
-    """Read a file and check its header; every doubt is a SparseFileError with the file and, where
+    """Read a file and check its header; any doubt raises a SparseFileError with the file and, if
     there is one, the tensor."""
     with reading(path, SparseFileError):
         blob = memoryview(path.read_bytes())
@@ -97,7 +98,7 @@ def read_container(path: Path) -> Container:
     return Container(path=path, blob=blob, header=header)
 
 
-# A sparse file opened: all that it claims is checked, and nothing of it is decoded yet.
+# Opening a sparse file: everything that it claims is checked, and nothing is decoded yet.
 
 # Dense bytes that any file may claim; more only in proportion to its own size.
 _ALWAYS, _PER_BYTE = 1 << 30, 10_000
@@ -134,7 +135,7 @@ def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
         )
     data = held.data(header.entries[0])
     described, taken = unpack(data, path)
-    # The header is compared as it is spelled, so that nothing can hide in it.
+    # The header is compared byte by byte, so that nothing can hide in it.
     seal, sizes_too = seal_of([data]), held.format == WITH_SIZES
     sealed = held.blob[: header.body] == container_header(seal, len(data), sizes=sizes_too)
     ends = np.cumsum([taken, *described.streams]).tolist()
@@ -157,7 +158,7 @@ def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
 
 
 def _check_claims(opened: Opened, at_most: int | None) -> None:
-    """What the lines claim must be what the streams hold, and no more than the file justifies."""
+    """The lines must claim what the streams hold, and no more than the file's size justifies."""
     lines, path = opened.described.lines, opened.path
     limit = max(_ALWAYS, _PER_BYTE * opened.sizes.bytes) if at_most is None else at_most
     dense = 0
@@ -181,7 +182,7 @@ def _can_hold(lines: Sequence[TensorLine], held: Mapping[str, int]) -> bool:
     masks, quotients, remainders = ((sum(b[i] for b in bits) + 7) // 8 for i in range(3))
     return (
         held["masks"] == masks
-        # Only bounded: how long quotients are is known when they have been read.
+        # Only bounded, since the length of the quotients is known only after reading them.
         and held["quotients"] <= quotients
         and held["remainders"] == remainders
         and held["rests"] == sum(line.kept * (line.kind.width - 1) for line in lines)
@@ -197,7 +198,7 @@ def about(opened: Opened) -> dict[str, Any]:
 
 
 def _beside(path: Path, described: Description) -> dict[str, Any]:
-    """The JSON object behind the lines of the tensors."""
+    """The JSON object after the lines of the tensors."""
     try:
         held = json.loads(described.about)
     except (ValueError, RecursionError):
@@ -216,13 +217,13 @@ def _changed_sizes(path: Path, described: Description) -> ChangedSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseFile:
-    """What a sparse file holds: tensors under their first names, the other names of tied ones, and
-    the texts beside them.
+    """The contents of a sparse file: tensors under their first names, the other names of tied ones,
+    and texts.
 
     Attributes:
-        certificate: Of the model, as it was given when the file was written.
+        certificate: That of the model, as passed when the file was written.
         rounding: What storing values in fewer bits changed.
-        notes: Texts. Each is empty where there is none.
+        notes: Texts. Each of these is empty if there is none.
         changed: The sizes that pruning changed besides those of tensors.
     """
 
@@ -241,15 +242,16 @@ class SparseFile:
 
 
 def read_sparse(path: str | os.PathLike[str], *, at_most: int | None = None) -> SparseFile:
-    """All of a file that `save_sparse` wrote: tensors, ties, certificate, notes, sizes.
+    """The whole contents of a file that `save_sparse` wrote: tensors, ties, certificate, notes,
+    sizes.
 
     Args:
         path: the file.
         at_most: how many dense bytes it may unpack to; by default 1 GiB, or 10,000 times its own
             size if that is more.
 
-    Anything damaged, foreign or made up is a SparseFileError with the file and, where there is one,
-    the tensor. Nothing in the file is run, and memory is taken only for what its own size
+    Anything damaged, foreign or made up raises a SparseFileError with the file and, if there is
+    one, the tensor. Nothing in the file is executed, and memory is taken only for what its own size
     justifies.
     """
     opened = open_sparse(read_container(Path(path)), at_most=at_most)
@@ -291,7 +293,7 @@ def _decode_each(opened: Opened) -> Iterator[tuple[TensorLine, Tensor]]:
         0,
         0,
     )
-    # Rounded values wait here for their scales, which stand in the next line.
+    # Rounded values wait here for their scales, which are in the next line.
     waiting: tuple[TensorLine, Tensor] | None = None
     for line in lines:
         end, last = top + line.kept, rest + line.kept * (line.kind.width - 1)
@@ -330,7 +332,7 @@ def _inflate(data: memoryview, count: int, path: Path) -> bytes:
     machine = zlib.decompressobj()
     try:
         tops = machine.decompress(data, count + 1)
-        # All bytes may be out before the end of the stream has been read.
+        # All bytes may have been produced before the end of the stream has been read.
         tail = b"" if machine.eof else machine.decompress(machine.unconsumed_tail, 1)
     except zlib.error as error:
         raise SparseFileError(f"{path}: the stream of top bytes is damaged ({error}).") from None
@@ -349,8 +351,8 @@ def _finish(readers: PlaceReaders, path: Path) -> None:
         raise SparseFileError(f"{path}: {error}.") from None
 
 
-# Tensors of a file into a model: all that does not fit in one error, then values and, for
-# compacted models, smaller shapes.
+# Loads tensors into a model: one error lists everything that does not fit; then values are copied
+# and, for compacted models, shapes narrowed.
 
 
 def check_fit(
@@ -361,11 +363,12 @@ def check_fit(
     narrow: bool = False,
     changed: ChangedSizes,
 ) -> None:
-    """One error for all that keeps these tensors out of the model; with `narrow` they may be
-    smaller than its own, biases may be new, and the changed sizes of the file are set first."""
+    """Raise one error for everything that keeps these tensors out of the model; with `narrow` they
+    may be smaller than its own, biases may be new, and the changed sizes of the file are set
+    first."""
     problems: list[str] = []
     sizes = size_problems(model, changed) if narrow else _unwanted(changed)
-    # As the model will be: blocks that go take their tensors along, and the others move up.
+    # As the model will be: dropped blocks take their tensors along, and the others move up.
     rename = name_with(model, changed)
     wanted = {new: value for old, value in model.state_dict().items() if (new := rename(old))}
     tied = _aliases_of(model, rename)
@@ -381,7 +384,7 @@ def check_fit(
         for alias, first in tied.items()
         if {alias, first} <= state.keys() and not _same(state[alias], state[first])
     ]
-    # A size that is wrong is the reason for shapes that are.
+    # A wrong size is the reason for wrong shapes.
     if problems := [*sorted(sizes), *sorted(problems)]:
         more = f" and {len(problems) - 6} more" if len(problems) > 6 else ""
         listed = "; ".join(problems[:6])
@@ -390,8 +393,8 @@ def check_fit(
 
 @torch.no_grad()
 def fill_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy the values; where a shape in the state is smaller, narrow the module to it first. What
-    the state does not hold stays."""
+    """Copy the values; if a shape in the state is smaller, narrow the module to it first. Tensors
+    that the state does not hold stay as they are."""
     wanted, tied = model.state_dict(), aliases(model)
     fresh = {name for name in state if name not in wanted}
     smaller = {
@@ -401,16 +404,15 @@ def fill_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     }
     if smaller:
         _narrow_(model, smaller, fresh)
-    # Asked for again, since narrowing has put other tensors in their places.
+    # Looked up again, since narrowing has replaced tensors.
     for name, value in model.state_dict().items():
         if name in state:
-            # Into the tensors that are there, so that ties
-            # and the references of others stay.
+            # Into the existing tensors, so that ties and other references to them stay.
             value.copy_(state[name])
 
 
 def _narrow_(model: nn.Module, smaller: Mapping[str, Tensor], fresh: set[str]) -> None:
-    """The shapes of a file are its architecture: modules take them over, with their attributes."""
+    """Narrow modules, with their attributes, to the shapes of the file."""
     convolutions = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
     before = {module: len(module.weight) for module in convolutions if module.groups > 1}
     narrow_(model, smaller, fresh)
@@ -424,7 +426,7 @@ def _missing(
     wanted: Mapping[str, Tensor], tied: Mapping[str, str], state: Mapping[str, Tensor]
 ) -> list[str]:
     names = [
-        # A tied tensor need not be there twice: its first name is enough.
+        # A tied tensor need not be present twice: its first name is enough.
         name
         for name in wanted
         if name not in state and tied.get(name) not in state
@@ -466,7 +468,7 @@ def _aliases_of(model: nn.Module, rename: Callable[[str], str | None]) -> dict[s
 
 
 def _free_biases(model: nn.Module) -> set[str]:
-    """Biases of modules that have none: where compaction puts constants."""
+    """Biases of modules that have none, into which compaction puts constants."""
     return {
         f"{path}.bias" if path else "bias"
         for path, owner in model.named_modules()
@@ -484,8 +486,8 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return bool((to_words(a, kind) == to_words(b, kind)).all())
 
 
-# Files into models: sparse files, dense checkpoints and those of torch.nn.utils.prune, whole or
-# not at all.
+# Loads files into models: sparse files, dense checkpoints and those of torch.nn.utils.prune,
+# completely or not at all.
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -515,8 +517,8 @@ def load_sparse(
 
     Reads what `save_sparse` wrote, any dense safetensors checkpoint, and one saved while
     `torch.nn.utils.prune` was active. A file of a compacted model narrows the modules of `into` to
-    the shapes in the file, sets the attributes that count channels or heads as they were set then,
-    and drops the blocks that were dropped: the model runs.
+    the shapes in the file, sets the attributes that count channels or heads to their saved values,
+    and drops the blocks that were dropped, so that the model runs.
 
     Args:
         path: the file.
@@ -542,7 +544,7 @@ def load_sparse(
     if into is None:
         return _state(held, at_most)
     narrow = held.is_sparse if narrow is None else narrow
-    # Before anything is decoded: what fits a model is no larger than it.
+    # Before anything is decoded, since tensors that fit a model are no larger than it.
     changed = ChangedSizes()
     if held.is_sparse:
         opened = open_sparse(held, at_most=at_most)
@@ -559,7 +561,7 @@ def load_sparse(
 def load_shards(paths: Sequence[Path], into: nn.Module, *, at_most: int | None = None) -> nn.Module:
     """Read sparse files that hold a model together, one after the other, into a fresh model.
 
-    Its tensors take over the files' dtypes. On an error the model is to be thrown away.
+    Its tensors adopt the files' dtypes. After an error the model must be discarded.
     """
     claims: dict[str, Tensor] = {}
     changed = ChangedSizes()
@@ -590,14 +592,14 @@ def load_shards(paths: Sequence[Path], into: nn.Module, *, at_most: int | None =
 
 
 def check_file(path: str | os.PathLike[str], model: nn.Module) -> None:
-    """Raise what keeps a sparse file out of a model (meta device allowed); decode nothing."""
+    """Raise an error if a file does not fit a model (meta device allowed); decode nothing."""
     opened = open_sparse(read_container(Path(path)))
     claims, changed = _claims(opened.described), opened.changed
     check_fit(model, claims, opened.path, narrow=True, changed=changed)
 
 
 def is_sparse_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file says it is a sparse one; one that is not a safetensors file is not."""
+    """Whether a file says that it is a sparse one; False if it is not a safetensors file."""
     try:
         return read_container(Path(path)).is_sparse
     except SparseFileError:
@@ -631,7 +633,7 @@ def unpack_sparse(
 
 
 def _state(held: Container, at_most: int | None) -> dict[str, Tensor]:
-    """The tensors under all their names, whatever kind of file this is."""
+    """The tensors under all their names, for any kind of file."""
     if held.is_sparse:
         opened = open_sparse(held, at_most=at_most)
         tensors = decode(opened)

@@ -34,7 +34,7 @@ from secateurs.ship.files.description import (
 )
 from secateurs.sizes import ChangedSizes, changed_sizes
 
-# Values stored in fewer bits than they have, and what that does to the function.
+# Storing values in fewer bits, and what that does to the function.
 
 VALUES = ("exact", *ROUNDED)
 """How `save_sparse` can store values."""
@@ -50,8 +50,8 @@ class Rounded:
 
 
 def round_weight(name: str, tensor: Tensor, values: str) -> Rounded | None:
-    """A weight in fewer bits; None where it stays exact: biases, norms, integers, and what is as
-    short already.
+    """A weight in fewer bits; None if it stays exact: biases, norms, integers, and dtypes that are
+    already as short.
 
     "bf16" and "fp16" round to nearest, ties to even. "int8" stores w ≈ s·q with q in −127…127 and
     one float32 scale s = max|w| / 127 per row, a row being an output of the layer.
@@ -65,7 +65,8 @@ def round_weight(name: str, tensor: Tensor, values: str) -> Rounded | None:
         or tensor.element_size() <= (1 if values == "int8" else 2)
     ):
         return None
-    # The extremes stand for all: they are NaN if any number is, and cost a fifth of asking each.
+    # The extremes stand for all: they are NaN if any number is, at a fifth of the cost of checking
+    # each.
     extremes = torch.stack(torch.aminmax(tensor))
     if not bool(torch.isfinite(extremes).all()):
         raise ArgumentError(
@@ -92,7 +93,7 @@ def spread(stored: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
 def _int8(tensor: Tensor) -> Rounded:
     rows = tensor.float().flatten(1)
     scales = rows.abs().amax(dim=1) / 127
-    # A row of zeros: any scale will do, but none that divides by zero.
+    # For a row of zeros any scale will do that does not divide by zero.
     scales[scales == 0] = 1.0
     if _was_rounded_before(rows, scales):
         scales = _reproducing_scale(rows, scales, tensor.dtype)
@@ -105,10 +106,10 @@ def _nearest(rows: Tensor, scales: Tensor) -> Tensor:
 
 
 def _was_rounded_before(rows: Tensor, scales: Tensor) -> bool:
-    """Whether these are weights that were read from such a file, as far as their quotients tell.
+    """Whether these are weights that were read from such a file, as far as their quotients show.
 
-    They are to come back as they are, but the largest of a row is 127 times a scale that dividing
-    by 127 need not give back.
+    They should come back unchanged, but the largest of a row is 127 times a scale, which dividing
+    by 127 need not restore.
     """
     # A few rows nearly always show that they are not, in a thousandth of the time.
     for part in (slice(0, 16), slice(None)):
@@ -156,8 +157,8 @@ def what_changed(
 
 
 def _largest_change(before: Tensor, after: Tensor) -> float:
-    # A number and its rounding are within a factor of two of each other, or the rounding is zero:
-    # their difference is exact in their own dtype (Sterbenz), which saves two copies in float64.
+    # A number and its rounding are within a factor of two of each other, or the rounding is zero,
+    # so their difference is exact in their own dtype (Sterbenz), which saves two copies in float64.
     if before.element_size() < 4:
         before, after = before.double(), after.double()
     return float((before - after).abs_().max())
@@ -169,8 +170,8 @@ def _certify_change(
     example: Tensor,
     radius: float | None,
 ) -> dict[str, Any]:
-    """With a radius for every input of the balls, without one for these inputs and, by counting,
-    for fresh ones."""
+    """Certify with a radius for every input of the balls, without one for these inputs and,
+    statistically, for fresh ones."""
     other = deepcopy(model).eval()
     named = dict(other.named_parameters(remove_duplicate=False)) | dict(other.named_buffers())
     with torch.no_grad():
@@ -182,12 +183,12 @@ def _certify_change(
     try:
         proven = certify(deepcopy(model).eval(), other, **region)
     except SecateursError as error:
-        # The file is correct nevertheless: say what is unknown and why.
+        # The file is correct all the same: say what is unknown and why.
         return {"not_certified": str(error)}
     return {"certificate": json.loads(proven.to_json(boxes=False))}
 
 
-# How large a file is, what of it is header, and how that compares with the entropy of its zeros.
+# The size of a file, the share of its header, and how that compares with the entropy of its zeros.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,10 +196,10 @@ class FileSizes(Reported):
     """The sizes of a sparse file.
 
     Attributes:
-        bytes: Of the whole file.
-        header: Those of them that are header and description.
-        entries, kept: Of all tensors, tied ones once.
-        dense_bytes: Of the same tensors, written densely.
+        bytes: The size of the whole file.
+        header: The part of it that is header and description.
+        entries, kept: Counts over all tensors, tied ones once.
+        dense_bytes: The size of the same tensors, written densely.
         entropy_bytes: (n·H(s) + Σ width·kept) / 8, the entropy of the zeros at the one sparsity s
             of the file, drawn independently, and every kept value raw.
     """
@@ -218,7 +219,7 @@ class FileSizes(Reported):
 
     @property
     def of_entropy(self) -> float:
-        """bytes / entropy_bytes: below 1 where values take fewer bits than they have."""
+        """bytes / entropy_bytes: below 1 if values take fewer bits than their dtype has."""
         return self.bytes / self.entropy_bytes if self.entropy_bytes else math.inf
 
     @property
@@ -291,29 +292,30 @@ def save_sparse(
     example: Tensor | None = None,
     radius: float | None = None,
 ) -> FileSizes:
-    """Write only what is not zero, exact to the bit, as one safetensors file.
+    """Write only the non-zeros, exact to the bit, as one safetensors file.
 
-    The places of the kept entries take about their entropy, a float about 26 of its 32 bits;
+    The positions of the kept entries take about their entropy, a float about 26 of its 32 bits;
     docs/format.md has the layout and a reader of under thirty lines. Equal models give equal bytes.
-    The file appears whole or not at all.
+    The file appears complete or not at all.
 
     Args:
         model: a model, or tensors by name. Tied tensors are written once; every parameter and
             persistent buffer is.
-        certificate: what is proven of this model, such as `certify` returns; it is kept in the
+        certificate: what is proven about this model, as `certify` returns it; it is kept in the
             file. One of other weights is refused, and so is one of the weights before `values`
             rounds them.
-        notes: texts to keep beside it, such as the name of the architecture.
-        values: "exact", or weights rounded to "bf16", "fp16" or "int8" (a scale per row). They load
-            in their own dtype.
+        notes: texts to keep with it, such as the name of the architecture.
+        values: "exact", or weights rounded to "bf16", "fp16" or "int8" (one scale per row). They
+            load in their own dtype.
         example, radius: inputs on which the effect of that rounding is certified: within balls of
             this radius, or without one on these inputs and, statistically, on fresh ones of their
             kind.
 
-    Sizes that pruning changed travel along: attributes such as `num_heads` that `compact` set anew,
-    and blocks that were dropped. `load_sparse(path, into=...)` sets them again.
+    Sizes that pruning changed are saved, too: attributes such as `num_heads` that `compact`
+    changed, and blocks that were dropped. `load_sparse(path, into=...)` sets them again.
 
-    −0.0 is not zero here, since its bits are not: prune with `apply_`, which writes +0.0.
+    −0.0 does not count as zero, since its bits are not zero: prune with `apply_`, which writes
+    +0.0.
 
     >>> import tempfile, torch
     >>> layer = nn.Linear(1000, 1000)
@@ -347,7 +349,7 @@ def write_sparse(
     example: Tensor | None = None,
     radius: float | None = None,
 ) -> FileSizes:
-    """What `save_sparse` does, with the changed sizes that the file is to hold."""
+    """Do what `save_sparse` does, with the changed sizes that the file should hold."""
     if values not in VALUES:
         raise ArgumentError(unknown("way to store values", str(values), VALUES))
     state = stored_tensors(model)
@@ -386,7 +388,7 @@ def _encode(state: ModelTensors, short: Mapping[str, Rounded]) -> tuple[Descript
             lines.append(streams.add(name, tensor, NAMES[tensor.dtype], tensor))
             continue
         lines.append(streams.add(name, brief.stored, NAMES[brief.stored.dtype], brief.restored))
-        # A line without a name, right behind the tensor it belongs to.
+        # A line without a name, right after the tensor it belongs to.
         if brief.scales is not None:
             lines.append(streams.add("", brief.scales, "F32", brief.scales))
     parts = streams.done()
@@ -402,7 +404,7 @@ def _about(certificate: Any, notes: Mapping[str, str] | None) -> dict[str, Any]:
     if certificate is not None:
         about["certificate"] = plain(_record(certificate))
     if notes:
-        # Sorted, because equal notes have to give equal bytes.
+        # Sorted, because equal notes must give equal bytes.
         about["notes"] = {str(key): str(text) for key, text in sorted(notes.items())}
     return about
 
@@ -426,8 +428,8 @@ def _check_certificate(
     loaded: Mapping[str, Tensor],
     values: str,
 ) -> None:
-    """Refuse a certificate of other weights than those that will be loaded from the file."""
-    # A certificate of another kind is kept as it is: its meaning is unknown here.
+    """Refuse a certificate of weights other than those that will be loaded from the file."""
+    # A certificate of another kind is kept as it is, since its meaning is unknown here.
     if record.get("format") != FORMAT:
         return
     states = record.get("states")
