@@ -39,7 +39,7 @@ def plan(scale: Scale) -> list[FactorizationSettings]:
     """A grid of λ for plain L1, and for depths 2 and 3 (the paper: 100 values each)."""
     base = plans.base_of(scale)
     plain = [10 ** (-5 + i / 3) for i in range(9)]
-    factored = [10 ** (-4 + i / 6) for i in range(11)]
+    factored = [10 ** (-4 + i / 6) for i in range(13)]
     if scale == "full":
         plain = factored = [10 ** (-6 + 5 * i / 99) for i in range(100)]
     if scale == "short":
@@ -140,7 +140,7 @@ publish(
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ each",
             "short": f"{plans.DIGITS}, 5 λ each",
-            "cpu": "LeNet-300-100 on Fashion-MNIST, 75 epochs, 9 or 11 λ each, one seed",
+            "cpu": "LeNet-300-100 on Fashion-MNIST, 75 epochs, 9 or 13 λ each, one seed",
             "full": "as in print: 100 λ each",
         },
     )
