@@ -664,7 +664,7 @@ def test_the_strengths_of_plain_l1_are_a_rising_grid():
     kept = [plain_l1._penalty(s) for s in settings if s.method == "l1" and not s.anneal]
     assert kept == ["l1-large"] * 2
     deep = [s.strength for s in settings if s.method == "dwf" and s.depth == 3]
-    assert deep == pytest.approx([10 ** (-4 + i / 6) for i in range(11)], rel=1e-3)
+    assert deep == pytest.approx([10 ** (-4 + i / 6) for i in range(13)], rel=1e-3)
     short = [s.strength for s in plain_l1.plan("short") if s.method == "l1"]
     assert short == pytest.approx([10 ** (-5 + i / 2) for i in range(5)], rel=1e-3)
     full = [s.strength for s in plain_l1.plan("full") if s.method == "l1"]
