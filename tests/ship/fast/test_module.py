@@ -251,7 +251,7 @@ def test_two_threads_call_one_program():
 
 
 def test_threads_over_images(monkeypatch):
-    monkeypatch.setattr("secateurs.ship.fast.build.WORTH_A_THREAD", 1)
+    monkeypatch.setattr("secateurs.ship.fast.plan.WORTH_A_THREAD", 1)
     model = small()
     module = fast(model)
     x = torch.randn(37, 2, 8, 8)

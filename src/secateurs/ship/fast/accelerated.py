@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import prod
 from typing import Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,12 +20,33 @@ from secateurs.errors import (
     UnsupportedOperation,
 )
 from secateurs.graph import Example
+from secateurs.graph.export import Call, outputs_of
+from secateurs.graph.spot_check import SpotRun, answers_in_turn
 from secateurs.graph.untouched import untouched
-from secateurs.ship.fast.build import FastReport, Progress, built
+from secateurs.ship.fast.choose import (
+    Progress,
+    RememberedWays,
+    Timed,
+    choose_ways,
+    remembered_ways,
+    untimed,
+)
 from secateurs.ship.fast.compiled import NAMES, KernelLibrary, library
+from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.layers import compiled_layers
-from secateurs.ship.fast.module import FastModule
-from secateurs.ship.fast.trace import arguments, check, smaller
+from secateurs.ship.fast.module import (
+    Compiled,
+    FastModule,
+    FastReport,
+    InTorch,
+    Layer,
+    Runner,
+    in_torch,
+)
+from secateurs.ship.fast.operations import Conv, Outside, Part, Segment, Steps, parts, work
+from secateurs.ship.fast.plan import groups_of, program_of
+from secateurs.ship.fast.read import read
+from secateurs.ship.fast.trace import apart_by, arguments, check, random_call, smaller, trace
 
 _log = logging.getLogger("secateurs.ship")
 # Forms are compared on one sample and on many: 64, or fewer if a call of those would take longer
@@ -39,6 +61,7 @@ FEWEST, ENOUGH = 3, 0.5
 # A form whose fastest call took this many times as long as the slowest call of the best form is not
 # called again.
 CLEARLY = 2.0
+APART = 1e-3  # of the largest output: by rounding alone programs differ by 1e-6 in single precision
 FEW = 3  # layers that a log line names
 # Token tables and recurrence cannot be programs on planes.
 NEVER_A_PROGRAM = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase)
@@ -166,9 +189,124 @@ def _program(
 ) -> tuple[dict[str, nn.Module], SecateursError | None]:
     """The program of the whole model, or the reason why there is none."""
     try:
-        return {"fast": built(model, example, kernels, dtype, timed=timed, progress=progress)}, None
+        fast = _build(model, example, kernels, dtype, timed=timed, progress=progress)
     except (CaptureError, ShipError, UnsupportedOperation) as problem:
         return {}, problem
+    return {"fast": fast}, None
+
+
+def _build(
+    model: nn.Module,
+    example: Example,
+    kernels: KernelLibrary,
+    dtype: torch.dtype,
+    *,
+    timed: bool,
+    progress: Progress,
+) -> FastModule:
+    """The fast module of a model."""
+    start = time.perf_counter()
+    steps = read(trace(model, example), dtype)
+    found = parts(steps)
+    guess = untimed(kernels, dtype, steps.planes)
+    remembered = remembered_ways(kernels) if timed else RememberedWays(path=None)
+    timing = Timed(library=kernels, dtype=dtype, planes=steps.planes, remembered=remembered)
+    choose = timing if timed else guess
+    # With guessed ways, so that layers are timed only for the group sizes in use.
+    groups = groups_of([p for p in found if isinstance(p, Segment)], dtype, guess)
+    chosen = choose_ways(_convs(found), groups, choose, progress)
+    remembered.save()
+    # The ways just chosen are looked up, so that program and report agree.
+    runners: list[Runner] = []
+    for part in found:
+        if isinstance(part, Outside):
+            runners.append(InTorch(step=part))
+            continue
+        program = program_of(part, groups, kernels, dtype, lambda conv, g: chosen[conv.to, g])
+        runners.append(Compiled(segment=part, program=program, dtype=dtype))
+    report = FastReport(
+        layers=tuple(_layer(conv, steps, groups, chosen) for conv in _convs(found)),
+        groups=groups,
+        outside=tuple(
+            f"{s.target} at {s.place or 'the model itself'}: {s.why}" for s in in_torch(found)
+        ),
+        seconds={},
+        threads=torch.get_num_threads(),
+        built_in=time.perf_counter() - start,
+        remembered=remembered.used,
+    )
+    fast = FastModule(model, steps, runners, dtype, report)
+    _check_batches(model, fast, example)
+    return fast
+
+
+def _check_batches(model: nn.Module, fast: FastModule, example: Example) -> None:
+    """Refuse a program that was read for two samples and works for no other number.
+
+    A loop over the samples is unrolled during tracing: for three samples it would leave one out.
+    The tracer does not notice: it calls the size of the batch free all the same.
+    """
+    args, kwargs = arguments(example)
+    for batch in (1, 3):
+        call = Call(*random_call(args, kwargs, batch))
+        wanted = answers_in_turn(model, [SpotRun(call=call, gradients=False)], None)[0]
+        if isinstance(wanted, Exception):
+            continue  # the model accepts no such batch, so nothing can differ
+        apart = _apart(model, fast, call, list(wanted.values()))
+        if not apart <= APART:
+            outside = fast.report.outside[:1]
+            stays = "".join(f", and part of it stays in torch ({o})" for o in outside)
+            raise UnsupportedOperation(
+                f"{type(model).__name__} does something else for each batch size"
+                f"{stays}: at {batch} sample(s) its program differs"
+                f" by {apart:.3g} of the largest output. Write what it does sample by sample as"
+                " operators on the whole batch, without the size of the batch as a number."
+            )
+
+
+def _apart(model: nn.Module, fast: FastModule, call: Call, wanted: list[Tensor]) -> float:
+    try:
+        with torch.inference_mode():
+            given = fast(*call.args, **call.kwargs)
+    except (RuntimeError, IndexError, ValueError):
+        return float("inf")
+    found = [t.double() for t in outputs_of(given).values()]
+    if len(found) != len(wanted):
+        return float("inf")
+    apart = max(map(apart_by, wanted, found), default=0.0)
+    if apart <= APART or apart == float("inf"):
+        return apart
+    # Outputs may cancel to far less than their terms; then the model itself is as far off.
+    exact = answers_in_turn(model, [SpotRun(call=call, gradients=False)], torch.float64)[0]
+    if isinstance(exact, Exception):
+        return apart
+    truth = list(exact.values())
+    own, ours = (max(map(apart_by, truth, some)) for some in (wanted, found))
+    return 0.0 if ours <= 100 * own else ours
+
+
+def _convs(found: list[Part]) -> list[Conv]:
+    return [
+        op
+        for part in found
+        if isinstance(part, Segment)
+        for op in part.operations
+        if isinstance(op, Conv)
+    ]
+
+
+def _layer(
+    conv: Conv,
+    steps: Steps,
+    groups: tuple[int, ...],
+    chosen: dict[tuple[str, int], Choice],
+) -> Layer:
+    return Layer(
+        place=conv.place,
+        density=np.count_nonzero(conv.weight) / conv.weight.size,
+        macs=work(conv, steps.planes),
+        ways=tuple(str(chosen[conv.to, group]) for group in groups),
+    )
 
 
 def _options(tune: str, keep: str, values: str) -> None:

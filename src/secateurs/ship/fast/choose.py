@@ -14,11 +14,11 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -167,9 +167,7 @@ class Timed:
         return self.library.time(made.ops[-2], self.dtype, made.numbers, group, ROUNDS)
 
 
-def untimed(
-    library: KernelLibrary, dtype: torch.dtype, planes: dict[str, Planes]
-) -> "plan.Chooser":
+def untimed(library: KernelLibrary, dtype: torch.dtype, planes: dict[str, Planes]) -> plan.Chooser:
     """The likely best way, without timing: for tests, and if building must be quick."""
     timed = Timed(library=library, dtype=dtype, planes=planes)
 
@@ -182,6 +180,28 @@ def untimed(
         return next((choice for choice in found if choice.layout == wanted), found[0])
 
     return choose
+
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is done, how much of it is done, and how much there is."""
+
+
+def choose_ways(
+    convs: list[Conv],
+    groups: tuple[int, ...],
+    choose: plan.Chooser,
+    progress: Progress | None = None,
+) -> dict[tuple[str, int], Choice]:
+    """How every convolution runs in groups of every size."""
+    chosen = {}
+    for done, conv in enumerate(convs):
+        if progress:
+            progress("timing layers", done, len(convs))
+        for group in groups:
+            chosen[conv.to, group] = choose(conv, group)
+    if progress:
+        progress("timing layers", len(convs), len(convs))
+    return chosen
 
 
 # The timings of earlier builds, as a file.

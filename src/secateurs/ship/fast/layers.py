@@ -17,19 +17,20 @@ from torch import Tensor, nn
 
 from secateurs.errors import ShipError
 from secateurs.graph import Example
-from secateurs.ship.fast.build import (
-    FastReport,
-    Layer,
+from secateurs.ship.fast.choose import (
     Progress,
+    RememberedWays,
+    Timed,
     choose_ways,
-    groups_of,
-    program_of,
+    remembered_ways,
+    untimed,
 )
-from secateurs.ship.fast.choose import RememberedWays, Timed, remembered_ways, untimed
 from secateurs.ship.fast.compiled import KernelLibrary, Shortcut, shortcut
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.eight_bits import EightBits, eight_bit_kernel, in_blocks
+from secateurs.ship.fast.module import FastReport, Layer
 from secateurs.ship.fast.operations import Conv, Planes, Segment, numbers, work
+from secateurs.ship.fast.plan import groups_of, program_of
 from secateurs.ship.fast.trace import apart_by, arguments
 from secateurs.ship.fixed import Fixed
 

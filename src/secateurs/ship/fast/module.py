@@ -9,11 +9,13 @@ from math import prod
 from typing import Any, TypeAlias
 
 import torch
+from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.utils import _pytree as pytree
 
 from secateurs.errors import ArgumentError, ShipError
+from secateurs.printing import Printed
 from secateurs.ship.fast.compiled import (
     Program,
     Shortcut,
@@ -67,6 +69,68 @@ class InTorch:
         env[self.step.to] = self.step.target(*args, **kwargs)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """How one layer runs."""
+
+    place: str
+    density: float
+    macs: int  # multiplications with non-zero weights, for one image
+    ways: tuple[str, ...]  # for each group size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FastReport(Printed):
+    """How the layers of a fast module run, and what it gained.
+
+    Attributes:
+        seconds: Per batch size, 1 and up to 64, the median of interleaved calls of the "model", of
+            the "compact" one if channels were dead, of the "fast" program, and of the "layers"
+            compiled inside the model's modules, with `threads` threads; empty if not timed.
+        outside: The operators that stay in torch, with place and reason.
+        remembered: How many timings of layers were taken from earlier builds on this machine.
+    """
+
+    layers: tuple[Layer, ...]
+    groups: tuple[int, ...]
+    outside: tuple[str, ...]
+    seconds: dict[int, dict[str, float]]
+    threads: int
+    built_in: float
+    remembered: int = 0
+
+    @property
+    def macs(self) -> int:
+        """Multiplications with non-zero weights for one image."""
+        return sum(layer.macs for layer in self.layers)
+
+    def __rich__(self) -> Table:
+        gains = ", ".join(
+            f"batch {n}: {took['model'] / (took.get('fast') or took['layers']):.2f}×"
+            for n, took in self.seconds.items()
+        )
+        table = Table(
+            title=f"fast path, {self.macs / 1e6:.1f} MMAC an image; {gains or 'not timed'}"
+        )
+        for name in (
+            "layer",
+            "density",
+            "MMAC",
+            *([f"group of {g}" for g in self.groups] or ["way"]),
+        ):
+            table.add_column(name)
+        for layer in self.layers:
+            table.add_row(
+                layer.place,
+                f"{layer.density:.3f}",
+                f"{layer.macs / 1e6:.2f}",
+                *layer.ways,
+            )
+        for line in self.outside:
+            table.add_row(line, "", "", *["in torch"] * max(1, len(self.groups)))
+        return table
+
+
 class FastModule(Fixed):
     """A model that runs only its non-zeros, on compiled kernels; see `accelerate`.
 
@@ -83,7 +147,7 @@ class FastModule(Fixed):
         steps: Steps,
         runners: list[Runner],
         dtype: torch.dtype,
-        report: Any,
+        report: FastReport,
     ) -> None:
         super().__init__()
         self.plain, self.report, self.dtype = plain, report, dtype
@@ -92,7 +156,7 @@ class FastModule(Fixed):
         self._quick = _quick(steps, runners, dtype)
         self._entry = getattr(self._quick, "__self__", None)
         enter_through_(FastModule)
-        super().train(False)
+        self.training = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As any module; one input and one output take a shorter way, for tiny networks.

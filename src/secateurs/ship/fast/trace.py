@@ -36,7 +36,6 @@ from secateurs.graph.replay import fill_caches
 from secateurs.graph.spot_check import SpotRun, answers_in_turn
 from secateurs.graph.untouched import keeping, quietly
 from secateurs.parameters import check_model, unworkable, without_values
-from secateurs.random import generator
 
 BATCH = 2  # traced with two samples, so that a dimension of one is never taken for the batch
 
@@ -82,7 +81,7 @@ def random_call(
     args: tuple[Tensor, ...], kwargs: dict[str, Tensor], batch: int
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     """The arguments of a call with this many random samples, the same every time."""
-    draw = generator(batch, "call")
+    draw = torch.Generator().manual_seed(batch)
     like = {name: _drawn(value, batch, draw) for name, value in kwargs.items()}
     return tuple(_drawn(value, batch, draw) for value in args), like
 
