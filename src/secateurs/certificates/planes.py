@@ -200,11 +200,6 @@ def planes_above(b: Bounds) -> Iterator[Plane]:
         yield rule(b)
 
 
-def planes_below(b: Bounds) -> Iterator[Plane]:
-    """Every plane below F we know."""
-    yield from (_exchange(plane) for plane in planes_above(b.exchanged()))
-
-
 def costliest(flat: Bounds, open_: Tensor, count: int) -> Tensor:
     """The open neurons of each box that lose most, (boxes, neurons)."""
     losses = torch.where(open_, loss(flat), -1.0)

@@ -37,22 +37,6 @@ def lease(store: Store, key: str, owner: str) -> Lease:
         return Lease(key, int(cursor.lastrowid or 0), owner)
 
 
-def lease_any(store: Store, owner: str) -> Lease | None:
-    """Give out the first waiting run, whatever it needs; None if none is waiting."""
-    with store.writing() as db:
-        line = db.execute(
-            "SELECT key FROM runs WHERE state = 'waiting' ORDER BY position LIMIT 1"
-        ).fetchone()
-        if line is None:
-            return None
-        cursor = db.execute(
-            "INSERT OR REPLACE INTO leases (key, owner) VALUES (?, ?)",
-            (line["key"], owner),
-        )
-        db.execute("UPDATE runs SET state = 'running' WHERE key = ?", (line["key"],))
-        return Lease(line["key"], int(cursor.lastrowid or 0), owner)
-
-
 def finish(store: Store, held: Lease, row: Row) -> None:
     """Write the result and end the lease in one transaction; refused if the lease is void."""
     with store.writing() as db:

@@ -8,7 +8,6 @@ from secateurs.certificates.planes import (
     difference_above,
     difference_below,
     planes_above,
-    planes_below,
     relu_above,
     relu_below,
     relu_range,
@@ -54,8 +53,11 @@ def test_every_plane_is_on_its_side(scale):
         truth = z.relu() - (z - d).relu()
         for plane in planes_above(b):
             assert bool((kept(plane, inside).at(z, d) >= truth - 1e-9 * (1 + scale)).all())
-        for plane in planes_below(b):
-            assert bool((kept(plane, inside).at(z, d) <= truth + 1e-9 * (1 + scale)).all())
+        # Planes below are those above the exchanged pair, z − δ and z.
+        for plane in planes_above(b.exchanged()):
+            assert bool((kept(plane, inside).at(z - d, -d) >= -truth - 1e-9 * (1 + scale)).all())
+        below = kept(difference_below(b), inside)
+        assert bool((below.at(z, d) <= truth + 1e-9 * (1 + scale)).all())
         assert bool((kept(relu_above(b.l, b.h), inside).at(z, d) >= z.relu() - 1e-12).all())
         assert bool((kept(relu_below(b.l, b.h), inside).at(z, d) <= z.relu() + 1e-12).all())
 
