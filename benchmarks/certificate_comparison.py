@@ -22,7 +22,7 @@ import secateurs as sc
 from certificate_quality import cut, int8, pixel_range, table
 from secateurs.certificates.certify import look
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.methods import reaches
+from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import read_problem
 from secateurs.random import generator
 
@@ -116,7 +116,7 @@ def ours(problem, domain, methods):
     """name → (bounds per ball, seconds)."""
     for method in methods:
         start = time.process_time()
-        proven, _ = reaches(problem, domain, [method])
+        proven, _ = run_methods(problem, domain, [method])
         seconds = time.process_time() - start
         if method in proven:
             yield method, proven[method].per_output.amax(1), seconds

@@ -21,7 +21,7 @@ import secateurs as sc
 from secateurs.certificates import METHODS
 from secateurs.certificates.certify import look
 from secateurs.certificates.domain import ball_domain, box_domain
-from secateurs.certificates.methods import reaches
+from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import read_problem
 from secateurs.errors import DataError
 from secateurs.random import generator
@@ -114,7 +114,7 @@ def tightness(data, model, points):
                 steps=10,
                 generator=generator(0, "search"),
             ).per_output.amax(1)
-            proven, _ = reaches(problem, domain, METHODS.names())
+            proven, _ = run_methods(problem, domain, METHODS.names())
             ratios = {m: (r.per_output.amax(1) / found).median() for m, r in proven.items()}
             best = torch.stack([r.per_output for r in proven.values()]).amin(0).amax(1)
             row = [f"{ratios[m]:.4g}" if m in ratios else "skipped" for m in METHODS.names()]

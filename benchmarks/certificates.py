@@ -15,7 +15,7 @@ import torch
 
 import secateurs as sc
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.methods import reaches
+from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import OWN_UNIT, read_problem
 from secateurs.random import generator
 
@@ -57,12 +57,12 @@ def rows():
             forward = best(lambda m=model, d=domain: m(d.center), 5)
         for method in ("two-stream", "interval"):
             for label, problem in (("", exact), (", outward rounding", outward)):
-                seconds = best(lambda p=problem, d=domain, m=method: reaches(p, d, [m]), 5)
+                seconds = best(lambda p=problem, d=domain, m=method: run_methods(p, d, [m]), 5)
                 yield [name, f"{method}{label}", balls, forward, seconds]
         if name.startswith("lenet"):
             for some in (1, balls if name == "lenet-300-100" else 2):
                 part = domain[:some]
-                seconds = best(lambda p=outward, d=part: reaches(p, d, ["linear"]), 2)
+                seconds = best(lambda p=outward, d=part: run_methods(p, d, ["linear"]), 2)
                 yield [
                     name,
                     "linear, outward rounding",

@@ -19,7 +19,7 @@ from attack.programs import (
 from secateurs.certificates import METHODS
 from secateurs.certificates.certify import prove
 from secateurs.certificates.domain import Domain
-from secateurs.certificates.methods import reaches
+from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import OWN_UNIT, NetworkPair, read_problem
 from secateurs.certificates.search import Found
 from secateurs.errors import CaptureError, SecateursError
@@ -120,7 +120,7 @@ def attack_pair(
     seen = seen.amax(dim=0)
     with torch.no_grad():
         slack = _reference_error(problem, domain)
-    proven, skipped = reaches(problem, domain, methods or METHODS.names())
+    proven, skipped = run_methods(problem, domain, methods or METHODS.names())
     for name, reach in proven.items():
         _compare(tally, seen, reach.per_output + slack, f"{label} {name}")
         if reach.whole is not None:

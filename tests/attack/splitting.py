@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attack.cases import Tally, boxes
 from secateurs.certificates import dense_chain
 from secateurs.certificates.domain import Domain
-from secateurs.certificates.methods import reaches
+from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import TimeLimit, read_problem
 from secateurs.certificates.search import search
 from secateurs.certificates.splitting import split
@@ -97,7 +97,7 @@ def attack_signs(seed: int) -> Tally:
     x = lo.unsqueeze(1) + share * (hi - lo).unsqueeze(1)
     with torch.no_grad():
         values = [net(x) for net in (f, other)]
-        proven, _ = reaches(problem, domain, ["linear"])
+        proven, _ = run_methods(problem, domain, ["linear"])
     climbed = search(problem.difference, lo, hi, restarts=2, steps=8, generator=g)
     gaps = (values[0] - values[1]).abs().amax(dim=1).maximum(climbed.per_output).amax(dim=1)
     per_box = proven["linear"].per_output
@@ -148,7 +148,7 @@ def attack_split(seed: int) -> Tally:
     x = points(domain.lo, domain.hi, g)
     with torch.no_grad():
         values = [net(x) for net in (f, other)]
-        proven, _ = reaches(problem, domain, ["interval"])
+        proven, _ = run_methods(problem, domain, ["interval"])
     climbed = search(problem.difference, domain.lo, domain.hi, restarts=2, steps=5, generator=g)
     gaps = (values[0] - values[1]).abs().amax(dim=1).maximum(climbed.per_output).amax(dim=1)
     per_box = proven["interval"].per_output

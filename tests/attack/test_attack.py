@@ -104,7 +104,7 @@ def test_the_attack_sees_a_bound_that_is_too_small(monkeypatch):
         seen = problem.difference(domain.center).abs()
         return {"linear": MethodBounds(per_output=0.9 * seen)}, {}
 
-    monkeypatch.setattr(cases, "reaches", nearly)
+    monkeypatch.setattr(cases, "run_methods", nearly)
     assert attack_seed(0).violations
 
 

@@ -15,7 +15,7 @@ from certificates.pairs import deep, problem_of
 from secateurs.certificates import methods
 from secateurs.certificates.dense_chain import chain_of, is_dense
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.methods import all_by_chain, reaches
+from secateurs.certificates.methods import all_by_chain, run_methods
 from secateurs.certificates.problem import Pace, TimeLimit
 from secateurs.certificates.recheck import recheck
 from secateurs.random import generator as seeded
@@ -37,10 +37,10 @@ def test_the_bounds_are_those_of_the_tape(generator, monkeypatch):
     for dense, sparse, x in (images(), deep(generator)):
         problem, domain = problem_of(dense, sparse, x), ball_domain(x, 0.02)
         assert all_by_chain(problem)
-        by_chain = reaches(problem, domain, ["linear"])[0]["linear"].per_output
+        by_chain = run_methods(problem, domain, ["linear"])[0]["linear"].per_output
         with monkeypatch.context() as patch:
             patch.setattr(methods, "all_by_chain", lambda problem: False)
-            by_tape = reaches(problem, domain, ["linear"])[0]["linear"].per_output
+            by_tape = run_methods(problem, domain, ["linear"])[0]["linear"].per_output
         # Both choose planes by a middle: where two are equally good, either may be taken.
         close = (by_chain - by_tape).abs() <= 1e-5 * by_tape
         assert float(close.double().mean()) > 0.95
@@ -104,9 +104,9 @@ def test_scales_by_one_are_left_out_and_a_last_relu_is_closed(ends):
     chain = chain_of(problem)
     assert [layer.weight.shape[1] for layer in chain.layers] == [100, 60, 60, 40, *[10] * ends]
     assert all_by_chain(problem)
-    found = reaches(problem, ball_domain(x, 0.02), ["linear"])[0]["linear"].per_output
+    found = run_methods(problem, ball_domain(x, 0.02), ["linear"])[0]["linear"].per_output
     if not ends:
-        plain = reaches(problem_of(f, g, x), ball_domain(x, 0.02), ["linear"])[0]["linear"]
+        plain = run_methods(problem_of(f, g, x), ball_domain(x, 0.02), ["linear"])[0]["linear"]
         torch.testing.assert_close(found, plain.per_output, rtol=1e-6, atol=0.0)
 
 

@@ -436,7 +436,7 @@ def test_parts_cut_at_a_neuron_hold_on_their_side():
     seen = 0
     for neuron in range(48):
         own = (first if neuron % 24 < 12 else z)[:, neuron // 24 * 12 + neuron % 12]
-        known = splitting._signed(whole.known, torch.tensor([neuron]))
+        known = splitting._halve_by_sign(whole.known, torch.tensor([neuron]))
         for run in (chain.bounds, lambda lo, hi, known: chain.bounds_in_torch(lo, hi, known)):
             found = run(*(end.expand(2, -1) for end in ends), known)
             outputs, goal = torch.arange(3).expand(2, -1), torch.zeros(2).double()
@@ -459,7 +459,7 @@ def test_the_costliest_neuron_is_open_and_worth_a_cut():
     low, high = whole.known[0, :2] if int(neuron) < 24 else whole.known[0, 2:4]
     assert float(low[int(neuron) % 24]) < 0 < float(high[int(neuron) % 24])
     halves = chain.bounds(
-        *(end.expand(2, -1) for end in ends), splitting._signed(whole.known, neuron)
+        *(end.expand(2, -1) for end in ends), splitting._halve_by_sign(whole.known, neuron)
     )
     pressed = chain.pressed(
         *(end.expand(2, -1) for end in ends),

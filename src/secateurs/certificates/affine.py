@@ -3,9 +3,9 @@ symbols in [−1, 1].
 
 Forward only: each value is c + Σ_k g_k ε_k ± e. The input's symbols are shared by both networks and
 by all branches; each open neuron adds one symbol for f and one for the difference, the widest
-neurons first, as long as there is room. The rest goes into the remainder e, which travels like an
-interval. Exact through affine maps and skip connections; one pass per symbol. Reference: Singh et
-al. 2018 (DeepZ); the joint form and the remainder are ours.
+neurons first, as long as there is space. The rest goes into the remainder e, which is propagated
+like an interval. Exact through affine maps and skip connections; one pass per symbol. Reference:
+Singh et al. 2018 (DeepZ); the joint form and the remainder are ours.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forms:
-    """f and f − g as forms over the same symbols, with the intervals that follow from all that is
+    """f and f − g as forms over the same symbols, with the intervals that follow from everything
     known.
 
     `mass`: the sums of absolute values behind both, from which rounding is bounded.
@@ -55,8 +55,8 @@ class Forms:
 class AffineForms:
     """The flow of joint affine forms; fed with a pair (lo, hi).
 
-    symbols: the most of them one form may have, per box. late: asked at every layer; once it says
-    yes the flow gives up, for a form that stops halfway bounds nothing.
+    symbols: the maximal number in one form, per box. late: called at every layer; once it returns
+    True the flow gives up, since a form that stops halfway bounds nothing.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class AffineForms:
         self.symbols, self.unit, self.late = symbols, unit, late
         self._interval, self._mass = Interval(unit=unit), TwoStream(unit=unit)
         self._used = torch.zeros(1, dtype=torch.long)
-        # How many roundings lie behind a value, counted up along the way; some to spare
-        # for the input and for the ends taken in `bounds`.
+        # The number of roundings behind a value, counted along the way, with some to spare for the
+        # input and for the ends taken in `bounds`.
         self._steps = 32
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Forms:
@@ -103,9 +103,8 @@ class AffineForms:
         self._steps += 2 * terms(node, x.z.c, w) + 2
         z, d = mapped(node, x.z, w), mapped(node, x.d, v)
         if w is not None:
-            # W z − W' z' = W' (z − z') + (W − W') z: what the networks share cancels
-            # before anything is bounded, where W z and W' z' apart would each keep
-            # their own width.
+            # W z − W' z' = W' (z − z') + (W − W') z: what the networks share cancels before
+            # anything is bounded, whereas W z and W' z' separately would each keep their own width.
             d = d.plus(mapped(node, x.z, gap(w, v)))
         return Forms(z=z.shifted(b), d=d.shifted(b - c), mass=mass, box=box)
 
@@ -127,8 +126,8 @@ class AffineForms:
         )
 
     def pool(self, node: Pool, x: Forms, known: Bounds | None = None) -> Forms:
-        """In each window the entry of largest lower end, and what others may add to it; or the
-        interval, where that is narrower.
+        """In each window the entry with the largest lower end, and what others may add to it; or
+        the interval, if that is narrower.
         """
         b = self.bounds(x) if known is None else known
         box = self._interval.pool(node, from_bounds(b, self.unit))
@@ -138,8 +137,7 @@ class AffineForms:
         more_g = (runner_up(node, b.l, b.gh) - chosen(node, b.l, b.gl)).relu()
         self._steps += 16
         zero = torch.zeros_like(more_f)
-        # Both maxima are taken at the entry that leads in f, so that their symbols can
-        # cancel.
+        # Both maxima are taken at the entry that leads in f, so that their symbols can cancel.
         z, mass_z = self._pooled(node, b.l, (x.z, x.mass.m), (zero, more_f), (ends.l, ends.h))
         d, mass_d = self._pooled(node, b.l, (x.d, x.mass.d), (-more_g, more_f), (ends.dl, ends.dh))
         return Forms(z=z, d=d, mass=StreamValues(m=mass_z, d=mass_d), box=box)
@@ -172,8 +170,8 @@ class AffineForms:
         """What the forms and the intervals say together."""
         z, d, zg = x.z, x.d, x.z.plus(x.d, sign=-1)
         count = self._steps + int(self._used.max())
-        # 8 times what theory asks: the masses are themselves rounded, and γ is so small
-        # that the margin costs nothing.
+        # 8 times what theory requires: the masses are themselves rounded, and γ is so small that
+        # the margin costs nothing.
         share = 8 * gamma(count, self.unit)
         rz, rd = z.radius + share * x.mass.m, d.radius + share * x.mass.d
         rg = zg.radius + share * (x.mass.m + x.mass.d)
@@ -201,7 +199,7 @@ class AffineForms:
         more: tuple[Tensor, Tensor],
         ends: tuple[Tensor, Tensor],
     ) -> tuple[Form, Tensor]:
-        """The chosen entry plus [more], or [ends] where that is narrower; with its mass."""
+        """The chosen entry plus [more], or [ends] if that is narrower; with its mass."""
         (form, mass), (lo, hi), (low, high) = x, more, ends
         # Only a maximum stays within reach of one entry; a k-th largest may be any of
         # them.
@@ -229,16 +227,16 @@ class AffineForms:
     def _fresh(self, center: Tensor, radius: Tensor) -> Form:
         """centre ± radius with new symbols for the widest entries, a remainder for the others.
 
-        Every box chooses by itself and counts its own symbols, so that what it gets does not depend
-        on the boxes beside it.
+        Every box chooses separately and counts its own symbols, so that its result does not depend
+        on the other boxes.
         """
         # Rounding may leave a radius just below 0.
         flat = radius.relu().flatten(1).expand(len(center), -1)
-        if len(self._used) < len(flat):  # a constant branch comes as one box
+        if len(self._used) < len(flat):  # a constant branch is given as one box
             self._used = self._used.expand(len(flat)).clone()
         room = self.symbols - self._used
         count = torch.minimum((flat != 0).sum(dim=1), room)
-        # The widest entries get symbols: a symbol may cancel later, the remainder only
+        # The widest entries get symbols, since a symbol may cancel later while the remainder only
         # grows.
         value, index = flat.topk(int(count.max()), dim=1)
         number = torch.arange(value.shape[1], device=flat.device)

@@ -1,4 +1,4 @@
-"""The result of `certify`: a bound, a fact beside it, and all that was assumed."""
+"""The result of `certify`: an upper bound, a lower bound, and all assumptions."""
 
 import math
 from collections.abc import Mapping
@@ -40,21 +40,21 @@ COVERED = "float64 arithmetic of the certificate and both networks' own evaluati
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """‖f(x) − g(x)‖ ≤ `bound` for every x of the domain; a fact found by search stands beside it as
-    `lower_bound`.
+    """‖f(x) − g(x)‖ ≤ `bound` for every x of the domain; the largest difference that a search found
+    is `lower_bound`.
 
     Attributes:
         bound: Over all boxes, in `norm` over the outputs.
-        per_output: The same per output, in the shape of one answer.
+        per_output: The same per output, in the shape of one output tensor.
         balls, lower_balls: Both per box.
         method: The one that gives the bound.
         bounds: Every method's own.
-        skipped: Which methods could not serve, and why.
-        request: What was asked for; None where the certificate is statistical.
+        skipped: The methods that did not apply, and why.
+        request: The arguments of the call; None if the certificate is statistical.
         states: Hashes of all weights of both networks when this was proved.
         assumptions: What was assumed and what was checked.
-        share: Of the domain's volume, on which the target was proven; None without a target.
-        claim: What became of `claim="top-1"`; None where nothing was claimed.
+        share: The share of the domain's volume on which the target was proven; None without one.
+        claim: The result of `claim="top-1"`; None if nothing was claimed.
     """
 
     bound: float
@@ -82,7 +82,7 @@ class Certificate:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was asked for, as it is kept."""
+        """The arguments of the call, as they are kept."""
         return as_json(self.request) or {}
 
     @property
@@ -91,9 +91,8 @@ class Certificate:
 
     @property
     def answer(self) -> Literal["proven", "refuted", "open"]:
-        """Whether the deviation stays within the target that `certify` was given: proven on the
-        whole domain, refuted by `worst_input`, or open. Of a claim: refuted by
-        `claim.counterexample`.
+        """Whether the deviation stays within the target of `certify`: "proven" on the whole domain,
+        "refuted" by `worst_input` (a claim by `claim.counterexample`), or "open".
         """
         if self.claim is not None:
             return self.claim.answer
@@ -106,19 +105,19 @@ class Certificate:
 
     @property
     def worth(self) -> Worth:
-        """The bound beside the outputs' range and margins."""
+        """The bound compared with the outputs' range and margins."""
         sizes = worth(self.bound, self.lower_bound, self.per_box, self.problem, self.region)
         return replace(sizes, hopeless=HOPELESS in self.skipped.values())
 
     @property
     def verdict(self) -> str:
-        """What the bound is worth, in words: how many predictions it keeps, or "vacuous"."""
+        """The value of the bound in words: how many predictions it keeps, or "vacuous"."""
         return self.worth.text
 
     @property
     def tightness(self) -> float:
-        """bound / lower_bound ≥ 1; the truth lies between. Infinite where nothing was found, 1
-        where both are 0.
+        """bound / lower_bound ≥ 1; the truth lies between. Infinite if nothing was found, 1 if both
+        are 0.
         """
         return ratio(self.bound, self.lower_bound)
 
@@ -146,14 +145,14 @@ class Certificate:
         clip: tuple[float, float] | None = None,
         whole_ball: bool = False,
     ) -> Tensor:
-        """Per input: does every deviation within the bound leave its class? With labels: and is
-        that class right?
+        """Per input: whether every deviation within the bound keeps its class, and with labels,
+        whether that class is also right.
 
         Class c of f at x is safe when for each other class j the change of the logit difference f_c
         − f_j stays below the margin f_c(x) − f_j(x). The change is bounded over this certificate's
-        domain, which must hold x (balls whose centres are the inputs are matched one to one), or
-        with `radius` over an own ball around each input. `whole_ball` asks another thing: that g
-        answers c at every point of the ball.
+        domain, which must contain x (balls whose centres are the inputs are matched one to one), or
+        with `radius` over a separate ball around each input. `whole_ball` requires something else:
+        that g predicts c at every point of the ball.
         """
         if self.problem is None or self.region is None:
             raise ArgumentError(
@@ -173,25 +172,25 @@ class Certificate:
             radius=radius,
             clip=clip,
             whole_ball=whole_ball,
-            # The margins must cover the evaluation where the bound did.
+            # The margins must cover the evaluation if the bound did.
             rounding=self.rounding == COVERED,
         )
 
     def to_json(self, *, boxes: bool = True) -> str:
-        """All that is needed to keep the certificate and to prove it again (`recheck`), as JSON.
+        """Everything needed to keep the certificate and to prove it again (`recheck`), as JSON.
 
         An infinite value is written as null. Many boxes are written as their hash, and so are all
         with `boxes=False`, which also leaves out the worst input: then the text is short, and
-        `recheck` has to be given the domain.
+        `recheck` needs the domain.
         """
         inline = boxes and self.region is not None and fits(self.region)
         return self.record(inline=inline).text
 
     def save(self, path: str | Path) -> None:
-        """Write the JSON, and boxes too many for it into `NAME.boxes.safetensors` beside it."""
+        """Write the JSON, and boxes that are too many for it into `NAME.boxes.safetensors`."""
         path = Path(path)
         region, file = self.region, None
-        # Boxes first, text second: a text never names a file that is not there yet.
+        # Boxes first, then the text, so that a text never names a file that does not exist yet.
         if region is not None and not fits(region):
             file = f"{path.stem}.boxes.safetensors"
             ends = {name: end.contiguous() for name, end in boxes_of(region).items()}
@@ -267,7 +266,7 @@ class Certificate:
 
 
 def ratio(bound: float, found: float) -> float:
-    """bound / found; 1 where both are 0."""
+    """bound / found; 1 if both are 0."""
     if found > 0:
         return bound / found
     return 1.0 if bound == 0 else math.inf

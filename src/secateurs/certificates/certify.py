@@ -1,5 +1,5 @@
-"""`certify`: checks what it is asked, runs the methods in the order of their cost until the bound
-is good enough, and states the result with all it assumed.
+"""`certify`: checks its arguments, runs the methods in order of cost until the bound is good
+enough, and states the result with all assumptions.
 """
 
 import math
@@ -19,7 +19,7 @@ from secateurs.certificates.methods import (
     MethodBounds,
     automatic,
     beyond_effort,
-    reaches,
+    run_methods,
 )
 from secateurs.certificates.problem import OWN_UNIT, NetworkPair, Pace, TimeLimit, read_problem
 from secateurs.certificates.record import Request, Rounding, StateHashes, states_of
@@ -32,7 +32,7 @@ from secateurs.registry import refuse_unknown, unknown
 
 
 class CertifyOptions(TypedDict, total=False):
-    """The keywords of `certify` that have a good default; see `CertifySettings`."""
+    """The keywords of `certify` with a good default; see `CertifySettings`."""
 
     alpha: float
     beta: float
@@ -51,20 +51,20 @@ class CertifyOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifySettings:
-    """What `CertifyOptions` holds, checked.
+    """The values of `CertifyOptions`, checked.
 
     Attributes:
         alpha, beta: Levels of the statistical certificate.
-        restarts, steps: Of the search for a lower bound.
+        restarts, steps: Those of the search for a lower bound.
         effort: Cells of backward passes per box.
-        symbols: Of one affine form, None for what memory holds.
-        seconds: For the whole, None without a limit.
+        symbols: The limit for one affine form, None for what fits into memory.
+        seconds: The limit for the total time, None for no limit.
         progress: Called with a line of text after each step.
-        generator: Of the search's random starts.
+        generator: Source of the search's random starts.
         output: Which output of the models.
-        target: What the bound is split for, None for no splitting.
-        claim: What is proven beside the bound, "top-1" or nothing.
-        margin: By how much f has to lead for the claim to speak of an input.
+        target: The bound that splitting should reach, None for no splitting.
+        claim: What is proven besides the bound, "top-1" or nothing.
+        margin: By how much f has to lead for the claim to cover an input.
     """
 
     alpha: float = 0.05
@@ -150,44 +150,45 @@ def certify(
         around, radius, clip: ℓ∞-balls around the inputs of a batch, cut to a valid range such as
             (0, 1).
         data: held-out inputs (tensor, (inputs, labels), or batches). With `radius` the domain is a
-            ball around each; alone it is these inputs themselves and the statistical certificate
-            says what follows for fresh ones.
+            ball around each; without it the domain is these inputs themselves, and the statistical
+            certificate says what follows for fresh ones.
         methods: "auto" (the minimum over all, per box and output), one name, or a list of names
-            from `METHODS`. Three that two-stream is never above are computed only when named. Where
-            no method could come near the range of the outputs, "auto" leaves the costly ones out,
-            unless `seconds` says how long they may take; `skipped` says so, and what would help.
+            from `METHODS`. The three methods that are never below two-stream are computed only when
+            named. If no method could come near the range of the outputs, "auto" leaves the costly
+            ones out, unless `seconds` says how long they may take; `skipped` says so, and what
+            would help.
         norm: 1, 2 or inf over the outputs.
-        rounding: "auto" covers the float64 arithmetic of the certificate itself; True covers also
+        rounding: "auto" covers the float64 arithmetic of the certificate itself; True also covers
             the evaluation of both networks in their own precision (γ_n bounds, any order of
-            summation); False neither.
-        example: one input, where the box is given by numbers.
-        output: which output, where the models return several; see `capture`. The others are not
+            summation); False covers neither.
+        example: one input, if the box is given by numbers.
+        output: which output, if the models return several; see `capture`. The others are not
             covered, and `assumptions` says so.
         alpha, beta: the levels of the statistical certificate; 0.05 each.
-        restarts, steps: of the search for a lower bound, 4 and 10; 0 restarts look at the centre
-            only.
-        effort: a limit on cells of backward passes of the linear relaxation, per box, 1e9. Where it
-            cannot pay for all neurons, those that lose most come first, and affine forms bound the
-            others. Where all neurons cost more than a twentieth of it, a few are tried first, and
-            boxes that would gain less than a third keep intervals.
-        symbols: the most symbols of one affine form (memory grows with them); None for what 64 MB
-            per value hold.
-        seconds: the time the whole may take, None for no limit. The cheap methods always finish;
-            what was cut short is written into the result, which holds the best bound so far.
-        target: the deviation that is allowed. Where the bound is above it, boxes are cut in two,
-            again and again, until it is proven on every part, an input beyond it is found, or the
-            time is up; `Certificate.answer` says which. 0 makes the bound as small as the time
-            allows. For small inputs: with n of them, halving all widths makes 2ⁿ parts.
-        claim: "top-1" asks whether both networks answer the same class: boxes are split as for a
+        restarts, steps: of the search for a lower bound, 4 and 10; with 0 restarts only the centre
+            is evaluated.
+        effort: a limit on cells of backward passes of the linear relaxation, per box, 1e9. If it
+            does not suffice for all neurons, those that lose most come first, and affine forms
+            bound the others. If all neurons cost more than a twentieth of it, a few are tried
+            first, and boxes that would gain less than a third keep intervals.
+        symbols: the maximal number of symbols in one affine form (memory grows with it); None for
+            what fits into 64 MB per value.
+        seconds: the total time allowed, None for no limit. The cheap methods always finish; the
+            result says what was cut short, and holds the best bound so far.
+        target: the deviation that is allowed. If the bound is above it, boxes are repeatedly cut in
+            two until it is proven on every part, an input beyond it is found, or the time is up;
+            `Certificate.answer` says which. 0 makes the bound as small as the time allows. For
+            small inputs only: with n of them, halving all widths makes 2ⁿ parts.
+        claim: "top-1" asks whether both networks predict the same class: boxes are split as for a
             target until that is proven everywhere, a counterexample is found, or the time is up.
             `Certificate.answer` and `Certificate.claim` say which.
-        margin: the claim speaks of inputs where f's largest output exceeds every other by more
-            than this (δ-top-1); 0 of all but ties.
+        margin: the claim covers inputs where f's largest output exceeds every other by more than
+            this (δ-top-1); 0 covers all but ties.
         progress: called with a line of text after each step.
-        generator: of the search's random starts.
+        generator: source of the search's random starts.
 
-    Assumes nothing silently: of the methods asked for, those whose assumptions fail are left out,
-    and `skipped` says why.
+    Nothing is assumed silently: requested methods whose assumptions fail are left out, and
+    `skipped` says why.
 
     >>> import torch
     >>> dense = nn.Linear(2, 1, bias=False)
@@ -199,9 +200,9 @@ def certify(
     (3.0, 3.0)
 
     Reference: Gonon et al. 2024, Theorems 3.1 and C.1; the other methods are ours or cited where
-    they live.
+    they are defined.
     """
-    wanted = checked_options(methods, norm, rounding)
+    wanted = check_options(methods, norm, rounding)
     chosen = settings(options, certify)
     seen = None
     if data is not None:
@@ -212,9 +213,9 @@ def certify(
             alpha=chosen.alpha,
             beta=chosen.beta,
             norm=norm,
-            output=_picking(chosen.output),
+            output=_output_picker(chosen.output),
         )
-    # Data alone: no structure is read, so any two modules will do.
+    # With data alone no structure is read, so any two modules will do.
     if data is not None and box is None and around is None and radius is None:
         _check_unused(methods, rounding, chosen.target, chosen.claim)
         return replace(
@@ -233,14 +234,15 @@ def certify(
         symbols=chosen.symbols,
         clock=TimeLimit(seconds=chosen.limit, tell=chosen.progress),
     )
-    # Only now: `read_problem` refuses sharded weights, whose whole no process here could hash.
+    # Only now, after `read_problem` has refused sharded weights, which no single process could
+    # hash.
     networks = {"dense": dense, "sparse": sparse}
     copies = {who: own.state for who, own in zip(networks, problem.own, strict=True)}
     states = StateHashes(networks, copies)
     _check_casts(problem, rounding)
     problem.clock.report("both networks are read")
-    # The search comes first: `prove` compares what it proves with what was found, and a
-    # bound below a fact stops the program.
+    # The search comes first: `prove` compares its bounds with the differences found, and a bound
+    # below one of them is an error.
     found = look(
         problem,
         domain,
@@ -255,7 +257,7 @@ def certify(
         methods=wanted,
         norm=norm,
         rounding=rounding,
-        # Whoever names methods, or says how long it may take, wants them run.
+        # Named methods are run, and so are costly ones if a time limit is given.
         spare=methods == "auto" and chosen.seconds is None,
     )
     if chosen.target is not None:
@@ -287,14 +289,14 @@ def _whole(value: object, least: int) -> bool:
 
 
 def _positive(value: object) -> bool:
-    """A number above 0, not NaN; True and False are none."""
+    """Whether this is a number above 0, not NaN and not a boolean."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     return float(value) > 0
 
 
-def checked_options(methods: str | Sequence[str], norm: float, rounding: Rounding) -> list[str]:
-    """The names of the methods; a method, norm or rounding that is not offered is refused."""
+def check_options(methods: str | Sequence[str], norm: float, rounding: Rounding) -> list[str]:
+    """The names of the methods; an unknown method, norm or rounding is refused."""
     if norm not in (1, 2, math.inf):
         raise ArgumentError(f"norm={norm!r} is not offered; choose 1, 2 or inf.")
     if rounding not in (True, False, "auto"):
@@ -308,7 +310,7 @@ def _methods(methods: str | Sequence[str]) -> list[str]:
         if methods == "auto"
         else [methods]
         if isinstance(methods, str)
-        # Each once, however often it is named.
+        # Each only once, however often it is named.
         else list(dict.fromkeys(methods))
     )
     wrong = [name for name in names if name not in METHODS]
@@ -322,14 +324,14 @@ def _methods(methods: str | Sequence[str]) -> list[str]:
     return names
 
 
-def _picking(output: str | int | None) -> Callable[[Any], Tensor] | None:
+def _output_picker(output: str | int | None) -> Callable[[Any], Tensor] | None:
     return None if output is None else partial(named_output, name=output)
 
 
 def _check_unused(
     methods: str | Sequence[str], rounding: Rounding, target: float | None, claim: str | None
 ) -> None:
-    """With data alone nothing is bounded, so these would be ignored."""
+    """Refuse options that would be ignored, since with data alone nothing is bounded."""
     asked = (
         ("methods", methods, "auto"),
         ("rounding", rounding, "auto"),
@@ -367,13 +369,13 @@ def _domain(
 
 
 def _plain(given: Tensor | None) -> Tensor | None:
-    """What was made in inference mode, as a tensor that gradients may pass."""
+    """A tensor made in inference mode, as one through which gradients may pass."""
     made_there = isinstance(given, Tensor) and given.is_inference()
     return given.clone() if given is not None and made_there else given
 
 
 def _check_casts(problem: NetworkPair, rounding: Rounding) -> None:
-    """An evaluation that changes precision on the way has no error bound here."""
+    """Refuse an evaluation that changes precision along the way, which has no error bound here."""
     casts = rounding_casts(problem)
     if casts and rounding is True:
         raise ArgumentError(
@@ -390,8 +392,8 @@ def _on_data(
     norm: float,
     output: str | int | None,
 ) -> Certificate:
-    """The deviation on the inputs given, each exactly as it is."""
-    seen = observe(dense, sparse, data, norm, _picking(output))
+    """The deviation on exactly the given inputs."""
+    seen = observe(dense, sparse, data, norm, _output_picker(output))
     one = () if len(seen.outputs) < 2 else (of_one_output(seen.outputs, output),)
     largest = float(seen.sizes.max())
     return Certificate(
@@ -399,7 +401,7 @@ def _on_data(
         per_output=seen.per_output,
         per_box=seen.per_output.unsqueeze(0).flatten(1),
         balls=seen.sizes,
-        # On finitely many inputs the largest deviation is bound and fact at once.
+        # On finitely many inputs the largest deviation is both an upper and a lower bound.
         lower_bound=largest,
         lower_per_output=seen.per_output,
         lower_balls=seen.sizes,
@@ -430,12 +432,13 @@ def look(
 ) -> Found:
     """Search every box for large deviations, some boxes at a time.
 
-    A third of the time at most is spent here, evenly over the boxes; the proof needs the rest.
+    At most a third of the time is spent here, evenly over the boxes; the proof needs the rest.
     """
     # The search climbs from eight copies of each box: ± each of four outputs.
     size = max(1, 2**22 // (8 * problem.widest))
-    # A climber of a ResNet-18 at 224×224 takes a second a step: these move one after the other, so
-    # that a step ends soon. By size and not by time, so that the same search finds the same.
+    # A climber on a ResNet-18 at 224×224 takes a second per step: these move one after the other,
+    # so that a step ends soon. Decided by size, not by time, so that the same search finds the
+    # same.
     together = max(1, 2**20 // problem.widest)
     clock, boxes = problem.clock.within(1 / 3), domain.split(size)
     parts, pace = [], Pace(clock=problem.clock)
@@ -446,8 +449,8 @@ def look(
                 problem.difference,
                 part.lo,
                 part.hi,
-                # Out of time, the middle of each box is still looked at, so that there
-                # is a fact.
+                # Even when out of time, the centre of each box is evaluated, so that there is a
+                # lower bound.
                 restarts=0 if own.late() else restarts,
                 steps=steps,
                 generator=generator,
@@ -463,7 +466,7 @@ def look(
     )
 
 
-# The bound: the minimum of several methods per box and output, beside what was found.
+# The bound: the minimum of several methods per box and output, with the differences found.
 
 
 def prove(
@@ -476,19 +479,19 @@ def prove(
     rounding: Rounding,
     spare: bool = False,
 ) -> Certificate:
-    """The minimum of the methods per box and output, beside what the search found.
+    """The minimum of the methods per box and output, with the differences that the search found.
 
     spare: leave boxes out of the costly methods where these are hopeless.
     """
     spare = spare and beyond_effort(problem)
-    proven, skipped = _proven(problem, domain, methods, spare=spare)
+    proven, skipped = _require_bounds(problem, domain, methods, spare=spare)
     error = _rounding_error(problem, domain, rounding)
-    # Each output takes its best method; what evaluation in the models' own precision
-    # adds comes on top, whatever the method.
+    # Each output takes its best method; the error of evaluation in the models' own precision is
+    # added, whatever the method.
     per_box = torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0) + error
-    sizes = {name: _normed(reach, error, norm) for name, reach in proven.items()}
-    # The norm of the minima is at most each method's own norm, but a bound of all
-    # outputs together may still be smaller.
+    sizes = {name: _norm_over_outputs(reach, error, norm) for name, reach in proven.items()}
+    # The norm of the minima is at most each method's own norm, but a joint bound for all outputs
+    # may still be smaller.
     balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
     worst = int(balls.argmax())
     lower = _consistent(_found_sizes(problem, found, norm), balls)
@@ -509,7 +512,7 @@ def prove(
         skipped=skipped,
         assumptions=assumptions_of(problem, proven, rounding),
         domain=domain.description,
-        rounding=covered_by(rounding),
+        rounding=covered_arithmetic(rounding),
         problem=problem,
         region=domain,
         request=Request(
@@ -525,11 +528,11 @@ def prove(
     )
 
 
-def _proven(
+def _require_bounds(
     problem: NetworkPair, domain: Domain, methods: Sequence[str], *, spare: bool
 ) -> tuple[dict[str, MethodBounds], dict[str, str]]:
-    """What the methods prove, and why the others cannot serve; nothing at all is an error."""
-    proven, skipped = reaches(problem, domain, methods, spare=spare)
+    """The bounds of the methods, and why others do not apply; an error if there are none."""
+    proven, skipped = run_methods(problem, domain, methods, spare=spare)
     if not proven:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise TheoryError(f"no method can serve here: {reasons}. Choose methods='auto'.")
@@ -537,7 +540,7 @@ def _proven(
 
 
 def _rounding_error(problem: NetworkPair, domain: Domain, rounding: Rounding) -> Tensor:
-    """What evaluation in the models' own precision adds, per box and output; else zeros."""
+    """The error of evaluation in the models' own precision, per box and output; else zeros."""
     if rounding is True:
         return problem.rounding_errors(domain)
     return torch.zeros_like(domain.lo.flatten(1)[:, :1])
@@ -548,8 +551,8 @@ def _norm(per_output: Tensor, norm: float) -> Tensor:
     return size
 
 
-def _normed(reach: MethodBounds, error: Tensor, norm: float) -> Tensor:
-    """The norm over the outputs, or the bound of all outputs together where that is smaller."""
+def _norm_over_outputs(reach: MethodBounds, error: Tensor, norm: float) -> Tensor:
+    """The norm over the outputs, or the joint bound for all outputs if that is smaller."""
     size = _norm(reach.per_output + error, norm)
     if reach.whole is None:
         return size
@@ -559,16 +562,17 @@ def _normed(reach: MethodBounds, error: Tensor, norm: float) -> Tensor:
 
 
 def _found_sizes(problem: NetworkPair, found: Found, norm: float) -> Tensor:
-    """A norm other than ∞ is taken at one input, not over maxima found at several."""
+    """The norm of the differences found; unless it is ∞, at one input, not over several maxima."""
     if norm == math.inf:
         return _norm(found.per_output, norm)
     return _norm(problem.difference(found.worst), norm)
 
 
 def _consistent(found: Tensor, bound: Tensor) -> Tensor:
-    """What was found, at most the bound: it is evaluated in float64, which errs by some 1e-12.
+    """The difference found, at most the bound: it is evaluated in float64, which errs by some
+    1e-12.
 
-    More than that would be a fault of the proof, and is never passed over.
+    A larger excess would be a fault of the proof, and is never ignored.
     """
     excess = found - bound
     if bool((excess > 1e-6 * bound + 1e-7 * found.clamp(min=1)).any()):
@@ -579,7 +583,7 @@ def _consistent(found: Tensor, bound: Tensor) -> Tensor:
     return torch.minimum(found, bound)
 
 
-# Boxes cut in parts, for a target and for a claim.
+# Cutting boxes into parts, for a target or for a claim.
 
 
 def divide(
@@ -595,9 +599,9 @@ def divide(
     """
     problem, domain, request = _boxes_to_split(proven)
     error = _rounding_error(problem, domain, request.rounding).expand(-1, problem.outputs)
-    # Evaluation adds its own errors to whatever splitting proves of real numbers.
+    # Evaluation adds its own errors to what splitting proves for real arithmetic.
     allowed = target - _norm(error, proven.norm)
-    # Nothing to do, or nothing that could be done.
+    # There is nothing to do, or nothing that could be done.
     refuted = proven.lower_bound > target > 0
     hopeless = target > 0 and not bool((allowed > 0).all())
     if plan is None and (proven.bound <= target or refuted or hopeless):
@@ -613,7 +617,7 @@ def divide(
         domain,
         proven.per_box,
         target=allowed,
-        # With 0 the best bound is wanted: any difference at all would be above it.
+        # With 0 the best bound is wanted, since any difference at all would be above it.
         refuting=target if target > 0 else math.inf,
         norm=proven.norm,
         methods=methods,
@@ -700,7 +704,7 @@ def compare_classes(
 
 
 def _boxes_to_split(proven: Certificate) -> tuple[NetworkPair, Domain, Request]:
-    """What was proved, on which boxes; a statistical certificate has none."""
+    """The boxes on which a bound was proved; a statistical certificate has none."""
     if proven.problem is None or proven.region is None or proven.request is None:
         raise ArgumentError("a statistical certificate speaks of no boxes that could be split.")
     return proven.problem, proven.region, proven.request
@@ -714,11 +718,11 @@ _CLIMBERS, _CLIMBED = 32, 40
 
 
 def _counterexample(problem: NetworkPair, domain: Domain, claim: TopClass) -> Tensor | None:
-    """A point that refutes the claim: the worst of some spread over each box, or where these climb
-    to.
+    """A point that refutes the claim: the worst of some points spread over each box, or one reached
+    from them by climbing.
     """
     inputs = domain.lo[0].numel()
-    # The sequence is the same each time; torch has no more of its dimensions.
+    # The sequence is the same each time; torch supports no more dimensions.
     if inputs > torch.quasirandom.SobolEngine.MAXDIM:
         return None
     spread = torch.quasirandom.SobolEngine(inputs)  # type: ignore[no-untyped-call]
@@ -735,17 +739,17 @@ def _counterexample(problem: NetworkPair, domain: Domain, claim: TopClass) -> Te
                 break
         height = torch.cat(heights).nan_to_num(nan=-math.inf)
         x = torch.cat(points)[height.topk(min(_CLIMBERS, size, len(height))).indices]
-        found = _climbed(problem, claim, x, lo, hi)
+        found = _climb(problem, claim, x, lo, hi)
         if found is not None or problem.clock.late():
             return found
     return None
 
 
-def _climbed(
+def _climb(
     problem: NetworkPair, claim: TopClass, x: Tensor, lo: Tensor, hi: Tensor
 ) -> Tensor | None:
-    """By steps along the sign of the slope of `TopClass.violation`: where f is confident they lead
-    to another class of g, elsewhere back to where f is.
+    """Climb by steps along the sign of the slope of `TopClass.violation`: where f is confident they
+    lead to another class of g, elsewhere back to where f is confident.
     """
     for step in range(_CLIMBED + 1):
         x = x.detach().requires_grad_()
@@ -762,13 +766,13 @@ def _climbed(
     return None
 
 
-# What a certificate assumes, what it checked, and which arithmetic it covers, in words.
+# The assumptions and checks of a certificate, and the arithmetic it covers, in words.
 
 
 def assumptions_of(
     problem: NetworkPair, proven: dict[str, MethodBounds], rounding: Rounding
 ) -> tuple[str, ...]:
-    """What was checked, what is assumed of signs and arithmetic, and what the methods remark."""
+    """What was checked, what is assumed about signs and arithmetic, and the methods' remarks."""
     signs = problem.signs
     checked = "checked: one graph for both networks, evaluation mode, finite parameters"
     pattern = "no sign assumption is used"
@@ -796,7 +800,7 @@ def assumptions_of(
 
 
 def rounding_casts(problem: NetworkPair) -> list[str]:
-    """The conversions on the way that round, of both networks."""
+    """The conversions in both networks that round."""
     return sorted({str(c) for own in problem.own for c in own.graph.casts if c.rounds})
 
 
@@ -811,7 +815,7 @@ def of_one_output(names: Sequence[str], covered: str | int | None) -> str:
     )
 
 
-def covered_by(rounding: Rounding) -> str:
+def covered_arithmetic(rounding: Rounding) -> str:
     """Which arithmetic the bound covers."""
     if rounding is True:
         return COVERED

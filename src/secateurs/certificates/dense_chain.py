@@ -1,19 +1,20 @@
 """Bounds of f − g for two chains of dense layers and ReLUs, on many boxes at a time.
 
-`linear` asks for bounds on all balls of a batch, splitting on thousands of boxes, each half of one
-that was bounded before. Where both networks are chains, all of it is products of matrices: the
-interval of every neuron from the ranges of the layer before, then a backward pass from the neurons
-that are still open, in the arithmetic of `linear` without a tape.
+`linear` needs bounds on all balls of a batch, and splitting needs them on thousands of boxes, each
+half of one that was bounded before. If both networks are chains, all of this is products of
+matrices: the interval of every neuron from the ranges of the previous layer, then a backward pass
+from the neurons that are still open, in the arithmetic of `linear` without a tape.
 
-The pair (z, d) travels: a value of f, and its difference z − z' to g's. Behind the ReLU stand p =
-relu(z) and y = relu(z) − relu(z'). Each lies between two planes of `planes`: p between its chord
-and 0 or z, y between the best in the middle of the ranges of the planes that `linear` knows.
+The pair (z, d) is propagated: a value of f, and its difference z − z' from g's. Behind the ReLU
+stand p = relu(z) and y = relu(z) − relu(z'). Each lies between two planes of `planes`: p between
+its chord and 0 or z, y between the best in the middle of the ranges of the planes that `linear`
+knows.
 
-`dense_chain.cpp` does the same for one box after the other, on all cores: of a small box it takes
-the neurons that are not off alone, which is a fortieth of the products. `bounds_in_torch` is its
-oracle, and serves where no compiler is. Either way no box depends on the others beside it.
+`dense_chain.cpp` does the same for one box after the other, on all cores: for a small box it uses
+only the neurons that are not off, which takes a fortieth of the products. `bounds_in_torch` is its
+oracle, and is used if there is no compiler. Either way no box depends on the others.
 
-Rounding: every offset is moved outwards, and what the products may lose is at most γ times the sums
+Rounding: every offset is moved outwards, and the error of the products is at most γ times the sums
 of absolute values behind them, which bound every value (`_masses`); each pass adds that to its
 result.
 """
@@ -57,7 +58,7 @@ _COMPILED = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseLayer:
-    """z = weight·p + bias of f; the weight and bias of g, and what f has more; then a ReLU or
+    """z = weight·p + bias of f; the weight and bias of g, and the difference; then a ReLU or
     nothing.
     """
 
@@ -72,11 +73,11 @@ class DenseLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainBounds:
-    """Of each box: ends of its outputs, what is known of its hidden neurons, how much each input
-    matters to the open ones, and the corner where the largest difference is reached.
+    """For each box: ends of its outputs, what is known about its hidden neurons, how much each
+    input matters to the open ones, and the corner where the largest difference is reached.
 
-    ends: Of z, z' and d of the outputs in the order of `FIELDS`, (boxes, 6, outputs).
-    known: The same of the hidden neurons. Parts of a box inherit it.
+    ends: Those of z, z' and d of the outputs in the order of `FIELDS`, (boxes, 6, outputs).
+    known: The same for the hidden neurons. Parts of a box inherit it.
     """
 
     ends: Tensor
@@ -87,14 +88,14 @@ class ChainBounds:
     @property
     def per_output(self) -> Tensor:
         """Bounds of |f − g|, (boxes, outputs)."""
-        # Whatever is not a number proves nothing.
+        # NaN proves nothing.
         return self.ends[:, 4:].abs().amax(dim=1).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 class DenseChain:
     """Two chains of layers over the same units.
 
-    values: whether the outputs of f and of g are bounded, too, and not their differences alone.
+    values: whether the outputs of f and of g are bounded, too, not only their differences.
     """
 
     def __init__(self, layers: Sequence[DenseLayer], *, unit: float, values: bool = False) -> None:
@@ -102,7 +103,7 @@ class DenseChain:
         self.widest = max(max(layer.weight.shape) for layer in layers)
         self.neurons = sum(len(layer.bias) for layer in layers[:-1])
         self.unit = unit
-        # Of each layer two products, forward and back, and some fifty further operations.
+        # Two products per layer, forward and back, and some fifty further operations.
         steps = sum(2 * max(layer.weight.shape) + 64 for layer in layers)
         self.gamma = gamma(steps, unit) if unit else 0.0
         self._numbers: Tensor | None = None
@@ -112,8 +113,8 @@ class DenseChain:
     ) -> ChainBounds:
         """Bounds on boxes lo ≤ x ≤ hi, (boxes, inputs).
 
-        known: of boxes that hold these: box b lies in that of `row[b]`, or in its own. Then only
-        what is still open is bounded again.
+        known: for boxes that contain these: box b lies in that of `row[b]`, or in its own. Then
+            only neurons that are still open are bounded again.
         """
         if row is None:
             row = torch.arange(len(lo), device=lo.device)
@@ -124,13 +125,13 @@ class DenseChain:
 
     @property
     def numbers_of_a_box(self) -> int:
-        """So many are in memory for each box of a batch."""
+        """How many numbers are in memory for each box of a batch."""
         if self._compiled() is not None:
             return len(FIELDS) * self.neurons + 1
         return 4 * self.widest**2
 
     def of_pairs(self) -> "DenseChain":
-        """The same two networks, whose outputs are the differences y_i − y_j of each two, i < j."""
+        """The same two networks, with the differences y_i − y_j, i < j, as outputs."""
         last = self.layers[-1]
         outputs = len(last.bias)
         one, two = torch.triu_indices(outputs, outputs, offset=1, device=last.bias.device)
@@ -149,8 +150,8 @@ class DenseChain:
         return DenseChain((*self.layers, pairs), unit=self.unit, values=True)
 
     def empty(self, known: Tensor) -> Tensor:
-        """Which boxes hold no input, by what is known: a neuron would lie above its upper end and
-        below its lower one. Ends that were not rounded outwards cannot tell.
+        """Which boxes are known to contain no input: a neuron would be above its upper end and
+        below its lower one. Ends that were not rounded outwards cannot show this.
         """
         if not self.unit:
             return torch.zeros(len(known), dtype=torch.bool, device=known.device)
@@ -160,8 +161,8 @@ class DenseChain:
     def pressed(
         self, lo: Tensor, hi: Tensor, known: Tensor, index: Tensor, goal: Tensor, steps: int
     ) -> Tensor:
-        """Bounds of |d| of the outputs of `index`, (boxes, some), that use the sign of neurons
-        whose range begins or ends at 0: those that were cut.
+        """Bounds of |d| for the outputs of `index`, (boxes, some), that use the sign of neurons
+        whose range begins or ends at 0, which are those that were cut.
 
         Where z ≥ 0, d ≤ d + β·z for every β ≥ 0; planes alone would take the largest d of the whole
         box. Steps towards `goal` choose β (Polyak's); any choice is sound.
@@ -174,8 +175,8 @@ class DenseChain:
         for layer, ends in zip(hidden, torch.split(known, widths, dim=2), strict=True):
             masses = _masses(layer, *reach)
             b = Bounds(**dict(zip(FIELDS, ends.unbind(dim=1), strict=True)))
-            reach = _reached(b, relu=layer.relu)
-            behind.append(_behind(layer, b, masses, self.unit))
+            reach = _reach_behind(b, relu=layer.relu)
+            behind.append(_layer_planes(layer, b, masses, self.unit))
             for low, high in ((b.l, b.h), (b.gl, b.gh)):
                 side = ((low == 0) & (high > 0)).to(lo) - ((high == 0) & (low < 0)).to(lo)
                 signs.append(side.unsqueeze(1))
@@ -207,10 +208,10 @@ class DenseChain:
         return torch.maximum(up, down).clamp(min=0).nan_to_num(nan=math.inf, posinf=math.inf)
 
     def costliest(self, known: Tensor, output: Tensor) -> Tensor:
-        """Of each box the open neuron behind whose planes most is lost in one output: f's k, or k
-        after all hidden ones of g's where f's is settled; −1 where none is open.
+        """For each box the open neuron whose planes cost one output most: f's k, or k after all
+        hidden ones for g's if f's is settled; −1 if none is open.
 
-        A guess of what cutting it would gain, by one pass with the planes of `known`.
+        A guess of the gain from cutting it, by one pass with the planes of `known`.
         """
         *hidden, last = self.layers
         parts = torch.split(known, [len(layer.bias) for layer in hidden], dim=2)
@@ -219,7 +220,7 @@ class DenseChain:
         scores, open_f, open_g = [], [], []
         for layer, ends in zip(reversed(hidden), reversed(parts), strict=True):
             b = Bounds(**dict(zip(FIELDS, ends.unbind(dim=1), strict=True)))
-            one = _behind(layer, b, (b.l, b.l, b.l), self.unit)
+            one = _layer_planes(layer, b, (b.l, b.l, b.l), self.unit)
             z, d = (b.l + b.h) / 2, (b.dl + b.dh) / 2
             in_f = one.f[0].at(z, d) - one.f[1].at(z, d)
             in_d = one.d[0].at(z, d) - one.d[1].at(z, d)
@@ -256,13 +257,15 @@ class DenseChain:
         return self._numbers
 
     def bounds_in_torch(self, lo: Tensor, hi: Tensor, known: Tensor | None = None) -> ChainBounds:
-        """The same, all boxes at once by products of whole matrices; `known` has a row a box."""
+        """The same for all boxes at once by products of whole matrices; `known` has one row per
+        box.
+        """
         box = _Box.of(lo, hi, self.unit)
         if known is None:
             known = lo.new_full((len(lo), len(FIELDS), self.neurons), math.inf)
             known[:, ::2] = -math.inf
         reach = box.reach, box.reach, _Reach.of(torch.zeros_like(lo), torch.zeros_like(lo))
-        behind: list[_Behind] = []
+        behind: list[_LayerPlanes] = []
         found: list[Tensor] = []
         influence = torch.zeros_like(lo)
         *hidden, last = self.layers
@@ -271,26 +274,26 @@ class DenseChain:
             masses = _masses(layer, *reach)
             ends = self._forward(layer, *reach, masses)
             if layer.relu:
-                ends = _met(part, ends)
+                ends = _meet(part, ends)
                 index = _open(ends)
                 if index.shape[1]:
                     ends, slope = self._improved(box, behind, layer, masses, ends, index)
                     influence += _influence(slope, ends, index) * box.radius * 2
             b = Bounds(**dict(zip(FIELDS, ends.unbind(dim=1), strict=True)))
-            reach = _reached(b, relu=layer.relu)
+            reach = _reach_behind(b, relu=layer.relu)
             if layer.relu:
-                # Whatever is off in both networks is zero, and nothing is lost behind it.
+                # Neurons that are off in both networks are zero, and nothing is lost behind them.
                 on = (b.h > 0) | (b.gh > 0)
                 masses = masses[0] * on, masses[1] * on, masses[2] * on
                 reach = *reach[:2], replace(reach[2], size=reach[2].size * on)
-            behind.append(_behind(layer, b, masses, self.unit))
+            behind.append(_layer_planes(layer, b, masses, self.unit))
             found.append(ends)
         masses = _masses(last, *reach)
         everything = torch.arange(len(last.bias), device=lo.device).expand(len(lo), -1)
         up, low, slope = self._difference(box, behind, last, masses[2], everything)
         ends = self._forward(last, *reach, masses)
-        ends = _met(ends, torch.cat([ends[:, :4], torch.stack([low, up], dim=1)], dim=1))
-        # The slope of the end that is furthest out, and the corner it points to.
+        ends = _meet(ends, torch.cat([ends[:, :4], torch.stack([low, up], dim=1)], dim=1))
+        # The slope of the outermost end, and the corner it points to.
         furthest = torch.cat([ends[:, 5], -ends[:, 4]], dim=1).argmax(dim=1)
         steepest = slope[torch.arange(len(lo)), furthest]
         if self.values:
@@ -323,26 +326,27 @@ class DenseChain:
         )
         ends = []
         for middle, radius, mass in zip(middles, radii, masses, strict=True):
-            # Middles and radii are rounded, too: by less than a unit of what the mass counts.
+            # Centres and radii are rounded, too, by less than one unit of what the mass counts.
             far = radius + self.gamma * mass
             # The sum was rounded itself.
             most = mass * (1 + 4 * self.gamma)
             within = torch.stack([-most, most], dim=1)
-            ends.append(_met(within, torch.stack([middle - far, middle + far], dim=1)))
+            ends.append(_meet(within, torch.stack([middle - far, middle + far], dim=1)))
         return torch.cat(ends, dim=1)
 
     def _improved(
         self,
         box: "_Box",
-        behind: Sequence["_Behind"],
+        behind: Sequence["_LayerPlanes"],
         layer: DenseLayer,
         masses: Sequence[Tensor],
         ends: Tensor,
         index: Tensor,
         all_of_them: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """What is known of a layer after passes from the neurons of `index`, and the slopes of
-        f's; all_of_them: also of those that are settled.
+        """What is known about a layer after passes from the neurons of `index`, and the slopes for
+        f;
+        all_of_them: also for those that are settled.
         """
         h, l, slope = self._value(box, behind, layer, masses[0], index, of_g=False)
         gh, gl, _ = self._value(box, behind, layer, masses[1], index, of_g=True)
@@ -356,7 +360,8 @@ class DenseChain:
             )
         ]
         met = torch.stack(_consistent(new, self.unit), dim=1)
-        # What pads the list of a box is settled, and stays as it is: no box depends on another.
+        # Padding entries in the list of a box are settled and stay as they are, so that no box
+        # depends on another.
         if not all_of_them:
             met = torch.where(_open_ends(old).unsqueeze(1), met, old)
         return ends.scatter(2, each, met), slope
@@ -364,7 +369,7 @@ class DenseChain:
     def _value(
         self,
         box: "_Box",
-        behind: Sequence["_Behind"],
+        behind: Sequence["_LayerPlanes"],
         layer: DenseLayer,
         mass: Tensor,
         index: Tensor,
@@ -390,7 +395,7 @@ class DenseChain:
     def _difference(
         self,
         box: "_Box",
-        behind: Sequence["_Behind"],
+        behind: Sequence["_LayerPlanes"],
         layer: DenseLayer,
         mass: Tensor,
         index: Tensor,
@@ -423,27 +428,27 @@ class DenseChain:
             constant = constant + toward_z @ own.bias + toward_d @ own.bias_change
             toward_p = toward_z @ own.weight + toward_d @ own.change
             toward_y = toward_d @ own.other
-        # Both networks see one input: there y is zero.
+        # Both networks see the same input, where y is zero.
         return self._ends(box, toward_p, constant, lost, mass)
 
     def _ends(
         self, box: "_Box", slope: Tensor, constant: Tensor, lost: Tensor, mass: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The largest values over the box, with all that rounding may have taken; of the second
-        half of the rows, which are the first with the other sign, minus that.
+        """The largest values over the box, including rounding errors; for the second half of the
+        rows, which are the first with the opposite sign, minus that.
         """
         reach = slope.abs()
         lost = lost + _dot(reach, 2 * box.size)
         value = _dot(slope, box.middle) + _dot(reach, box.radius) + constant + self.gamma * lost
-        # Nor can a value exceed the sum of absolute values behind it: that also keeps the offsets
-        # of its planes below the sums from which `lost` is counted.
+        # A value cannot exceed the sum of absolute values behind it, either: that also keeps the
+        # offsets of its planes below the sums from which `lost` is computed.
         most = mass * (1 + 4 * self.gamma)
         top, bottom = torch.where(value < most, value, most).chunk(2, dim=1)
         return top, -bottom, slope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Behind:
+class _LayerPlanes:
     """A layer on some boxes: sums of absolute values behind z, z' and d, and planes above and below
     relu(z), relu(z') and their difference, (boxes, neurons) each.
     """
@@ -455,13 +460,15 @@ class _Behind:
     d: tuple[Plane, Plane]
 
 
-def _behind(
+def _layer_planes(
     layer: DenseLayer, b: Bounds, masses: tuple[Tensor, Tensor, Tensor], unit: float
-) -> _Behind:
+) -> _LayerPlanes:
     if not layer.relu:
         one, zero = torch.ones_like(b.l), torch.zeros_like(b.l)
         same, change = Plane(p=one, q=zero, c=zero), Plane(p=zero, q=one, c=zero)
-        return _Behind(layer=layer, masses=masses, f=(same,) * 2, g=(same,) * 2, d=(change,) * 2)
+        return _LayerPlanes(
+            layer=layer, masses=masses, f=(same,) * 2, g=(same,) * 2, d=(change,) * 2
+        )
 
     def around(l: Tensor, h: Tensor) -> tuple[Plane, Plane]:
         top = relu_above(l, h)
@@ -470,11 +477,10 @@ def _behind(
         return replace(top, c=top.c + far), relu_below(l, h)
 
     up, low = difference_above(b), difference_below(b)
-    # Slopes err by a few units, and none is above one: offsets are moved outwards by what that can
-    # matter.
+    # Slopes err by a few units, and none is above one: offsets are moved outwards accordingly.
     far = 16 * unit * (sum(b.sizes) + up.c.abs() + low.c.abs())
     far = torch.where(b.settled, 0.0, far)
-    return _Behind(
+    return _LayerPlanes(
         layer=layer,
         masses=masses,
         f=around(b.l, b.h),
@@ -508,7 +514,7 @@ class _Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reach:
-    """Where a value lies on each box: within middle ± radius, and its largest size."""
+    """The range of a value on each box: middle ± radius, and its largest size."""
 
     middle: Tensor
     radius: Tensor
@@ -520,7 +526,7 @@ class _Reach:
         return cls(middle=(lo + hi) / 2, radius=(hi - lo) / 2, size=size)
 
 
-def _reached(b: Bounds, *, relu: bool) -> tuple[_Reach, _Reach, _Reach]:
+def _reach_behind(b: Bounds, *, relu: bool) -> tuple[_Reach, _Reach, _Reach]:
     """p, p' and y of a layer."""
     after = relu_range(b) if relu else b
     return (
@@ -531,9 +537,9 @@ def _reached(b: Bounds, *, relu: bool) -> tuple[_Reach, _Reach, _Reach]:
     )
 
 
-def _met(one: Tensor, two: Tensor) -> Tensor:
-    """What both pairs of ends say, (boxes, low and high in turn, neurons); what is no number says
-    nothing.
+def _meet(one: Tensor, two: Tensor) -> Tensor:
+    """The intersection of both pairs of ends, (boxes, low and high in turn, neurons); NaN is
+    ignored.
     """
     better = two > one
     better[:, 1::2] = two[:, 1::2] < one[:, 1::2]
@@ -565,7 +571,7 @@ def _masses(layer: DenseLayer, p: _Reach, g: _Reach, y: _Reach) -> tuple[Tensor,
 
 
 def _open(ends: Tensor) -> Tensor:
-    """Which neurons of each box are worth a pass, padded with settled ones to one number."""
+    """The neurons of each box that are worth a pass, padded with settled ones to one length."""
     open_ = _open_ends(ends)
     most = int(open_.sum(dim=1).max())
     # Stable, so that a repeated proof takes the same ones.
@@ -595,7 +601,9 @@ def _consistent(ends: Sequence[Tensor], unit: float) -> tuple[Tensor, ...]:
 
 
 def _influence(slope: Tensor, ends: Tensor, index: Tensor) -> Tensor:
-    """How much each input moves the neurons that are open in f, by what their chords lose."""
+    """How much each input affects the neurons that are open in f, weighted by the loss of their
+    chords.
+    """
     l, h = (ends[:, e].gather(1, index) for e in (0, 1))
     loss = torch.where((l < 0) & (h > 0), torch.minimum(h, -l) / (h - l), 0.0)
     up, low = slope.abs().chunk(2, dim=1)
@@ -609,12 +617,12 @@ CompiledBounds: TypeAlias = Callable[
 
 @cache
 def compiled_bounds() -> CompiledBounds | None:
-    """The compiled passes, built at the first call on a machine; None where that cannot be (a log
+    """The compiled passes, built at the first call on a machine; None if that is impossible (a log
     line says why).
     """
     return native.kernel(
         SOURCE,
-        _made,
+        _load_compiled,
         switch="SECATEURS_NATIVE",
         what="compiled bounds of dense chains",
         fallback="boxes are split by the pure-torch path",
@@ -622,8 +630,8 @@ def compiled_bounds() -> CompiledBounds | None:
     )
 
 
-def _made(library: ctypes.CDLL) -> CompiledBounds:
-    """Tried once, so that a wrong binary is refused rather than believed."""
+def _load_compiled(library: ctypes.CDLL) -> CompiledBounds:
+    """Load the library and try it once, so that a wrong binary is refused rather than trusted."""
     call = library.secateurs_dense_chain
     call.restype = None
 
@@ -640,7 +648,7 @@ def _made(library: ctypes.CDLL) -> CompiledBounds:
             influence=torch.empty_like(lo, memory_format=torch.contiguous_format),
             corner=torch.empty_like(lo, memory_format=torch.contiguous_format),
         )
-        # Kept here until the call has ended: only their addresses go into it.
+        # Kept alive here until the call has ended, since only their addresses are passed.
         numbers, lo, hi, row = chain.numbers(), lo.contiguous(), hi.contiguous(), row.contiguous()
         known = None if known is None else known.contiguous()
 
@@ -708,7 +716,7 @@ def _try_out(run: CompiledBounds) -> None:
 
 
 def chain_of(problem: NetworkPair) -> DenseChain | None:
-    """Both networks as chains of matrices; None where they are anything else, or too wide."""
+    """Both networks as chains of matrices; None if they are anything else, or too wide."""
     if "chain" not in problem.shared:
         problem.shared["chain"] = _read_chain(problem)
     chain: DenseChain | None = problem.shared["chain"]
@@ -716,8 +724,8 @@ def chain_of(problem: NetworkPair) -> DenseChain | None:
 
 
 def is_dense(problem: NetworkPair) -> bool:
-    """Whether the maps of a chain are about as large written out as matrices as they are: no
-    windows, and no scales of wide layers but by one.
+    """Whether the maps of a chain are about as large as matrices as they are themselves: no
+    windows, and no scales of wide layers other than one.
     """
     chain = chain_of(problem)
     if chain is None:
@@ -730,7 +738,7 @@ def is_dense(problem: NetworkPair) -> bool:
 
 
 def _read_chain(problem: NetworkPair) -> DenseChain | None:
-    # Each unit is one sample of a batch, and what mixes samples would mix the columns.
+    # Each unit is one sample of a batch, so an operation that mixes samples would mix the columns.
     if problem.graph.alone:
         return None
     layers: list[DenseLayer] = []
@@ -785,13 +793,13 @@ def _changes_nothing(layer: DenseLayer) -> bool:
 
 
 def _matrices(problem: NetworkPair, node: Affine) -> DenseLayer | None:
-    """What the node multiplies flat inputs by, and adds to them, in both networks."""
+    """The matrices and biases of the node for flat inputs, in both networks."""
     shape = problem.graph.by_name[node.inputs[0]].shape
     ins, outs = math.prod(shape), math.prod(node.shape)
     if shape[:1] != (1,) or ins * outs > _WIDEST:
         return None
     device = next((value.device for value in problem.pair.f.values()), torch.device("cpu"))
-    # Ones and zeros: each product and each sum is exact, so these are the weights themselves.
+    # With ones and zeros each product and each sum is exact, so these are the weights themselves.
     units = torch.eye(ins, dtype=torch.float64, device=device).reshape(ins, *shape[1:])
     weights = [
         node.linear(units, weight).reshape(ins, outs).T for weight in problem.pair.weights(node)

@@ -1,4 +1,4 @@
-"""The set of inputs a certificate speaks of: one or many boxes, all of the shape of one model
+"""The set of inputs that a certificate is about: one or more boxes, all with the shape of one model
 input.
 """
 
@@ -17,8 +17,8 @@ class Domain:
 
     Attributes:
         lo, hi: Both ends of every box.
-        center: The middles, or where the boxes are balls, what they were put around.
-        radius: Of the balls; None where the boxes are not balls.
+        center: The centres; for balls, the inputs they were put around.
+        radius: That of the balls; None if the boxes are not balls.
         description: In words.
         clip: The range of valid inputs that balls were cut to, None for none.
     """
@@ -58,12 +58,12 @@ class Domain:
         return self.center[:1]
 
     def contains(self, x: Tensor) -> Tensor:
-        """Which of these inputs lie in some box, without any slack."""
+        """Which of these inputs lie in some box, without any tolerance."""
         rows = []
         # Point by point: all points against all boxes at once may not fit in memory.
         for point in x.double().unsqueeze(1):
-            # The closed box, without any tolerance: the proof says nothing of a point
-            # beside it.
+            # The closed box, without any tolerance, since the proof says nothing about a point
+            # outside it.
             inside = (point >= self.lo) & (point <= self.hi)
             rows.append(inside.flatten(1).all(dim=1).any())
         return torch.stack(rows)
@@ -78,7 +78,7 @@ def box_domain(box: Any, *, example: Tensor | None = None) -> Domain:
             f"box is {type(box).__name__}; give a pair (lo, hi) of tensors or numbers."
         )
     lo, hi = (_bound(end, side, example) for end, side in zip(box, ("lo", "hi"), strict=True))
-    lo, hi = _shaped(lo, hi, example)
+    lo, hi = _common_shape(lo, hi, example)
     _check_order(lo, hi)
     return Domain(
         lo=lo,
@@ -92,18 +92,18 @@ def box_domain(box: Any, *, example: Tensor | None = None) -> Domain:
 def ball_domain(
     around: Any, radius: float | None, *, clip: tuple[float, float] | None = None
 ) -> Domain:
-    """The ℓ∞-balls of one radius around the inputs of a batch, cut to the valid range `clip` where
-    one is given.
+    """The ℓ∞-balls of one radius around the inputs of a batch, cut to the valid range `clip`, if
+    given.
     """
     if not isinstance(around, Tensor):
         raise DomainError(
             f"around is {type(around).__name__}; give a tensor, one model input per row."
         )
-    radius = checked_radius(radius)
-    center = _checked(around.unsqueeze(0) if around.ndim == 1 else around, "around")
+    radius = check_radius(radius)
+    center = _check_tensor(around.unsqueeze(0) if around.ndim == 1 else around, "around")
     lo, hi = center - radius, center + radius
     if clip is not None:
-        low, high = _checked_clip(clip, center)
+        low, high = _check_clip(clip, center)
         lo, hi = lo.clamp(low, high), hi.clamp(low, high)
     cut = "" if clip is None else f", cut to [{clip[0]:g}, {clip[1]:g}]"
     many = f"{len(center)} ℓ∞-balls" if len(center) > 1 else "ℓ∞-ball"
@@ -117,14 +117,14 @@ def ball_domain(
     )
 
 
-def checked_radius(radius: float | None) -> float:
+def check_radius(radius: float | None) -> float:
     """The radius as a number ≥ 0, or a DomainError."""
     if radius is None:
         raise DomainError(
             "around= needs radius=: the half width of the ball, in the units of the input."
         )
     value = float(radius)
-    # This form refuses NaN too.
+    # This form also refuses NaN.
     if not 0 <= value < float("inf"):
         raise DomainError(f"radius={radius!r}: a radius is a finite number ≥ 0.")
     return value
@@ -132,10 +132,10 @@ def checked_radius(radius: float | None) -> float:
 
 def _bound(end: Any, side: str, example: Tensor | None) -> Tensor:
     if isinstance(end, Tensor) and end.ndim:
-        return _checked(
+        return _check_tensor(
             end.unsqueeze(0)
-            # One dimension is one input without its batch, unless the example has one
-            # as well.
+            # A single dimension means one input without its batch, unless the example has one as
+            # well.
             if end.ndim == 1 and (example is None or example.ndim > 1)
             else end,
             side,
@@ -146,11 +146,11 @@ def _bound(end: Any, side: str, example: Tensor | None) -> Tensor:
         raise ArgumentError(
             f"{side}={float(end):g} is a number: give example=, one model input, to say its shape."
         )
-    return _checked(torch.full_like(example[:1], float(end), dtype=torch.float64), side)
+    return _check_tensor(torch.full_like(example[:1], float(end), dtype=torch.float64), side)
 
 
-def _shaped(lo: Tensor, hi: Tensor, example: Tensor | None) -> tuple[Tensor, Tensor]:
-    """One common shape; without the batch dimension is accepted where an example tells."""
+def _common_shape(lo: Tensor, hi: Tensor, example: Tensor | None) -> tuple[Tensor, Tensor]:
+    """A common shape; the batch dimension may be missing if an example has it."""
     if example is not None:
         lo, hi = (end.unsqueeze(0) if end.shape == example.shape[1:] else end for end in (lo, hi))
     if lo.shape != hi.shape:
@@ -174,7 +174,7 @@ def _check_order(lo: Tensor, hi: Tensor) -> None:
         )
 
 
-def _checked(x: Tensor, name: str) -> Tensor:
+def _check_tensor(x: Tensor, name: str) -> Tensor:
     if x.is_complex() or x.is_meta:
         raise DomainError(
             f"{name} is a tensor of {x.dtype} on {x.device}; give real numbers with values."
@@ -183,15 +183,15 @@ def _checked(x: Tensor, name: str) -> Tensor:
         raise DomainError(f"{name} holds NaN or infinity; an input domain is bounded.")
     if not x.numel():
         raise DomainError(f"{name} has shape {tuple(x.shape)}, which holds no input.")
-    # float64 from here on, which holds every float32 input exactly.
+    # float64 from here on, which represents every float32 input exactly.
     return x.detach().double()
 
 
-def _checked_clip(clip: tuple[float, float], center: Tensor) -> tuple[float, float]:
+def _check_clip(clip: tuple[float, float], center: Tensor) -> tuple[float, float]:
     low, high = (float(end) for end in clip)
     if not low <= high:
         raise DomainError(f"clip=({low:g}, {high:g}): give the smaller bound first.")
-    # Cutting a ball whose middle is outside could leave it empty.
+    # Cutting a ball whose centre is outside could leave it empty.
     if bool(((center < low) | (center > high)).any()):
         raise DomainError(
             f"around leaves clip=({low:g}, {high:g}); clip is the range of valid inputs."

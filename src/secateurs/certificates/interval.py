@@ -53,13 +53,13 @@ class Intervals:
 
 def from_bounds(b: Bounds, unit: float = 0.0) -> Intervals:
     """Centres and radii of the three, swollen by the roundings behind their ends."""
-    cf, rf = _swollen(b.l, b.h, unit)
-    cg, rg = _swollen(b.gl, b.gh, unit)
-    cd, rd = _swollen(b.dl, b.dh, unit)
+    cf, rf = _swell(b.l, b.h, unit)
+    cg, rg = _swell(b.gl, b.gh, unit)
+    cd, rd = _swell(b.dl, b.dh, unit)
     return Intervals(cf=cf, rf=rf, cg=cg, rg=rg, cd=cd, rd=rd)
 
 
-def _swollen(lo: Tensor, hi: Tensor, unit: float) -> tuple[Tensor, Tensor]:
+def _swell(lo: Tensor, hi: Tensor, unit: float) -> tuple[Tensor, Tensor]:
     """Each end is the result of a few operations that lose no digits, so it errs by a few units."""
     center = (lo + hi) / 2
     # Each end is measured from the rounded centre; an end that rounding moved past the

@@ -207,7 +207,7 @@ class Backward:
         clock = self.pace.clock
         self.pace = self.pace.under(clock.within(2 / max(2, self._ahead + 2)))
         behind = self._cone(name)
-        wanted = self._afforded(flat, open_, behind.cells if behind else self._cells)
+        wanted = self._affordable(flat, open_, behind.cells if behind else self._cells)
         if behind is None:
             flat, wanted = self._by_maps(x, flat, wanted)
         else:
@@ -270,7 +270,7 @@ class Backward:
             self.pace.done(f"linear: {done} of {most} neurons of a layer")
         return flat, wanted
 
-    def _afforded(self, flat: Bounds, open_: Tensor, cells: int) -> Tensor:
+    def _affordable(self, flat: Bounds, open_: Tensor, cells: int) -> Tensor:
         """The open neurons each box pays for: all, or those that lose most.
 
         A layer may spend twice its share of what is left, so that early layers cannot starve the

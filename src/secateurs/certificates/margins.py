@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from secateurs.certificates.domain import Domain, ball_domain
-from secateurs.certificates.methods import Skip, reaches, relaxed
+from secateurs.certificates.methods import Skip, relaxed, run_methods
 from secateurs.certificates.problem import NetworkPair
 from secateurs.certificates.statistical import inputs_of
 from secateurs.errors import ArgumentError, DomainError
@@ -39,8 +39,8 @@ def certified(
     """Per input, whether its class is safe; see `Certificate.certified`."""
     x, own_labels = inputs_of(data)
     labels = own_labels if labels is None else labels
-    x = _checked(region, x, labels)
-    domain = _own(region, x, radius, clip)
+    x = _check(region, x, labels)
+    domain = _own_balls(region, x, radius, clip)
     if domain is None and whole_ball:
         raise ArgumentError("whole_ball needs a ball around each input: give radius=.")
     logits = region.problem.dense(x)
@@ -78,7 +78,7 @@ def _by_ball(
     pieces = logits.split(size), chosen.split(size)  # type: ignore[no-untyped-call]
     for part, f, c in zip(domain.split(size), *pieces, strict=True):
         with torch.no_grad():
-            proven, _ = reaches(problem, part, region.methods)
+            proven, _ = run_methods(problem, part, region.methods)
             error = problem.rounding_errors(part) if rounding else torch.zeros_like(f)
             reach = torch.stack([r.per_output for r in proven.values()]).amin(dim=0)
         change, sum_of_errors = joint_change(reach, c), joint_change(error, c)
@@ -140,7 +140,7 @@ def _except(chosen: Tensor, holds: Tensor) -> Tensor:
     return holds.scatter(1, chosen.unsqueeze(1), True)
 
 
-def _own(
+def _own_balls(
     region: Region, x: Tensor, radius: float | None, clip: tuple[float, float] | None
 ) -> Domain | None:
     """A ball per input; None where one domain serves all."""
@@ -159,7 +159,7 @@ def _own(
     return None
 
 
-def _checked(region: Region, x: Tensor, labels: Tensor | None) -> Tensor:
+def _check(region: Region, x: Tensor, labels: Tensor | None) -> Tensor:
     shape = region.domain.lo.shape[1:]
     if x.shape[1:] != shape:
         raise DomainError(

@@ -30,8 +30,8 @@ from secateurs.registry import Registry
 
 
 class Skip(Exception):
-    """A method cannot serve here. Its text is what `Certificate.skipped` shows; `reaches`, below,
-    adds why a method is not needed.
+    """A method does not apply here. Its text is shown by `Certificate.skipped`; `run_methods`,
+    below, adds why a method is not needed.
     """
 
 
@@ -179,7 +179,7 @@ def all_by_chain(problem: NetworkPair) -> bool:
     they need no tape.
     """
     if "all by chain" not in problem.shared:
-        fits = _last(problem) <= problem.effort and _unasked(problem)
+        fits = _last(problem) <= problem.effort and _is_cheap(problem)
         problem.shared["all by chain"] = fits and is_dense(problem)
     found: bool = problem.shared["all by chain"]
     return found
@@ -240,7 +240,7 @@ def _same_signs(problem: NetworkPair) -> None:
 # The methods that were asked for, within the time there is, and why others cannot serve.
 
 
-def reaches(
+def run_methods(
     problem: NetworkPair, domain: Domain, names: Sequence[str], *, spare: bool = False
 ) -> tuple[dict[str, MethodBounds], dict[str, str]]:
     """What each method proves on these boxes, and why the others cannot serve.
@@ -278,7 +278,7 @@ def reaches(
         chosen = domain if bool(rest.all()) or name not in _COSTLY else domain[rest]
         try:
             with torch.no_grad():
-                found = _joined(_timely(problem, name, chosen.split(problem.boxes_at_a_time)))
+                found = _join(_timely(problem, name, chosen.split(problem.boxes_at_a_time)))
         except Skip as reason:
             skipped[name] = str(reason)
             continue
@@ -358,7 +358,7 @@ def _timely(problem: NetworkPair, name: str, parts: Sequence[Domain]) -> list[Me
                     f"no time was left of the {problem.clock.seconds:g} seconds; say seconds= to"
                     " allow more"
                 )
-            return [*found, *_nothing(problem, name, parts, number)]
+            return [*found, *_no_bounds(problem, name, parts, number)]
         # What an early part leaves over is shared by the later ones.
         own = replace(problem, clock=clock.within(1 / (len(parts) - number)))
         found.append(METHODS[name](own, part))
@@ -366,7 +366,7 @@ def _timely(problem: NetworkPair, name: str, parts: Sequence[Domain]) -> list[Me
     return found
 
 
-def _nothing(
+def _no_bounds(
     problem: NetworkPair, name: str, parts: Sequence[Domain], number: int
 ) -> list[MethodBounds]:
     """For the parts that were not reached."""
@@ -389,7 +389,7 @@ _COSTLY = {"affine": 0.3, "linear": 1.0}
 """The methods that watch the time, with the share of what is left that they may spend."""
 
 
-def _joined(parts: list[MethodBounds]) -> MethodBounds:
+def _join(parts: list[MethodBounds]) -> MethodBounds:
     """One reach for all boxes; a NaN (from ∞·0) proves nothing and becomes ∞."""
     per_output = (
         torch.cat([part.per_output for part in parts])
@@ -423,15 +423,15 @@ def relaxed(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
     kept = before.of(problem, domain)
     if kept is not None:
         forms = AffineForms(symbols=symbols(problem), unit=problem.unit) if kept.by_forms else None
-        return _relaxed_with(problem, domain, 0.0, forms, kept.known)
-    flow, y = _relaxed(problem, domain)
+        return _relax_with(problem, domain, 0.0, forms, kept.known)
+    flow, y = _relax(problem, domain)
     if not flow.hurried:
         before.keep(problem, domain, flow)
     return flow, y
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _PassedBounds:
     """Of some boxes, under the same effort: what passes proved, and whether forms stood by."""
 
     lo: Tensor
@@ -449,9 +449,9 @@ class _Relaxations:
     """32 MB in float64."""
 
     def __init__(self) -> None:
-        self.kept: list[_Kept] = []
+        self.kept: list[_PassedBounds] = []
 
-    def of(self, problem: NetworkPair, domain: Domain) -> _Kept | None:
+    def of(self, problem: NetworkPair, domain: Domain) -> _PassedBounds | None:
         """What was proved on these very boxes."""
         for one in self.kept:
             if (
@@ -465,7 +465,7 @@ class _Relaxations:
     def keep(self, problem: NetworkPair, domain: Domain, flow: Relaxation) -> None:
         """The oldest make room."""
         self.kept.append(
-            _Kept(
+            _PassedBounds(
                 lo=domain.lo,
                 hi=domain.hi,
                 settings=(problem.effort, problem.unit, problem.symbols),
@@ -477,11 +477,11 @@ class _Relaxations:
             self.kept.pop(0)
 
 
-def _numbers(kept: _Kept) -> int:
+def _numbers(kept: _PassedBounds) -> int:
     return sum(b.l.numel() + b.gl.numel() + b.dl.numel() for b in kept.known.bounds) * 2
 
 
-def _relaxed(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
+def _relax(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
     cells = _last(problem)
     if cells > problem.effort:
         raise Skip(
@@ -493,13 +493,13 @@ def _relaxed(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]
         late = Pace(clock=problem.clock.within(0.8)).late("linear: affine forms")
         forms = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
         try:
-            return _relaxed_with(problem, domain, problem.effort - cells, forms)
+            return _relax_with(problem, domain, problem.effort - cells, forms)
         except TooLarge:
             # Too many symbols, or too little time.
-            flow, y = _probed(problem, domain, problem.effort - cells)
+            flow, y = _probe(problem, domain, problem.effort - cells)
             flow.hurried |= math.isfinite(problem.clock.seconds)
             return flow, y
-    return _probed(problem, domain, problem.effort - cells)
+    return _probe(problem, domain, problem.effort - cells)
 
 
 _CHEAP = 1 / 20
@@ -516,22 +516,22 @@ _WORTH = 2 / 3
 """A box is worth the passes if they promise to lower its bound to less than this share of it."""
 
 
-def _probed(problem: NetworkPair, domain: Domain, effort: float) -> tuple[Relaxation, Relaxed]:
-    if _unasked(problem) or _price(problem) > problem.effort:
-        return _relaxed_with(problem, domain, effort, None)
+def _probe(problem: NetworkPair, domain: Domain, effort: float) -> tuple[Relaxation, Relaxed]:
+    if _is_cheap(problem) or _price(problem) > problem.effort:
+        return _relax_with(problem, domain, effort, None)
     flow, y, now, then = _guess(problem, domain)
     # Written so that a NaN, of bounds that overflow, counts as promising.
     promising = ~(then.sum(dim=1) >= _WORTH * now.sum(dim=1))
     if not bool(promising.any()):
         return flow, y
-    return _relaxed_with(problem, domain, effort * promising, None)
+    return _relax_with(problem, domain, effort * promising, None)
 
 
 def _guess(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed, Tensor, Tensor]:
     """The relaxed output without passes, what it bounds the widest outputs by, and what passes from
     all neurons promise of them.
     """
-    flow, y = _relaxed_with(problem, domain, 0.0, None)
+    flow, y = _relax_with(problem, domain, 0.0, None)
     with torch.enable_grad():
         probe = Probe(unit=problem.unit)
         guess = propagate(problem.graph, probe, [problem.fed(domain)], problem.pair)
@@ -571,7 +571,7 @@ def outdoes_forms(problem: NetworkPair) -> bool:
     most = min(symbols(problem), relaxable(problem))
     forms = most * sum(_size(node.shape) for node in problem.graph.nodes)
     dear = _DEAR_BESIDE_CHAINS if all_by_chain(problem) else _DEAR
-    return _unasked(problem) and _last(problem) <= problem.effort and forms > dear
+    return _is_cheap(problem) and _last(problem) <= problem.effort and forms > dear
 
 
 def _last(problem: NetworkPair) -> int:
@@ -579,7 +579,7 @@ def _last(problem: NetworkPair) -> int:
     return 2 * problem.outputs * sum(_size(node.shape) for node in problem.graph.nodes)
 
 
-def _relaxed_with(
+def _relax_with(
     problem: NetworkPair,
     domain: Domain,
     effort: float | Tensor,
@@ -605,7 +605,7 @@ def _relaxed_with(
     return flow, y
 
 
-def _unasked(problem: NetworkPair) -> bool:
+def _is_cheap(problem: NetworkPair) -> bool:
     """Whether all passes cost so little that no probe is needed."""
     layers = list(_layers(problem))
     on_windows = all(windows for _, _, windows in layers) and any(

@@ -19,12 +19,12 @@ from secateurs.certificates.two_stream import PathStreams, exact_distance
 from secateurs.errors import DomainError
 from secateurs.graph import Graph, State, affines, capture, evaluate, joint, propagate
 
-# How long a proof may take, and whom to tell how far it is.
+# How long a proof may take, and where it reports progress.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimit:
-    """How long the proof may take, and whom to tell how far it is."""
+    """How long the proof may take, and where it reports progress."""
 
     seconds: float = math.inf
     # Monotonic: the wall clock may be set back while a proof runs.
@@ -40,19 +40,19 @@ class TimeLimit:
         return self.seconds - (time.monotonic() - self.start)
 
     def within(self, share: float) -> "TimeLimit":
-        """A clock that starts now and stops when this share of the time left is used up."""
+        """A clock that starts now and ends when this share of the remaining time is used up."""
         return TimeLimit(seconds=max(0.0, self.left()) * share, tell=self.tell)
 
     def report(self, text: str) -> None:
-        """Say what was done."""
+        """Report what was done."""
         if self.tell is not None:
             self.tell(text)
 
 
 @dataclass(slots=True, kw_only=True)
 class Pace:
-    """How fast work goes, so that no step begins that would not end in time; steps that end are
-    told, one a second at most.
+    """The speed of the work, so that no step is started that would not end in time; finished steps
+    are reported, at most one per second.
     """
 
     clock: TimeLimit
@@ -63,7 +63,7 @@ class Pace:
     _told: float = -math.inf
 
     def allows(self, work: float) -> bool:
-        """Whether a step of that much work, which begins now, would end in time."""
+        """Whether a step of this much work, started now, would end in time."""
         self._work, self._began = max(work, 1.0), time.monotonic()
         left = self.clock.left()
         return left >= 0 and left >= self._price * self._work
@@ -74,17 +74,17 @@ class Pace:
         self.say(text)
 
     def under(self, clock: TimeLimit) -> "Pace":
-        """What is known of the pace, under another clock."""
+        """The known pace, under another clock."""
         return Pace(clock=clock, _price=self._price, _told=self._told)
 
     def say(self, text: str) -> None:
-        """Tell it, unless something was told within the last second."""
+        """Report it, unless something was reported within the last second."""
         if time.monotonic() - self._told > 1:
             self._told = time.monotonic()
             self.clock.report(text)
 
     def late(self, text: str) -> Callable[[], bool]:
-        """Whether the time is up; who asks is on the way, and that is told."""
+        """Whether the time is up; also reports that work is in progress."""
 
         def asked() -> bool:
             self.say(text)
@@ -109,7 +109,7 @@ class Signs:
 
 
 def compare_signs(graph: Graph, pair: ParameterPair) -> Signs:
-    """Look at every effective weight and bias of the graph (batch norm folded to a slope and an
+    """Compare every effective weight and bias of the graph (batch norm folded to a slope and an
     offset).
     """
     differing, dominated, first = 0, True, ""
@@ -118,8 +118,8 @@ def compare_signs(graph: Graph, pair: ParameterPair) -> Signs:
         for one, two in (
             (a, b) for a, b in (x for x in both if x is not None) if a is not None and b is not None
         ):
-            # A tensor that both networks share needs no look.
-            # Signs first: the product of two tiny weights underflows to −0.
+            # A tensor that both networks share needs no comparison. Signs first: the product of two
+            # tiny weights underflows to −0.
             opposite = int((one.sign() * two.sign() < 0).sum()) if one is not two else 0
             first = first or (str(node.place) if opposite else "")
             differing += opposite
@@ -137,14 +137,14 @@ OWN_UNIT = 2.0**-53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
-    """One network as it was read: its own graph and its own parameters."""
+class CapturedNetwork:
+    """One network as it was read, with its own graph and parameters."""
 
     graph: Graph
     state: State
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Its answers, flat per input, in float64."""
+        """Its outputs, flat per input, in float64."""
         return evaluate(self.graph, [x], self.state).flatten(1)
 
 
@@ -155,18 +155,19 @@ class NetworkPair:
     Attributes:
         unit: Outward rounding of our own arithmetic.
         effort: Cells of backward passes per box.
-        symbols: The most symbols of an affine form; None: what 64 MB hold, widest value, one box.
-        clock: The time the proof may take.
-        output: Which output of the models it is about, as asked.
-        shared: What was made of both networks once; the same for copies with another clock.
+        symbols: The maximal number of symbols in an affine form; None: what fits into 64 MB for the
+            widest value of one box.
+        clock: The time that the proof may take.
+        output: The output of the models that it is about, as passed by the caller.
+        shared: Objects computed once for both networks; the same for copies with another clock.
     """
 
     graph: Graph
     pair: ParameterPair
     dtype: torch.dtype
-    # Differences are evaluated through each network's own graph: a wrong match in the
-    # joint one could not hide them.
-    own: tuple[Own, Own]
+    # Differences are evaluated through each network's own graph, so that a wrong match in the joint
+    # one could not hide them.
+    own: tuple[CapturedNetwork, CapturedNetwork]
     unit: float = OWN_UNIT
     effort: float = 1e9
     symbols: int | None = None
@@ -176,12 +177,12 @@ class NetworkPair:
 
     @property
     def outputs(self) -> int:
-        """How many numbers one input gives."""
+        """How many numbers the networks return for one input."""
         return math.prod(self.graph.by_name[self.graph.output].shape)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """The shape of the answer to one input."""
+        """The shape of the output for one input."""
         return tuple(self.graph.by_name[self.graph.output].shape[1:])
 
     @cached_property
@@ -191,7 +192,7 @@ class NetworkPair:
 
     @property
     def boxes_at_a_time(self) -> int:
-        """So many that a method holds 2²¹ cells of the widest value at most: 16 MB in float64."""
+        """So many that a method holds at most 2²¹ cells of the widest value: 16 MB in float64."""
         return max(1, min(64, 2**21 // self.widest))
 
     def dense(self, x: Tensor) -> Tensor:
@@ -214,10 +215,10 @@ class NetworkPair:
         return domain.lo.unsqueeze(1), domain.hi.unsqueeze(1)
 
     def path_distance(self, *, fed: Tensor, biases: bool, exact: bool = False) -> Tensor:
-        """‖Φ(θ) − Φ(θ')‖₁ per output, input paths weighted by what is fed; edge by edge (≥) where
-        not dominated.
+        """‖Φ(θ) − Φ(θ')‖₁ per output, with input paths weighted by the given input; edge by edge
+        (≥) if not dominated.
 
-        exact: path by path there, where the paths are few and one row is fed.
+        exact: path by path in that case, if the paths are few and the input is a single row.
         """
         flow = PathStreams(biases=biases, unit=self.unit)
         found = propagate(self.graph, flow, [fed], self.pair).d.flatten(1).expand(len(fed), -1)
@@ -227,16 +228,16 @@ class NetworkPair:
         return found
 
     def rounding_errors(self, domain: Domain) -> Tensor:
-        """Per box and output, how far both evaluations in the models' own precision can lie from
-        real numbers; infinite where a value may overflow.
+        """Per box and output, how far both evaluations in the models' own precision can be from
+        real arithmetic; infinite if a value may overflow.
         """
-        return sum((self._own_errors(own, domain) for own in self.own), torch.zeros(()))
+        return sum((self._errors_of(own, domain) for own in self.own), torch.zeros(()))
 
-    def _own_errors(self, own: Own, domain: Domain) -> Tensor:
-        """Of one network, along the graph it was read into."""
+    def _errors_of(self, own: CapturedNetwork, domain: Domain) -> Tensor:
+        """The errors of one network, along the graph it was read into."""
         flow = Rounding(self.dtype)
         pair = ParameterPair(f=own.state, g=own.state)
-        # NaN comes from ∞ · 0 past an overflow: nothing is known there.
+        # NaN comes from ∞ · 0 after an overflow, where nothing is known.
         errors = propagate(own.graph, flow, [self.fed(domain)], pair).e
         return errors.flatten(1).nan_to_num(nan=math.inf, posinf=math.inf)
 
@@ -262,8 +263,8 @@ def read_problem(
     with torch.no_grad():
         # One float64 copy for all methods: float32 weights convert exactly.
         states = (
-            _own(graphs[0].state(dense), dense),
-            _own(graphs[1].state(sparse), sparse),
+            _detached(graphs[0].state(dense), dense),
+            _detached(graphs[1].state(sparse), sparse),
         )
         both = joint(*graphs, states)
     return NetworkPair(
@@ -271,8 +272,8 @@ def read_problem(
         pair=ParameterPair(f=both.first, g=both.second),
         dtype=_coarsest(dense, sparse),
         own=(
-            Own(graph=graphs[0], state=states[0]),
-            Own(graph=graphs[1], state=states[1]),
+            CapturedNetwork(graph=graphs[0], state=states[0]),
+            CapturedNetwork(graph=graphs[1], state=states[1]),
         ),
         output=output,
         **options,
@@ -280,16 +281,16 @@ def read_problem(
 
 
 def _coarsest(*models: nn.Module) -> torch.dtype:
-    """The dtype of fewest digits among the parameters."""
+    """The dtype with the fewest digits among the parameters."""
     dtypes = {p.dtype for model in models for p in model.parameters()}
     return max(dtypes, key=lambda d: torch.finfo(d).eps, default=torch.get_default_dtype())
 
 
-def _own(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """The tensors apart from the model's own, which may be trained on while they are kept."""
+def _detached(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the tensors, since the model may be trained further while they are kept."""
     theirs = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
     return {
-        # Those of a float64 model are not copies yet.
+        # Those of a float64 model are not yet copies.
         name: value.detach().clone() if value.data_ptr() in theirs else value.detach()
         for name, value in state.items()
     }

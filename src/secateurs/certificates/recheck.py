@@ -15,7 +15,7 @@ from torch import nn
 from secateurs.certificates.certificate import Certificate, ratio
 from secateurs.certificates.certify import (
     CertifySettings,
-    checked_options,
+    check_options,
     compare_classes,
     divide,
     look,
@@ -120,7 +120,7 @@ def wrong_words(stated: CertificateRecord, now: CertificateRecord, request: Requ
         for name in ("norm", "domain", "rounding")
         if (told := getattr(stated, name)) != (real := getattr(now, name))
     ]
-    told, expected = (_lasting(request, record.assumptions) for record in (stated, now))
+    told, expected = (_lasting_texts(request, record.assumptions) for record in (stated, now))
     problems += [f"the assumption {text!r} is not told" for text in expected if text not in told]
     problems += [
         f"the assumption {text!r} is told, and nothing here assumes it"
@@ -136,7 +136,7 @@ def wrong_words(stated: CertificateRecord, now: CertificateRecord, request: Requ
     return [*problems, *_methods(stated, now, request), *_sizes(stated, now)]
 
 
-def _lasting(request: Request, texts: Sequence[str]) -> list[str]:
+def _lasting_texts(request: Request, texts: Sequence[str]) -> list[str]:
     """The texts that another proof with more time would tell, too."""
     if request.seconds is None:
         return list(texts)
@@ -227,7 +227,7 @@ def cut_short(
     """What is told of a proof that time cut short, and not of the one made now."""
     if request.seconds is None:
         return ()
-    lasting = _lasting(request, stated.assumptions)
+    lasting = _lasting_texts(request, stated.assumptions)
     texts = [text for text in stated.assumptions if text not in lasting]
     texts += [
         f"{name} skipped: {reason}"
@@ -370,7 +370,7 @@ def recheck(
     request, networks, boxes = stated.options, stated.networks, stated.boxes
     if request is None or networks is None or boxes is None:
         raise ArgumentError("this is not a certificate: options, networks or boxes are missing.")
-    methods = checked_options(request.methods, request.norm, request.rounding)
+    methods = check_options(request.methods, request.norm, request.rounding)
     region = boxes_of_record(boxes, path.parent if path else None, domain)
     # With the options of the record: another effort could prove less than it states.
     problem = read_problem(
@@ -424,7 +424,8 @@ def recheck(
         bound=bound,
         stated=stated.bound,
         problems=tuple(problems),
-        open=_open(stated, request, boxes, file=path is not None and domain is None) + hurried,
+        open=_open_points(stated, request, boxes, file=path is not None and domain is None)
+        + hurried,
         weaker=weaker,
     )
 
@@ -440,7 +441,7 @@ def _plan(request: Request, domain: Domain, problem: NetworkPair) -> list[Parts]
     return [Parts.unpack(text, most) for text in parts]
 
 
-def _open(
+def _open_points(
     stated: CertificateRecord, request: Request, boxes: BoxesRecord, *, file: bool
 ) -> tuple[str, ...]:
     """What nothing at hand can show, with what the record says of it."""

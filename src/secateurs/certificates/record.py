@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from secateurs.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.certificates.margins import joint_change, keeps_class
 from secateurs.certificates.methods import HOPELESS
-from secateurs.certificates.problem import NetworkPair, Own
+from secateurs.certificates.problem import CapturedNetwork, NetworkPair
 from secateurs.certificates.statistical import StatisticalCertificate
 from secateurs.errors import ArgumentError, DomainError, SecateursError
 from secateurs.graph.capture import canonical
@@ -295,7 +295,7 @@ def domain_hash(domain: Domain) -> str:
     return digest.hexdigest()
 
 
-def weights_hash(own: Own) -> str:
+def weights_hash(own: CapturedNetwork) -> str:
     """SHA-256 of all tensors the graph reads, by name."""
     digest = hashlib.sha256()
     for name in sorted(own.state):
@@ -306,7 +306,7 @@ def weights_hash(own: Own) -> str:
     return digest.hexdigest()
 
 
-def graph_hash(own: Own) -> str:
+def graph_hash(own: CapturedNetwork) -> str:
     """SHA-256 of the operations with all their literals, in order."""
     return hashlib.sha256(canonical(own.graph).describe().encode()).hexdigest()
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from secateurs.certificates.dense_chain import DenseChain, chain_of
 from secateurs.certificates.domain import Domain
-from secateurs.certificates.methods import reaches
+from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import NetworkPair, Pace, TimeLimit
 from secateurs.certificates.top_class import TopClass, check_classes, pair_ends
 from secateurs.errors import ArgumentError
@@ -270,7 +270,7 @@ class _ByMethods:
         if self.claim is not None:
             size = self.claim.sizes(pair_ends(quiet, domain))
         else:
-            proven, _ = reaches(quiet, domain, self.methods)
+            proven, _ = run_methods(quiet, domain, self.methods)
             rows = [reach.per_output for reach in proven.values()]
             per_output = torch.stack(rows).amin(dim=0) if rows else None
         slope = self._slope(domain.center)
@@ -382,7 +382,7 @@ class _Waiting:
 _COLUMNS = ("lo", "hi", "per_output", "size", "root", "node", "row")
 
 
-def _joined(parts: Sequence[_Waiting]) -> _Waiting:
+def _join(parts: Sequence[_Waiting]) -> _Waiting:
     joined = _Waiting(
         **{name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS},
         # Roots know nothing: then all is bounded anew.
@@ -548,7 +548,7 @@ class _Splitting:
                 break
             taken.append(chunk)
             room -= len(chunk)
-        return _joined(taken)
+        return _join(taken)
 
     def _sort(self, batch: _Waiting, found: _Bounded) -> None:
         """Close what is proven, look at the rest for a witness, and cut it."""
@@ -568,7 +568,7 @@ class _Splitting:
         if math.isfinite(self.refuting):
             worst = rest.size.topk(min(_LOOKED, len(rest))).indices
             middles = (rest.lo[worst] + rest.hi[worst]) / 2
-            self._look(torch.cat([middles, found.corner[~whole][worst]]))
+            self._keep_witness(torch.cat([middles, found.corner[~whole][worst]]))
         if self.witness is not None:
             # Nothing is left to prove: what is open stays as it is.
             self._close(rest)
@@ -608,7 +608,7 @@ class _Splitting:
         # Both halves inherit one row, unless one of them is cut at a neuron.
         row = row.repeat(2)
         if known is not None and len(rows) < len(whole):
-            known, row = _signed(known, along - inputs), torch.arange(2 * len(whole))
+            known, row = _halve_by_sign(known, along - inputs), torch.arange(2 * len(whole))
             row = row.to(self.lo.device)
         self._put(
             _Waiting(
@@ -637,7 +637,7 @@ class _Splitting:
             self.trees[root].done.add(node)
         self.left += int((~there).sum())
 
-    def _look(self, x: Tensor) -> None:
+    def _keep_witness(self, x: Tensor) -> None:
         """Keep the input with the largest difference, if that refutes the target."""
         x = x.reshape(-1, *self.shape)
         if self.claim is None:
@@ -657,7 +657,7 @@ def _many(boxes: _Waiting) -> Tensor:
     return (boxes.hi > boxes.lo).sum(dim=1) > _FEW
 
 
-def _signed(known: Tensor, neuron: Tensor) -> Tensor:
+def _halve_by_sign(known: Tensor, neuron: Tensor) -> Tensor:
     """What is known of both halves of boxes, those where z ≤ 0 of the neuron first; below 0 is the
     number of no neuron.
     """

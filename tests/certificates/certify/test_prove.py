@@ -13,7 +13,7 @@ from certificates.pairs import pair
 from secateurs.certificates import METHODS, recheck
 from secateurs.certificates.certify import prove
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.methods import NAMED_ONLY, reaches
+from secateurs.certificates.methods import NAMED_ONLY, run_methods
 from secateurs.certificates.problem import read_problem
 from secateurs.errors import ArgumentError
 from secateurs.random import generator as seeded
@@ -66,7 +66,7 @@ def test_bounds_cover_exact_rationals_at_extreme_scales(method):
         radius = 10.0 ** float(torch.randint(-14, 1, (), generator=g))
         domain = ball_domain(centre, radius)
         problem = read_problem(dense, sparse, centre)
-        bound = reaches(problem, domain, [method])[0][method].per_output[0]
+        bound = run_methods(problem, domain, [method])[0][method].per_output[0]
         for point in (domain.lo, domain.hi, domain.center):
             x = [Fraction(v) for v in point.flatten().tolist()]
             gaps = [
@@ -158,7 +158,7 @@ def test_interval_is_never_looser_than_the_intervals_of_both_networks(kind):
         x = torch.randn(4, *shape, generator=g)
         problem = read_problem(dense, sparse, x[:1], unit=0.0)
         domain = ball_domain(x, 0.5)
-        ours = reaches(problem, domain, ["interval"])[0]["interval"].per_output
+        ours = run_methods(problem, domain, ["interval"])[0]["interval"].per_output
         ends = [own_interval(own.graph, own.state, domain) for own in problem.own]
         (low, high), (glow, ghigh) = ends
         plain = torch.maximum(high - glow, ghigh - low).flatten(1)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from certificates.pairs import deep
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.methods import reaches
+from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import read_problem
 
 
@@ -16,11 +16,11 @@ def test_a_form_without_room_still_beats_an_interval(generator):
     bounds = []
     for symbols in (20, 40, 4000):
         limited = replace(problem, symbols=symbols)
-        proven, _ = reaches(limited, domain, ["affine"])
+        proven, _ = run_methods(limited, domain, ["affine"])
         bounds.append(proven["affine"].per_output.sum())
-    interval = reaches(problem, domain, ["interval"])[0]["interval"].per_output.sum()
+    interval = run_methods(problem, domain, ["interval"])[0]["interval"].per_output.sum()
     assert bounds[2] < bounds[1] < bounds[0] <= interval
-    _, skipped = reaches(replace(problem, symbols=19), domain, ["affine"])
+    _, skipped = run_methods(replace(problem, symbols=19), domain, ["affine"])
     assert "20 open inputs need a symbol each, 19 are allowed" in skipped["affine"]
 
 
@@ -29,7 +29,7 @@ def test_forms_are_not_computed_twice(generator):
     dense, sparse, x = deep(generator)
     problem = replace(read_problem(dense, sparse, x[:1]), effort=4e3)
     domain = ball_domain(x, 0.1)
-    proven, skipped = reaches(problem, domain, ["affine", "linear"])
+    proven, skipped = run_methods(problem, domain, ["affine", "linear"])
     assert "linear computes the same forms" in skipped["affine"] and set(proven) == {"linear"}
-    alone = reaches(problem, domain, ["affine"])[0]["affine"].per_output
+    alone = run_methods(problem, domain, ["affine"])[0]["affine"].per_output
     assert bool((proven["linear"].per_output <= alone * (1 + 1e-12)).all())

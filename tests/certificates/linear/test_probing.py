@@ -9,7 +9,7 @@ from torch import nn
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.forms import FIELDS, Bounds
 from secateurs.certificates.linear import _width
-from secateurs.certificates.methods import _price, reaches, relaxed
+from secateurs.certificates.methods import _price, relaxed, run_methods
 from secateurs.certificates.problem import read_problem
 from tiny_networks import pruned, randomize
 
@@ -36,7 +36,7 @@ def problem_of(kind, generator):
 
 
 def bound(problem, domain):
-    return reaches(problem, domain, ["linear"])[0]["linear"].per_output
+    return run_methods(problem, domain, ["linear"])[0]["linear"].per_output
 
 
 @pytest.mark.parametrize("kind", [pooled, deep])

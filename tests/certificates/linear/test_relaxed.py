@@ -10,7 +10,7 @@ from certificates.pairs import problem_of
 from secateurs.certificates import METHODS
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.linear import sided
-from secateurs.certificates.methods import _relaxed_with, reaches
+from secateurs.certificates.methods import _relax_with, run_methods
 from tiny_networks import randomize, tuned
 
 
@@ -27,7 +27,7 @@ def test_any_slope_of_a_leaky_relu_is_sound(slope, generator):
     sparse = tuned(dense, generator)
     x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     domain = ball_domain(x, 0.5)
-    proven, skipped = reaches(problem_of(dense, sparse, x), domain, METHODS.names())
+    proven, skipped = run_methods(problem_of(dense, sparse, x), domain, METHODS.names())
     assert set(proven) == {"two-stream", "interval", "affine", "linear"} and len(skipped) == 3
     for k in range(300):
         share = torch.rand_like(x) * 2 - 1
@@ -63,7 +63,7 @@ def test_what_is_summed_behind_the_second_network_is_what_it_sums_as_the_first(u
     found = []
     for pair in ((dense, sparse), (sparse, dense)):
         problem = replace(problem_of(*pair, x), unit=unit)
-        found.append(_relaxed_with(problem, domain, 0.0, None)[1])
+        found.append(_relax_with(problem, domain, 0.0, None)[1])
     one, other = found
     assert bool((one.mass_g > 100 * one.mass.m).all())
     torch.testing.assert_close(one.mass_g, other.mass.m, rtol=1e-3, atol=0)
@@ -87,7 +87,7 @@ def relaxed_pair(model, generator, effort=1e9):
     x = torch.randn(2, 12, generator=generator, dtype=torch.float64)
     problem = problem_of(dense, sparse, x)
     domain = ball_domain(x, 0.3)
-    return reaches(problem, domain, ("interval", "linear"))[0], _relaxed_with(
+    return run_methods(problem, domain, ("interval", "linear"))[0], _relax_with(
         problem, domain, effort, None
     )
 

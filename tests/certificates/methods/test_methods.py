@@ -12,7 +12,7 @@ import secateurs as sc
 from secateurs.certificates import METHODS
 from secateurs.certificates.certify import look
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.methods import reaches
+from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import OWN_UNIT, read_problem
 from secateurs.random import generator
 from tiny_networks import KINDS, fully_connected, pruned, randomize, rounded, tuned
@@ -81,7 +81,7 @@ def test_no_deviation_exceeds_any_bound(kind, change, dtype):
         # rounds.
         if dtype == torch.float64:
             error = torch.full_like(seen, 1e-13) * (1 + one.abs().max())
-        proven, skipped = reaches(problem, domain, METHODS.names())
+        proven, skipped = run_methods(problem, domain, METHODS.names())
         assert set(proven) | set(skipped) == set(METHODS.names())
         assert bool(skipped) == (change == "tuned")
         for name, reach in proven.items():

@@ -11,7 +11,7 @@ import secateurs as sc
 from certificates.pairs import deep
 from secateurs.certificates import linear, methods
 from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.methods import reaches
+from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import Pace, TimeLimit, read_problem
 from tiny_networks import KINDS, pruned, randomize
 
@@ -32,7 +32,7 @@ def test_no_limit_makes_a_bound_unsound(kind, limits, generator):
         sparse = pruned(dense, generator)
         x = torch.randn(4, *shape, generator=generator, dtype=torch.float64)
         problem = replace(read_problem(dense, sparse, x[:1]), **LIMITS[limits])
-        proven, _ = reaches(problem, ball_domain(x, radius), ["affine", "linear"])
+        proven, _ = run_methods(problem, ball_domain(x, radius), ["affine", "linear"])
         share = 2 * torch.rand(80, *x.shape, generator=generator).double() - 1
         share[::2] = share[::2].sign()
         points = (x + radius * share).flatten(0, 1)
@@ -51,8 +51,8 @@ def test_a_ball_does_not_depend_on_its_company(generator):
     problem = replace(read_problem(dense, sparse, x[:1]), symbols=24, effort=4e3)
     domain = ball_domain(x * torch.tensor([0.1, 5, 0.1, 1, 1]).reshape(5, 1, 1, 1), 0.2)
     for name in ("affine", "linear"):
-        together = reaches(problem, domain, [name])[0][name].per_output
-        alone = [reaches(problem, one, [name])[0][name].per_output for one in domain.split(1)]
+        together = run_methods(problem, domain, [name])[0][name].per_output
+        alone = [run_methods(problem, one, [name])[0][name].per_output for one in domain.split(1)]
         torch.testing.assert_close(together, torch.cat(alone), rtol=1e-9, atol=1e-12)
 
 
@@ -63,7 +63,7 @@ def test_more_effort_is_spent_where_most_is_lost(generator):
     bounds = []
     for effort in (4e3, 2e4, 1e9):
         limited = replace(problem, effort=effort, symbols=20)
-        reach = reaches(limited, domain, ["linear"])[0]["linear"]
+        reach = run_methods(limited, domain, ["linear"])[0]["linear"]
         assert bool(reach.remarks) == (effort < 1e9)
         bounds.append(float(reach.per_output.log().mean()))
     assert bounds[0] > bounds[1] > bounds[2]
@@ -91,15 +91,15 @@ def test_dear_forms_are_left_out_where_linear_makes_all_its_passes(generator, mo
     x = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
     problem, domain = read_problem(dense, sparse, x[:1]), ball_domain(x, 0.1)
     both = ["affine", "linear"]
-    assert set(reaches(problem, domain, both)[0]) == set(both)
+    assert set(run_methods(problem, domain, both)[0]) == set(both)
     monkeypatch.setattr(methods, "_DEAR", 1.0)
-    proven, skipped = reaches(problem, domain, both)
+    proven, skipped = run_methods(problem, domain, both)
     assert set(proven) == {"linear"} and "makes all its passes" in skipped["affine"]
-    assert set(reaches(problem, domain, ["affine"])[0]) == {"affine"}
+    assert set(run_methods(problem, domain, ["affine"])[0]) == {"affine"}
     # An effort that pays for the outputs alone, or not even for these.
     for effort in (2 * methods._last(problem), 1.0):
         poor = replace(problem, effort=effort, symbols=10**6)
-        proven, skipped = reaches(poor, domain, both)
+        proven, skipped = run_methods(poor, domain, both)
         assert "affine" in proven or "the same forms" in skipped["affine"]
 
 
@@ -109,7 +109,7 @@ def test_outputs_that_time_does_not_reach_keep_forward_bounds(generator, monkeyp
     # By the tape: a chain of dense layers would need none.
     monkeypatch.setattr(methods, "all_by_chain", lambda problem: False)
     whole, box = (
-        reaches(problem, domain, [name])[0][name].per_output for name in ("linear", "interval")
+        run_methods(problem, domain, [name])[0][name].per_output for name in ("linear", "interval")
     )
     times = iter((True, False))
 
