@@ -12,8 +12,8 @@ from secateurs.graph.primitives import Add, State
 
 V = TypeVar("V", bound=Any)
 
-# Two parameter vectors of one graph, and batches of boxes through node functions that know a batch
-# of one.
+# Two parameter vectors of one graph, and batches of boxes through node functions for a batch of
+# one.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,11 @@ class ParameterPair:
     g: State
 
     def weights(self, node: Affine) -> tuple[Tensor | None, Tensor | None]:
-        """W of f and W' of g; None where the node only adds."""
+        """W of f and W' of g; None if the node only adds."""
         return (None, None) if node.weight is None else (node.weight(self.f), node.weight(self.g))
 
     def offsets(self, node: Affine) -> tuple[Tensor, Tensor]:
-        """The biases, or zeros where the node has none."""
+        """The biases, or zeros if the node has none."""
         return self.biases(node) or (torch.zeros((), dtype=torch.float64),) * 2
 
     def biases(self, node: Affine) -> tuple[Tensor, Tensor] | None:
@@ -43,9 +43,8 @@ class ParameterPair:
 def lift(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
     """Apply a function of one sample to every box: values are (boxes, *shape of the node)."""
     boxes = max(map(len, xs))
-    # Constants come as one box.
-    # Nodes know the shape of one sample; vmap adds the boxes without a copy of any
-    # weight.
+    # Constants are given as one box. Nodes know the shape of one sample; vmap adds the boxes
+    # without a copy of any weight.
     return torch.func.vmap(function)(*(x.expand(boxes, *x.shape[1:]) for x in xs))
 
 
@@ -73,7 +72,7 @@ def terms(node: Affine, x: Tensor, weight: Tensor | None) -> int:
 
 
 def terms_back(node: Affine, x: Tensor, weight: Tensor | None) -> int:
-    """The same of the transposed map: how many outputs read one input."""
+    """The same for the transposed map: how many outputs read one input."""
     if weight is None:
         return 1
     with torch.enable_grad():
@@ -89,7 +88,7 @@ def gamma(count: int, unit: float) -> float:
     return (
         0.0
         if unit == 0
-        # Beyond 1/u terms the formula says nothing, so nothing is promised.
+        # Beyond 1/u terms the formula says nothing, so the result is infinite.
         else (count * unit / (1 - count * unit) if count * unit < 1 else float("inf"))
     )
 
@@ -116,8 +115,8 @@ def signed_sum(node: Add, xs: list[Tensor]) -> Tensor:
 class Form:
     """c + Σ_k g[:, k]·ε_k ± e; c and e are (boxes, *shape), g is (boxes, symbols, *shape).
 
-    Symbols are shared by all values of a box and may cancel; what `e` holds is each value's own
-    and only grows. Boxes share nothing: ε_k of one is not ε_k of another.
+    Symbols are shared by all values of a box and may cancel; `e` belongs to each value alone and
+    only grows. Boxes share nothing: ε_k of one is not ε_k of another.
     """
 
     c: Tensor
@@ -127,11 +126,11 @@ class Form:
     @property
     def radius(self) -> Tensor:
         """How far the form reaches from its centre."""
-        # Every symbol may stand at +1 or −1 independently, so absolute values add.
+        # Every symbol may be +1 or −1 independently, so absolute values add.
         return self.g.abs().sum(dim=1) + self.e
 
     def plus(self, other: "Form", sign: int = 1) -> "Form":
-        """The sum, symbol by symbol; the shorter form lacks the youngest symbols."""
+        """The sum, symbol by symbol; the shorter form lacks the newest symbols."""
         one, two = padded([self, other])
         return Form(c=one.c + sign * two.c, g=one.g + sign * two.g, e=one.e + two.e)
 
@@ -150,7 +149,7 @@ class Form:
 
 
 def constant(center: Tensor) -> Form:
-    """A value that is known, without symbols."""
+    """A known value, without symbols."""
     empty = center.new_zeros(len(center), 0, *center.shape[1:])
     return Form(c=center, g=empty, e=torch.zeros_like(center))
 
@@ -209,7 +208,7 @@ FIELDS = ("l", "h", "gl", "gh", "dl", "dh")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What is known of a pair of pre-activations: l ≤ z ≤ h, gl ≤ z' ≤ gh, dl ≤ z − z' ≤ dh."""
+    """What is known about a pair of pre-activations: l ≤ z ≤ h, gl ≤ z' ≤ gh, dl ≤ z − z' ≤ dh."""
 
     l: Tensor
     h: Tensor
@@ -223,7 +222,7 @@ class Bounds:
         return Bounds(l=self.gl, h=self.gh, gl=self.l, gh=self.h, dl=-self.dh, dh=-self.dl)
 
     def meet(self, other: "Bounds") -> "Bounds":
-        """What follows from both, made consistent: each of z, z', δ also bounds the third."""
+        """The intersection of both, made consistent: two of z, z' and δ also bound the third."""
         lower = [torch.maximum(getattr(self, k), getattr(other, k)) for k in ("l", "gl", "dl")]
         upper = [torch.minimum(getattr(self, k), getattr(other, k)) for k in ("h", "gh", "dh")]
         return Bounds(
@@ -232,8 +231,8 @@ class Bounds:
 
     def consistent(self) -> "Bounds":
         """δ = z − z' used in all three directions."""
-        # All three right sides use the old ends: each line is sound alone, and so is
-        # their meet.
+        # All three right sides use the old ends: each line is sound on its own, and so is their
+        # intersection.
         l, h = (
             torch.maximum(self.l, self.gl + self.dl),
             torch.minimum(self.h, self.gh + self.dh),
@@ -253,11 +252,11 @@ class Bounds:
         return Bounds(**{k: function(getattr(self, k)) for k in FIELDS})
 
     def at(self, box: Tensor, neuron: Tensor) -> "Bounds":
-        """Those of some neurons of some boxes; of flat bounds."""
+        """The bounds of some neurons of some boxes; for flat bounds."""
         return self.each(lambda end: end[box, neuron])
 
     def replaced(self, box: Tensor, neuron: Tensor, new: "Bounds") -> "Bounds":
-        """With those of some neurons of some boxes exchanged; of flat bounds."""
+        """The bounds with those of some neurons of some boxes replaced; for flat bounds."""
         return Bounds(
             **{k: getattr(self, k).index_put((box, neuron), getattr(new, k)) for k in FIELDS}
         )
@@ -273,7 +272,7 @@ class Bounds:
 
     @property
     def settled(self) -> Tensor:
-        """Where both networks' neurons keep one sign: nothing is lost there."""
+        """The neurons that keep their sign in both networks, where nothing is lost."""
         return ((self.l >= 0) | (self.h <= 0)) & ((self.gl >= 0) | (self.gh <= 0))
 
     @property

@@ -1,8 +1,8 @@
 """Intervals of f, of g and of f − g over boxes, with the ReLU case split of ReluDiff.
 
-Each of the three has a centre and a radius of its own, and each tightens the other two. So the
-bound of f − g is never looser than the intervals of f and g, taken alone, allow; and its rounding
-is relative to the difference, not to the values.
+Each of the three has its own centre and radius, and each tightens the other two. So the bound of f
+− g is never looser than the intervals of f and g alone imply, and its rounding is relative to the
+difference, not to the values.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,10 +60,12 @@ def from_bounds(b: Bounds, unit: float = 0.0) -> Intervals:
 
 
 def _swell(lo: Tensor, hi: Tensor, unit: float) -> tuple[Tensor, Tensor]:
-    """Each end is the result of a few operations that lose no digits, so it errs by a few units."""
+    """Widen the ends: each results from a few operations without cancellation and errs by few
+    units.
+    """
     center = (lo + hi) / 2
-    # Each end is measured from the rounded centre; an end that rounding moved past the
-    # other counts as no width.
+    # Each end is measured from the rounded centre; an end that rounding moved past the other counts
+    # as zero width.
     radius = torch.maximum(hi - center, center - lo).relu()
     return center, radius + 8 * unit * torch.maximum(lo.abs(), hi.abs()) if unit else radius
 
@@ -71,15 +73,15 @@ def _swell(lo: Tensor, hi: Tensor, unit: float) -> tuple[Tensor, Tensor]:
 class Interval:
     """The flow of intervals; fed with a pair (lo, hi).
 
-    `unit`: the rounding unit of this arithmetic, covered outwards at a few passes more; 0 pretends
-    it is exact.
+    `unit`: the rounding unit of this arithmetic, covered outwards at the cost of a few more passes;
+    0 assumes exact arithmetic.
     """
 
     def __init__(self, *, unit: float = 0.0) -> None:
         self.unit = unit
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Intervals:
-        """The box itself; both networks see one input."""
+        """The box itself; both networks see the same input."""
         center, radius = centred(*value)
         zero = torch.zeros_like(radius)
         return Intervals(cf=center, rf=radius, cg=center, rg=radius, cd=zero, rd=zero)
@@ -108,8 +110,7 @@ class Interval:
             cd=cd + (b - c),
             rd=rd,
         )
-        # Widening costs passes; with unit 0 the caller has said that real arithmetic
-        # will do.
+        # Widening costs passes; unit 0 means that the caller only needs real arithmetic.
         return self._outward(node, x, y, (w, v), (b, c)) if self.unit else y
 
     def bounds(self, x: Intervals) -> Bounds:
@@ -117,7 +118,7 @@ class Interval:
         return x.bounds
 
     def activation(self, node: Activation, x: Intervals, known: Bounds | None = None) -> Intervals:
-        """The case split; where both pre-activations are ≤ 0 on the whole box, nothing is left."""
+        """The case split; if both pre-activations are ≤ 0 on the whole box, the result is zero."""
         bounds = x.bounds if known is None else known
         return from_bounds(activated(bounds, node.slope, self.unit), self.unit)
 
@@ -131,8 +132,8 @@ class Interval:
             # lead in f bound the difference from above, only those that can lead in g from below.
             up = up.masked_fill(~can_lead(node, b.l, b.h), -torch.inf)
             down = down.masked_fill(~can_lead(node, b.gl, b.gh), -torch.inf)
-        # The extremes of both directions come from maxima: of the entries' upper ends,
-        # and of their lower ends turned around.
+        # The extremes in both directions come from maxima: of the entries' upper ends, and of their
+        # negated lower ends.
         dl, dh = -lift(node.maximum, down), lift(node.maximum, up)
         return from_bounds(Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh).consistent(), self.unit)
 
@@ -143,8 +144,7 @@ class Interval:
     def add(self, node: Add, xs: Sequence[Intervals]) -> Intervals:
         """Centres add with signs, radii without."""
         fields = {k: signed_sum(node, [getattr(x, k) for x in xs]) for k in ("cf", "cg", "cd")}
-        # A sum of n terms errs by about n units of its size; 4 covers the radius as
-        # well.
+        # A sum of n terms errs by about n units of its size; 4 also covers the radius.
         share = 4 * len(xs) * self.unit
         for center, radius in (("cf", "rf"), ("cg", "rg"), ("cd", "rd")):
             total = sum((getattr(x, radius) for x in xs[1:]), getattr(xs[0], radius))
@@ -163,14 +163,14 @@ class Interval:
         weights: tuple[Tensor | None, Tensor | None],
         biases: tuple[Tensor, Tensor],
     ) -> Intervals:
-        """Radii swollen by what rounding can do to centres and radii: γ times a bound of the sum of
-        absolute values.
+        """Radii widened by the possible rounding errors of centres and radii: γ times a bound on
+        the sum of absolute values.
 
         That sum is at most the row sum of |W| (one pass for all boxes) times the largest |centre|:
         γ is so small that nothing finer is needed.
         """
         (w, v), (b, c) = weights, biases
-        # Two maps behind the difference, and a few operations beside them.
+        # Two maps behind the difference, and a few more operations.
         share = gamma(2 * terms(node, x.cf, w) + 8, self.unit)
         ones, dims = torch.ones_like(x.cf[:1]), y.cf.ndim
         row_f, row_g = (linear(node, ones, magnitude(t)) for t in (w, v))
@@ -188,10 +188,10 @@ class Interval:
 
 
 def centred(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
-    """Centres and radii that hold the whole box, although (lo + hi)/2 rounds."""
+    """Centres and radii that contain the whole box, although (lo + hi)/2 is rounded."""
     center = (lo + hi) / 2
     radius = torch.maximum(hi - center, center - lo)
-    # One step up, for hi − centre rounds too. A box that is a point stays a point.
+    # One step up, since hi − centre is rounded, too. A box that is a point stays a point.
     up = torch.nextafter(radius, torch.full_like(radius, torch.inf))
     return center, torch.where(lo == hi, torch.zeros_like(radius), up)
 
@@ -214,7 +214,7 @@ def activated(b: Bounds, slope: float, unit: float = 0.0) -> Bounds:
     for low, high in (("l", "h"), ("gl", "gh"), ("dl", "dh")):
         one = _scaled(slope, getattr(b, low), getattr(b, high))
         two = _scaled(1 - slope, getattr(r, low), getattr(r, high))
-        # The two parts may cancel where the slope lies outside [0, 1].
+        # The two parts may cancel if the slope is outside [0, 1].
         lost = 8 * unit * sum(end.abs() for end in (*one, *two))
         ends[low], ends[high] = one[0] + two[0] - lost, one[1] + two[1] + lost
     return Bounds(**ends).consistent()
@@ -224,11 +224,11 @@ def _scaled(factor: float, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     return (factor * low, factor * high) if factor >= 0 else (factor * high, factor * low)
 
 
-# Intervals of f and of f − g with as few passes as will do: the flow that training differentiates.
+# Intervals of f and of f − g with as few passes as possible: the flow that training differentiates.
 #
-# `Interval` carries the interval of g too and tightens each of the three by the other two. Here g
-# follows from f and the difference, which saves two of eight passes and most of the tape; nothing
-# is rounded outwards. It is as sound as `Interval` in real arithmetic, and looser.
+# `Interval` also carries the interval of g and tightens each of the three by the other two. Here g
+# is derived from f and the difference, which saves two of eight passes and most of the tape;
+# nothing is rounded outwards. In real arithmetic it is as sound as `Interval`, but looser.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +247,7 @@ class CoarseIntervals:
 
     @property
     def bounds(self) -> Bounds:
-        """Ends of f and of the difference, and the ends of g that follow."""
+        """Ends of f and of the difference, and the resulting ends of g."""
         l, h = self.cf - self.rf, self.cf + self.rf
         dl, dh = self.cd - self.rd, self.cd + self.rd
         return Bounds(l=l, h=h, gl=l - dh, gh=h - dl, dl=dl, dh=dh)
@@ -282,8 +282,8 @@ class Coarse:
     def pool(self, node: Pool, x: CoarseIntervals) -> CoarseIntervals:
         """A k-th largest grows with every entry; two of them differ by no more than the entries."""
         b = x.bounds
-        # Ends of the difference by the maximum of the entries' ends, for every k: two
-        # k-th largest values lie no further apart than the entry that moved most.
+        # Ends of the difference by the maximum of the entries' ends, for every k: two k-th largest
+        # values differ by no more than the entry that moved most.
         ends = {"l": lift(node.apply, b.l), "h": lift(node.apply, b.h)}
         ends |= {"dl": -lift(node.maximum, -b.dl), "dh": lift(node.maximum, b.dh)}
         return _centred(Bounds(gl=ends["l"], gh=ends["h"], **ends))
@@ -309,7 +309,7 @@ def _both(
 ) -> tuple[Tensor, Tensor]:
     """(W f, W' d + (W − W') f), with `size` of each matrix."""
     change = gap(w, v)
-    # Layers that were not changed need no third pass.
+    # Unchanged layers need no third pass.
     if w is None or v is None or change is None or torch.equal(w, v):
         return linear(node, f, size(w)), linear(node, d, size(v))
     axes = node.operation.axes
@@ -317,7 +317,8 @@ def _both(
     if axes is None or axes.diagonal or axes.groups != 1:
         moved = linear(node, d, size(v)) + linear(node, f, size(change))
         return linear(node, f, size(w)), moved
-    # One pass over the channels of both: narrow convolutions cost as much as ones twice as wide.
+    # One pass over the channels of both, since narrow convolutions cost as much as ones twice as
+    # wide.
     one, two, three = (size(matrix) for matrix in (w, v, change))
     rows = [torch.cat(row, dim=axes.weight_in) for row in _blocks(one, two, three)]
     weight = torch.cat(rows, dim=axes.weight_out)

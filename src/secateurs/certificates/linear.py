@@ -1,4 +1,4 @@
-"""Backward passes through a tape of relaxed values, and how they are rationed."""
+"""Backward passes through a tape of relaxed values, and the rationing of these passes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,14 +72,14 @@ class Relaxed:
 
     @property
     def of_g(self) -> StreamValues:
-        """The masses of g alone, against itself."""
+        """The masses of g alone, compared with itself."""
         return StreamValues(m=self.mass_g, d=torch.zeros_like(self.mass_g))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improved:
-    """What passes proved of the values that enter activations and pools, in the order of the graph,
-    and in how many layers some neuron was left.
+    """What passes proved about the values that enter activations and pools, in the order of the
+    graph, and in how many layers some neuron was left out.
     """
 
     bounds: tuple[Bounds, ...]
@@ -89,14 +89,14 @@ class Improved:
 class Backward:
     """The variables of the affine functions, and bounds of directions by passes down to them.
 
-    Bounds of pre-activations are improved by backward passes while `effort` (cells of all backward
-    passes, per box) and the time of `pace` last; of a layer that costs more than its share, the
-    neurons that lose most come first. Whatever is left keeps the bounds of the `inner` forward
-    flow. `loose` counts the layers in which some neuron was left.
+    Bounds of pre-activations are improved by backward passes as long as `effort` (cells of all
+    backward passes, per box) and the time of `pace` last; in a layer that costs more than its
+    share, the neurons that lose most come first. All others keep the bounds of the `inner` forward
+    flow. `loose` counts the layers in which some neuron was left out.
 
-    effort: for all boxes, or one for each. layers: how many layers share it; 1 lets each spend all
-    that is left. ahead: how many layers share the time. known: what an earlier flow proved on these
-    boxes, taken as it is.
+    effort: one for all boxes, or one for each. layers: how many layers share it; 1 lets each spend
+    everything that is left. ahead: how many layers share the time. known: what an earlier flow
+    proved on these boxes, taken as it is.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Backward:
         self.inner: Any = Interval(unit=unit) if inner is None else inner
         self.loose, self._known = 0 if known is None else known.loose, known
         self.proven: list[Bounds] = []
-        # Whether passes were left out for want of time.
+        # Whether passes were left out for lack of time.
         self.hurried = False
         self.record = Record()
         self._layers, self._ahead = layers, ahead
@@ -123,7 +123,7 @@ class Backward:
         self._cells = 0
 
     def begin(self, lo: Tensor, hi: Tensor) -> None:
-        """Boxes lo ≤ x ≤ hi, with an effort each."""
+        """Start with boxes lo ≤ x ≤ hi, with an effort for each."""
         self._middle, self._radius = centred(lo, hi)
         # What the backward passes reach: their slope at x, and at `one` all constants.
         self._x = self._middle.clone().requires_grad_()
@@ -131,7 +131,7 @@ class Backward:
         self.left = self.effort * lo.new_ones(len(lo))
 
     def bounds(self, x: Relaxed) -> Bounds:
-        """What the forward flow says."""
+        """The bounds of the forward flow."""
         known: Bounds = self.inner.bounds(x.inner)
         return known
 
@@ -165,14 +165,13 @@ class Backward:
             retain_graph=True,
             allow_unused=True,
         )
-        # A value kept as an interval does not reach the input: autograd's own zeros would come
-        # without the dimension of the directions.
+        # A value kept as an interval does not depend on the input: autograd's own zeros would lack
+        # the dimension of the directions.
         slope, constant = (
             like.new_zeros(rows, *like.shape) if found is None else found
             for found, like in ((slope, self._x), (constant, self._one))
         )
-        # An affine function is largest on a box at middle + radius, signed like its
-        # slope.
+        # An affine function on a box is largest at centre ± radius, with the signs of its slope.
         value = (slope * self._middle + slope.abs() * self._radius).flatten(2).sum(2) + constant
         if self.unit:
             # Rounding of the backward pass, which sums what `mass` sums in absolute
@@ -181,10 +180,10 @@ class Backward:
         return value
 
     def improved(self, x: Relaxed, name: str) -> Bounds:
-        """Bounds by backward passes where a neuron is open and its box can still afford them; x is
-        the value of the node `name`.
+        """Bounds by backward passes for open neurons whose box can still afford them; x is the
+        value of the node `name`.
 
-        Every box has an effort of its own, so that its bound does not depend on its company.
+        Every box has its own effort, so that its bound does not depend on the other boxes.
         """
         if self._known is None:
             self.proven.append(self._improved(x, name))
@@ -199,11 +198,11 @@ class Backward:
         self._layers -= 1
         self._ahead -= 1
         self.pace.say(f"linear: at {name}")
-        # Up to the first open layer the forward bounds are exact: a pass would find
-        # nothing new.
+        # Up to the first open layer the forward bounds are exact, and a pass would find nothing
+        # new.
         if x.depth < 2 or not bool(open_.any()):
             return bounds
-        # Twice its share of the time, for the layers to come take time even without a pass.
+        # Twice its share of the time, since the following layers take time even without a pass.
         clock = self.pace.clock
         self.pace = self.pace.under(clock.within(2 / max(2, self._ahead + 2)))
         behind = self._cone(name)
@@ -224,11 +223,11 @@ class Backward:
     def _by_windows(
         self, x: Relaxed, flat: Bounds, wanted: Tensor, behind: Cone
     ) -> tuple[Bounds, Tensor]:
-        """Bounds of the wanted neurons by passes on windows, and which got theirs in time."""
+        """Bounds of the wanted neurons by passes on windows, and which were done in time."""
         done = torch.zeros_like(wanted)
         if not bool(wanted.any()):
             return flat, done
-        # Eight directions a neuron.
+        # Eight directions per neuron.
         size = max(1, _PART // (8 * behind.widest))
         for part in torch.split(wanted.nonzero(), size):
             if not self.pace.allows(len(part) * behind.cells):
@@ -252,11 +251,11 @@ class Backward:
         return flat, done
 
     def _by_maps(self, x: Relaxed, flat: Bounds, wanted: Tensor) -> tuple[Bounds, Tensor]:
-        """Bounds of the wanted neurons by passes over whole maps, and which got theirs in time."""
+        """Bounds of the wanted neurons by passes over whole maps, and which were done in time."""
         done = 0
-        # Every box has a list of its own, so that none pays for what only its neighbours need.
+        # Every box has its own list, so that none pays for what only other boxes need.
         most = int(wanted.sum(dim=1).max())
-        # Stable, so that ties give the same list whatever the machine.
+        # Stable, so that ties give the same list on every machine.
         lists = wanted.to(torch.int8).argsort(dim=1, descending=True, stable=True)
         # By the cells of all maps, so that one pass of a large network takes seconds at most.
         chunk = max(1, _CELLS // (2 * len(self._one) * self._cells))
@@ -271,10 +270,10 @@ class Backward:
         return flat, wanted
 
     def _affordable(self, flat: Bounds, open_: Tensor, cells: int) -> Tensor:
-        """The open neurons each box pays for: all, or those that lose most.
+        """The open neurons that each box pays for: all, or those that lose most.
 
-        A layer may spend twice its share of what is left, so that early layers cannot starve the
-        late ones, nor the late ones leave anything over.
+        A layer may spend twice its share of what is left, so that early layers cannot starve late
+        ones, and late ones leave little unused.
         """
         price = 6.0 * cells
         # Neither above twice the share nor above what is left.
@@ -290,14 +289,14 @@ class Backward:
     def _around(self, x: Relaxed, index: Tensor) -> Bounds:
         """Both ends of z, z' and δ for these neurons, (boxes, neurons)."""
         both = both_directions(x.z, index)
-        # Three calls, for the tapes of z and of z' are a third of the one of δ.
+        # Three calls, since the tapes of z and of z' are a third of that of δ.
         h, l = self.above(x, both, None).chunk(2)
         gh, gl = self.above(x, None, None, both).chunk(2)
         dh, dl = self.above(x, None, both).chunk(2)
         return Bounds(l=-l.T, h=h.T, gl=-gl.T, gh=gh.T, dl=-dl.T, dh=dh.T)
 
     def _share(self) -> float:
-        """How much of the mass behind a value rounding can add to the bound of a pass."""
+        """The share of the mass behind a value that rounding can add to the bound of a pass."""
         return 8 * gamma(self._steps + self._middle[0].numel(), self.unit)
 
     def times_one(self, value: Tensor) -> Tensor:
@@ -309,13 +308,13 @@ class Backward:
         return self._one.reshape(-1, *[1] * dims)
 
     def count(self, x: Relaxed) -> Relaxed:
-        """Remember how large the tape has grown."""
+        """Record how large the tape has grown."""
         self._cells += x.z[0].numel()
         return x
 
 
 def both_directions(value: Tensor, index: Tensor) -> Tensor:
-    """Plus and minus each of these entries of each box, a row each; index is (boxes, entries).
+    """Plus and minus each of these entries of each box, one row each; index is (boxes, entries).
 
     An upper bound of −v is minus a lower bound of v: one batch of directions gives both ends.
     """
@@ -326,7 +325,7 @@ def both_directions(value: Tensor, index: Tensor) -> Tensor:
 
 
 def _insert(flat: Bounds, index: Tensor, found: Bounds, where: Tensor) -> Bounds:
-    """The bounds with those of some neurons replaced, in some boxes, by what follows from both."""
+    """The bounds with those of some neurons in some boxes replaced by the intersection of both."""
     old = flat.each(lambda end: end.gather(1, index))
     # A backward pass may be looser than the forward bound, so both are kept.
     met = old.meet(found)
@@ -343,14 +342,13 @@ def sided(above: Tensor, below: Tensor) -> Tensor:
 
 
 class _Sided(torch.autograd.Function):
-    """Stands for a value between two expressions: a positive cotangent goes to the upper, a
-    negative to the lower.
+    """A value between two expressions: a positive cotangent goes to the upper one, a negative to
+    the lower one.
     """
 
     @staticmethod
     def forward(context: Any, above: Tensor, below: Tensor) -> Tensor:
-        # Never read as a bound: any value between serves, for only the backward pass
-        # counts.
+        # Never read as a bound: any value in between will do, since only the backward pass counts.
         return (above + below) / 2
 
     @staticmethod
@@ -370,10 +368,10 @@ class _Sided(torch.autograd.Function):
 # directions on a whole batch of boxes, through any linear operation torch can differentiate.
 # Constants travel as multiples of an extra input, `one`.
 #
-# The pair (z, δ) of a value of f and its difference to g travels, so that what the networks share
-# cancels before it is relaxed; beside it z' of g, whose own bounds cost a third of those through z
-# − δ. An inner forward flow (intervals, or affine forms on large networks) gives the bounds of
-# whatever backward passes cannot afford.
+# The pair (z, δ) of a value of f and its difference from g is propagated, so that what the networks
+# share cancels before it is relaxed, together with z' of g, whose own bounds cost a third of those
+# through z − δ. An inner forward flow (intervals, or affine forms on large networks) bounds the
+# neurons for which backward passes are too expensive.
 #
 # Reference: Zhang et al. 2018 (CROWN); Paulsen et al. 2020 (ReluDiff, NeuroDiff).
 
@@ -410,7 +408,7 @@ class Relaxation(Backward):
         b, c = params.offsets(node)
         inner = self.inner.affine(node, None if x is None else x.inner, params)
         mass = self._mass.affine(node, None if x is None else x.mass, params)
-        # The masses of g alone: g against itself.
+        # The masses of g alone: g compared with itself.
         swapped = ParameterPair(f=params.g, g=params.g)
         mass_g = self._mass_g.affine(node, None if x is None else x.of_g, swapped).m
         one = self.constant(len(node.shape))
@@ -421,10 +419,10 @@ class Relaxation(Backward):
             return Relaxed(z=z, g=g, d=d, mass=mass, mass_g=mass_g, inner=inner, depth=0)
         w, v = params.weights(node)
         self.record.add(node, Mapped(weights=(w, v), biases=(b, c)))
-        # The passes go backward, the bounds forward: the longer sum of the two counts.
+        # The passes go backward, the bounds forward: the longer of the two sums counts.
         longest = max(terms(node, x.z, w), terms_back(node, x.z, w))
         self._steps += 2 * longest + 2
-        # Biases ride on the extra input `one`, so that a backward pass collects them as
+        # Biases are multiplied by the extra input `one`, so that a backward pass collects them as
         # well.
         d = linear(node, x.d, v) + one * (b - c)
         if w is not None:
@@ -437,15 +435,14 @@ class Relaxation(Backward):
                 mass=mass,
                 mass_g=mass_g,
                 inner=inner,
-                # One map that mixes entries is exact on intervals; two in a row no
-                # longer are.
+                # One map that mixes entries is exact on intervals; two in a row are not.
                 depth=x.depth + (not _keeps_intervals(node, w, v)),
             )
         )
 
     def activation(self, node: Activation, x: Relaxed) -> Relaxed:
-        """Planes above and below relu and the difference of relus, from the best bounds of what
-        enters.
+        """Planes above and below relu and the difference of relus, from the best bounds of the
+        inputs.
         """
         b = self.improved(x, node.inputs[0])
         planes_z, planes_g = (
@@ -478,8 +475,8 @@ class Relaxation(Backward):
         )
 
     def pool(self, node: Pool, x: Relaxed) -> Relaxed:
-        """Below a maximum the entry of largest lower end, above it `maximum_above`; for k > 1 the
-        ends.
+        """Below a maximum the entry with the largest lower end, above it `maximum_above`; for k > 1
+        the ends.
         """
         b = self.improved(x, node.inputs[0])
         self.record.add(node)
@@ -490,7 +487,7 @@ class Relaxation(Backward):
         if node.rank > 1:  # no entry of the window bounds a k-th largest
             ends = self.inner.bounds(inner)
             z, g, d = (
-                # Constants: the tape ends here, and only the interval goes on.
+                # Constants: the tape ends here, and only the interval continues.
                 sided(one * getattr(ends, high), one * getattr(ends, low))
                 for low, high in (("l", "h"), ("gl", "gh"), ("dl", "dh"))
             )
@@ -501,7 +498,7 @@ class Relaxation(Backward):
                 for low, high, tape in ((b.l, b.h, x.z), (b.gl, b.gh, x.g))
             )
             above = pooled_difference_above(node, b, x.z, x.d, self.times_one)
-            # Below: above the difference of g to f, turned around.
+            # Below: the negated plane above the difference of g to f.
             below = pooled_difference_above(node, b.exchanged(), x.z - x.d, -x.d, self.times_one)
             z = sided(top.tape, pick(node, b.l, x.z))
             g = sided(top_g.tape, pick(node, b.gl, x.g))
@@ -538,7 +535,7 @@ class Relaxation(Backward):
         )
 
     def add(self, node: Add, xs: Sequence[Relaxed]) -> Relaxed:
-        """Signed sums; what branches share is known to the tape, not to the intervals."""
+        """Signed sums; the tape knows what branches share, the intervals do not."""
         self.record.add(node)
         self._steps += len(xs)
         z, g, d = (signed_sum(node, [getattr(x, k) for x in xs]) for k in _TAPES)
@@ -571,13 +568,13 @@ def _plane_mass(planes: Sequence[Plane], mass: StreamValues) -> Tensor:
 
 
 def _keeps_intervals(node: Affine, w: Tensor | None, v: Tensor | None) -> bool:
-    """A map entry by entry, the same in f and g, loses nothing on intervals."""
+    """Whether the map works entry by entry, the same in f and g, and is exact on intervals."""
     axes = node.operation.axes
     same = w is None or v is None or torch.equal(w, v)
     return same and (w is None or w.numel() == 1 or (axes is not None and axes.diagonal))
 
 
-# What backward passes for all neurons would gain, guessed from a few of each layer.
+# What backward passes for all neurons would gain, estimated from a few of each layer.
 #
 # A pass for one neuron of a convolution costs as much as one for an output, and there are
 # thousands of them. On networks of two convolutions with maximum pools they lower the bound by 1 %
@@ -591,9 +588,9 @@ _PAIRS = (("l", "h"), ("gl", "gh"), ("dl", "dh"))
 
 
 class Probe(Relaxation):
-    """A relaxation that believes of all neurons of a layer what passes showed for a few.
+    """A relaxation that assumes for all neurons of a layer what passes showed for a few.
 
-    Its results are guesses and no bounds: they only say where passes are worth their price.
+    Its results are guesses, not bounds: they only say where passes are worth their cost.
     """
 
     def improved(self, x: Relaxed, name: str) -> Bounds:
@@ -610,7 +607,7 @@ class Probe(Relaxation):
         ends: dict[str, Tensor] = {}
         for low, high in _PAIRS:
             share = (_width(new, low, high) / _width(old, low, high)).clamp(max=1)
-            # 0/0 where nothing is open, ∞/∞ where the bounds overflow: the hopeful guess.
+            # 0/0 if nothing is open, ∞/∞ if the bounds overflow: then the optimistic guess.
             share = share.nan_to_num(nan=0.0)
             a, b = getattr(flat, low), getattr(flat, high)
             middle, half = (a + b) / 2, share * (b - a) / 2

@@ -16,8 +16,8 @@ from secateurs.errors import ArgumentError, DomainError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """What a certificate knows: the domain, its bounds per box and output, and the methods that
-    proved them.
+    """The contents of a certificate: the domain, its bounds per box and output, and the methods
+    that proved them.
     """
 
     problem: NetworkPair
@@ -84,8 +84,7 @@ def _by_ball(
         change, sum_of_errors = joint_change(reach, c), joint_change(error, c)
         pairs = _pairs(problem, part, c, region.methods)
         if pairs is not None:
-            # Bounding f_c − f_j as one direction keeps what both logits share; never
-            # looser.
+            # Bounding f_c − f_j as one direction keeps what both logits share, and is never looser.
             change = torch.minimum(change, pairs[0])
         clear = keeps_class(f, c, change + sum_of_errors)
         if whole_ball:
@@ -115,13 +114,13 @@ def _pairs(
 
 
 def joint_change(per_output: Tensor, chosen: Tensor) -> Tensor:
-    """What the chosen logit and each other one can move together."""
+    """How far the chosen logit and each other one can move together."""
     return per_output.gather(1, chosen.unsqueeze(1)) + per_output
 
 
 def keeps_class(logits: Tensor, chosen: Tensor, change: Tensor) -> Tensor:
-    """The margin to every other class exceeds the change."""
-    # Strictly larger: at a tie argmax could answer either class.
+    """Whether the margin to every other class exceeds the change."""
+    # Strictly larger, since at a tie argmax could return either class.
     margin = logits.gather(1, chosen.unsqueeze(1)) - logits
     return _except(chosen, margin > change).all(dim=1)
 
@@ -129,25 +128,25 @@ def keeps_class(logits: Tensor, chosen: Tensor, change: Tensor) -> Tensor:
 def _stays(
     logits: Tensor, chosen: Tensor, pairs: tuple[Tensor, Tensor] | None, error: Tensor
 ) -> Tensor:
-    """g answers the chosen class on the whole ball."""
+    """Whether g predicts the chosen class on the whole ball."""
     if pairs is None:
         raise ArgumentError("whole_ball needs the method 'linear', which cannot serve here.")
     return _except(chosen, pairs[1] + error < 0).all(dim=1)
 
 
 def _except(chosen: Tensor, holds: Tensor) -> Tensor:
-    # Against itself a class has margin 0, which must not count.
+    # The margin of a class to itself is 0 and must not count.
     return holds.scatter(1, chosen.unsqueeze(1), True)
 
 
 def _own_balls(
     region: Region, x: Tensor, radius: float | None, clip: tuple[float, float] | None
 ) -> Domain | None:
-    """A ball per input; None where one domain serves all."""
+    """One ball per input; None if one domain serves all."""
     if radius is not None:
         return ball_domain(x, radius, clip=clip)
     domain = region.domain
-    # The same inputs bit for bit, in the same order: then each has its own ball.
+    # If the inputs are the same bit for bit, in the same order, each has its own ball.
     if domain.center.shape == x.shape and torch.equal(domain.center, x):
         return domain
     outside = int((~domain.contains(x)).sum())

@@ -1,4 +1,4 @@
-"""The certificate methods: each bounds |f − g| per box and output, soundly and alone; which of them
+"""The certificate methods, each of which soundly bounds |f − g| per box and output; which of them
 run, and how they share the effort and the time.
 """
 
@@ -37,8 +37,8 @@ class Skip(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodBounds:
-    """Upper bounds of |f − g|: per box and output, and (where known) of the ℓ¹ norm over the
-    outputs per box.
+    """Upper bounds of |f − g|: per box and output, and (if known) of the ℓ¹ norm over the outputs
+    per box.
     """
 
     per_output: Tensor
@@ -58,7 +58,7 @@ the other methods are; in 5,842 measured boxes none ever won."""
 
 
 def automatic() -> list[str]:
-    """What "auto" computes: every method that can win, cheap ones first."""
+    """The methods of "auto": every one that can be the tightest, cheap ones first."""
     return [name for name in METHODS.names() if name not in NAMED_ONLY]
 
 
@@ -81,7 +81,7 @@ def path_metric_per_output(problem: NetworkPair, domain: Domain) -> MethodBounds
     _same_signs(problem)
     ones = torch.ones_like(problem.fed(domain)[0][:1])
     inner = problem.path_distance(fed=ones, biases=False, exact=True)
-    # Fed with zeros, only the paths that begin at biases are left.
+    # With zeros as input, only the paths that start at biases are left.
     hidden = problem.path_distance(fed=torch.zeros_like(ones), biases=True, exact=True)
     reach = domain.magnitude.flatten(1).amax(dim=1, keepdim=True)
     return MethodBounds(per_output=reach * inner + hidden)
@@ -121,8 +121,8 @@ def interval(problem: NetworkPair, domain: Domain) -> MethodBounds:
 @METHODS.register("affine")
 def affine(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Joint affine forms of f and f − g; no sign assumption; an input needs a symbol per pixel."""
-    # No form has more symbols than inputs and neurons can make, so small networks take
-    # more boxes at a time.
+    # No form has more symbols than there are inputs and neurons, so small networks take more boxes
+    # at a time.
     most = min(symbols(problem), relaxable(problem))
     parts = domain.split(max(1, 2**24 // (most * problem.widest)))
     return MethodBounds(per_output=torch.cat([_by_forms(problem, part) for part in parts]))
@@ -144,7 +144,7 @@ def linear(problem: NetworkPair, domain: Domain) -> MethodBounds:
     if all_by_chain(problem):
         return _by_chain(problem, domain)
     flow, y = relaxed(problem, domain)
-    # Outputs that time does not reach keep their forward bounds.
+    # Outputs that are not reached in time keep their forward bounds.
     found = domain.lo.new_full((len(domain), problem.outputs), torch.inf)
     pace, done = flow.pace.under(problem.clock), 0
     cells = len(domain) * sum(torch.Size(n.shape).numel() for n in problem.graph.nodes)
@@ -168,15 +168,15 @@ def linear(problem: NetworkPair, domain: Domain) -> MethodBounds:
         text = f"linear: time was up after {done} of {problem.outputs} outputs"
         remarks = (*remarks, text)
     return MethodBounds(
-        # Both are sound; the forward bound is the tighter one where effort ran out.
+        # Both are sound; the forward bound is tighter where effort ran out.
         per_output=torch.minimum(found, flow.bounds(y).largest.flatten(1)),
         remarks=remarks,
     )
 
 
 def all_by_chain(problem: NetworkPair) -> bool:
-    """Whether both networks are chains of dense layers for which all passes are made unasked: then
-    they need no tape.
+    """Whether both networks are chains of dense layers for which all passes are made without a
+    probe: then they need no tape.
     """
     if "all by chain" not in problem.shared:
         fits = _last(problem) <= problem.effort and _is_cheap(problem)
@@ -224,7 +224,7 @@ def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tens
 
 
 def _chunks(problem: NetworkPair, cells: int) -> tuple[Tensor, ...]:
-    # Two directions an output; 2²⁴ cells of all maps are 128 MB in float64, and take seconds.
+    # Two directions per output; 2²⁴ cells of all maps are 128 MB in float64, and take seconds.
     rows = max(1, 2**24 // (2 * cells))
     return torch.split(torch.arange(problem.outputs), rows)
 
@@ -237,18 +237,18 @@ def _same_signs(problem: NetworkPair) -> None:
         )
 
 
-# The methods that were asked for, within the time there is, and why others cannot serve.
+# Runs the requested methods within the available time, and says why others do not apply.
 
 
 def run_methods(
     problem: NetworkPair, domain: Domain, names: Sequence[str], *, spare: bool = False
 ) -> tuple[dict[str, MethodBounds], dict[str, str]]:
-    """What each method proves on these boxes, and why the others cannot serve.
+    """Run the methods on these boxes; returns what each proves, and why others do not apply.
 
-    When the time is up, the methods that have begun keep what they proved so far; the cheap ones
+    When the time is up, methods that have started keep what they proved so far; the cheap ones
     always finish, so that there is a bound.
 
-    spare: leave boxes out of the costly methods where these are hopeless.
+    spare: leave boxes out of the costly methods if these are hopeless.
     """
     proven: dict[str, MethodBounds] = {}
     skipped: dict[str, str] = {}
@@ -260,7 +260,7 @@ def run_methods(
     spare = spare and beyond_effort(problem)
     rest = torch.ones(len(domain), dtype=torch.bool, device=domain.lo.device)
 
-    # What may be left out comes last: it is computed if the others could not serve.
+    # Methods that may be left out come last: they are computed if the others do not apply.
     def last(name: str) -> tuple[bool, bool]:
         return spare and name in _COSTLY, spared and name == "affine"
 
@@ -301,12 +301,12 @@ alone would be wrong: on tiny balls `linear` gains a factor of 10⁷ over interv
 
 
 def beyond_effort(problem: NetworkPair) -> bool:
-    """Whether the effort does not pay for passes from all neurons: they would take minutes."""
+    """Whether the effort does not suffice for passes from all neurons, which would take minutes."""
     return _price(problem) > problem.effort
 
 
 def _hopeless(problem: NetworkPair, domain: Domain, proven: Mapping[str, MethodBounds]) -> Tensor:
-    """Boxes whose bounds so far are so far above the range of their own outputs that no costly
+    """Boxes whose current bounds are so far above the range of their own outputs that no costly
     method could bring them near it.
     """
     if not proven:
@@ -316,12 +316,12 @@ def _hopeless(problem: NetworkPair, domain: Domain, proven: Mapping[str, MethodB
     spans = []
     with torch.no_grad():
         for part in domain.split(size):
-            # Of each box alone: what it gets may not depend on its company.
+            # For each box separately: its result may not depend on other boxes.
             y = torch.stack([problem.dense(x) for x in (part.lo, part.center, part.hi)], dim=1)
             spread = y.amax(dim=(1, 2)) - y.amin(dim=(1, 2))
             spans.append(torch.maximum(spread, y.abs().amax(dim=(1, 2))))
     span = torch.cat(spans)
-    # Written so that outputs that overflow, whose range is no number, count as promising.
+    # Written so that overflowing outputs, whose range is NaN, count as promising.
     far: Tensor = bound > _FAR * span
     for box in far.nonzero().flatten().tolist():
         *_, promised = _guess(problem, domain[box : box + 1])
@@ -330,7 +330,7 @@ def _hopeless(problem: NetworkPair, domain: Domain, proven: Mapping[str, MethodB
 
 
 def _among(found: MethodBounds, chosen: Tensor, name: str) -> MethodBounds:
-    """Bounds of the chosen boxes as bounds of all."""
+    """Extend bounds of the chosen boxes to all boxes."""
     per_output = found.per_output.new_full((len(chosen), found.per_output.shape[1]), torch.inf)
     per_output[chosen] = found.per_output
     whole = None
@@ -342,9 +342,9 @@ def _among(found: MethodBounds, chosen: Tensor, name: str) -> MethodBounds:
 
 
 def _timely(problem: NetworkPair, name: str, parts: Sequence[Domain]) -> list[MethodBounds]:
-    """The method on one part after the other, each with its share of the time, until it is up."""
+    """Run the method on each part in turn, with a share of the time, until it is up."""
     found: list[MethodBounds] = []
-    # The cheap ones never look at the clock, so that some bound is always there.
+    # The cheap ones never check the clock, so that there is always a bound.
     if name not in _COSTLY:
         for number, part in enumerate(parts):
             found.append(METHODS[name](problem, part))
@@ -359,7 +359,7 @@ def _timely(problem: NetworkPair, name: str, parts: Sequence[Domain]) -> list[Me
                     " allow more"
                 )
             return [*found, *_no_bounds(problem, name, parts, number)]
-        # What an early part leaves over is shared by the later ones.
+        # Time that an early part leaves over is shared by the later ones.
         own = replace(problem, clock=clock.within(1 / (len(parts) - number)))
         found.append(METHODS[name](own, part))
         problem.clock.report(f"{name}: part {number + 1} of {len(parts)}")
@@ -369,7 +369,7 @@ def _timely(problem: NetworkPair, name: str, parts: Sequence[Domain]) -> list[Me
 def _no_bounds(
     problem: NetworkPair, name: str, parts: Sequence[Domain], number: int
 ) -> list[MethodBounds]:
-    """For the parts that were not reached."""
+    """Infinite bounds for the parts that were not reached."""
     text = f"{name}: time was up after {number} of {len(parts)} parts of the boxes"
     return [
         MethodBounds(
@@ -390,7 +390,7 @@ _COSTLY = {"affine": 0.3, "linear": 1.0}
 
 
 def _join(parts: list[MethodBounds]) -> MethodBounds:
-    """One reach for all boxes; a NaN (from ∞·0) proves nothing and becomes ∞."""
+    """Join the bounds of all boxes; a NaN (from ∞·0) proves nothing and becomes ∞."""
     per_output = (
         torch.cat([part.per_output for part in parts])
         .detach()
@@ -405,19 +405,19 @@ def _join(parts: list[MethodBounds]) -> MethodBounds:
     )
 
 
-# The relaxed output of two networks on some boxes, within the effort and the time there is.
+# The relaxed output of two networks on some boxes, within the available effort and time.
 
 
 def relaxed(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
     """The relaxed output of the network pair on these boxes, with the flow that bounds directions
     of it.
 
-    Where backward passes for all neurons would cost more than the effort, affine forms serve the
-    others; where these do not fit, intervals. Where they cost a good part of the effort, each box
+    If backward passes for all neurons would cost more than the effort, affine forms bound the
+    others, or intervals if forms do not fit. If the passes cost a good part of the effort, each box
     is probed first, and those that would gain little keep intervals.
 
-    Who asks again about the same boxes (a claim after a bound, `Certificate.certified`) gets what
-    passes from neurons proved the first time, where time did not cut them short.
+    A second call for the same boxes (a claim after a bound, `Certificate.certified`) reuses what
+    passes from neurons proved the first time, unless they were cut short.
     """
     before = problem.shared.setdefault("relaxed", _Relaxations())
     kept = before.of(problem, domain)
@@ -432,7 +432,7 @@ def relaxed(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PassedBounds:
-    """Of some boxes, under the same effort: what passes proved, and whether forms stood by."""
+    """For some boxes, under the same effort: what passes proved, and whether forms were used."""
 
     lo: Tensor
     hi: Tensor
@@ -442,7 +442,7 @@ class _PassedBounds:
 
 
 class _Relaxations:
-    """The last few of a pair of networks."""
+    """The last few results for a pair of networks."""
 
     _MOST = 8
     _NUMBERS = 2**22
@@ -452,7 +452,7 @@ class _Relaxations:
         self.kept: list[_PassedBounds] = []
 
     def of(self, problem: NetworkPair, domain: Domain) -> _PassedBounds | None:
-        """What was proved on these very boxes."""
+        """What was proved on exactly these boxes."""
         for one in self.kept:
             if (
                 one.settings == (problem.effort, problem.unit, problem.symbols)
@@ -463,7 +463,7 @@ class _Relaxations:
         return None
 
     def keep(self, problem: NetworkPair, domain: Domain, flow: Relaxation) -> None:
-        """The oldest make room."""
+        """Keep a result; the oldest ones are dropped."""
         self.kept.append(
             _PassedBounds(
                 lo=domain.lo,
@@ -489,7 +489,7 @@ def _relax(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
             f" is {problem.effort:.1e}; say effort= to allow more"
         )
     if _price(problem) > problem.effort:
-        # A fifth of the time is kept for intervals, should the forms give up.
+        # A fifth of the time is kept for intervals, in case the forms give up.
         late = Pace(clock=problem.clock.within(0.8)).late("linear: affine forms")
         forms = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
         try:
@@ -528,22 +528,22 @@ def _probe(problem: NetworkPair, domain: Domain, effort: float) -> tuple[Relaxat
 
 
 def _guess(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed, Tensor, Tensor]:
-    """The relaxed output without passes, what it bounds the widest outputs by, and what passes from
-    all neurons promise of them.
+    """The relaxed output without passes, its bounds of the widest outputs, and the bounds that
+    passes from all neurons promise for them.
     """
     flow, y = _relax_with(problem, domain, 0.0, None)
     with torch.enable_grad():
         probe = Probe(unit=problem.unit)
         guess = propagate(problem.graph, probe, [problem.fed(domain)], problem.pair)
-    # Ten outputs tell enough: those with the widest intervals.
+    # Ten outputs are enough, those with the widest intervals.
     wide = flow.bounds(y).largest.flatten(1).detach().expand(len(domain), -1)
     index = wide.topk(min(10, wide.shape[1]), dim=1).indices
     return flow, y, largest(flow, y, index), largest(probe, guess, index)
 
 
 def contains_forms(problem: NetworkPair, domain: Domain) -> bool:
-    """Whether `relaxed` will take its forward bounds from affine forms: computing these alone as
-    well would double the cost and could not be tighter.
+    """Whether `relaxed` will take its forward bounds from affine forms: computing these separately,
+    too, would double the cost and could not be tighter.
     """
     needed = int((domain.widths != 0).flatten(1).sum(dim=1).max())
     affordable = _last(problem) <= problem.effort < _price(problem)
@@ -563,10 +563,10 @@ _DEAR_BESIDE_CHAINS = 1e6
 
 
 def outdoes_forms(problem: NetworkPair) -> bool:
-    """Whether `linear` makes all its passes unasked, and affine forms cost so much that they are
-    left out beside it.
+    """Whether `linear` makes all its passes without a probe, and affine forms cost so much that
+    they are then left out.
 
-    Where boxes are probed first (max-pools of convolutions), forms may be 2 % the tighter.
+    If boxes are probed first (max-pools of convolutions), forms may be 2 % tighter.
     """
     most = min(symbols(problem), relaxable(problem))
     forms = most * sum(_size(node.shape) for node in problem.graph.nodes)
@@ -587,8 +587,8 @@ def _relax_with(
     known: Improved | None = None,
 ) -> tuple[Relaxation, Relaxed]:
     layers = sum(isinstance(n, Activation | Pool) for n in problem.graph.nodes)
-    # The outputs need the rest of the time, and forms some to be carried to the end; without them
-    # all else is in vain.
+    # The outputs need the rest of the time, and forms some to be carried to the end, without which
+    # everything else is useless.
     share = 0.8 if inner is None else 0.4
     flow = Relaxation(
         effort=effort,
@@ -623,13 +623,13 @@ def _price(problem: NetworkPair) -> float:
 
 
 def _layers(problem: NetworkPair) -> Iterator[tuple[int, int, bool]]:
-    """Of each layer that is relaxed: neurons, cells of one pass, and whether it is on windows."""
+    """For each relaxed layer: neurons, cells of one pass, and whether it is on windows."""
     before, nodes = 0, dict[str, Node]()
     for node in problem.graph.nodes:
         if isinstance(node, Activation | Pool):
             behind = cone(nodes, node.inputs[0])
             windows = behind is not None and behind.cells <= WIDE * before
-            # Through all before it, or through the windows it depends on.
+            # Through everything before it, or through the windows that it depends on.
             cells = behind.cells if behind is not None and windows else before
             yield _size(nodes[node.inputs[0]].shape), cells, windows
         before += _size(node.shape)
@@ -644,7 +644,7 @@ def relaxable(problem: NetworkPair) -> int:
 
 
 def symbols(problem: NetworkPair) -> int:
-    """The most symbols of one affine form."""
+    """The maximal number of symbols in one affine form."""
     if problem.symbols is not None:
         return problem.symbols
     # 2²³ numbers in float64 are 64 MB.

@@ -1,5 +1,5 @@
-"""Lower bounds: inputs found by search on which two networks really differ. Never a certificate,
-always a fact.
+"""Lower bounds: inputs found by search on which two networks actually differ. They are facts, but
+never certificates.
 """
 
 import math
@@ -18,9 +18,7 @@ Difference = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The largest |f − g| found in each box, per output, and the input where the largest of all
-    lies.
-    """
+    """The largest |f − g| found in each box, per output, and the input with the largest of all."""
 
     per_output: Tensor
     worst: Tensor
@@ -28,7 +26,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Climb:
-    """How many outputs climb, how many steps, and how many climbers move at a time."""
+    """How many outputs are climbed for, how many steps, and how many climbers move at a time."""
 
     outputs: int
     steps: int
@@ -49,8 +47,8 @@ def search(
     tell: Callable[[str], None] = lambda text: None,
     beat: Callable[[str], None] = lambda text: None,
 ) -> Found:
-    """Maximise |f − g| over each box by projected sign-gradient ascent, from its middle, its
-    corners and at random.
+    """Maximise |f − g| over each box by projected sign-gradient ascent, from its centre, its
+    corners and random points.
 
     Every restart climbs ± each of the `outputs` outputs that differ most at its start, with a step
     that halves; every point visited counts for every output. Evaluations: (restarts + 1) ×
@@ -60,8 +58,8 @@ def search(
         difference: batch of inputs → (batch, outputs) of differences; must be differentiable.
         lo, hi: boxes, (boxes, *input shape).
         together: how many of the 2·outputs climbers move at a time; fewer make shorter steps.
-        left: the seconds left, asked before each step; where the next step would take longer, what
-            was found so far is returned.
+        left: the seconds left, called before each step; if the next step would take longer, the
+            result so far is returned.
         tell, beat: called with a line of text, after each restart and after each step.
     """
     points = [
@@ -78,7 +76,7 @@ def search(
             best, worst = _better(best, worst, difference, x)
             beat(f"search: at start {number + 1}, {float(best.max()):.4g} found")
         tell(f"search: start {number + 1} of {len(points)}, {float(best.max()):.4g} found")
-        if left() < 0:  # the first start is always looked at, so that there is a fact
+        if left() < 0:  # the first start is always evaluated, so that there is a lower bound
             break
     return Found(per_output=best, worst=worst)
 
@@ -121,7 +119,7 @@ def _visit(
             moved = x[:, part] + (high - low) * 0.5**step * slope.sign()
             x[:, part] = moved.clamp(low, high)
             yield x[:, part]
-            # Whoever takes it evaluates it before the next step, so that this counts, too.
+            # The receiver evaluates it before the next step, so that this counts, too.
             price = (monotonic() - began) / len(part)
 
 
@@ -149,7 +147,7 @@ def _better(
     if not best.numel():
         return gaps.amax(dim=1), here
     improved = (peak.amax(dim=1) > best.amax(dim=1)).reshape(-1, *[1] * (worst.ndim - 1))
-    # A tie keeps the earlier input, so a repeated search answers the same.
+    # A tie keeps the earlier input, so a repeated search gives the same result.
     return torch.maximum(best, gaps.amax(dim=1)), torch.where(improved, here, worst)
 
 

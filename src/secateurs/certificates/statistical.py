@@ -1,4 +1,4 @@
-"""What held-out inputs say about a changed network, for any `nn.Module` whatever: no structure is
+"""What held-out inputs say about a changed network, for any `nn.Module` at all: no structure is
 read.
 
 Three statements, each with the level at which it holds. None of them is a worst case.
@@ -27,7 +27,7 @@ def clopper_pearson(successes: int, trials: int, *, alpha: float) -> float:
     >>> round(clopper_pearson(0, 59, alpha=0.05), 3)
     0.05
     """
-    # Beta(n + 1, 0) does not exist; where all changed nothing below 1 can be said.
+    # Beta(n + 1, 0) does not exist; if all changed, nothing below 1 can be said.
     if successes == trials:
         return 1.0
     from scipy.stats import beta  # half a second, which no proof needs
@@ -55,8 +55,8 @@ def confident_level(ordered: Tensor, *, alpha: float, beta: float) -> float:
     """The smallest value seen that a fresh one exceeds with probability at most β, with confidence
     1 − α over the sample (a one-sided tolerance limit; the PAC form of the conformal level).
 
-    The k-th smallest of n serves when P(Binomial(n, 1 − β) ≤ k − 1) ≥ 1 − α: exact for a continuous
-    law, safe for any.
+    The k-th smallest of n is such a value if P(Binomial(n, 1 − β) ≤ k − 1) ≥ 1 − α: exact for a
+    continuous law, safe for any.
 
     >>> import torch
     >>> confident_level(torch.arange(1.0, 60.0), alpha=0.05, beta=0.05)
@@ -73,11 +73,11 @@ def confident_level(ordered: Tensor, *, alpha: float, beta: float) -> float:
     return float(ordered[rank - 1]) if rank <= len(ordered) else math.inf
 
 
-# What a module's answer is about: the tensor to compare, and the classes it predicts.
+# What to read from a module's result: the tensor to compare, and the classes it predicts.
 
 
 def first_tensor(result: Any) -> Tensor:
-    """The tensor a module's result is about: itself, its logits, or the first tensor in it."""
+    """The relevant tensor of a module's result: itself, its logits, or the first tensor in it."""
     if isinstance(result, Tensor):
         return result
     logits = getattr(result, "logits", None)
@@ -116,7 +116,7 @@ def predictions(logits: Tensor) -> Tensor:
     return logits.argmax(dim=-1 if logits.ndim <= 3 else 1).reshape(len(logits), -1)
 
 
-# Held-out data in any of its usual forms: as calls of a model, or as one tensor of inputs.
+# Held-out data in any of the usual forms, as calls of a model or as one tensor of inputs.
 
 
 def batches(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -141,7 +141,7 @@ def batches(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
 
 
 def inputs_of(data: Any) -> tuple[Tensor, Tensor | None]:
-    """All inputs of a data set in one tensor, and the labels where they come along."""
+    """All inputs of a data set in one tensor, and the labels if there are any."""
     if isinstance(data, Tensor):
         return data, None
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Tensor):
@@ -168,12 +168,12 @@ def _iterate(data: Any) -> Iterable[Any]:
     return data
 
 
-# How far the answers of two models lie apart on given inputs.
+# How far the outputs of two models are apart on given inputs.
 
 
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Eval mode inside, every module's own mode again outside."""
+    """A context in eval mode, after which every module has its own mode again."""
     with ExitStack() as stack:
         # Each module once, and its own flag rather than model.eval(): a batch norm that
         # was frozen in a training model is frozen again afterwards.
@@ -186,7 +186,7 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """The deviations on given inputs: their size per input, the largest per output, and the worst
-    input; the names of all outputs, that in question first.
+    input; the names of all outputs, the relevant one first.
     """
 
     sizes: Tensor
