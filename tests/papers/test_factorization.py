@@ -28,7 +28,7 @@ from secateurs.papers.factorization import layers as work
 from secateurs.papers.factorization.exchange import Beyond
 from secateurs.papers.factorization.layers import networks
 from secateurs.papers.factorization.layers import plan as layers_plan
-from secateurs.papers.factorization.plans import Reached, at, largest
+from secateurs.papers.factorization.plans import Crossing, at, largest
 from secateurs.papers.factorization.training import (
     METHODS,
     OURS,
@@ -36,7 +36,7 @@ from secateurs.papers.factorization.training import (
     START,
     TEXT,
     FactorizationSettings,
-    Narrow,
+    NarrowChain,
     key,
     name_of,
     recipe_of,
@@ -247,7 +247,7 @@ def test_factorized_training_is_the_same_with_and_without_cutting_dead_units(dat
     """The narrow net is only faster: never cutting gives the same weights."""
     settings = FactorizationSettings(**SPARSE)
     cut, _ = plans.survivors(settings)
-    monkeypatch.setattr(Narrow, "worth_cutting", lambda self, units: False)
+    monkeypatch.setattr(NarrowChain, "worth_cutting", lambda self, units: False)
     whole, _ = plans.survivors(settings)
     kept = sum(int((w != 0).sum()) for w in cut)
     assert 0 < kept < 5_000
@@ -305,7 +305,7 @@ def test_a_training_that_diverges_is_a_row_of_figure_21(dataset):
     (row,) = posthoc._work(settings)
     assert math.isnan(row["compression"]) and math.isnan(row["tuned_accuracy"])
     rows = text_rows(row)
-    assert posthoc.beside(rows) == [] and "nan" in posthoc.table(rows)
+    assert posthoc.compare(rows) == [] and "nan" in posthoc.table(rows)
 
 
 def test_a_tuning_that_diverges_leaves_the_cut(dataset):
@@ -355,14 +355,14 @@ def test_figure_21_compares_at_the_accuracy_as_trained():
         return {"strength": 1e-3, "seed": 0, "tune_rate": rate, **figures}
 
     rows = text_rows(row(1.0, 100, 85, 86), row(2.0, 200, 70, 85.5), row(3.0, 300, 40, 80))
-    assert [figure.ours for figure in posthoc.beside(rows)] == [(2.0,)]
+    assert [figure.ours for figure in posthoc.compare(rows)] == [(2.0,)]
     assert "| 0.001 | 0.01 | 2.0 | 200.0 | 70.00 | 85.50 |" in posthoc.table(rows)
     # Another rate of tuning is another comparison.
     rows += text_rows(row(1.0, 100, 85, 40, rate=0.1), row(2.0, 200, 70, 86, rate=0.1))
-    assert [figure.ours for figure in posthoc.beside(rows)] == [(2.0,), (2.0,)]
+    assert [figure.ours for figure in posthoc.compare(rows)] == [(2.0,), (2.0,)]
     assert "| 0.001 | 0.1 | 2.0 | 200.0 | 70.00 | 86.00 |" in posthoc.table(rows)
     worse = text_rows(row(1.0, 100, 85, 84), row(2.0, 200, 70, 80))
-    assert posthoc.beside(worse) == []
+    assert posthoc.compare(worse) == []
 
 
 def test_figure_1_compares_at_80_percent():
@@ -382,7 +382,7 @@ def test_figure_1_compares_at_80_percent():
             row("dwf-depth-2", 300, 300, 80),
         ),
     )
-    figures = {figure.what: figure for figure in plain_l1.beside(rows)}
+    figures = {figure.what: figure for figure in plain_l1.compare(rows)}
     assert figures["L1, factorized: compression at 80 %, as trained"].ours == (200,)
     ratio = figures["L1, factorized: compression over that of plain L1, both cut"]
     assert ratio.ours[0] == pytest.approx(300 / 141.42, rel=1e-3) and ratio.printed == 2
@@ -399,7 +399,7 @@ def test_dynamics_describe_the_whole_net_though_it_was_cut(dataset):
     assert len(kept) == 6 and 266_610 / max(1, sum(kept)) == pytest.approx(rows[-1]["compression"])
     assert rows[-1]["misalignment"] < 0.01 * rows[0]["misalignment"]
     figures = {
-        f.what.partition(": ")[2]: f.ours for f in dynamics.beside(text_rows(*rows[:1], *rows))
+        f.what.partition(": ")[2]: f.ours for f in dynamics.compare(text_rows(*rows[:1], *rows))
     }
     assert "accuracy at the end" in figures
 
@@ -461,7 +461,7 @@ def test_figure_5a_watches_weights_that_never_move(dataset):
     kept = [sum(row["kept"] for row in rows[-3:]) for rows in (plain, truncated)]
     assert kept[0] < 0.97 * 266_610 and kept[1] == 266_610
     named = [{**row, "job": "deep"} for row in text_rows(*plain)]
-    figures = {figure.what: figure.ours[0] for figure in compared.beside(named)}
+    figures = {figure.what: figure.ours[0] for figure in compared.compare(named)}
     assert figures["deep: % of weights that have not moved by epoch 3"] == pytest.approx(
         100 * still[0] / 266_610, rel=1e-4
     )
@@ -507,7 +507,7 @@ def test_figures_10_and_13_are_what_print_says_in_words():
         *_layers("i", 3000, (0, 0, 0), strength=1e-2, depth=2),
     ]
     place = "lenet-300-100, fashion-mnist, "
-    figures = {f.what.removeprefix(place): f for f in compared.beside(rows)}
+    figures = {f.what.removeprefix(place): f for f in compared.compare(rows)}
     ours = {what: figure.ours[0] for what, figure in figures.items()}
     assert ours["synflow: networks with an empty layer, of 2 up to 1000×"] == 0
     assert ours["snip: networks with an empty layer, of 2 up to 1000×"] == 2
@@ -536,7 +536,7 @@ def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(dataset
     assert row.start_compression < row.compression
     assert row.compression == pytest.approx(266_610 / 17)
     assert row.accuracy > 30 and row.units.endswith("-10")
-    assert exchange.beside(text_rows(row.flat()))[0].ours == pytest.approx(
+    assert exchange.compare(text_rows(row.flat()))[0].ours == pytest.approx(
         (row.accuracy,), abs=1e-3
     )
 
@@ -587,7 +587,7 @@ def test_tables_are_read_per_seed_and_recipes_are_kept_apart():
             _row(400, 10, 83, method="gmp", tune=25),
         ),
     )
-    figures = {figure.what: figure for figure in plans.frontier_beside(rows)}
+    figures = {figure.what: figure for figure in plans.compare_frontiers(rows)}
     text = figures[
         "lenet-300-100, fashion-mnist, dwf-depth-3 (two deviations): compression within 5 points"
     ]
@@ -609,11 +609,11 @@ def test_tables_are_read_per_seed_and_recipes_are_kept_apart():
     [
         ([], 50.0, None),
         ([(10.0, 40.0), (100.0, 30.0)], 50.0, None),
-        ([(10.0, 60.0), (100.0, 55.0)], 50.0, Reached(compression=100.0, open=True)),
+        ([(10.0, 60.0), (100.0, 55.0)], 50.0, Crossing(compression=100.0, open=True)),
         (
             [(10.0, 60.0), (100.0, 40.0), (1e3, 60.0), (1e4, 40.0)],
             50.0,
-            Reached(compression=3162.27766),
+            Crossing(compression=3162.27766),
         ),
     ],
 )

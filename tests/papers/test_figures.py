@@ -127,6 +127,6 @@ def test_links_lead_from_the_page_to_the_figures(tmp_path):
     files = write_figures(tmp_path / "figures", "posthoc", panels)
     text = links(tmp_path / "page.md", files, panels)
     assert text.count("](figures/posthoc-rate-") == len(panels)
-    beside = links(tmp_path / "pages" / "page.md", files, panels)
-    assert beside.count("](../figures/posthoc-rate-") == len(panels)
+    text = links(tmp_path / "pages" / "page.md", files, panels)
+    assert text.count("](../figures/posthoc-rate-") == len(panels)
     assert links(tmp_path / "page.md", [], []) == ""

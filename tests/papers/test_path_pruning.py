@@ -84,7 +84,7 @@ def test_rows_stand_beside_print(trained, monkeypatch):
             TINY, path_pruning.prune_and_retrain, method="magnitude-layerwise", percent=60
         )
     ]
-    figures = {figure.what.partition(": ")[2]: figure for figure in path_pruning.beside(rows)}
+    figures = {figure.what.partition(": ")[2]: figure for figure in path_pruning.compare(rows)}
     assert figures["overlap, path-global 60 %"].printed == 80
     assert figures["accuracy, magnitude-layerwise 60 %, rescaled"].printed == 57.5
     assert figures["same mask, magnitude-layerwise 60 %, rescaled"].ours == (0.0,)

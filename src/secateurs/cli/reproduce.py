@@ -118,7 +118,7 @@ def _run(
     from secateurs.papers.catalogue import EXPERIMENTS
     from secateurs.papers.experiment import (
         as_table,
-        check_own,
+        check_experiment,
         on_device,
         part_of,
         read_rows,
@@ -135,7 +135,7 @@ def _run(
     torch.set_num_threads(how.threads)
     jobs = part_of(experiment.jobs(scale), part)  # type: ignore[arg-type]
     if out is not None:
-        check_own(experiment, out)
+        check_experiment(experiment, out)
     # Progress goes to standard error: only the table may be piped elsewhere.
     try:
         with on_device(device or (fastest_device() if scale == "full" else "cpu")):
@@ -147,7 +147,7 @@ def _run(
     except Stopped as stopped:
         say("stopped; the same command goes on.", err=True)
         raise typer.Exit(128 + stopped.signum) from None
-    show(as_table(experiment, experiment.beside(rows)))
+    show(as_table(experiment, experiment.compare(rows)))
     _write(experiment, rows, scale, *outputs)
 
 
@@ -172,7 +172,7 @@ def _write(
         return
     with replacing(page) as file:
         more = experiment.more(rows) + links(page, files, panels)
-        beside = experiment.beside(rows)
+        compared = experiment.compare(rows)
         file.write_text(
-            markdown(experiment, beside, scale=scale, more=more)  # type: ignore[arg-type]
+            markdown(experiment, compared, scale=scale, more=more)  # type: ignore[arg-type]
         )

@@ -54,11 +54,11 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class Comparison:
     """One figure of ours and the printed one; the deviation is ours − printed, None without a
     printed figure.
 
-    >>> Beside(what="dense accuracy", ours=(89.3, 89.5), printed=89.1).deviation
+    >>> Comparison(what="dense accuracy", ours=(89.3, 89.5), printed=89.1).deviation
     0.3
     """
 
@@ -86,7 +86,7 @@ class Experiment:
         what: One line: tables and figures.
         paper: Which paper.
         jobs: `scale -> jobs`, the most informative first.
-        beside: `rows -> figures beside the printed ones`, from as many rows as there are.
+        compare: `rows -> figures beside the printed ones`, from as many rows as there are.
         settings: What differs from the paper at each scale, one line. `smoke`, `cpu` and `full` are
             always there, `short` is optional.
         more: Further sections of the page, as Markdown.
@@ -96,7 +96,7 @@ class Experiment:
     paper: str
     what: str
     jobs: Callable[[Scale], Sequence[Measurement]]
-    beside: Callable[[Sequence[Row]], Sequence[Beside]]
+    compare: Callable[[Sequence[Row]], Sequence[Comparison]]
     settings: Mapping[Scale, str] = field(default_factory=dict)
     more: Callable[[Sequence[Row]], str] = lambda rows: ""
 
@@ -256,10 +256,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def check_own(experiment: Experiment, path: Path) -> None:
+def check_experiment(experiment: Experiment, path: Path) -> None:
     """Refuse the file of another experiment before anything runs or is added to it."""
     try:
-        experiment.beside(read_rows(path))
+        experiment.compare(read_rows(path))
     except KeyError as error:
         raise DataError(
             f"{path} has no column {error}: it is of another experiment than"
@@ -298,7 +298,7 @@ def as_texts(row: Mapping[str, object]) -> dict[str, str]:
 COLUMNS = ("what", "ours", "seeds", "print", "deviation", "")
 
 
-def as_table(experiment: Experiment, figures: Sequence[Beside]) -> Table:
+def as_table(experiment: Experiment, figures: Sequence[Comparison]) -> Table:
     """Our figures, the printed ones and the deviations."""
     shown = Table(title=f"{experiment.paper}: {experiment.what}")
     for name in COLUMNS:
@@ -309,7 +309,7 @@ def as_table(experiment: Experiment, figures: Sequence[Beside]) -> Table:
 
 
 def markdown(
-    experiment: Experiment, figures: Sequence[Beside], *, scale: Scale, more: str = ""
+    experiment: Experiment, figures: Sequence[Comparison], *, scale: Scale, more: str = ""
 ) -> str:
     """The same as a page, with the command, what differs from the paper, and further sections."""
     name = experiment.name
@@ -327,10 +327,10 @@ def markdown(
     return "\n".join(lines) + more
 
 
-def cells(figure: Beside) -> tuple[str, ...]:
+def cells(figure: Comparison) -> tuple[str, ...]:
     """One line of either table.
 
-    >>> cells(Beside(what="accuracy %", ours=(84.0, 86.0), printed=84.5))
+    >>> cells(Comparison(what="accuracy %", ours=(84.0, 86.0), printed=84.5))
     ('accuracy %', '85 (84 to 86)', '2', '84.5', '+0.5', '')
     """
     # A single seed has no spread.

@@ -989,10 +989,10 @@ def write_html(
     said += [f"<p>{escape(experiment.settings.get(scale, ''))}</p>"]  # type: ignore[call-overload]
     numbers = Table(
         columns=COLUMNS,
-        cells=tuple(cells(each) for each in experiment.beside(rows)),
+        cells=tuple(cells(each) for each in experiment.compare(rows)),
     )
-    beside = Panel(name="beside-print", head="Beside print", table=numbers)
-    body = "".join(said) + section("", [*panels, beside])
+    comparison = Panel(name="beside-print", head="Beside print", table=numbers)
+    body = "".join(said) + section("", [*panels, comparison])
     return write_text(out, document(f"{experiment.paper}: {experiment.what}", body))
 
 

@@ -20,7 +20,7 @@ from secateurs.models.base import initialise_
 from secateurs.models.resnet import BasicBlock, ResNet
 from secateurs.optim import hold
 from secateurs.papers.experiment import (
-    Beside,
+    Comparison,
     Experiment,
     Measurement,
     Row,
@@ -452,7 +452,7 @@ def _masks(chosen: PathSettings) -> Measurement:
     return Measurement(name=name_of(chosen, "masks"), work=partial(lines_of, chosen, overlaps))
 
 
-def beside(rows: Sequence[Row]) -> list[Beside]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     """Overlaps and accuracies; the printed ones are for ResNet-18 on ImageNet."""
     found = []
     for row in rows:
@@ -462,7 +462,9 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
                 f"{row['method']} {row['percent']} %" if row["method"] else "magnitude against cost"
             )
             what = f"{row['network']}: {row['kind']}, {place}{how}"
-            found.append(Beside(what=what, ours=(float(row["y"]),), printed=_printed_figure(row)))
+            found.append(
+                Comparison(what=what, ours=(float(row["y"]),), printed=_printed_figure(row))
+            )
     return found
 
 
@@ -490,7 +492,7 @@ publish(
         paper="Gonon et al. 2024",
         what="tables 1, 2, figures 2, 3: magnitude against path costs, with random rescaling",
         jobs=jobs,
-        beside=beside,
+        compare=compare,
         settings={
             "smoke": "a residual network of two blocks on digits, 3 epochs, 60 %",
             "cpu": "ResNet-8 (width 8), 4,096 images of Fashion-MNIST, 12 epochs; ResNet-18: masks",

@@ -25,7 +25,7 @@ from secateurs.diagnosis import Diagnosis, LayerDiagnosis, diagnose
 from secateurs.errors import ArgumentError, DataError, TheoryError
 from secateurs.masks import select
 from secateurs.papers.experiment import (
-    Beside,
+    Comparison,
     Experiment,
     Measurement,
     Row,
@@ -417,14 +417,14 @@ def weight_moments(
     printed = reference(1) if len(found.layers) == 6 else []
     rows = []
     for index, layer in enumerate(found.layers):
-        beside = printed[index] if printed else None
+        published = printed[index] if printed else None
         rows.append(
             MomentRow(
                 layer=layer.name,
                 mean=layer.mean,
                 variance=layer.variance,
-                printed_mean=None if beside is None else float(beside["mean"]),
-                printed_variance=None if beside is None else float(beside["variance"]),
+                printed_mean=None if published is None else float(published["mean"]),
+                printed_variance=None if published is None else float(published["variance"]),
             )
         )
     return rows, found
@@ -529,10 +529,10 @@ def _cells(table: int, matrices: int) -> Iterator[dict[str, object]]:
             }
 
 
-def norms_beside(rows: Sequence[Row]) -> list[Beside]:
+def compare_norms(rows: Sequence[Row]) -> list[Comparison]:
     """Every number, its deviation in standard errors in the note."""
     return [
-        Beside(
+        Comparison(
             what=f"table {row['table']}, {row['row']}, {row['quantity']}",
             ours=(float(row["measured"]),),
             printed=float(row["printed"]),
@@ -598,7 +598,7 @@ def _moments(data: str, width: int, epochs: int, seed: int) -> Iterator[dict[str
         }
 
 
-def moments_beside(rows: Sequence[Row]) -> list[Beside]:
+def compare_moments(rows: Sequence[Row]) -> list[Comparison]:
     """Means and variances per layer over the seeds; the printed ones are for Covertype."""
     printed = {line["layer"]: line for line in reference(1)}
     found = []
@@ -606,7 +606,7 @@ def moments_beside(rows: Sequence[Row]) -> list[Beside]:
         for quantity in ("mean", "variance"):
             ours = tuple(float(row[quantity]) for row in rows if row["layer"] == layer)
             what = f"layer {layer}: {quantity} of the trained weights"
-            found.append(Beside(what=what, ours=ours, printed=float(printed[layer][quantity])))
+            found.append(Comparison(what=what, ours=ours, printed=float(printed[layer][quantity])))
     return found
 
 
@@ -616,7 +616,7 @@ publish(
         paper="Qian & Klabjan 2021",
         what="tables 2, 3: the constants of Lemmas 3 and 4",
         jobs=norm_jobs,
-        beside=norms_beside,
+        compare=compare_norms,
         settings={
             "smoke": "100 and 50 matrices a row",
             "cpu": "as in print: 1,000 and 500 matrices a row",
@@ -630,7 +630,7 @@ publish(
         paper="Qian & Klabjan 2021",
         what="table 1, figure 1: moments and histograms of trained weights, from Glorot's start",
         jobs=moment_jobs,
-        beside=moments_beside,
+        compare=compare_moments,
         settings={
             "smoke": "width 128, digits, 3 epochs",
             "cpu": "width 1,024, Covertype 20 epochs if it is there, else Fashion-MNIST 10 epochs",
@@ -880,10 +880,10 @@ def _row(layer: LayerDiagnosis) -> dict[str, object]:
     }
 
 
-def beside(rows: Sequence[Row]) -> list[Beside]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     """The paper calls the internal layers "approximately Gaussian": the distance says how close."""
     return [
-        Beside(
+        Comparison(
             what=f"{row['network']}, layer {row['layer']} ({row['kind']}):"
             " distance to the normal law",
             ours=(float(row["ks_normal"]),),
@@ -899,7 +899,7 @@ publish(
         paper="Qian & Klabjan 2021",
         what="figure 2: histograms of the weights of a VGG-16",
         jobs=jobs,
-        beside=beside,
+        compare=compare,
         settings={
             "smoke": "64 images of Fashion-MNIST, before and after one epoch",
             "cpu": "4,096 images of Fashion-MNIST, before and after five epochs",

@@ -20,7 +20,7 @@ from secateurs.errors import ArgumentError
 from secateurs.masks import apply_, select
 from secateurs.optim import hold
 from secateurs.papers.experiment import (
-    Beside,
+    Comparison,
     Experiment,
     Measurement,
     Row,
@@ -81,7 +81,7 @@ METHODS: dict[str, SketchMethod] = {
 }
 """The methods by the names of the published tables, without IMP (`sketching.tickets`). GraSP runs
 at the reference's temperature (docs/scores.md says why); how masks are drawn from its signed scores
-is said at `masks.drawn_by_magnitude`."""
+is said at `draw_by_magnitude`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ def prune_start_(
             loss=cross_entropy,
             convention=method.convention,
         )
-        masks = drawn_by_magnitude(scores, density, source)
+        masks = draw_by_magnitude(scores, density, source)
         apply_(model, masks)
         return masks
     recipe = Recipe(
@@ -170,7 +170,7 @@ def prune_start_(
     ).masks
 
 
-def drawn_by_magnitude(
+def draw_by_magnitude(
     scores: Mapping[str, Tensor], density: float, source: torch.Generator
 ) -> dict[str, Tensor]:
     """Random masks from signed scores: each layer keeps as many as under top-k, drawn in proportion
@@ -183,7 +183,7 @@ def drawn_by_magnitude(
     a draw does: it preserves the sum, while top-k raises it.
 
     >>> scores = {"w": torch.tensor([5.0, -4.0, 0.0, 0.0])}
-    >>> drawn_by_magnitude(scores, 0.5, torch.Generator())["w"].tolist()
+    >>> draw_by_magnitude(scores, 0.5, torch.Generator())["w"].tolist()
     [True, True, False, False]
     """
     kept = {name: mask.double().mean() for name, mask in select(scores, density=density).items()}
@@ -400,7 +400,7 @@ PAIRS = {
 """Drawn masks and the top-k they are compared with."""
 
 
-def accuracies_beside(rows: Sequence[Row]) -> list[Beside]:
+def compare_accuracies(rows: Sequence[Row]) -> list[Comparison]:
     """Accuracies, and what drawing instead of cutting changes, in points, beside the printed
     change.
     """
@@ -423,11 +423,11 @@ def _cells(rows: Sequence[Row]) -> dict[Key, dict[str, float]]:
     return cells
 
 
-def _cell(key: Key, values: dict[str, float]) -> Beside:
+def _cell(key: Key, values: dict[str, float]) -> Comparison:
     data, model, density, method = key
     printed = published_figures().get(key)
     what = f"{model} on {data}, {density:.0%}, {method}: accuracy %"
-    return Beside(
+    return Comparison(
         what=what,
         ours=tuple(values.values()),
         printed=None if printed is None else printed[0],
@@ -436,7 +436,7 @@ def _cell(key: Key, values: dict[str, float]) -> Beside:
 
 def _differences(
     rows: Sequence[Row], cells: dict[Key, dict[str, float]]
-) -> Iterator[Beside | None]:
+) -> Iterator[Comparison | None]:
     places = dict.fromkeys((row["data"], row["model"], float(row["density"])) for row in rows)
     for dataset, model, density in places:
         for name, (drawn, cut) in PAIRS.items():
@@ -451,7 +451,9 @@ def _differences(
             what = f"{model} on {dataset}, {density:.0%}, {name}: drawn less top-k, points"
             change, networks = _printed_change(density, drawn, cut)
             note = f"print: mean of {networks} networks" if networks else ""
-            yield (Beside(what=what, ours=points, printed=change, note=note) if points else None)
+            yield (
+                Comparison(what=what, ours=points, printed=change, note=note) if points else None
+            )
 
 
 def _printed_change(density: float, drawn: str, cut: str) -> tuple[float | None, int]:
@@ -707,7 +709,7 @@ publish(
         paper="Bar & Giryes 2023",
         what="tables 1-4: drawn masks against top-k at initialisation; IMP on data and on noise",
         jobs=accuracy_jobs,
-        beside=accuracies_beside,
+        compare=compare_accuracies,
         settings={
             "smoke": "LeNet-300-100 on digits, 5 methods, one seed, 4 epochs",
             "cpu": "LeNet-5, 8,192 images of Fashion-MNIST, 8 epochs, three seeds",
@@ -977,7 +979,7 @@ def _figure_row(figure: str, series: str, x: float, y: float) -> dict[str, objec
     return {"figure": figure, "series": series, "x": x, "y": y}
 
 
-def figures_beside(rows: Sequence[Row]) -> list[Beside]:
+def compare_figures(rows: Sequence[Row]) -> list[Comparison]:
     """Means of the histograms; the norm under IMP divided by that under random masks."""
     figures = []
     names = {
@@ -988,13 +990,13 @@ def figures_beside(rows: Sequence[Row]) -> list[Beside]:
         for series in dict.fromkeys(row["series"] for row in rows if row["figure"] == figure):
             points = [r for r in rows if (r["figure"], r["series"]) == (figure, series)]
             mean = sum(float(r["x"]) * float(r["y"]) for r in points)
-            figures.append(Beside(what=f"figure {figure}, {series}: {what}", ours=(mean,)))
+            figures.append(Comparison(what=f"figure {figure}, {series}: {what}", ours=(mean,)))
     norms = {(r["series"], r["x"]): float(r["y"]) for r in rows if r["figure"] == "2"}
     for series, x in norms:
         if series == "imp":
             ratio = norms["imp", x] / norms["random", x]
             what = f"figure 2, sparsity {float(x):.1%}: norm under IMP over that under random masks"
-            figures.append(Beside(what=what, ours=(ratio,)))
+            figures.append(Comparison(what=what, ours=(ratio,)))
     return figures
 
 
@@ -1004,7 +1006,7 @@ publish(
         paper="Bar & Giryes 2023",
         what="figures 1a, 1b, 2: magnitudes and scores of what is kept, norms under IMP",
         jobs=figure_jobs,
-        beside=figures_beside,
+        compare=compare_figures,
         settings={
             "smoke": "LeNet-300-100 on digits, 4 epochs, to 80 %",
             "cpu": "LeNet-5, 8,192 images of Fashion-MNIST, 8 epochs, to 98 %",

@@ -10,7 +10,7 @@ from secateurs.errors import ArgumentError, DataError, TrainingError
 from secateurs.papers.catalogue import EXPERIMENTS
 from secateurs.papers.experiment import (
     SCALES,
-    Beside,
+    Comparison,
     Experiment,
     Measurement,
     append_rows,
@@ -124,9 +124,9 @@ def test_rows_are_readable_as_plain_csv(tmp_path):
 
 
 def test_deviation_is_ours_less_print():
-    assert Beside(what="x", ours=(84.0, 85.0), printed=86.0).deviation == -1.5
-    assert Beside(what="x", ours=(84.0,)).deviation is None
-    assert cells(Beside(what="x", ours=(1.0,), note="n")) == (
+    assert Comparison(what="x", ours=(84.0, 85.0), printed=86.0).deviation == -1.5
+    assert Comparison(what="x", ours=(84.0,)).deviation is None
+    assert cells(Comparison(what="x", ours=(1.0,), note="n")) == (
         "x",
         "1",
         "1",
@@ -143,10 +143,10 @@ def test_a_page_says_how_it_was_made():
         paper="P",
         what="W",
         jobs=jobs,
-        beside=lambda rows: [],
+        compare=lambda rows: [],
         settings={"cpu": "small"},
     )
-    page = markdown(made, [Beside(what="x", ours=(1.0, 3.0), printed=1.0)], scale="cpu")
+    page = markdown(made, [Comparison(what="x", ours=(1.0, 3.0), printed=1.0)], scale="cpu")
     assert "secateurs reproduce n --scale cpu" in page and "Here: small." in page
     assert "| x | 2 (1 to 3) | 2 | 1 | +1 |  |" in page
 
@@ -161,7 +161,7 @@ def test_every_experiment_has_jobs_of_different_names_at_every_scale(name):
     for scale in experiment.settings:
         names = [job.name for job in experiment.jobs(scale)]
         assert names and len(set(names)) == len(names)
-    assert experiment.beside([]) == []
+    assert experiment.compare([]) == []
 
 
 def told(capsys, *arguments):

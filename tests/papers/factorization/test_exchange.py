@@ -16,11 +16,11 @@ from secateurs.papers.factorization.exchange import (
     Exchange,
     Tiny,
     exchange,
+    expected_gains,
     gauss_newton,
     generalised_loss,
     grow_,
-    promises,
-    surgeon,
+    optimal_brain_surgeon,
     train_,
 )
 
@@ -83,7 +83,7 @@ def test_the_surgeon_compensates_like_constrained_least_squares(count):
         root.T @ root,
         torch.randn(8, generator=draw(5), dtype=torch.float64),
     )
-    found = surgeon(start, curvature, count=count, damp=0.0)
+    found = optimal_brain_surgeon(start, curvature, count=count, damp=0.0)
     free = found != 0
     assert int((~free).sum()) == count
     wanted = torch.zeros_like(start)  # minimise ½(v − s)ᵀH(v − s) over the free entries
@@ -104,7 +104,7 @@ def test_the_first_weight_removed_costs_least(data):
         v[free] = torch.linalg.solve(curvature[free][:, free], (curvature @ start)[free])
         return float((v - start) @ curvature @ (v - start))
 
-    gone = (surgeon(start, curvature, count=1, damp=0.0) == 0).nonzero().item()
+    gone = (optimal_brain_surgeon(start, curvature, count=1, damp=0.0) == 0).nonzero().item()
     assert gone == min(range(6), key=cost)
 
 
@@ -169,11 +169,11 @@ def test_promises_rank_absent_weights_by_their_gradient(net, data, q):
     loss = generalised_loss(wide.forward(x, parameters)[-1], y, q=q)
     gradients = torch.autograd.grad(loss, parameters)
     for gradient, promise in zip(
-        gradients, promises(wide, x, y, q=q, generator=draw()), strict=True
+        gradients, expected_gains(wide, x, y, q=q, generator=draw()), strict=True
     ):
         assert torch.equal(gradient == 0, promise == 0)
         assert bool((promise >= 0).all()) and bool(promise.isfinite().all())
-    first = promises(wide, x, y, q=q, generator=draw())[0]
+    first = expected_gains(wide, x, y, q=q, generator=draw())[0]
     # ≈ h: the same order for all drawings of labels.
     bend = gradients[0] ** 2 / first.clamp_min(1e-30)
     assert float(bend[first > 0].max()) < 10

@@ -28,7 +28,7 @@ def test_every_layer_before_and_after_training(few):
     for number, size in entries.items():
         counts = before[number - 1]["counts"].split()
         assert sum(map(int, counts)) == size
-    notes = {each.note for each in probabilistic.beside([_text(row) for row in before])}
+    notes = {each.note for each in probabilistic.compare([_text(row) for row in before])}
     assert "close" in notes
 
 
@@ -38,7 +38,7 @@ def test_the_distance_tells_normal_weights_from_others():
     with torch.no_grad():
         model[0].weight.normal_(generator=draw)
         model[1].weight.uniform_(generator=draw)
-    normal, other = probabilistic.beside(
+    normal, other = probabilistic.compare(
         [_text(row) for row in probabilistic.rows_of("two", model)]
     )
     assert normal.note == "close" and normal.ours[0] < 0.01

@@ -18,11 +18,11 @@ from secateurs.papers.sketching import (
     SMALL,
     AccuracyRow,
     SketchingSettings,
-    accuracies_beside,
     accuracy_jobs,
     accuracy_table,
     as_table,
-    drawn_by_magnitude,
+    compare_accuracies,
+    draw_by_magnitude,
     load_data,
     nearest,
     noise,
@@ -144,7 +144,7 @@ def test_a_draw_from_signed_scores_keeps_the_counts_of_the_threshold():
         "a": torch.randn(30, 30, generator=draw),
         "b": 3 * torch.randn(50, generator=draw),
     }
-    masks = drawn_by_magnitude(scores, 0.1, draw)
+    masks = draw_by_magnitude(scores, 0.1, draw)
     cut = select(scores, density=0.1)
     assert {n: int(m.sum()) for n, m in masks.items()} == {n: int(m.sum()) for n, m in cut.items()}
     assert bool((scores["a"][masks["a"]] < 0).any()), "large negative scores can be drawn"
@@ -154,7 +154,7 @@ def test_a_draw_from_signed_scores_is_in_proportion_to_magnitudes():
     """One weight of four, 400 draws: each share within five standard errors."""
     scores, draws = {"w": torch.tensor([1.0, -2.0, 3.0, -4.0])}, 400
     source = torch.Generator().manual_seed(1)
-    hits = sum(drawn_by_magnitude(scores, 0.25, source)["w"].double() for _ in range(draws))
+    hits = sum(draw_by_magnitude(scores, 0.25, source)["w"].double() for _ in range(draws))
     wanted = scores["w"].abs().double() / 10
     error = (wanted * (1 - wanted) / draws).sqrt()
     assert bool(((hits / draws - wanted).abs() < 5 * error).all())
@@ -179,7 +179,7 @@ def test_drawn_masks_stand_beside_top_k_and_print():
         {**row, "method": name, "accuracy": str(a)}
         for name, a in (("synflow", 80.0), ("synflow+random-mask", 82.5))
     ]
-    figures = {figure.what: figure for figure in accuracies_beside(rows)}
+    figures = {figure.what: figure for figure in compare_accuracies(rows)}
     change = figures["m on d, 5%, synflow: drawn less top-k, points"]
     assert change.ours == (2.5,) and change.printed == pytest.approx(
         (58.57 - 57.63 + 58.84 - 57.49) / 2, abs=0.006

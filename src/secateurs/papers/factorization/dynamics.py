@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from secateurs.optim import Dynamics
-from secateurs.papers.experiment import Beside, Experiment, Row, Scale, publish
+from secateurs.papers.experiment import Comparison, Experiment, Row, Scale, publish
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.training import (
     EpochEnd,
@@ -75,7 +75,7 @@ def _sample(epoch: EpochEnd, total: int) -> dict[str, object]:
     }
 
 
-def beside(rows: Sequence[Row]) -> list[Beside]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     """When zeros appear, how misaligned the factors are then, and the figures at the end."""
     figures = []
     for job in dict.fromkeys(row["job"] for row in rows):
@@ -85,15 +85,17 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
         if first is not None:
             share = float(first["misalignment"]) / float(own[0]["misalignment"])
             figures.append(
-                Beside(
+                Comparison(
                     what=f"{job}: first epoch with zeros",
                     ours=(float(first["epoch"]),),
                 )
             )
             what = f"{job}: misalignment then, as a share of that after epoch 1"
-            figures.append(Beside(what=what, ours=(share,)))
+            figures.append(Comparison(what=what, ours=(share,)))
         for name in ("compression", "accuracy", "norm"):
-            figures.append(Beside(what=f"{job}: {name} at the end", ours=(float(own[-1][name]),)))
+            figures.append(
+                Comparison(what=f"{job}: {name} at the end", ours=(float(own[-1][name]),))
+            )
     return figures
 
 
@@ -103,7 +105,7 @@ publish(
         paper="Kolb et al. 2025",
         what="figures 6, 7, 13, 15-20, 24: sparsity, norm and misalignment, epoch by epoch",
         jobs=plans.jobs_of(plan, _work),
-        beside=beside,
+        compare=compare,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ",
             "short": f"{plans.DIGITS}, depths 2-4, three λ, two starts",

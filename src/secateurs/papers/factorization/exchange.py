@@ -14,7 +14,7 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.papers.experiment import (
-    Beside,
+    Comparison,
     Experiment,
     Measurement,
     Row,
@@ -244,7 +244,7 @@ SAMPLE = 4000
 """Images for the curvature; gains use five times as many."""
 
 
-def promises(
+def expected_gains(
     net: Tiny, x: Tensor, y: Tensor, *, q: float, generator: torch.Generator
 ) -> list[Tensor]:
     """g²/h of every parameter, present or not: twice the decrease of the loss by Newton's step on
@@ -295,11 +295,13 @@ def gauss_newton(
     return result / len(x)
 
 
-def surgeon(values: Tensor, curvature: Tensor, *, count: int, damp: float = 1e-4) -> Tensor:
+def optimal_brain_surgeon(
+    values: Tensor, curvature: Tensor, *, count: int, damp: float = 1e-4
+) -> Tensor:
     """Minimise ½(v − values)ᵀH(v − values) greedily, one entry of v after the other forced to 0.
 
     >>> H = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
-    >>> surgeon(torch.tensor([0.1, 1.0], dtype=torch.float64), H, count=1, damp=0.0).tolist()
+    >>> optimal_brain_surgeon(torch.tensor([0.1, 1.0], dtype=torch.float64), H, count=1, damp=0.0).tolist()
     [0.0, 1.05]
     """
     mean = float(curvature.diagonal().mean())
@@ -332,7 +334,7 @@ def _sample(x: Tensor, y: Tensor, count: int, generator: torch.Generator) -> tup
 # Weight decay on factors leaves a net of a few hundred weights whose positions were decided early,
 # next to thousands that died later. With so few weights the choice itself can be improved. One
 # round: add the absent weights that promise the largest fall of the loss (g²/2h: gradient and
-# Gauss–Newton curvature of one weight), train, remove as many again by the optimal brain surgeon
+# Gauss–Newton curvature of one weight), train, remove as many by the optimal brain surgeon
 # (Hassibi & Stork 1993: smallest w²/2[H⁻¹]ww, the others compensate), train. A round counts only
 # when the training loss falls; the test images are never looked at.
 #
@@ -425,7 +427,7 @@ def grow_(
 ) -> None:
     """Add the absent parameters with the largest g²/h, as weights too small to change anything."""
     net.widen_(x.shape[1])
-    gains = promises(net, x, y, q=q, generator=generator)
+    gains = expected_gains(net, x, y, q=q, generator=generator)
     flat = torch.cat(
         [
             # Gains are never below 0, so −1 keeps present weights from being chosen.
@@ -461,7 +463,7 @@ def remove_(
     places = [p.nonzero(as_tuple=True) for p in net.parameters]
     values = torch.cat([p[at] for p, at in zip(net.parameters, places, strict=True)]).double()
     curvature = gauss_newton(net, x, y, q=q, generator=generator)
-    values = surgeon(values, curvature, count=count)
+    values = optimal_brain_surgeon(values, curvature, count=count)
     for p, at, part in zip(
         net.parameters,
         places,
@@ -480,7 +482,7 @@ def _loss(net: Tiny, x: Tensor, y: Tensor, q: float) -> float:
 
 # Twice the paper's compressions: factorized training, then an exchange of the remaining weights.
 #
-# Every run is a frozen `Beyond`; `run` returns one `Exchanged`. Test images decide nothing.
+# Every run is a frozen `Beyond`; `run` returns one `ExchangeRow`. Test images decide nothing.
 
 PAPER = (506, 1422)
 """Compressions of LeNet-300-100 at which the paper's depth 3 is within 5 and within 10 points of
@@ -508,7 +510,7 @@ class Beyond:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchanged:
+class ExchangeRow:
     """Compression and accuracies in percent: of the start, cut at its gap, and of the result."""
 
     beyond: Beyond
@@ -546,7 +548,7 @@ def key(beyond: Beyond) -> dict[str, str]:
     return as_texts(asdict(beyond))
 
 
-def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchanged:
+def run(beyond: Beyond, training: FactorizationSettings | None = None) -> ExchangeRow:
     """Train (by our recipe, if no other is given), exchange, measure."""
     start = perf_counter()
     usual = FactorizationSettings(seed=beyond.seed, strength=beyond.strength, **OURS)
@@ -566,7 +568,7 @@ def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchan
             how=how,
             generator=generator(beyond.seed, "exchange"),
         )
-    return Exchanged(
+    return ExchangeRow(
         beyond=beyond,
         start_compression=began[0],
         start_accuracy=began[1],
@@ -598,13 +600,13 @@ def _short(beyond: Beyond) -> list[dict[str, str]]:
     return [run(beyond, restored).flat()]
 
 
-def beside(rows: Sequence[Row]) -> list[Beside]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     """Accuracy at each compression; the paper's limits were reached at half of it."""
     found: dict[str, list[float]] = {}
     for row in rows:
         found.setdefault(row["compression_asked"], []).append(float(row["accuracy"]))
     return [
-        Beside(what=f"{asked}×: accuracy % after the exchange", ours=tuple(values))
+        Comparison(what=f"{asked}×: accuracy % after the exchange", ours=tuple(values))
         for asked, values in found.items()
     ]
 
@@ -615,7 +617,7 @@ publish(
         paper="beyond Kolb et al. 2025",
         what="twice the compressions of table 1, the weights exchanged after training",
         jobs=jobs,
-        beside=beside,
+        compare=compare,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, 2 rounds",
             "cpu": "LeNet-300-100 on Fashion-MNIST, 1014× and 2867×, three seeds",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from secateurs.data import Dataset
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import Beside, Experiment, Row, Scale, publish
+from secateurs.papers.experiment import Comparison, Experiment, Row, Scale, publish
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import at
 from secateurs.papers.factorization.training import (
@@ -125,9 +125,9 @@ SPARSE = 1 / 0.99
 """Sparsity has emerged from one zero in a hundred on."""
 
 
-def beside(rows: Sequence[Row]) -> list[Beside]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     """Figure 10, then 13, then 5a."""
-    figures: list[Beside] = []
+    figures: list[Comparison] = []
     found = networks(rows)
     for place in dict.fromkeys(x.place for x in found):
         here = [x for x in found if x.place == place]
@@ -141,7 +141,7 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
     return figures
 
 
-def _emptied(own: Sequence[Network]) -> Iterator[Beside]:
+def _emptied(own: Sequence[Network]) -> Iterator[Comparison]:
     """How many networks lost a layer, and from which compression on."""
     title, last = f"{own[0].place}, {own[0].method}", max(map(_compression, own))
     note = EMPTY.get(own[0].method, "print: none")
@@ -149,15 +149,15 @@ def _emptied(own: Sequence[Network]) -> Iterator[Beside]:
     if dead := sum(x.gone for x in own):
         note += f"; of {dead} more nothing is left"
     what = f"{title}: networks with an empty layer, of {len(own)} up to {last:.0f}×"
-    yield Beside(what=what, ours=(float(len(lost)),), note=note)
+    yield Comparison(what=what, ours=(float(len(lost)),), note=note)
     if lost:
         one = min(lost, key=_compression)
         what = f"{title}: smallest compression with an empty layer"
         empty = f"empty: {', '.join(one.empty)}"
-        yield Beside(what=what, ours=(_compression(one),), note=empty)
+        yield Comparison(what=what, ours=(_compression(one),), note=empty)
 
 
-def _against_synflow(here: Sequence[Network]) -> Iterator[Beside]:
+def _against_synflow(here: Sequence[Network]) -> Iterator[Comparison]:
     """First and last layer: the share that DWF leaves over SynFlow's at the same compression."""
     compared = [x for x in here if x.method == "synflow"]
     for method in FACTORIZED:
@@ -176,10 +176,10 @@ def _against_synflow(here: Sequence[Network]) -> Iterator[Beside]:
                 what = f"{here[0].place}, {method}: left of the {name} layer, over SynFlow's"
                 note = f"geometric mean over {len(logs)} λ; print: below 1"
                 ours = (math.exp(sum(logs) / len(logs)),)
-                yield Beside(what=what, ours=ours, note=note)
+                yield Comparison(what=what, ours=ours, note=note)
 
 
-def _norms(here: Sequence[Network]) -> Iterator[Beside]:
+def _norms(here: Sequence[Network]) -> Iterator[Comparison]:
     """The paper: the norm grows with λ up to the λ that makes zeros, and falls from there on."""
     for method in FACTORIZED:
         own = _by_strength(x for x in here if x.method == method)
@@ -188,26 +188,26 @@ def _norms(here: Sequence[Network]) -> Iterator[Beside]:
             continue
         title = f"{own[0].place}, {method}"
         peak = max(own, key=lambda x: x.figure("norm"))
-        yield Beside(
+        yield Comparison(
             what=f"{title}: λ of the largest norm",
             ours=(peak.figure("strength"),),
             note=f"of {len(own)} λ; norm {peak.figure('norm'):.4g}",
         )
         sparse = [x for x in own if _compression(x) > SPARSE]
         if sparse:
-            yield Beside(
+            yield Comparison(
                 what=f"{title}: smallest λ with zeros",
                 ours=(sparse[0].figure("strength"),),
                 note="print: where the norm is largest, on small networks",
             )
-            yield Beside(
+            yield Comparison(
                 what=f"{title}: norm at the largest compression",
                 ours=(max(own, key=_compression).figure("norm"),),
                 note="print: goes to zero",
             )
 
 
-def _deeper(here: Sequence[Network]) -> Iterator[Beside]:
+def _deeper(here: Sequence[Network]) -> Iterator[Comparison]:
     """The paper: at the same λ, depth 4 is sparser than depth 3, which is sparser than depth 2."""
     for shallow, deep in pairwise(FACTORIZED):
         ratios = [
@@ -222,27 +222,27 @@ def _deeper(here: Sequence[Network]) -> Iterator[Beside]:
             and not (a.gone or b.gone)
         ]
         if ratios:
-            yield Beside(
+            yield Comparison(
                 what=f"{here[0].place}, {deep}: least compression over {shallow}'s, at one λ",
                 ours=(min(ratios),),
                 note=f"over {len(ratios)} λ; print: above 1",
             )
 
 
-def _dead(job: str, epochs: Sequence[Network]) -> Iterator[Beside]:
+def _dead(job: str, epochs: Sequence[Network]) -> Iterator[Comparison]:
     """Figure 5a: weights that never move, those that are zero, and the accuracy."""
     start, end = epochs[0], epochs[-1]
-    yield Beside(
+    yield Comparison(
         what=f"{job}: accuracy after epoch {end.first['epoch']}",
         ours=(end.figure("accuracy"),),
     )
     for network in (start, end):
         below = 100 * (1 - network.part("kept"))
-        yield Beside(
+        yield Comparison(
             what=f"{job}: % of weights below 1.19e-7 after epoch {network.first['epoch']}",
             ours=(below,),
         )
-    yield Beside(
+    yield Comparison(
         what=f"{job}: % of weights that have not moved by epoch {end.first['epoch']}",
         ours=(100 * end.part("still"),),
     )
@@ -582,7 +582,7 @@ publish(
         paper="Kolb et al. 2025",
         what="figures 5a, 10, 13: what is left of each layer, norms, weights that never move",
         jobs=plans.jobs_of(plan, work),
-        beside=beside,
+        compare=compare,
         more=tables,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, two λ",

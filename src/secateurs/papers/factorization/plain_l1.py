@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from secateurs.masks import apply_
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import Beside, Experiment, Row, Scale, publish
+from secateurs.papers.experiment import Comparison, Experiment, Row, Scale, publish
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import Curve, largest
 from secateurs.papers.factorization.training import (
@@ -93,7 +93,7 @@ def _penalty(settings: FactorizationSettings) -> str:
     return "l1" if settings.anneal else "l1-large"
 
 
-def beside(rows: Sequence[Row]) -> list[Beside]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     """The largest compression at 80 %, as trained and after cutting; the paper's ratios."""
     figures, cut_at = [], {}
     for penalty, title in PENALTIES.items():
@@ -102,17 +102,17 @@ def beside(rows: Sequence[Row]) -> list[Beside]:
         if found is not None:
             printed = 350.0 if penalty == "dwf-depth-2" else None
             what = f"{title}: compression at {LIMIT:g} %, as trained"
-            figures.append(Beside(what=what, ours=(found.compression,), printed=printed))
+            figures.append(Comparison(what=what, ours=(found.compression,), printed=printed))
         found = largest(envelope(own), LIMIT)
         if found is not None:
             cut_at[penalty] = found.compression
             what = f"{title}: compression at {LIMIT:g} %, cut by magnitude"
-            figures.append(Beside(what=what, ours=(found.compression,)))
+            figures.append(Comparison(what=what, ours=(found.compression,)))
     for penalty, printed in (("dwf-depth-2", 2.0), ("dwf-depth-3", 3.0)):
         if {"l1", penalty} <= cut_at.keys():
             ours = (cut_at[penalty] / cut_at["l1"],)
             what = f"{PENALTIES[penalty]}: compression over that of plain L1, both cut"
-            figures.append(Beside(what=what, ours=ours, printed=printed))
+            figures.append(Comparison(what=what, ours=ours, printed=printed))
     return figures
 
 
@@ -136,7 +136,7 @@ publish(
         paper="Kolb et al. 2025",
         what="figure 1, section 5.1: plain L1 by gradient descent, then cut",
         jobs=plans.jobs_of(plan, _work),
-        beside=beside,
+        compare=compare,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ each",
             "short": f"{plans.DIGITS}, 5 λ each",

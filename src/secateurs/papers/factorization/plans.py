@@ -15,7 +15,7 @@ from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.optim.factorized.collapse import gap
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import Beside, Experiment, Measurement, Row, Scale, publish
+from secateurs.papers.experiment import Comparison, Experiment, Measurement, Row, Scale, publish
 from secateurs.papers.factorization.training import (
     FactorizationRow,
     FactorizationSettings,
@@ -283,7 +283,7 @@ Curve: TypeAlias = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class Crossing:
     """A compression; `open` means that the curve ends there, still above the accuracy."""
 
     compression: float
@@ -304,19 +304,19 @@ def at(curve: Curve, compression: float) -> float | None:
     return None
 
 
-def largest(curve: Curve, accuracy: float) -> Reached | None:
+def largest(curve: Curve, accuracy: float) -> Crossing | None:
     """Where the curve crosses this accuracy for the last time; None if it lies below everywhere.
 
     >>> largest([(10.0, 90.0), (1000.0, 80.0)], 85.0)
-    Reached(compression=100.0, open=False)
+    Crossing(compression=100.0, open=False)
     """
     if not curve or max(a for _, a in curve) < accuracy:
         return None
     if curve[-1][1] >= accuracy:
-        return Reached(compression=curve[-1][0], open=True)
+        return Crossing(compression=curve[-1][0], open=True)
     # The last crossing, because curves of single runs are not monotonic.
     (c0, a0), (c1, a1) = next(p for p in reversed(list(pairwise(curve))) if p[0][1] >= accuracy)
-    return Reached(
+    return Crossing(
         # Compressions are evenly spaced in their logarithm, so interpolation is geometric.
         compression=round(c0 * (c1 / c0) ** ((a0 - accuracy) / (a0 - a1)), 6)
     )
@@ -402,7 +402,7 @@ def by_recipe(rows: Sequence[Row]) -> dict[Group, list[Row]]:
     return groups
 
 
-def frontier_beside(rows: Sequence[Row]) -> list[Beside]:
+def compare_frontiers(rows: Sequence[Row]) -> list[Comparison]:
     """Table 1, then table 2, read off the curves of each seed."""
     groups = by_recipe(rows)
     dense = {key[:2]: found for key, found in groups.items() if key[2] == "dense"}
@@ -415,16 +415,16 @@ def frontier_beside(rows: Sequence[Row]) -> list[Beside]:
     return figures
 
 
-def _accuracy_of_dense(place: tuple[str, str], rows: Sequence[Row]) -> Beside:
+def _accuracy_of_dense(place: tuple[str, str], rows: Sequence[Row]) -> Comparison:
     ours = tuple(float(row["accuracy"]) for row in rows)
-    return Beside(
+    return Comparison(
         what=f"{_title((*place, 'dense', ''))}: accuracy %",
         ours=ours,
         printed=_table2((*place, "dense"), 0),
     )
 
 
-def _limits(key: Group, rows: Sequence[Row], dense: Sequence[Row]) -> Iterator[Beside]:
+def _limits(key: Group, rows: Sequence[Row], dense: Sequence[Row]) -> Iterator[Comparison]:
     """The largest compression within 5 and 10 points of the dense net of the same seed."""
     if not dense:
         return
@@ -442,7 +442,7 @@ def _limits(key: Group, rows: Sequence[Row], dense: Sequence[Row]) -> Iterator[B
             # A curve that stays above the limit up to its end gives only a lower bound.
             ends = sum(one.open for one in found)
             note = f"at least: {ends} of {len(found)} curves end above" if ends else ""
-            yield Beside(
+            yield Comparison(
                 what=f"{_title(key)}: compression within {points} points",
                 ours=tuple(one.compression for one in found),
                 printed=_table1(key, points),
@@ -450,7 +450,7 @@ def _limits(key: Group, rows: Sequence[Row], dense: Sequence[Row]) -> Iterator[B
             )
 
 
-def _accuracies(key: Group, rows: Sequence[Row]) -> Iterator[Beside]:
+def _accuracies(key: Group, rows: Sequence[Row]) -> Iterator[Comparison]:
     """Accuracy at the sparsities of table 2."""
     lines = curves(rows, columns_of(key[3])).values()
     for line in printed_rows("weight_factorization_table2.csv"):
@@ -461,7 +461,7 @@ def _accuracies(key: Group, rows: Sequence[Row]) -> Iterator[Beside]:
             ours = tuple(value for value in values if value is not None)
             if ours:
                 what = f"{_title(key)}: accuracy at {sparsity:g} %"
-                yield Beside(what=what, ours=ours, printed=float(line["accuracy_percent"]))
+                yield Comparison(what=what, ours=ours, printed=float(line["accuracy_percent"]))
 
 
 def _title(key: Group) -> str:
@@ -486,7 +486,7 @@ def _table2(key: tuple[str, str, str], sparsity: float) -> float | None:
     return None
 
 
-def runs_beside(rows: Sequence[Row]) -> list[Beside]:
+def compare_runs(rows: Sequence[Row]) -> list[Comparison]:
     """Every setting as it is, over the seeds (the paper has curves, no figures)."""
     found: dict[str, list[Row]] = {}
     for row in rows:
@@ -497,7 +497,7 @@ def runs_beside(rows: Sequence[Row]) -> list[Beside]:
             ours = tuple(float(row[figure]) for row in group)
             lost = sum(math.isnan(value) for value in ours)
             note = f"diverged: {lost} of {len(ours)}" if lost else ""
-            figures.append(Beside(what=f"{name}: {figure}", ours=ours, note=note))
+            figures.append(Comparison(what=f"{name}: {figure}", ours=ours, note=note))
     return figures
 
 
@@ -511,7 +511,7 @@ def _setting(row: Row) -> str:
 
 def runs_table(rows: Sequence[Row]) -> str:
     """All settings as Markdown: how many seeds, compression and accuracy as trained."""
-    figures = runs_beside(rows)
+    figures = compare_runs(rows)
     lines = [
         "",
         "## Every setting",
@@ -527,7 +527,7 @@ def runs_table(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _span(figure: Beside) -> str:
+def _span(figure: Comparison) -> str:
     low, high = min(figure.ours), max(figure.ours)
     spread = f" ({low:.5g} to {high:.5g})" if len(figure.ours) > 1 else ""
     return f"{figure.mean:.5g}{spread}"
@@ -570,7 +570,7 @@ def _register(
             paper="Kolb et al. 2025",
             what=what,
             jobs=jobs_of(plan, _work),
-            beside=frontier_beside if tables else runs_beside,
+            compare=compare_frontiers if tables else compare_runs,
             more=runs_table if tables else lambda rows: "",
             settings={
                 "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs",

@@ -15,7 +15,7 @@ from secateurs.data import Dataset
 from secateurs.errors import TrainingError
 from secateurs.masks import apply_
 from secateurs.optim.factorized.maths import EPS
-from secateurs.papers.experiment import Beside, Experiment, Row, Scale, publish
+from secateurs.papers.experiment import Comparison, Experiment, Row, Scale, publish
 from secateurs.papers.factorization import plans
 from secateurs.papers.factorization.plans import at, curves
 from secateurs.papers.factorization.training import (
@@ -25,7 +25,7 @@ from secateurs.papers.factorization.training import (
     compression_of,
     load_images,
     nonzero,
-    train_held_,
+    train_masked_,
     train_or_none,
 )
 
@@ -102,17 +102,17 @@ def _row(
 def tune_(model: nn.Module, settings: FactorizationSettings, dataset: Dataset) -> None:
     """Train the survivors with SGD, cosine to 0."""
     gentle = replace(settings, rate=settings.tune_rate, epochs=settings.tune, anneal=1.0)
-    train_held_(model, nonzero(model), gentle, dataset)
+    train_masked_(model, nonzero(model), gentle, dataset)
 
 
-def beside(rows: Sequence[Row]) -> list[Beside]:
+def compare(rows: Sequence[Row]) -> list[Comparison]:
     """How much sparser each factorized network gets by a cut at its accuracy as trained."""
     raw = [row for row in rows if float(row["multiple"]) == 1]
     figures = [_gain(row, rows) for row in raw]
     return [figure for figure in figures if figure is not None]
 
 
-def _gain(row: Row, rows: Sequence[Row]) -> Beside | None:
+def _gain(row: Row, rows: Sequence[Row]) -> Comparison | None:
     """The largest multiple whose accuracy after tuning is not below that of the uncut network."""
     own = [
         other
@@ -131,7 +131,7 @@ def _gain(row: Row, rows: Sequence[Row]) -> Beside | None:
         f"λ {row['strength']}, {compression:.0f}× at {float(row['accuracy']):.1f} %: "
         f"times sparser after cut and tuning at rate {row['tune_rate']}, at that accuracy"
     )
-    return Beside(what=what, ours=(max(held) / compression,), printed=None)
+    return Comparison(what=what, ours=(max(held) / compression,), printed=None)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -166,7 +166,7 @@ publish(
         paper="Kolb et al. 2025",
         what="figure 21: depth 2, then cut by magnitude and trained on",
         jobs=plans.jobs_of(plan, _work),
-        beside=beside,
+        compare=compare,
         more=table,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ",

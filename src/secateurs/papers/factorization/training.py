@@ -233,7 +233,7 @@ WORTH = 0.93
 
 
 @dataclass(slots=True, kw_only=True)
-class Narrow:
+class NarrowChain:
     """A chain of linear layers with ReLU between them, cut to its live units; `index` says which
     units are left.
 
@@ -404,7 +404,7 @@ def _train_factorized(
 ) -> TrainedNetwork:
     """Train with the library's optimizer; the fully connected net loses dead units along the way."""
     model = build_network(settings, dataset)
-    net = Narrow(layers=linear_layers(model)) if settings.narrow else None
+    net = NarrowChain(layers=linear_layers(model)) if settings.narrow else None
     optimizer = _optimizer(list(model.parameters()), settings, dataset)
     order = generator(settings.seed, "order")
     live, images = (model if net is None else chain_of(net)), dataset
@@ -463,12 +463,12 @@ def linear_layers(model: nn.Module) -> list[nn.Linear]:
     return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
 
 
-def chain_of(net: Narrow) -> nn.Module:
+def chain_of(net: NarrowChain) -> nn.Module:
     """The live layers as a module that reads images of single pixels."""
     return nn.Sequential(nn.Flatten(), *net.interleaved())
 
 
-def _cut_(net: Narrow, units: list[Tensor], optimizer: FactorizedSGD) -> None:
+def _cut_(net: NarrowChain, units: list[Tensor], optimizer: FactorizedSGD) -> None:
     """Cut the net; the optimizer continues with the cut parameters, factors and momenta."""
     states: Companions = {p: list(optimizer.state[p].values()) for p in net.parameters()}
     # All parameters have the same entries, in the same order.
@@ -594,10 +594,10 @@ def pruned_at_start(
 def _train_under_masks(settings: FactorizationSettings, dataset: Dataset) -> nn.Module:
     model, masks = pruned_at_start(settings, dataset)
     if not settings.narrow:
-        train_held_(model, masks, settings, dataset)
+        train_masked_(model, masks, settings, dataset)
         return model
     net, live = _live(model, masks)
-    train_held_(chain_of(net), live, settings, columns(dataset, net.index[0]))
+    train_masked_(chain_of(net), live, settings, columns(dataset, net.index[0]))
     # Weights of dead units keep their initial values: they are kept, and count.
     net.write_(list(model.parameters()))
     return model
@@ -608,7 +608,7 @@ def nonzero(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() != 0 for name, p in model.named_parameters()}
 
 
-def train_held_(
+def train_masked_(
     model: nn.Module,
     masks: Mapping[str, Tensor],
     settings: FactorizationSettings,
@@ -620,11 +620,11 @@ def train_held_(
         train_(model, optimizer, settings, dataset)
 
 
-def _live(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[Narrow, dict[str, Tensor]]:
+def _live(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[NarrowChain, dict[str, Tensor]]:
     """The net without its dead units, and the masks of its chain."""
     # A copy, because the cut takes the layers apart.
     whole = copy.deepcopy(model)
-    net = Narrow(layers=linear_layers(whole))
+    net = NarrowChain(layers=linear_layers(whole))
     parameters = dict(whole.named_parameters())
     kept = net.cut_(
         net.live_units(),

@@ -3,7 +3,7 @@
 import math
 
 from secateurs.papers.experiment import Measurement, run
-from secateurs.papers.factorization.plans import frontier_beside, runs_beside
+from secateurs.papers.factorization.plans import compare_frontiers, compare_runs
 from secateurs.papers.factorization.plans import run as trained
 from secateurs.papers.factorization.training import FactorizationSettings, name_of
 
@@ -16,9 +16,9 @@ def job(rate):
 def test_a_training_that_diverges_is_a_row_and_the_next_one_follows(tmp_path):
     rows = run([job(300.0), job(0.15)], tmp_path / "rows.csv")
     assert [row["accuracy"] == "nan" for row in rows] == [True, False]
-    figures = {figure.what: figure for figure in runs_beside(rows)}
+    figures = {figure.what: figure for figure in compare_runs(rows)}
     lost = figures[
         "lenet-300-100, digits, dwf-depth-3 (two deviations, rate 300), λ 0.001: accuracy"
     ]
     assert math.isnan(lost.mean) and lost.note == "diverged: 1 of 1"
-    assert not any(math.isnan(figure.mean) for figure in frontier_beside(rows))
+    assert not any(math.isnan(figure.mean) for figure in compare_frontiers(rows))
