@@ -34,8 +34,7 @@ def clear_(tensor: Tensor, mask: Tensor) -> None:
     if integer is None:  # complex128 has no integer of its width
         tensor.detach().masked_fill_(~mask.to(tensor.device), 0)
     else:
-        # Times 1 or 0, as integers: a mask that is used once need not be turned into
-        # all-ones.
+        # Times 1 or 0, as integers: a mask that is used once need not be turned into all-ones.
         tensor.detach().view(integer).mul_(mask.to(tensor.device))
 
 

@@ -172,20 +172,17 @@ def default_skip(name: str, parameter: nn.Parameter, owner: nn.Module) -> str:
     leaf = name.rpartition(".")[2]
     if isinstance(owner, _NEVER):
         return f"belongs to {type(owner).__name__}"
-    # It is chosen, so that the error that it has no shape yet is raised and not passed
-    # over.
+    # It is chosen, so that the error that it has no shape yet is raised and not passed over.
     if is_lazy(parameter):
         return ""
     if parameter.ndim < 2:
         return "fewer than two dimensions"
-    # weight_norm keeps lengths and directions apart: cutting a length would cut a whole
-    # row.
+    # weight_norm keeps lengths and directions apart: cutting a length would cut a whole row.
     if leaf.endswith("_g") and f"{leaf[:-2]}_v" in owner._parameters:
         return "the norms of weight_norm"
     if re.search(r"(^|_)bias(_|$)", leaf):
         return "a bias by its name"
-    # Known layers come before names: a subclass of Linear called NormedLinear has
-    # weights.
+    # Known layers come before names: a subclass of Linear called NormedLinear has weights.
     if isinstance(owner, _WEIGHTED):
         return ""
     if _NORM.search(type(owner).__name__):
@@ -336,8 +333,7 @@ def _chosen_by(rule: object, parameter: nn.Parameter, uses: Sequence[Use]) -> st
     answers = [
         bool(predicate(name, parameter, *([owner] if extra else []))) for name, owner in uses
     ]
-    # Every name must agree: one predicate that looks at names must not prune a tied
-    # embedding.
+    # Every name must agree: one predicate that looks at names must not prune a tied embedding.
     return uses[0][0] if all(answers) else ""
 
 

@@ -190,8 +190,7 @@ def entries(density: Fraction, total: int) -> int:
     >>> entries(Fraction(1, 10), 15), entries(Fraction(1, 10), 25)
     (2, 2)
     """
-    # Python rounds a Fraction exactly, halves to even, which is the rule written in
-    # `select`.
+    # Python rounds a Fraction exactly, halves to even, which is the rule written in `select`.
     return round(density * total)
 
 
@@ -217,8 +216,7 @@ def _instead(value: object) -> str:
 def _exact(name: str, value: float) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ArgumentError(f"{name}={value!r} is not a finite number{_instead(value)}.")
-    # The printed decimal is what the user meant: Fraction(0.9) would be a number near
-    # nine tenths.
+    # The printed decimal is what the user meant: Fraction(0.9) would be a number near nine tenths.
     exact = Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
     if name == "compression" and exact < 1:
         raise ArgumentError(
@@ -290,8 +288,7 @@ def share(raw: Mapping[str, float | Fraction], demand: Demand) -> dict[str, int]
     entries left over go to the largest remainders, earlier parameters first.
     """
     sizes = demand.sizes
-    # Exact fractions: with floats the remainders below would be decided by rounding
-    # errors.
+    # Exact fractions: with floats the remainders below would be decided by rounding errors.
     ideal = {name: Fraction(raw[name]) * sizes[name] for name in sizes}
     # Rounding down leaves fewer entries over than there are parameters, so one more for
     # some is enough.
@@ -311,8 +308,7 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
     low, high = demand.floor, demand.capacity
     fixed: dict[str, Fraction] = {}
     while True:
-        # Each turn fixes at least one parameter, so the loop ends after as many turns
-        # as there are.
+        # Each turn fixes at least one parameter, so the loop ends after as many turns as there are.
         free = {name: value for name, value in ideal.items() if name not in fixed}
         left = demand.keep - sum(fixed.values(), Fraction(0))
         # Only parameters with raw density 0 are left: they take the rest by size.

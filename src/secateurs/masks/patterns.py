@@ -41,8 +41,7 @@ class Grouped(ABC):
         threads.
         """
         rows = self.rows(score.detach())
-        # The mean and not the sum: layers with larger groups would win every
-        # comparison.
+        # The mean and not the sum: layers with larger groups would win every comparison.
         return _row_sums(rows) / rows.shape[1]
 
 
@@ -129,8 +128,7 @@ def _largest_of_run(score: Tensor, allowed: Tensor, n: int) -> Tensor:
     """Entries that fewer than n allowed entries of their row beat; an equal entry beats those after
     it.
     """
-    # Comparing all pairs of a short run is exact about ties, which a sort is only if it
-    # is stable.
+    # Comparing all pairs of a short run is exact about ties, which a sort is only if it is stable.
     value = score.double().masked_fill(~allowed, -torch.inf)
     index = torch.arange(score.shape[1], device=score.device)
     beats = (value[:, None, :] > value[:, :, None]) | (

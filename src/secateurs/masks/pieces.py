@@ -33,8 +33,7 @@ def pieces(
 def common_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
     """The smallest dtype that holds the values of all tensors exactly."""
     dtypes = list(dict.fromkeys(tensor.dtype for tensor in tensors.values()))
-    # Promoted pair by pair: float16 beside bfloat16 is float32, which holds both
-    # exactly.
+    # Promoted pair by pair: float16 beside bfloat16 is float32, which holds both exactly.
     common = dtypes[0]
     for dtype in dtypes[1:]:
         common = torch.promote_types(common, dtype)

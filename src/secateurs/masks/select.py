@@ -122,8 +122,7 @@ def check_selection(
             "scope='row' takes the largest entries of each row: it goes with"
             " pattern='unstructured' and how='topk' only."
         )
-    # Magnitudes of plain top-k are taken while ranking, so that no tensor of scores is
-    # made.
+    # Magnitudes of plain top-k are taken while ranking, so that no tensor of scores is made.
     while_ranking = absolute and plain and not by_rows
     if absolute and not while_ranking:
         scores = {name: score.detach().abs() for name, score in scores.items()}
@@ -182,8 +181,7 @@ def _with_floors(
     capacity = choice.demand.capacity
     settled = [name for name in names if not units.whole and capacity[name] <= floor[name]]
     fixed = {name: units.at_least(name, floor[name]) for name in settled}
-    # Every turn settles at least one parameter, so there are at most as many turns as
-    # parameters.
+    # Every turn settles at least one parameter, so there are at most as many turns as parameters.
     while True:
         free = [name for name in names if name not in fixed]
         spent = sum(units.count_kept(name, chosen) for name, chosen in fixed.items())

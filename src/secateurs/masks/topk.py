@@ -34,8 +34,7 @@ _INTEGER = {
     torch.float32: torch.int32,
     torch.float64: torch.int64,
 }
-# 65,536 counters (512 KB): one pass for half precision, two for float32; measured 1.4
-# ns per entry
+# 65,536 counters (512 KB): one pass for half precision, two for float32; measured 1.4 ns per entry
 _DIGIT = 16
 _BASE = 1 << _DIGIT
 _HALF = _BASE >> 1
@@ -79,8 +78,7 @@ def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool
     # `rest` counts the bits below those already known of the value sought.
     rest = torch.iinfo(_INTEGER[dtype]).bits - _DIGIT
     place, wanted, inside = _bucket(_upper(source, rest, absolute), rank)
-    # The lower half of the counters holds negative floats, whose order by bits runs
-    # backwards.
+    # The lower half of the counters holds negative floats, whose order by bits runs backwards.
     negative = place < _HALF
     prefix = -1 - place if negative else place - _HALF
     # Sorting a small bucket is cheaper than one more pass over all the data.
@@ -153,8 +151,7 @@ def _gather_bucket(
 
 
 def _rank_bucket(values: Tensor, rank: int) -> Cut:
-    # Ties are counted from the value itself, so that earlier entries can be preferred
-    # later on.
+    # Ties are counted from the value itself, so that earlier entries can be preferred later on.
     ordered = values.sort(descending=True).values
     value = float(ordered[rank - 1])
     return Cut(value=value, ties=rank - int((ordered > value).sum()))
@@ -326,8 +323,7 @@ class CompiledSelection:
             torch.float32: library.secateurs_largest_f32,
             torch.float64: library.secateurs_largest_f64,
         }
-        # ctypes takes results for 32-bit integers unless told otherwise, which would
-        # cut counts.
+        # ctypes takes results for 32-bit integers unless told otherwise, which would cut counts.
         for run in self._runs.values():
             run.restype = ctypes.c_int64
         self._count = library.secateurs_count
@@ -345,8 +341,7 @@ class CompiledSelection:
         dtypes = {score.dtype for score in scores.values()}
         allowed = [within[name] for name in scores if name in within]
         return (
-            # One dtype for all: the pass compares bits of different tensors with each
-            # other.
+            # One dtype for all: the pass compares bits of different tensors with each other.
             dtypes in ({torch.float32}, {torch.float64})
             and all(mask.dtype == torch.bool for mask in allowed)
             and native.row_major(*scores.values(), *allowed)
@@ -427,8 +422,7 @@ def kernel() -> CompiledSelection | None:
 def _load_and_try(library: ctypes.CDLL) -> CompiledSelection:
     """Builds the kernel and tries one tiny selection with ties, so that a wrong binary is
     refused."""
-    # Equal scores, a negative one and a mask: the three things a wrong build gets wrong
-    # first.
+    # Equal scores, a negative one and a mask: the three things a wrong build gets wrong first.
     made = CompiledSelection(library)
     scores = {"a": torch.tensor([1.0, -3.0, 2.0]), "b": torch.tensor([2.0, 2.0, 4.0])}
     masks = {name: torch.ones(3, dtype=torch.bool) for name in scores}

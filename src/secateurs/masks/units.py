@@ -174,8 +174,7 @@ class GroupUnits(TensorUnits):
 
     def entries(self, name: str, rows: Tensor) -> Tensor:
         spread = self.pattern.spread(rows[0], self.shapes[name])
-        # A kept group brings back only those of its entries that earlier masks had
-        # kept.
+        # A kept group brings back only those of its entries that earlier masks had kept.
         return spread * self.within[name] if name in self.within else spread
 
     def mask(self, name: str, chosen: Tensor) -> Tensor:
@@ -196,8 +195,7 @@ class GroupUnits(TensorUnits):
         scores = torch.cat([self.scores[name].cpu() for name in names])
         sizes = torch.cat([self.sizes[name].cpu() for name in names])
         order = scores.sort(descending=True, stable=True).indices
-        # A group that earlier masks have emptied keeps nothing and would only use up
-        # its turn.
+        # A group that earlier masks have emptied keeps nothing and would only use up its turn.
         order = order[sizes[order] > 0]
         return order, sizes[order].cumsum(0)
 

@@ -19,7 +19,7 @@ from secateurs.masks import SparsityReport, apply_, sparsity_report
 from secateurs.masks.apply import check as check_masks
 from secateurs.masks.budget import entries
 from secateurs.masks.topk import count_true
-from secateurs.parameters import Params, check_model, choose, fit_masks, prunable
+from secateurs.parameters import Params, check_model, fit_masks, prunable
 from secateurs.printing import Reported
 from secateurs.prune.recipe import Recipe, RecipeFields, ScoreInputs
 from secateurs.prune.rounds import Round, entries_left
@@ -237,7 +237,7 @@ def _cut_to_count(
     if report.collapsed:
         notes.append(f"nothing is left of {', '.join(report.collapsed)}")
     notes += _note_on_earlier_zeros(ready.parameters, within, masks)
-    notes += choose(model, recipe.where).notes
+    notes += ready.notes
     return Pruned(
         recipe=recipe, masks=masks, rounds=tuple(rounds), report=report, notes=tuple(notes)
     )

@@ -312,6 +312,7 @@ def prepare(
         final=final,
         targets=targets,
         generator=generator,
+        notes=chosen.notes,
     )
 
 
@@ -349,6 +350,7 @@ class Prepared:
         final: The selection of the last round: its units, and how many entries it keeps.
         targets: What each round is to keep.
         generator: Where random selections draw from.
+        notes: What is to be known of the parameters chosen.
     """
 
     recipe: Recipe
@@ -359,6 +361,7 @@ class Prepared:
     final: CheckedSelection[TensorUnits]
     targets: list[Target]
     generator: torch.Generator | None
+    notes: tuple[str, ...]
 
     def rounds(self) -> Iterator[tuple[Masks, Round]]:
         """The masks after each round, and what it kept. Each round scores the model with the masks

@@ -53,8 +53,7 @@ class Copy:
         self.model = private_copy(model, error=ScoreError)
         known = dict(self.model.named_parameters(remove_duplicate=False))
         self.parameters = {name: known[name] for name in chosen}
-        # First all off, then the chosen on: a frozen parameter that was chosen is
-        # scored as well.
+        # First all off, then the chosen on: a frozen parameter that was chosen is scored as well.
         for parameter in known.values():
             parameter.requires_grad_(False)
         for parameter in self.parameters.values():
@@ -126,8 +125,7 @@ def own_rule(rule: Rule) -> ScoreRule:
 def complete(entry: ScoreRule, task: Task) -> Task:
     """The task with its example; everything that the rule needs and was not given, in one error."""
     if task.example is None and task.data is not None and "example" in entry.needs:
-        # A loader may draw: looking at its first batch leaves the global generators as
-        # they were.
+        # A loader may draw: looking at its first batch leaves the global generators as they were.
         with torch.inference_mode(False), seeded(task.model, None):
             task = replace(task, example=next((batch.first() for batch in task.batches()), None))
     have = {"batch": task.data, "loss": task.loss, "example": task.example}
@@ -353,8 +351,7 @@ class Scorer:
         """The scores of the model, or of the model with the masks applied: what they cut counts as
         zero.
         """
-        # Before the model runs: a misfit found later would have cost a pass over the
-        # data.
+        # Before the model runs: a misfit found later would have cost a pass over the data.
         masks = masks or {}
         if problems := mask_misfits(masks, self._sources, "scored parameter"):
             raise ScoreError(f"{'; '.join(problems)}.")
@@ -373,8 +370,7 @@ class Scorer:
     def _masked(self, masks: Params) -> Task:
         if not self._entry.runs:
             masked = {
-                # A rule that only reads needs no copy of the model, just of what was
-                # cut.
+                # A rule that only reads needs no copy of the model, just of what was cut.
                 n: nn.Parameter(p.detach() * masks[n]) if n in masks else p
                 for n, p in self._sources.items()
             }
@@ -382,8 +378,7 @@ class Scorer:
         # A rule that prepares its copy (weights by their magnitude, say) does so once
         # for all rounds.
         copy = self._copy or self._fresh()
-        # Without preparation each round starts from a fresh copy: its rule may write
-        # into it.
+        # Without preparation each round starts from a fresh copy: its rule may write into it.
         self._copy = copy if self._entry.prepare else None
         copy.cut(masks)
         return replace(self._task, model=copy.model, parameters=copy.parameters)

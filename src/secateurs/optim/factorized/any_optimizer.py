@@ -363,13 +363,13 @@ class Factorized(FactorizedOptimizer):
         A closure is called once, before, with gradients on; its loss is returned.
         """
         loss = options.call_closure(closure)
-        found = self._gradients()
+        found = self._gather_gradients()
         # Looked at before anything moves. An Adam that has once seen a NaN keeps it in
         # its averages.
         if not finite([grad for *_, grad in found]):
             self.skips.skip(self.members, found)
             return loss
-        now = self._rules()
+        now = self._next_rules()
         # Groups are dictionaries and have no hash, so they are looked up by identity.
         rules = dict(zip(map(id, self.param_groups), now, strict=True))
         self._follow()

@@ -120,8 +120,7 @@ class CompiledStep:
         self._kernel, self._count, self._weights = kernel, len(weights), list(weights)
         self._dtypes = [own.dtype for own in factors]
         self._depths = {rule: len(own) for rule, own in zip(rules, factors, strict=True)}
-        # Kept alive here: the addresses below would otherwise outlive the memory they
-        # point to.
+        # Kept alive here: the addresses below would otherwise outlive the memory they point to.
         self._tensors = [tensor for tensor in (*weights, *factors, *momenta) if tensor is not None]
         self._places = [tensor.data_ptr() for tensor in self._tensors]
         self._jobs = (CJob * self._count)(*map(c_job, weights, factors, momenta, rules))
@@ -204,8 +203,7 @@ def _check(built: StepKernel) -> None:
     )
     compiled.point([grad])
     compiled.step_([rule])
-    # 1e-6 allows for another order of rounding (fused multiply-add) and for nothing
-    # else.
+    # 1e-6 allows for another order of rounding (fused multiply-add) and for nothing else.
     if not all(
         torch.allclose(a, b, atol=1e-6)
         for a, b in zip((factors, momenta, weight), expected, strict=True)

@@ -105,16 +105,14 @@ def balanced(weight: Tensor, depth: int) -> Tensor:
     >>> balanced(torch.tensor([-8.0]), 3).flatten().tolist()
     [-2.0, 2.0, 2.0]
     """
-    # The sign sits in one factor alone: with D signs an even depth could not be
-    # negative.
+    # The sign sits in one factor alone: with D signs an even depth could not be negative.
     magnitude = weight.abs().pow(1 / depth)
     return torch.stack([torch.copysign(magnitude, weight), *([magnitude] * (depth - 1))])
 
 
 def root(value: float, depth: float) -> float:
     """value^(1/D), and 0 for 0."""
-    # A freeze that was loaded may lie just below 0 by rounding, where math.pow would
-    # raise.
+    # A freeze that was loaded may lie just below 0 by rounding, where math.pow would raise.
     return math.pow(value, 1 / depth) if value > 0 else 0.0
 
 
@@ -162,8 +160,7 @@ def misalignment(factors: Tensor) -> Tensor:
     squares = factors.square()
     # The log of the geometric mean, so that no product underflows; exp(-inf) = 0.
     logs = squares.log().mean(0)
-    # Rounding may take the difference of two equal means below zero; M(ω) is never
-    # negative.
+    # Rounding may take the difference of two equal means below zero; M(ω) is never negative.
     return (squares.mean(0) - logs.exp()).clamp_min(0).sum()
 
 

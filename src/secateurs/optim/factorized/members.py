@@ -74,8 +74,7 @@ class Members:
         """The name of every parameter: the model's, the one given at the start, or its number."""
         known = {p: name for name, p in model.named_parameters()} if model is not None else {}
         ours = {p for group in self.groups for p in group["params"]}
-        # Most often a copy: the deepcopy of a model has other parameters of the same
-        # names.
+        # Most often a copy: the deepcopy of a model has other parameters of the same names.
         if known and not ours & known.keys():
             raise ParameterError(
                 f"none of the {len(ours)} parameters of the optimizer is in this model: give the"

@@ -87,9 +87,8 @@ class FactorizedOptimizer(Optimizer):
         # Counts live in the groups because torch saves and loads these: resuming needs nothing
         # else. "shrunk" is what the penalty has done so far.
         super().__init__(split(params, where), {**defaults, "shrunk": 0.0, "taken": 0})
-        # torch's own constructor calls `add_param_group` for every group. Until
-        # `_started` is set that only collects them, so that all groups are checked
-        # before the first weight changes.
+        # torch's own constructor calls `add_param_group` for every group. Until `_started` is set
+        # that only collects them, so that all groups are checked before the first weight changes.
         self._begin_(self.param_groups, generator)
         self._started = True
 
@@ -151,8 +150,7 @@ class FactorizedOptimizer(Optimizer):
         factors = factors.detach().to(parameter.device)
         kept.put_(state, factors)
         parameter.copy_(kept.weight(state))
-        # A momentum left over from before would move weights that are meant to be dead
-        # (Lemma 4).
+        # A momentum left over from before would move weights that are meant to be dead (Lemma 4).
         self.kill_(group, parameter, (factors == 0).all(0))
 
     @torch.no_grad()
@@ -182,8 +180,7 @@ class FactorizedOptimizer(Optimizer):
         weights to the threshold, the log says so.
         """
         members, names = self.members, self.names(model)
-        # NaN compares as False with every threshold, so a diverged net would pass for a
-        # dense one.
+        # NaN compares as False with every threshold, so a diverged net would pass for a dense one.
         whole(members, names)
         pairs = list(members.factorized())
         weights = [parameter.detach() for _, parameter in pairs]
@@ -197,8 +194,7 @@ class FactorizedOptimizer(Optimizer):
             self.watch.collapsing(members, self.length, limit)
         before = self._loss(model, batch, loss)
         only_cut = self._count_cut_(weights, limit)
-        # Counted before the cut: afterwards every weight below the larger threshold is
-        # zero.
+        # Counted before the cut: afterwards every weight below the larger threshold is zero.
         above = members.total - sum(int((w.abs() < EPS).sum()) for w in weights)
         for group, parameter in pairs:
             self.kill_(group, parameter, parameter.abs() < limit)
@@ -310,12 +306,10 @@ class FactorizedOptimizer(Optimizer):
         if not self._started:
             return
         try:
-            # No generator: a group added later draws from torch's global one, as
-            # torch's layers do.
+            # No generator: a group added later draws from torch's global one, as torch's layers do.
             self._begin_(self.param_groups[-1:], None)
         except Exception:
-            # A group that is refused must not stay half inside: its parameters would
-            # never move.
+            # A group that is refused must not stay half inside: its parameters would never move.
             for parameter in self.param_groups.pop()["params"]:
                 self.state.pop(parameter, None)
             raise
@@ -345,8 +339,7 @@ class FactorizedOptimizer(Optimizer):
     @torch.no_grad()
     def _begin_(self, groups: list[Group], generator: torch.Generator | None) -> None:
         """Check these groups, then factorize their parameters."""
-        # Everything that may raise stands before `_take_`, the first line that changes
-        # a weight.
+        # Everything that may raise stands before `_take_`, the first line that changes a weight.
         open_start = settle_(groups)
         self.check(groups)
         say_redrawn(open_start, self.names())
@@ -371,7 +364,7 @@ class FactorizedOptimizer(Optimizer):
 
     # ------------------------------------------------------------------ around a step
 
-    def _gradients(self) -> Found:
+    def _gather_gradients(self) -> Found:
         """The gradients of this step; what has changed since the last one is followed."""
         found = gradients(self.members)
         self._follow_changes_()
@@ -384,10 +377,9 @@ class FactorizedOptimizer(Optimizer):
         for group, parameter, zeroed in drift(self.members, every=every):
             self.kill_(group, parameter, zeroed)
 
-    def _rules(self) -> list[StepRule]:
+    def _next_rules(self) -> list[StepRule]:
         """The numbers of this step: the watch has looked at them, the controller has moved λ."""
-        # The watch speaks first: at step 0 it forecasts with the λ that the user asked
-        # for.
+        # The watch speaks first: at step 0 it forecasts with the λ that the user asked for.
         self.watch.begin(self.members, self.length)
         self._steer_()
         return rules(self.members, self.length)
@@ -398,8 +390,7 @@ class FactorizedOptimizer(Optimizer):
         if state is None:
             return
         first = self.param_groups[0]
-        # The lock closes once. Without this look the net would be cut again at every
-        # measurement.
+        # The lock closes once. Without this look the net would be cut again at every measurement.
         locked_before = bool((first.get("control") or {}).get("locked"))
         first["control"] = state
         if locked_before:
@@ -445,8 +436,7 @@ class FactorizedOptimizer(Optimizer):
 
     def _finish(self, applied: Sequence[StepRule]) -> None:
         """Count the step, and remember that the weights are as we left them."""
-        # Only here is a step counted. A skipped one returns earlier, so schedules do
-        # not run ahead.
+        # Only here is a step counted. A skipped one returns earlier, so schedules do not run ahead.
         for group in self.param_groups:
             group["taken"] += 1
             for parameter in group["params"]:
@@ -521,8 +511,7 @@ def drift(members: Members, *, every: bool = False) -> Zeroed:
         if every or known.get(id(parameter), version) != version:
             ours = members.weight(group, parameter).to(parameter.dtype)
             changed = ours != parameter
-            # Anything but zero was written by somebody who does not know of the
-            # factors.
+            # Anything but zero was written by somebody who does not know of the factors.
             if bool(parameter[changed].any()):
                 drifted.append(parameter)
             else:
@@ -570,16 +559,14 @@ class Skips:
         listed = ", ".join(skipped.parameters)
         if self.nonfinite == "raise":
             raise TrainingError(f"the gradient of {listed} is not finite at step {skipped.step}.")
-        # A run whose weights are broken would skip every step to come, quietly, to its
-        # end.
+        # A run whose weights are broken would skip every step to come, quietly, to its end.
         whole(members, names)
         # One line for the first, none for the next: a loss scaler skips steps as a
         # matter of course.
         if not self.steps:
             text = "step %d skipped, gradient not finite: %s (see .skipped)"
             _log.warning(text, skipped.step, listed)
-        # A skipped step is not counted, so the same number means that none was taken in
-        # between.
+        # A skipped step is not counted, so the same number means that none was taken in between.
         again = self.steps and self.steps[-1].step == skipped.step
         self.in_a_row = self.in_a_row + 1 if again else 1
         self.steps.append(skipped)

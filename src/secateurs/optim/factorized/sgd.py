@@ -141,7 +141,7 @@ class FactorizedSGD(FactorizedOptimizer):
         A closure is called once, before, with gradients on; its loss is returned.
         """
         loss = options.call_closure(closure)
-        found = self._gradients()
+        found = self._gather_gradients()
         route = self._find_route(found)
         # One pass over the gradients looks for NaN and brings them into the cache,
         # where the step then finds them.
@@ -153,9 +153,8 @@ class FactorizedSGD(FactorizedOptimizer):
         # `look` sees them, and only then is every weight compared.
         if seen == Look.DRIFTED:
             self._follow_changes_(every=True)
-        # After the check of the gradients: a skipped step must not move the controller
-        # of a target.
-        rules = self._rules()
+        # After the check of the gradients: a skipped step must not move the controller of a target.
+        rules = self._next_rules()
         route.step_(found, rules, self.taken % FLUSH_EVERY == 0)
         self._finish(rules)
         return loss

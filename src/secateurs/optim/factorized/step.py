@@ -14,6 +14,133 @@ from secateurs.optim.factorized.maths import StepRule, root
 from secateurs.optim.factorized.members import Members, layout
 from secateurs.optim.factorized.optimizer import Found, finite
 
+# Which way every parameter takes in a step.
+
+
+class Route:
+    """Decided once and kept while groups, parameters, states and tensors stay what and where they
+    are.
+
+    Ordinary factors are moved by the compiled step, or by torch. Lean and shared ones, and tensors
+    that neither takes, are moved by their layout.
+
+    A step of a small net takes as long in Python as in the kernel, so nothing that outlives a step
+    is looked up twice.
+    """
+
+    def __init__(self, members: Members, found: Found, kernel: StepKernel | None) -> None:
+        # First, since buffers are part of what the route remembers.
+        _begin_momenta_(members, found)
+        self._fixed = _fixed_parts(members, found)
+        numbers = {id(group): number for number, group in enumerate(members.groups)}
+        self._numbers = [numbers[id(group)] for group, *_ in found]
+        self._states = [members.state[p] for _, p, _ in found]
+        self._compiled: list[int] = []
+        self._by_layout: dict[int, FactorLayout] = {}
+        self._alone: dict[int, OneByOne] = {}
+        together: dict[object, list[int]] = {}
+        for i, (group, parameter, grad) in enumerate(found):
+            kept, factors = layout(group, parameter), self._states[i].get("factors")
+            if not isinstance(kept, Stacked):
+                self._by_layout[i] = kept
+            elif kernel is not None and StepKernel.takes(parameter, grad, factors):
+                self._compiled.append(i)
+            elif not _torch_takes(factors, self._states[i].get("momentum")):
+                self._by_layout[i] = kept
+            elif factors.is_cpu:
+                self._alone[i] = OneByOne(parameter, factors, self._states[i].get("momentum"))
+            else:
+                alike = self._numbers[i], factors.device, factors.dtype, parameter.dtype
+                together.setdefault((*alike, "momentum" in self._states[i]), []).append(i)
+        self._together = [
+            (some, AllAtOnce(*self._tensors(some, found))) for some in together.values()
+        ]
+        self._rest = [*self._alone, *chain(*together.values()), *self._by_layout]
+        self._block = self._compiled_step(found, kernel) if kernel and self._compiled else None
+
+    def holds(self, members: Members, found: Found) -> bool:
+        """Whether this is still the way; takes the gradients of this step."""
+        now, before = _fixed_parts(members, found), self._fixed
+        # `is`, never ==: equal tensors are not the same memory. Mapped in C, for this
+        # runs in every step.
+        if len(now) != len(before) or not all(map(is_, now, before)):
+            return False
+        return self._block is None or self._block.point([found[i][2] for i in self._compiled])
+
+    def look(self, found: Found) -> Look:
+        """Whether no gradient holds a NaN or an infinity; on the compiled way also whether the
+        weights are ours.
+        """
+        seen = Look.FINE if self._block is None else self._block.look()
+        if seen == Look.BROKEN or not finite([found[i][2] for i in self._rest]):
+            return Look.BROKEN
+        return seen
+
+    def step_(self, found: Found, rules: Sequence[StepRule], flush: bool) -> None:
+        """Move factors, momenta and weights; one rule per group."""
+        if self._block is not None:
+            self._block.step_(rules)
+        for i, mover in self._alone.items():
+            mover.step_(found[i][2], rules[self._numbers[i]], flush=flush)
+        for some, movers in self._together:
+            movers.step_([found[i][2] for i in some], rules[self._numbers[some[0]]], flush=flush)
+        for i, kept in self._by_layout.items():
+            _, parameter, grad = found[i]
+            kept.step_(parameter, grad, self._states[i], rules[self._numbers[i]])
+
+    def _tensors(
+        self, some: Sequence[int], found: Found
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
+        """Weights, factors and momenta of these parameters."""
+        states = [self._states[i] for i in some]
+        return (
+            [found[i][1] for i in some],
+            [state["factors"] for state in states],
+            [state.get("momentum") for state in states],
+        )
+
+    def _compiled_step(self, found: Found, kernel: StepKernel) -> CompiledStep:
+        some = self._compiled
+        step = CompiledStep(
+            kernel, *self._tensors(some, found), rules=[self._numbers[i] for i in some]
+        )
+        step.point([found[i][2] for i in some])
+        return step
+
+
+def _torch_takes(factors: Tensor, momenta: Tensor | None) -> bool:
+    """Whether torch can move these at its best: plainly laid out, where torch has a fused SGD."""
+    plain = factors.is_contiguous() and (momenta is None or momenta.is_contiguous())
+    return plain and factors.device.type in FUSED
+
+
+def _fixed_parts(members: Members, found: Found) -> list[object]:
+    """What must stay the same: groups, parameters, whether there is momentum, states and the
+    tensors in them.
+    """
+    states = members.state
+    kept: list[object] = []
+    for group, parameter, _ in found:
+        state = states[parameter]
+        # The momentum's value may change with every step; only its coming and going
+        # changes the route.
+        kept += (group, parameter, state, bool(group["momentum"]), *state.values())
+    return kept
+
+
+def _begin_momenta_(members: Members, found: Found) -> None:
+    """Buffers for a momentum that was 0 when training began and is not any more, as in
+    `torch.optim.SGD`.
+    """
+    for group, parameter, _ in found:
+        state = members.state[parameter]
+        if group["momentum"] and not any("momentum" in key for key in state):
+            single = state.get("factors", state.get("root", parameter))
+            state["momentum"] = torch.zeros_like(single, memory_format=torch.preserve_format)
+            if "shared" in state:
+                state["shared_momentum"] = torch.zeros_like(state["shared"])
+
+
 # The step in torch, with as few passes over memory as torch allows: the gradients of the factors
 # are written, then one fused SGD does decay, momentum and step.
 
@@ -205,128 +332,3 @@ def flush_(
     for tensor in (factors, momenta):
         if tensor is not None:
             torch.hardshrink(tensor, tiny, out=tensor).mul_(alive)
-
-
-# Which way every parameter takes in a step.
-
-
-class Route:
-    """Decided once and kept while groups, parameters, states and tensors stay what and where they
-    are.
-
-    Ordinary factors are moved by the compiled step, or by torch. Lean and shared ones, and tensors
-    that neither takes, are moved by their layout.
-
-    A step of a small net takes as long in Python as in the kernel, so nothing that outlives a step
-    is looked up twice.
-    """
-
-    def __init__(self, members: Members, found: Found, kernel: StepKernel | None) -> None:
-        # First, since buffers are part of what the route remembers.
-        _begin_momenta_(members, found)
-        self._fixed = _fixed_parts(members, found)
-        numbers = {id(group): number for number, group in enumerate(members.groups)}
-        self._numbers = [numbers[id(group)] for group, *_ in found]
-        self._states = [members.state[p] for _, p, _ in found]
-        self._compiled: list[int] = []
-        self._by_layout: dict[int, FactorLayout] = {}
-        self._alone: dict[int, OneByOne] = {}
-        together: dict[object, list[int]] = {}
-        for i, (group, parameter, grad) in enumerate(found):
-            kept, factors = layout(group, parameter), self._states[i].get("factors")
-            if not isinstance(kept, Stacked):
-                self._by_layout[i] = kept
-            elif kernel is not None and StepKernel.takes(parameter, grad, factors):
-                self._compiled.append(i)
-            elif not _torch_takes(factors, self._states[i].get("momentum")):
-                self._by_layout[i] = kept
-            elif factors.is_cpu:
-                self._alone[i] = OneByOne(parameter, factors, self._states[i].get("momentum"))
-            else:
-                alike = self._numbers[i], factors.device, factors.dtype, parameter.dtype
-                together.setdefault((*alike, "momentum" in self._states[i]), []).append(i)
-        self._together = [
-            (some, AllAtOnce(*self._tensors(some, found))) for some in together.values()
-        ]
-        self._rest = [*self._alone, *chain(*together.values()), *self._by_layout]
-        self._block = self._compiled_step(found, kernel) if kernel and self._compiled else None
-
-    def holds(self, members: Members, found: Found) -> bool:
-        """Whether this is still the way; takes the gradients of this step."""
-        now, before = _fixed_parts(members, found), self._fixed
-        # `is`, never ==: equal tensors are not the same memory. Mapped in C, for this
-        # runs in every step.
-        if len(now) != len(before) or not all(map(is_, now, before)):
-            return False
-        return self._block is None or self._block.point([found[i][2] for i in self._compiled])
-
-    def look(self, found: Found) -> Look:
-        """Whether no gradient holds a NaN or an infinity; on the compiled way also whether the
-        weights are ours.
-        """
-        seen = Look.FINE if self._block is None else self._block.look()
-        return seen if seen and finite([found[i][2] for i in self._rest]) else Look.BROKEN
-
-    def step_(self, found: Found, rules: Sequence[StepRule], flush: bool) -> None:
-        """Move factors, momenta and weights; one rule per group."""
-        if self._block is not None:
-            self._block.step_(rules)
-        for i, mover in self._alone.items():
-            mover.step_(found[i][2], rules[self._numbers[i]], flush=flush)
-        for some, movers in self._together:
-            movers.step_([found[i][2] for i in some], rules[self._numbers[some[0]]], flush=flush)
-        for i, kept in self._by_layout.items():
-            _, parameter, grad = found[i]
-            kept.step_(parameter, grad, self._states[i], rules[self._numbers[i]])
-
-    def _tensors(
-        self, some: Sequence[int], found: Found
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
-        """Weights, factors and momenta of these parameters."""
-        states = [self._states[i] for i in some]
-        return (
-            [found[i][1] for i in some],
-            [state["factors"] for state in states],
-            [state.get("momentum") for state in states],
-        )
-
-    def _compiled_step(self, found: Found, kernel: StepKernel) -> CompiledStep:
-        some = self._compiled
-        step = CompiledStep(
-            kernel, *self._tensors(some, found), rules=[self._numbers[i] for i in some]
-        )
-        step.point([found[i][2] for i in some])
-        return step
-
-
-def _torch_takes(factors: Tensor, momenta: Tensor | None) -> bool:
-    """Whether torch can move these at its best: plainly laid out, where torch has a fused SGD."""
-    plain = factors.is_contiguous() and (momenta is None or momenta.is_contiguous())
-    return plain and factors.device.type in FUSED
-
-
-def _fixed_parts(members: Members, found: Found) -> list[object]:
-    """What must stay the same: groups, parameters, whether there is momentum, states and the
-    tensors in them.
-    """
-    states = members.state
-    kept: list[object] = []
-    for group, parameter, _ in found:
-        state = states[parameter]
-        # The momentum's value may change with every step; only its coming and going
-        # changes the route.
-        kept += (group, parameter, state, bool(group["momentum"]), *state.values())
-    return kept
-
-
-def _begin_momenta_(members: Members, found: Found) -> None:
-    """Buffers for a momentum that was 0 when training began and is not any more, as in
-    `torch.optim.SGD`.
-    """
-    for group, parameter, _ in found:
-        state = members.state[parameter]
-        if group["momentum"] and not any("momentum" in key for key in state):
-            single = state.get("factors", state.get("root", parameter))
-            state["momentum"] = torch.zeros_like(single, memory_format=torch.preserve_format)
-            if "shared" in state:
-                state["shared_momentum"] = torch.zeros_like(state["shared"])

@@ -101,8 +101,7 @@ def _shrinkage(members: Members, *, decoupled: bool) -> float:
         and bool(group.get("decoupled", False)) == decoupled
         and (decoupled or members.shrinks(group))
     ]
-    # The group that shrinks fastest sets the ceiling for all, since they share one
-    # multiplier.
+    # The group that shrinks fastest sets the ceiling for all, since they share one multiplier.
     return max(shares, default=0.0)
 
 
@@ -250,8 +249,7 @@ def _moves(group: Group) -> bool:
 
 
 def _floor(share: float) -> float:
-    # Rounded down: the number is offered as a target, and one rounded up would be
-    # refused again.
+    # Rounded down: the number is offered as a target, and one rounded up would be refused again.
     return math.floor(1e4 * share) / 1e4
 
 
@@ -289,8 +287,7 @@ class SparsityWatch:
         group, self.forecast = worst
         rate = float(group["lr"])
         if not self.forecast.reaches:
-            # "initial_lr" is what a scheduler leaves in a group: then the present rate
-            # says little.
+            # "initial_lr" is what a scheduler leaves in a group: then the present rate says little.
             self.told = "initial_lr" not in group and rate > 0
             level = logging.WARNING if self.told else logging.INFO
             sentence = self.forecast.sentence
