@@ -62,15 +62,15 @@ SPARSE = [study for study in PRESETS.values() if study.tuning is not None]
 
 
 @pytest.mark.parametrize("study", SPARSE, ids=lambda study: study.name)
-def test_every_method_has_four_tuning_runs_of_equal_steps(study):
+def test_every_method_has_eight_tuning_runs_of_equal_steps(study):
     """Nobody may look at more settings than the others, nor train for longer."""
     ends = [method for method in study.methods if isinstance(method, Choice)]
     assert len(ends) == len(study.methods) >= 9
-    assert {len(choice.candidates) for choice in ends} == {4}
+    assert {len(choice.candidates) for choice in ends} == {8}
     tuning = [run for run in study.runs() if run.data.held_out is not None]
     needed = {run.parent.key for run in tuning if run.parent is not None}
     whole = [run for run in tuning if run.key not in needed]
-    assert len(whole) == 4 * len(ends) * len(study.model)
+    assert len(whole) == 8 * len(ends) * len(study.model)
     assert {_epochs(run) for run in whole} == {_epochs(study.runs(study.choose(()))[-1])}
 
 
