@@ -1,6 +1,6 @@
 """Proves a kept certificate again, from its text and the two networks alone.
 
-A record is a claim, and anybody can edit a text: so every number and every sentence of it is
+A record is a claim, and anybody can edit a text. So every number and every sentence of it is
 compared with what is proved now, never with another line of the same record.
 """
 
@@ -45,7 +45,7 @@ from secateurs.certificates.statistical import assumptions_at, clopper_pearson
 from secateurs.certificates.top_class import TopClass
 from secateurs.errors import ArgumentError
 
-# Every claim of a record beside what is proved now; what does not agree, in words.
+# Compares every claim of a record with what is proved now; disagreements are put into words.
 
 _SLACK = 1e-9
 """Another machine may sum in another order: so much of a value is no disagreement."""
@@ -54,7 +54,7 @@ _SLACK = 1e-9
 def other_networks(
     stated: CertificateRecord, networks: PairHashes, problem: NetworkPair, states: Mapping[str, str]
 ) -> list[str]:
-    """In what the networks at hand are not those of the record."""
+    """How the given networks differ from those of the record."""
     now, found = networks_of(problem), list[str]()
     for who in WHO:
         real, told = getattr(now, who), getattr(networks, who)
@@ -73,7 +73,7 @@ def other_networks(
 
 
 def weaker_claims(stated: CertificateRecord, now: CertificateRecord) -> tuple[str, ...]:
-    """What is proved now is better than what is stated."""
+    """Claims that are weaker than what is proved now."""
     if len(stated.per_output) != len(now.per_output):
         return ()
     found = [
@@ -88,7 +88,7 @@ def weaker_claims(stated: CertificateRecord, now: CertificateRecord) -> tuple[st
 
 
 def _bounds(stated: CertificateRecord, now: CertificateRecord) -> list[tuple[str, float, float]]:
-    """Each bound with what is stated and what is proved now."""
+    """Each bound, with the stated value and the one proved now."""
     rows = [("the bound", stated.bound, now.bound)]
     rows += [
         (f"the bound of output {i}", then, value)
@@ -102,7 +102,7 @@ def _bounds(stated: CertificateRecord, now: CertificateRecord) -> list[tuple[str
 
 
 def wrong_bounds(stated: CertificateRecord, now: CertificateRecord) -> list[str]:
-    """Every stated bound is at least the one proved now."""
+    """Stated bounds that are below the one proved now."""
     if len(stated.per_output) != len(now.per_output):
         return [f"{len(stated.per_output)} outputs are stated, not {len(now.per_output)}"]
     return [
@@ -114,7 +114,7 @@ def wrong_bounds(stated: CertificateRecord, now: CertificateRecord) -> list[str]
 
 
 def wrong_words(stated: CertificateRecord, now: CertificateRecord, request: Request) -> list[str]:
-    """What is told around the bounds is what the numbers say."""
+    """Texts around the bounds that disagree with the numbers."""
     problems = [
         f"the {name} is {str(real)!r}, not {str(told)!r}"
         for name in ("norm", "domain", "rounding")
@@ -137,7 +137,7 @@ def wrong_words(stated: CertificateRecord, now: CertificateRecord, request: Requ
 
 
 def _lasting_texts(request: Request, texts: Sequence[str]) -> list[str]:
-    """The texts that another proof with more time would tell, too."""
+    """The texts that another proof with more time would also contain."""
     if request.seconds is None:
         return list(texts)
     remarks = tuple(f"{name}: " for name in request.methods)
@@ -145,7 +145,7 @@ def _lasting_texts(request: Request, texts: Sequence[str]) -> list[str]:
 
 
 def _methods(stated: CertificateRecord, now: CertificateRecord, request: Request) -> list[str]:
-    """Every method asked for proves something or is skipped, for the reason told."""
+    """Methods that neither prove something nor are skipped for the stated reason."""
     bounds, skipped = stated.bounds.keys(), stated.skipped.keys()
     problems = [
         f"the method {name!r} is told as one that proved something and as one that was skipped"
@@ -175,7 +175,7 @@ def _methods(stated: CertificateRecord, now: CertificateRecord, request: Request
 
 
 def _sizes(stated: CertificateRecord, now: CertificateRecord) -> list[str]:
-    """Range, margin and the count of safe predictions."""
+    """Problems with the range, the margin and the count of safe predictions."""
     problems = [
         f"the {name.replace('_', ' ')} is {real}, not {told}"
         for name in ("output_range", "smallest_margin")
@@ -183,7 +183,7 @@ def _sizes(stated: CertificateRecord, now: CertificateRecord) -> list[str]:
             told := getattr(stated, name), real := getattr(now, name), now.output_range or 1.0
         )
     ]
-    # Fewer safe predictions than proved may be stated, never more.
+    # A record may state fewer safe predictions than are proved, never more.
     then, worth = stated.worth, now.worth
     if then.boxes != worth.boxes or (then.kept or 0) > (worth.kept or 0):
         problems.append(
@@ -193,10 +193,10 @@ def _sizes(stated: CertificateRecord, now: CertificateRecord) -> list[str]:
 
 
 def wrong_facts(stated: CertificateRecord, boxes: BoxesRecord, now: Certificate) -> list[str]:
-    """The deviation found is there, at a point of the domain."""
+    """Problems with the deviation found: it must occur at a point of the domain."""
     lower, region = stated.lower_bound, now.region
     problems = []
-    # Whether or not its input was kept: a fact lies below every bound.
+    # Whether or not its input was kept, a lower bound is below every upper bound.
     if not lower <= now.bound * (1 + 1e-6):
         problems.append(f"found is {lower:.6g}, above the bound proved now, {now.bound:.6g}")
     if stated.worst_input is None and boxes.ends:
@@ -213,7 +213,7 @@ def wrong_facts(stated: CertificateRecord, boxes: BoxesRecord, now: Certificate)
     with torch.no_grad():
         gap = now.problem.difference(point)
     found = float(torch.linalg.vector_norm(gap, ord=now.norm))
-    # A difference of large outputs cancels: allow for what float64 leaves of it.
+    # A difference of large outputs cancels, so allow for the rounding of float64.
     slack = 1e-6 * found + _SLACK * (now.worth.output_range or 1.0)
     # More may be found than a bound below it lets one say.
     if lower > found + slack or lower < min(found, stated.bound) - slack:
@@ -224,7 +224,7 @@ def wrong_facts(stated: CertificateRecord, boxes: BoxesRecord, now: Certificate)
 def cut_short(
     stated: CertificateRecord, now: CertificateRecord, request: Request
 ) -> tuple[str, ...]:
-    """What is told of a proof that time cut short, and not of the one made now."""
+    """Remarks on a proof that was cut short, which do not apply to the one made now."""
     if request.seconds is None:
         return ()
     lasting = _lasting_texts(request, stated.assumptions)
@@ -238,7 +238,7 @@ def cut_short(
 
 
 def wrong_boxes(boxes: BoxesRecord, domain: Domain) -> list[str]:
-    """What the record tells of its boxes is what these are."""
+    """Statements of the record about its boxes that do not match them."""
     real = as_json(domain_record(domain, inline=bool(boxes.ends), file=boxes.file))
     told = as_json(boxes)
     return [
@@ -249,7 +249,7 @@ def wrong_boxes(boxes: BoxesRecord, domain: Domain) -> list[str]:
 
 
 def wrong_statistics(stated: CertificateRecord) -> list[str]:
-    """The statistical part agrees with itself; its inputs are not there to ask."""
+    """Contradictions within the statistical part, whose inputs are not available."""
     told = stated.statistical
     if told is None:
         return []
@@ -270,7 +270,7 @@ def wrong_statistics(stated: CertificateRecord) -> list[str]:
 
 
 def wrong_claim(told: ClaimRecord | None, now: Certificate) -> list[str]:
-    """What is told of the top classes is proven again, or its counterexample is one."""
+    """Problems with the claim about top classes: its proof, or its counterexample."""
     if told is None or now.claim is None or now.problem is None or now.region is None:
         lacking = told is None and now.claim is not None
         return ["the record lacks 'claim'"] if lacking else []
@@ -308,12 +308,12 @@ class Recheck:
     """Whether a kept certificate holds, and what was found.
 
     Attributes:
-        holds: Both networks are those of the record, and all it states is proved again.
-        bound: Proved now; NaN where the networks are others.
-        stated: In the record.
-        problems: What does not agree, in words; empty where it holds.
-        open: What the record states and does not hold the means to compare, with what it says.
-        weaker: Bounds that it states larger than they are: true, and less than can be said.
+        holds: Both networks are those of the record, and everything it states is proved again.
+        bound: The bound proved now; NaN if the networks differ.
+        stated: The bound in the record.
+        problems: Disagreements, in words; empty if the certificate holds.
+        open: Statements of the record that cannot be compared, with what they say.
+        weaker: Bounds that it states larger than necessary: true, but less than can be said.
     """
 
     holds: bool
@@ -339,19 +339,20 @@ def recheck(
     domain: Domain | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Recheck:
-    """Whether these two networks are those of the record, and whether all it states is proved
-    again.
+    """Whether these two networks are those of the record, and whether everything it states is
+    proved again.
 
-    Every number and every sentence is compared, and so is what a record holds beside them. Four
-    things cannot be and are named in `open`, with what is said there: the statistical part and
-    the largest deviation, where their inputs were not kept; versions other than those of now;
-    options other than the usual ones, with which the proof is made again, and what a limit of
-    time cut short; the name of a file of boxes that were given with `domain`.
+    Every number and every sentence is compared, and so is anything else in the record. Four things
+    cannot be compared and are named in `open`, with what the record says: the statistical part and
+    the largest deviation, if their inputs were not kept; versions other than the current ones;
+    options other than the defaults, with which the proof is made again, and what a time limit cut
+    short; the name of a file with boxes that were passed as `domain`.
 
     Args:
-        kept: what `Certificate.to_json` wrote; for a file that `Certificate.save` wrote, its Path.
+        kept: the text that `Certificate.to_json` wrote; for a file from `Certificate.save`, its
+            Path.
         dense, sparse: the two networks, in eval mode.
-        domain: the boxes, where the record holds only their hash.
+        domain: the boxes, if the record holds only their hash.
         progress: called with a line of text after each step.
 
     >>> import torch, secateurs as sc
@@ -372,7 +373,7 @@ def recheck(
         raise ArgumentError("this is not a certificate: options, networks or boxes are missing.")
     methods = check_options(request.methods, request.norm, request.rounding)
     region = boxes_of_record(boxes, path.parent if path else None, domain)
-    # With the options of the record: another effort could prove less than it states.
+    # With the options of the record, since another effort could prove less than it states.
     problem = read_problem(
         dense,
         sparse,
@@ -392,7 +393,7 @@ def recheck(
         *wrong_boxes(boxes, region),
     ]
     if not problems:
-        # Searching again would prove nothing: the point that was found is in the record.
+        # Searching again would prove nothing, since the point that was found is in the record.
         now = prove(
             problem,
             region,
@@ -444,7 +445,7 @@ def _plan(request: Request, domain: Domain, problem: NetworkPair) -> list[Parts]
 def _open_points(
     stated: CertificateRecord, request: Request, boxes: BoxesRecord, *, file: bool
 ) -> tuple[str, ...]:
-    """What nothing at hand can show, with what the record says of it."""
+    """Statements that nothing available can confirm, with what the record says."""
     found = []
     if stated.worst_input is None:
         found.append(

@@ -1,7 +1,7 @@
-"""A certificate as text that can be kept: of which networks it speaks, and on which inputs.
+"""A certificate as text that can be kept: the networks and inputs it is about.
 
-The JSON holds the boxes (or, where they are many, their hash and the name of a file), hashes of
-both networks' weights and graphs, and the versions. `recheck` proves it again.
+The JSON holds the boxes (or, if there are many, their hash and the name of a file), hashes of both
+networks' weights and graphs, and the versions. `recheck` proves it again.
 """
 
 import base64
@@ -45,8 +45,8 @@ _KINDS = {"float32": "<f4", "float64": "<f8"}
 
 
 def pack_tensor(value: Tensor) -> dict[str, Any]:
-    """A tensor as text, in float32 where that keeps every value (inputs are float32 mostly)."""
-    # Half the text where nothing is lost by it.
+    """A tensor as text, in float32 if that keeps every value (inputs mostly are float32)."""
+    # Half the text if nothing is lost by it.
     exact = bool((value.float().double() == value.double()).all())
     dtype = torch.float32 if exact else torch.float64
     return {
@@ -61,7 +61,7 @@ def unpack_tensor(record: Any) -> Tensor:
     try:
         kind = _KINDS[record["dtype"]]
         shape = [int(n) for n in record["shape"]]
-        # validate: else characters that are not base64 would be skipped in silence.
+        # validate: otherwise characters that are not base64 would be skipped silently.
         raw = base64.b64decode(record["data"], validate=True)
         array = numpy.frombuffer(raw, dtype=kind).astype("float64").reshape(shape)
     except (KeyError, TypeError, ValueError):
@@ -70,7 +70,7 @@ def unpack_tensor(record: Any) -> Tensor:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """The file whole or not at all: written beside it first, then renamed."""
+    """Write the file completely or not at all: to a temporary file first, then renamed."""
     with replacing(path, folders=False) as part:
         part.write_bytes(content)
 
@@ -81,7 +81,7 @@ def bytes_of(value: Tensor, dtype: torch.dtype) -> bytes:
 
 
 def _little_endian(value: Tensor, dtype: torch.dtype) -> numpy.ndarray[Any, Any]:
-    """Contiguous; the tensor's own memory where that is so already."""
+    """A contiguous little-endian tensor, the same memory if it already is one."""
     array = numpy.ascontiguousarray(value.detach().cpu().to(dtype).numpy())
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
@@ -92,16 +92,16 @@ INLINE = 2**20
 
 
 def states_of(dense: nn.Module, sparse: nn.Module) -> dict[str, str]:
-    """SHA-256 of all weights of both networks, whatever a graph reads of them: asked at once, since
-    weights may change afterwards."""
+    """SHA-256 of all weights of both networks, whether a graph reads them or not: computed at once,
+    since weights may change afterwards."""
     return {"dense": state_hash(dense), "sparse": state_hash(sparse)}
 
 
 class StateHashes(Mapping[str, str]):
-    """What `states_of` says of two networks as they are now, computed when it is asked for: hashing
+    """The result of `states_of` for two networks as they are now, computed on request: hashing
     takes a tenth of the time of a cheap certificate, and most are never kept.
 
-    copies: of what the graphs read, in float64, which nobody changes; the rest is copied.
+    copies: those of what the graphs read, in float64, which never change; the rest is copied.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ def state_hash(model: nn.Module | Mapping[str, Tensor]) -> str:
 
 
 def _tensors_that_count(model: nn.Module | Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Those that count, tied ones once."""
+    """The tensors that count, tied ones once."""
     state = unwrap(model).state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
     known = set[object]()
     for name, value in state.items():
-        # Counted in training, and read by nobody in evaluation mode.
+        # Updated in training, but not read in evaluation mode.
         if not isinstance(value, Tensor) or name.endswith("num_batches_tracked"):
             continue
         place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
@@ -161,7 +161,7 @@ def _tensors_that_count(model: nn.Module | Mapping[str, Tensor]) -> Iterator[tup
 
 def _hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
     lines = [f"{name} {tuple(value.shape)} {_content_hash(value)}" for name, value in tensors]
-    # Sorted: files keep their tensors in an order of their own.
+    # Sorted, since files keep their tensors in their own order.
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
@@ -185,7 +185,7 @@ def _content_hash(value: Tensor) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkHashes:
-    """What identifies one network: `weights_hash` and `graph_hash`."""
+    """The identity of one network: `weights_hash` and `graph_hash`."""
 
     weights: str
     graph: str
@@ -193,7 +193,7 @@ class NetworkHashes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairHashes:
-    """What identifies both networks, and the precision they are evaluated in."""
+    """The identity of both networks, and the precision they are evaluated in."""
 
     dense: NetworkHashes
     sparse: NetworkHashes
@@ -211,7 +211,7 @@ def networks_of(problem: NetworkPair) -> PairHashes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versions:
-    """What a proof ran on."""
+    """The versions that a proof ran with."""
 
     secateurs: str = __version__
     torch: str = torch.__version__
@@ -219,24 +219,24 @@ class Versions:
 
 
 def boxes_of(domain: Domain) -> dict[str, Tensor]:
-    """The tensors that say which boxes: centres of balls, or both ends."""
+    """The tensors that determine the boxes: centres of balls, or both ends."""
     if domain.radius is not None:
         return {"center": domain.center}
     return {"lo": domain.lo, "hi": domain.hi}
 
 
 def fits(domain: Domain) -> bool:
-    """Whether the boxes are few enough to stand in the text."""
+    """Whether the boxes are few enough to be in the text."""
     # Beyond this a text of base64 would be tens of megabytes.
     return sum(t.numel() for t in boxes_of(domain).values()) <= INLINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxesRecord:
-    """Which boxes: as bytes where they are few, else as the hash that stands for them.
+    """The boxes: as bytes if they are few, else as the hash that stands for them.
 
     Attributes:
-        file: The name of the file beside the record that holds them.
+        file: The name of the file next to the record that holds them.
         center, lo, hi: As in `Domain`; balls have a centre, other boxes both ends.
     """
 
@@ -251,13 +251,13 @@ class BoxesRecord:
 
     @property
     def ends(self) -> dict[str, Tensor]:
-        """The boxes themselves, where the record holds them."""
+        """The boxes themselves, if the record holds them."""
         found = {"center": self.center, "lo": self.lo, "hi": self.hi}
         return {name: end for name, end in found.items() if end is not None}
 
 
 def domain_record(domain: Domain, *, inline: bool, file: str | None) -> BoxesRecord:
-    """What a record says of these boxes."""
+    """The record of these boxes."""
     ends = boxes_of(domain) if inline and file is None else {}
     return BoxesRecord(
         shape=tuple(domain.lo.shape),
@@ -270,15 +270,14 @@ def domain_record(domain: Domain, *, inline: bool, file: str | None) -> BoxesRec
 
 
 def read_domain(boxes: BoxesRecord, ends: Mapping[str, Tensor]) -> Domain:
-    """The boxes of a record, made again by the functions that made them first.
+    """The boxes of a record, rebuilt by the functions that made them.
 
-    ends: from the record, or from the file beside it.
+    ends: from the record, or from the file next to it.
     """
     names = ("lo", "hi") if boxes.radius is None else ("center",)
     if missing := [name for name in names if name not in ends]:
         raise DomainError(f"the boxes of the record lack {', '.join(missing)}.")
-    # `box_domain` and `ball_domain` check these as they check a user's: the file may be
-    # edited.
+    # `box_domain` and `ball_domain` check these like a user's, since the file may have been edited.
     if boxes.radius is None:
         return box_domain((ends["lo"], ends["hi"]))
     clip = None if boxes.clip is None else (boxes.clip[0], boxes.clip[1])
@@ -288,8 +287,7 @@ def read_domain(boxes: BoxesRecord, ends: Mapping[str, Tensor]) -> Domain:
 def domain_hash(domain: Domain) -> str:
     """SHA-256 of the ends and middles of all boxes."""
     digest = hashlib.sha256(str(tuple(domain.lo.shape)).encode())
-    # The middles too: predictions are counted there, and a cut ball does not determine
-    # its own.
+    # The centres, too: predictions are counted there, and a cut ball does not determine its centre.
     for end in (domain.lo, domain.hi, domain.center):
         digest.update(bytes_of(end, torch.float64))
     return digest.hexdigest()
@@ -311,16 +309,16 @@ def graph_hash(own: CapturedNetwork) -> str:
     return hashlib.sha256(canonical(own.graph).describe().encode()).hexdigest()
 
 
-# The boxes of a record: from its text, or from the file beside it.
+# The boxes of a record: from its text, or from the file next to it.
 
 
 def boxes_of_record(boxes: BoxesRecord, beside: Path | None, given: Domain | None) -> Domain:
-    """As given, from the record itself, or from the file beside it."""
+    """The boxes as given, from the record itself, or from the file next to it."""
     try:
         domain = given or _kept_boxes(boxes, beside)
     except SecateursError:
         raise
-    # Whatever an edited text may hold: a clip of one number, a name that no file can have.
+    # An edited text may hold anything: a clip of one number, a name that no file can have.
     except (IndexError, TypeError, ValueError, OverflowError) as error:
         raise DomainError(f"the boxes of the record are damaged ({error!r}).") from None
     # Also for boxes from the record itself: half of it may have been edited.
@@ -331,7 +329,7 @@ def boxes_of_record(boxes: BoxesRecord, beside: Path | None, given: Domain | Non
 
 def _kept_boxes(boxes: BoxesRecord, beside: Path | None) -> Domain:
     if boxes.file is not None and beside is not None:
-        # Only a plain name beside the record: a text from elsewhere must not point anywhere else.
+        # Only a plain name next to the record: a text from elsewhere must not point anywhere else.
         if Path(boxes.file).name != boxes.file or not (beside / boxes.file).is_file():
             raise DomainError(f"the boxes lie in {boxes.file!r}, which is not beside the record.")
         return read_domain(boxes, _tensors(beside / boxes.file))
@@ -353,23 +351,23 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         raise DomainError(f"{path} is damaged: {error}.") from None
 
 
-# What a bound is worth: beside the outputs' range and margins, and in words.
+# The value of a bound, compared with the outputs' range and margins, and in words.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """The sizes a bound has to be compared with.
+    """The sizes that a bound has to be compared with.
 
-    What the outputs are needed for is None where they are not logits.
+    Fields that need logits are None if the outputs are not logits.
 
     Attributes:
         bound, lower_bound: Those of the certificate.
         largest: The largest bound of a single output.
-        output_range: Largest minus smallest output of the dense network at the boxes' middles.
-        smallest_margin: Between its two largest logits there.
-        kept: At how many of the middles the predicted class provably stays.
-        boxes: How many there are.
-        hopeless: Costly methods were left out, since nothing could have come of them.
+        output_range: Largest minus smallest output of the dense network at the boxes' centres.
+        smallest_margin: The smallest margin between its two largest logits there.
+        kept: At how many of the centres the predicted class provably stays.
+        boxes: The number of boxes.
+        hopeless: Costly methods were left out, since they could not have helped.
     """
 
     bound: float
@@ -426,15 +424,15 @@ def worth(
     problem: NetworkPair | None,
     region: Domain | None,
 ) -> Worth:
-    """Compare the bounds of all boxes with what the dense network answers at their middles."""
+    """Compare the bounds of all boxes with the outputs of the dense network at their centres."""
     sizes = Worth(bound=bound, lower_bound=lower, largest=float(per_box.max()))
     if problem is None or region is None:
         return sizes
     # 64 inputs at a time: the values of a wide network for all of them may not fit.
     outputs = torch.cat([problem.dense(part.center) for part in region.split(64)])
-    # One output at one point has no range of its own: its size, both ways, stands for it.
+    # One output at one point has no range: its size in both directions stands for it.
     span = float(outputs.max() - outputs.min()) or 2 * float(outputs.abs().max())
-    # Outputs that overflow have no range to compare with.
+    # Overflowing outputs have no range to compare with.
     if not math.isfinite(span):
         return sizes
     if len(problem.output_shape) != 1 or problem.outputs < 2:
@@ -471,11 +469,11 @@ def _not_empty(values: tuple[float, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What `certify` was asked for, as `recheck` has to ask it again; see `CertifyOptions`.
+    """The arguments of `certify`, with which `recheck` has to repeat it; see `CertifyOptions`.
 
     Attributes:
         spare: Whether hopeless boxes were left out of the costly methods.
-        parts: Into which each box was split, as `Parts.pack` writes them.
+        parts: The parts into which each box was split, as `Parts.pack` writes them.
     """
 
     methods: tuple[str, ...]
@@ -494,7 +492,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRecord:
-    """Hashes of all weights of both networks, by `states_of`; empty where nobody asked for them."""
+    """Hashes of all weights of both networks, by `states_of`; empty if they were not requested."""
 
     dense: str = ""
     sparse: str = ""
@@ -502,7 +500,7 @@ class StateRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptCount:
-    """At how many of the boxes' middles the predicted class provably stays."""
+    """At how many of the boxes' centres the predicted class provably stays."""
 
     kept: int
     of: int
@@ -510,7 +508,7 @@ class KeptCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRecord:
-    """What became of a claim; see `ClassAnswer`."""
+    """The result of a claim; see `ClassAnswer`."""
 
     answer: Literal["proven", "refuted", "open"]
     share: float
@@ -519,10 +517,10 @@ class ClaimRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateRecord:
-    """All that a text says of a certificate. Read from a text, these are claims, none believed.
+    """Everything that a text says about a certificate. Read from a text, these are mere claims.
 
     Attributes:
-        networks: None where the certificate is statistical, and so are `boxes` and `options`.
+        networks: None if the certificate is statistical, and so are `boxes` and `options`.
     """
 
     verdict: str
@@ -551,11 +549,11 @@ class CertificateRecord:
 
     @property
     def worth(self) -> Worth:
-        """The sizes as they stand here: the verdict must follow from them."""
+        """The sizes as stated here, from which the verdict must follow."""
         return Worth(
             bound=self.bound,
             lower_bound=self.lower_bound,
-            # From the outputs: a `largest` of its own could contradict them.
+            # From the outputs, since a separate `largest` could contradict them.
             largest=max(self.per_output),
             output_range=self.output_range,
             smallest_margin=self.smallest_margin,
@@ -569,12 +567,12 @@ class CertificateRecord:
         """The JSON, which `read_record` reads again."""
         content = {"format": FORMAT} | as_json(self)
         content["options"] = content["options"] or {}
-        # NaN and Infinity are not JSON: `as_json` writes null, and whatever it missed must raise.
+        # NaN and Infinity are not JSON: `as_json` writes null, and any that it missed must raise.
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def as_json(value: Any, name: str = "") -> Any:
-    """A record, or the value of its field `name`, as JSON has it."""
+    """A record, or the value of its field `name`, as JSON values."""
     if name == "norm":
         return str(value)
     if isinstance(value, Tensor):
@@ -593,7 +591,7 @@ def as_json(value: Any, name: str = "") -> Any:
 
 
 def text_of(path: Path) -> str:
-    """What a file holds."""
+    """The text of a file."""
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -601,8 +599,8 @@ def text_of(path: Path) -> str:
 
 
 def read_record(text: str) -> tuple[CertificateRecord, list[str]]:
-    """The claims of a certificate's text, each of the type of its field, and where the text is not
-    what would be written of them. What is not a certificate is refused.
+    """The claims of a certificate's text, each with the type of its field, and the places where the
+    text differs from what would be written for them. Anything that is not a certificate is refused.
     """
     content = _json(text)
     record: CertificateRecord = _read(CertificateRecord, content, "")
@@ -610,7 +608,7 @@ def read_record(text: str) -> tuple[CertificateRecord, list[str]]:
 
 
 def _read(hint: Any, value: Any, place: str) -> Any:
-    """What a text holds at a place, as the field's type has it."""
+    """The value at a place of the text, converted to the field's type."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         found = _read(inner[0], value, place)
@@ -623,7 +621,7 @@ def _read(hint: Any, value: Any, place: str) -> Any:
         if value is None and NoneType in inner:
             return None
         kinds = [kind for kind in inner if kind is not NoneType]
-        # Of several plain types: that of the value, where it is among them.
+        # Of several plain types: that of the value, if it is among them.
         return _read(type(value) if type(value) in kinds else kinds[0], value, place)
     if place.split(".")[-1] == "norm":
         return _norm(value, place)
@@ -691,7 +689,7 @@ def _misfit(place: str, text: str) -> ArgumentError:
 
 
 def brief(value: Any) -> str:
-    """A value as a message shows it."""
+    """A value as messages show it."""
     text = json.dumps(value)
     return text if len(text) < 80 else f"{text[:60]}…"
 
@@ -700,7 +698,7 @@ def _json(text: str) -> dict[str, Any]:
     try:
         record = json.loads(text, object_pairs_hook=_each_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        # A path as text is a common slip.
+        # Passing a path as text is a common mistake.
         short = len(text) < 300 and "\n" not in text
         raise ArgumentError(
             f"this is not a certificate: it is not JSON ({error})."
@@ -732,7 +730,7 @@ def _no_constant(name: str) -> Any:
 
 
 def _spelling_problems(told: Any, real: Any, place: str = "") -> list[str]:
-    """Where a text is not what would be written of what was read from it."""
+    """The places where a text differs from what would be written for the values read from it."""
     if not (isinstance(told, dict) and isinstance(real, dict)):
         # 2 and 2.0 are one norm, and one number.
         same = told == real or place.split(".")[-1] == "norm"

@@ -1,14 +1,14 @@
 """Splitting: a box on which the bound is too large is cut in two, and its halves again, until every
 part is proven, a point above the target is found, or the time is up.
 
-Most cuts are at the middle of one input. Halves share that face, and their ends are the ends of
-the whole, to the bit: together they are the box, whatever the cut was rounded to. What is known of
-a box is known of its halves, so a bound never grows on the way down.
+Most cuts are in the middle of one input's range. Halves share that face, and their ends are the
+ends of the whole, to the bit: together they are the box, however the cut was rounded. What is known
+about a box holds for its halves, so a bound never grows on the way down.
 
-Where the inputs are many, a cut is at the sign of one neuron, of f or of g: one half is where z is
+If there are many inputs, a cut is at the sign of one neuron, of f or of g: one half is where z is
 at most 0, the other where it is at least 0. Every input lies in one of them, or in both, so
-together they are the whole again; the halves have its ends, and what is known of that neuron ends,
-or begins, at 0. A half in which some neuron could have no value at all holds no input.
+together they are the whole again; the halves have its ends, and the known range of that neuron
+ends, or begins, at 0. A half in which some neuron has no possible value contains no input.
 
 The parts of a box are kept as a tree (`Parts`), from which the same proof can be made again.
 """
@@ -68,9 +68,9 @@ could ask for days."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """How a box was cut, in preorder: 0 for a part that was left whole, i + 1 for a cut of input
-    i, whose lower half follows first. After the n inputs come f's hidden neurons in their order,
-    then g's: of these the half where z ≤ 0 follows first.
+    """How a box was cut, in preorder: 0 for a part that was not cut, i + 1 for a cut of input i,
+    whose lower half follows first. After the n inputs come f's hidden neurons in their order, then
+    g's: for these the half where z ≤ 0 follows first.
     """
 
     cuts: tuple[int, ...]
@@ -85,7 +85,7 @@ class Parts:
 
     @classmethod
     def unpack(cls, text: str, most: int) -> "Parts":
-        """The tree that was packed; anything else is refused. most: of inputs and neurons."""
+        """The tree that was packed; anything else is refused. most: inputs and neurons together."""
         try:
             unzip = zlib.decompressobj()
             raw = unzip.decompress(base64.b64decode(text, validate=True), 4 * _LONGEST)
@@ -125,15 +125,15 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitProof:
-    """What splitting proved.
+    """The result of splitting.
 
     Attributes:
         per_output: Upper bounds of |f − g|, (boxes, outputs).
-        balls: In the norm, per box: the largest of its parts.
-        parts: Of each box.
-        share: How much of the volume of all boxes has its target proven.
-        complete: Whether every part has.
-        witness: An input at which the difference is above the target; None where none was met.
+        balls: In the norm, per box: the largest over its parts.
+        parts: Those of each box.
+        share: The share of the volume of all boxes for which the target is proven.
+        complete: Whether it is proven for every part.
+        witness: An input at which the difference is above the target, or None.
     """
 
     per_output: Tensor
@@ -146,8 +146,8 @@ class SplitProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounded:
-    """Of some boxes: bounds per output, how far each is from a proof of another claim, how much
-    cutting each input promises, and what the halves inherit; a corner worth a look.
+    """For some boxes: bounds per output, how far each is from a proof of another claim, how much
+    cutting each input promises, and what the halves inherit; a corner worth evaluating.
     """
 
     per_output: Tensor | None
@@ -158,8 +158,8 @@ class _Bounded:
 
 
 class _Bounder(Protocol):
-    """Bounds boxes given by flat ends, and says which neuron of each is best cut: f's k, or k after
-    all hidden ones of g's; −1 for none.
+    """Bounds boxes given by flat ends, and chooses the neuron of each that is best cut: f's k, or k
+    after all hidden ones for g's; −1 for none.
     """
 
     batch: int
@@ -169,14 +169,14 @@ class _Bounder(Protocol):
     def neurons(self, boxes: "_Waiting") -> Tensor: ...
 
     def press(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
-        """Bounds per output that use the signs of the neurons that were cut; `again`, with more
+        """Bounds per output that use the signs of the neurons that were cut; with `again` in more
         steps than the first time.
         """
         ...
 
 
 class _ByChain:
-    """Two chains of dense layers: only what is still open is bounded again."""
+    """Two chains of dense layers, of which only open neurons are bounded again."""
 
     def __init__(self, chain: DenseChain, claim: TopClass | None) -> None:
         self.chain, self.claim = chain if claim is None else chain.of_pairs(), claim
@@ -186,10 +186,10 @@ class _ByChain:
     def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded:
         found = self.chain.bounds(lo, hi, known, row)
         empty = self.chain.empty(found.known)
-        # Where nothing is open, the widest input is as good as any.
+        # If nothing is open, the widest input is as good as any.
         promise = found.influence + 1e-12 * (hi - lo)
         return _Bounded(
-            # No two outputs differ where no input is.
+            # Outputs cannot differ where there is no input.
             per_output=found.per_output.masked_fill(empty[:, None], 0.0)
             if self.claim is None
             else None,
@@ -202,7 +202,7 @@ class _ByChain:
         )
 
     def neurons(self, boxes: "_Waiting") -> Tensor:
-        # A claim asks about values, too, of which `press` knows nothing.
+        # A claim is also about values, of which `press` knows nothing.
         if boxes.known is None or self.claim is not None:
             return torch.full_like(boxes.row, -1)
         return self.chain.costliest(boxes.known[boxes.row], boxes.per_output.argmax(dim=1))
@@ -234,8 +234,8 @@ class _ByChain:
                     boxes.lo[some], boxes.hi[some], known[some], index[some], goal[some], steps
                 )
             )
-        # Steps follow kinks, and another machine may take another side of one: the first proof
-        # states a little less than it found, and the next one looks longer.
+        # Steps follow kinks, and another machine may take the other side of one: the first proof
+        # states slightly less than it found, and the next one takes more steps.
         most = torch.cat(parts) * (1.0 if again else 1 + 1e-6)
         return found.scatter(1, index, torch.minimum(now, most))
 
@@ -263,7 +263,7 @@ class _ByMethods:
     def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded:
         ends = [end.reshape(-1, *self.shape) for end in (lo, hi, (lo + hi) / 2)]
         domain = Domain(lo=ends[0], hi=ends[1], center=ends[2], radius=None, description="")
-        # The whole has the clock; a method that starts may finish.
+        # The clock belongs to the whole proof; a method that has started may finish.
         quiet = replace(self.problem, clock=TimeLimit())
         per_output: Tensor | None = None
         size: Tensor | None = None
@@ -301,8 +301,8 @@ class _ByMethods:
 
 @dataclass(slots=True, kw_only=True)
 class _Tree:
-    """Nodes of one box, numbered as they are made: the cut of each, where its halves are, and which
-    have their target proven.
+    """Nodes of one box, numbered as they are made: the cut of each, the indices of its halves, and
+    which have their target proven.
     """
 
     cuts: list[int] = field(default_factory=lambda: [_LEAF])
@@ -314,7 +314,7 @@ class _Tree:
         """The tree of an earlier proof."""
         tree = cls(cuts=list(parts.cuts), halves=[(0, 0)] * len(parts.cuts))
         # From the end, so that the halves of a node are complete before it: the lower one is the
-        # next node, the upper one comes after all of the lower.
+        # next node, the upper one comes after the whole subtree of the lower.
         end = [number + 1 for number in range(len(parts.cuts))]
         for number in reversed(range(len(parts.cuts))):
             if parts.cuts[number] != _LEAF:
@@ -329,7 +329,7 @@ class _Tree:
         self.halves += [(0, 0), (0, 0)]
 
     def share(self, inputs: int) -> float:
-        """The share of the box on which the target is proven, at least."""
+        """A lower bound of the share of the box on which the target is proven."""
         shares = [0.0] * len(self.cuts)
         # Halves have larger numbers than their whole.
         for node in reversed(range(len(self.cuts))):
@@ -337,8 +337,8 @@ class _Tree:
                 shares[node] = float(node in self.done)
                 continue
             one, two = (shares[half] for half in self.halves[node])
-            # Of halves cut at a neuron nobody knows how large they are: proven is what is proven
-            # for both signs.
+            # The sizes of halves cut at a neuron are unknown, so only what is proven for both signs
+            # counts.
             mean = (one + two) / 2
             shares[node] = mean if self.cuts[node] <= inputs else max(0.0, one + two - 1)
         return shares[0]
@@ -357,9 +357,9 @@ class _Tree:
 
 @dataclass(slots=True, kw_only=True)
 class _Waiting:
-    """Boxes that wait: their ends, what is proven of them, and their nodes in their trees.
+    """Waiting boxes: their ends, what is proven about them, and their nodes in the trees.
 
-    known: What is known of boxes that hold these; `row` says which of them holds each.
+    known: What is known about boxes that contain these; `row` says which of them contains each.
     """
 
     lo: Tensor
@@ -385,7 +385,7 @@ _COLUMNS = ("lo", "hi", "per_output", "size", "root", "node", "row")
 def _join(parts: Sequence[_Waiting]) -> _Waiting:
     joined = _Waiting(
         **{name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS},
-        # Roots know nothing: then all is bounded anew.
+        # Nothing is known about roots, so everything is bounded from scratch.
         known=None,
     )
     known = [part.known for part in parts if part.known is not None]
@@ -413,13 +413,13 @@ def split(
     """Cut boxes until the norm of the bound is at most the target on every part.
 
     Args:
-        per_box: bounds that are proven already, (boxes, outputs).
-        target: per box.
+        per_box: bounds that are already proven, (boxes, outputs).
+        target: one per box.
         refuting: a larger difference than this is a witness against the target, and ends the
-            search; infinite where the best bound by the end of the time is wanted.
-        methods: what bounds the parts, where the networks are not chains of dense layers.
-        plan: the parts of an earlier proof, made again without choosing; nothing else is cut.
-        claim: proven in the place of a bound; then the target is 0, and so is `refuting`.
+            search; infinite if the best bound within the time is wanted.
+        methods: bound the parts if the networks are not chains of dense layers.
+        plan: the parts of an earlier proof, repeated without choosing; nothing else is cut.
+        claim: proven instead of a bound; then the target is 0, and so is `refuting`.
     """
     run = _Splitting(problem, domain, target, refuting, norm, methods, plan, claim)
     with torch.no_grad():
@@ -462,7 +462,7 @@ class _Splitting:
         self.chunks: list[_Waiting] = []
 
     def bound_all(self, per_box: Tensor) -> None:
-        """Until nothing waits, a witness is met, or the time is up."""
+        """Bound boxes until none wait, a witness is found, or the time is up."""
         roots = torch.arange(len(self.lo), device=self.lo.device)
         self._put(
             _Waiting(
@@ -501,7 +501,7 @@ class _Splitting:
                 f"split: {self.boxes} boxes bounded, the target is proven on"
                 f" {self._share():.1%} of the volume"
             )
-        # What waits keeps what its whole has.
+        # Waiting boxes keep the bounds of their whole.
         for chunk in self.chunks:
             self._close(chunk)
 
@@ -511,7 +511,7 @@ class _Splitting:
         return self.planned or max(len(tree.cuts) for tree in self.trees) <= room
 
     def outcome(self) -> SplitProof:
-        """What was proven."""
+        """The result."""
         return SplitProof(
             per_output=self.closed,
             balls=self.balls,
@@ -532,7 +532,7 @@ class _Splitting:
             self.chunks.append(waiting)
 
     def _next(self) -> _Waiting:
-        """The worst boxes, some at a time; the best where too many wait."""
+        """The worst boxes, some at a time; the best ones if too many wait."""
         many = sum(map(len, self.chunks)) > _MOST_OPEN
         self.chunks.sort(key=lambda chunk: float(chunk.size.max()), reverse=many)
         taken: list[_Waiting] = []
@@ -542,7 +542,7 @@ class _Splitting:
             if len(chunk) > room:
                 self.chunks.append(chunk[room:])
                 chunk = chunk[:room]
-            # Roots are bounded anew, halves with what they inherit: never together.
+            # Roots are bounded from scratch, halves with what they inherit, so never together.
             if taken and (chunk.known is None) != (taken[0].known is None):
                 self.chunks.append(chunk)
                 break
@@ -551,7 +551,7 @@ class _Splitting:
         return _join(taken)
 
     def _sort(self, batch: _Waiting, found: _Bounded) -> None:
-        """Close what is proven, look at the rest for a witness, and cut it."""
+        """Close proven boxes, search the others for a witness, and cut them."""
         if self.planned:
             cuts = [self.trees[r].cuts[n] for r, n in _pairs(batch)]
             whole = torch.tensor([cut == _LEAF for cut in cuts], device=self.lo.device)
@@ -570,11 +570,11 @@ class _Splitting:
             middles = (rest.lo[worst] + rest.hi[worst]) / 2
             self._keep_witness(torch.cat([middles, found.corner[~whole][worst]]))
         if self.witness is not None:
-            # Nothing is left to prove: what is open stays as it is.
+            # Nothing is left to prove, so open boxes stay as they are.
             self._close(rest)
             return
         middle = (rest.lo + rest.hi) / 2
-        # No number lies between the ends of a box that is thin enough.
+        # If a box is thin enough, there is no number between its ends.
         between = (middle > rest.lo) & (middle < rest.hi)
         promise = torch.where(between, found.promise[~whole], -1.0)
         along = promise.argmax(dim=1)
@@ -592,7 +592,7 @@ class _Splitting:
         self._halve(rest, along)
 
     def _halve(self, whole: _Waiting, along: Tensor) -> None:
-        """Both halves of each of these boxes wait from now on."""
+        """Cut each of these boxes; both halves wait from now on."""
         if not len(whole):
             return
         inputs = self.lo.shape[1]
@@ -624,12 +624,12 @@ class _Splitting:
         )
 
     def _close(self, done: _Waiting) -> None:
-        """These boxes stay as they are."""
+        """Leave these boxes as they are."""
         index = done.root.unsqueeze(1).expand_as(done.per_output)
         self.closed.scatter_reduce_(0, index, done.per_output, "amax")
         self.balls.scatter_reduce_(0, done.root, done.size, "amax")
         there = done.size <= self.target[done.root]
-        # An input of no width has no share in the volume.
+        # An input of zero width does not contribute to the volume.
         wide = (self.hi - self.lo)[done.root]
         share = torch.where(wide > 0, (done.hi - done.lo) / wide, 1.0).prod(dim=1)
         self.proven += float(share[there].sum())
@@ -653,13 +653,13 @@ class _Splitting:
 
 
 def _many(boxes: _Waiting) -> Tensor:
-    """Which of these have so many inputs that neurons are cut."""
+    """Which of these boxes have so many inputs that neurons are cut instead."""
     return (boxes.hi > boxes.lo).sum(dim=1) > _FEW
 
 
 def _halve_by_sign(known: Tensor, neuron: Tensor) -> Tensor:
-    """What is known of both halves of boxes, those where z ≤ 0 of the neuron first; below 0 is the
-    number of no neuron.
+    """What is known about both halves of boxes, those where z ≤ 0 of the neuron first; a negative
+    index stands for no neuron.
     """
     hidden = known.shape[2]
     (rows,) = (neuron >= 0).nonzero(as_tuple=True)
