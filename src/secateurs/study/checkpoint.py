@@ -140,7 +140,7 @@ def _tuples(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def standing_state(standing: Standing) -> tuple[Tensors, dict[str, Any]]:
+def training_state(standing: Standing) -> tuple[Tensors, dict[str, Any]]:
     """The state of a training run as tensors and plain values, with torch's own generator."""
     tensors = {
         "order": standing.order,
@@ -160,7 +160,7 @@ def standing_state(standing: Standing) -> tuple[Tensors, dict[str, Any]]:
     return tensors, values
 
 
-def standing_of(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Standing:
+def read_training_state(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Standing:
     """Read that state back; torch's own generator is restored, too."""
     torch.set_rng_state(tensors["global"])
     for number in range(torch.cuda.device_count()):

@@ -46,12 +46,12 @@ class Board:
         # meantime.
         for key in list(self.queue):
             if self._ready(self.jobs[key]):
-                return self._taken(key)
+                return self._take(key)
         # A job whose weights were found damaged is at the head of the queue again.
         ahead = self.queue[:1]
-        return self._taken(ahead[0]) if ahead and self._ready(self.jobs[ahead[0]]) else None
+        return self._take(ahead[0]) if ahead and self._ready(self.jobs[ahead[0]]) else None
 
-    def _taken(self, key: str) -> Job:
+    def _take(self, key: str) -> Job:
         self.queue.remove(key)
         self.states[key] = "running"
         return self.jobs[key]
@@ -137,7 +137,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         self.jobs = list(self.jobs)
-        self.board = _prepared(self.jobs, self.store)
+        self.board = _prepare_jobs(self.jobs, self.store)
         self._let_go()
 
     def next(self, owner: str) -> tuple[Lease, Job] | None:
@@ -235,7 +235,7 @@ class Sweep:
                 self.store.artefacts.path(name).unlink(missing_ok=True)
 
 
-def _prepared(jobs: Iterable[Job], store: Store) -> Board:
+def _prepare_jobs(jobs: Iterable[Job], store: Store) -> Board:
     """The jobs in the store; those left running wait again, those that could not start get another
     chance.
     """

@@ -25,7 +25,7 @@ from secateurs.study.jobs import MemoryContext
 from secateurs.study.key import canonical, full_settings
 from secateurs.study.measure import Bench
 from secateurs.study.methods import Gradual
-from secateurs.study.stages import kept_log
+from secateurs.study.stages import NotedWarnings
 from secateurs.study.watching import clock
 from secateurs.study.work import Work
 from secateurs.train import Moment, evaluate
@@ -170,24 +170,24 @@ def trial(run: Run, bench: Bench) -> TrialTimes:
     work = stages.begin(small, bench, context)
     stages.cut(work)
     begun = perf_counter() - start
-    with kept_log(work.notes):
+    with NotedWarnings(work.notes):
         step, finishing, warm = _steps(work)
-    testing = min(_timed(evaluate, work.model, work.data) for _ in range(2))
-    measuring = _timed(_measure, work)
-    proving, traced = _proving(work, fresh)
+    testing = min(_time_call(evaluate, work.model, work.data) for _ in range(2))
+    measuring = _time_call(_measure, work)
+    proving, traced = _time_certificates(work, fresh)
     chosen = 0.0
     if isinstance(run.method, Gradual):
-        chosen = _timed(stages.chosen, work, run.method)
+        chosen = _time_call(stages.chosen, work, run.method)
     return TrialTimes(
         fixed=begun + finishing + measuring + proving,
         step=step,
-        test=testing + _timed(measure.share_of_zeros, work.model),
+        test=testing + _time_call(measure.share_of_zeros, work.model),
         cut=chosen,
         once=max(0.0, warm) + traced,
     )
 
 
-def _proving(work: Work, dense: nn.Module) -> tuple[float, float]:
+def _time_certificates(work: Work, dense: nn.Module) -> tuple[float, float]:
     """Seconds of a run's certificates, and of what only the first one for its network takes.
 
     Certificates of all images can take minutes: one image is proven twice, two if that is quick,
@@ -199,7 +199,7 @@ def _proving(work: Work, dense: nn.Module) -> tuple[float, float]:
 
     def prove(images: int) -> float:
         few = replace(how, images=images)
-        return _timed(measure.certificates, dense, work.model, work.data, few)
+        return _time_call(measure.certificates, dense, work.model, work.data, few)
 
     first, one = prove(1), prove(1)
     slope = max(0.0, prove(2) - one) if one < SECONDS else one
@@ -222,12 +222,12 @@ def _steps(work: Work) -> tuple[float, float, float]:
     def enough(moment: Moment) -> None:
         times.append(perf_counter())
         if len(times) > 3 and times[-1] - times[0] > SECONDS:
-            raise _Enough
+            raise _EnoughSteps
 
     whole = loop_of(work, trainer)
     stop = min(STEPS, whole.total)
     if not stop:
-        return 0.0, _timed(trainer.finish_), 0.0
+        return 0.0, _time_call(trainer.finish_), 0.0
     # Only steps are to be timed.
     short = replace(
         whole,
@@ -235,20 +235,20 @@ def _steps(work: Work) -> tuple[float, float, float]:
         evaluate_every=0,
         callbacks=(*trainer.callbacks, enough),
     )
-    with suppress(_Enough):
+    with suppress(_EnoughSteps):
         short.run()
     gaps = [after - before for before, after in pairwise(times)]
     # Other work on the machine only makes steps longer, but it will do so in the study, too: hence
     # the median of the steps after the first third.
     step = median(gaps[len(gaps) // 3 :])
-    return step, _timed(trainer.finish_), sum(gaps) - step * len(gaps)
+    return step, _time_call(trainer.finish_), sum(gaps) - step * len(gaps)
 
 
-class _Enough(Exception):
+class _EnoughSteps(Exception):
     """The steps have taken long enough."""
 
 
-def _timed(function: Any, *args: Any, **options: Any) -> float:
+def _time_call(function: Any, *args: Any, **options: Any) -> float:
     start = perf_counter()
     function(*args, **options)
     return perf_counter() - start

@@ -193,7 +193,7 @@ def as_type(hint: Any, value: Any) -> Any:
     if hint is Any:
         return value
     if origin is Annotated:
-        return _marked(*inner, value=value)
+        return _apply_marks(*inner, value=value)
     if origin in (Union, UnionType):
         return _one_of(inner, value)
     if origin is tuple:
@@ -210,7 +210,7 @@ def as_type(hint: Any, value: Any) -> Any:
     if not _is(kind, value):
         raise Misfit.of(f"{excerpt(value)} is not {_WORDS[kind]}")
     if kind is Mapping:
-        return _collected({key: (inner[1], entry) for key, entry in value.items()})
+        return _collect({key: (inner[1], entry) for key, entry in value.items()})
     return value
 
 
@@ -234,7 +234,7 @@ def _is(kind: Any, value: Any) -> bool:
     return isinstance(value, (int, float) if kind is float else kind)
 
 
-def _marked(hint: Any, *marks: Any, value: Any) -> Any:
+def _apply_marks(hint: Any, *marks: Any, value: Any) -> Any:
     """The value converted by the type or its reader, and accepted by all of its checks."""
     try:
         readers = [mark for mark in marks if isinstance(mark, Read)]
@@ -281,10 +281,10 @@ def _entries(hints: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
         hints = hints[:1] * len(value)
     if len(hints) != len(value):
         raise Misfit.of(f"{excerpt(value)} is not a list of {len(hints)}")
-    return tuple(_collected(dict(enumerate(zip(hints, value, strict=True)))).values())
+    return tuple(_collect(dict(enumerate(zip(hints, value, strict=True)))).values())
 
 
-def _collected(values: Mapping[Any, tuple[Any, Any]]) -> dict[Any, Any]:
+def _collect(values: Mapping[Any, tuple[Any, Any]]) -> dict[Any, Any]:
     """The values converted to their types, by name; all problems in one error."""
     found, problems = {}, list[Problem]()
     for name, (hint, value) in values.items():

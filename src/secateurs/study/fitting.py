@@ -42,8 +42,8 @@ from secateurs.study.checkpoint import (
     load_optimizer_,
     optimizer_state,
     put_weights_,
-    standing_of,
-    standing_state,
+    read_training_state,
+    training_state,
     under,
     weights_of,
 )
@@ -185,7 +185,7 @@ def checkpoint(work: Work, trainer: Trainer, moment: Moment) -> State:
     """Everything that training needs to continue bit for bit."""
     inner, optimizer = optimizer_state(trainer.optimizer)
     own, method = trainer.state()
-    numbers, standing = standing_state(moment.standing())
+    numbers, standing = training_state(moment.standing())
     tensors = {
         **under("model", weights_of(work.model)),
         **under("mask", work.masks or {}),
@@ -269,7 +269,7 @@ def train(work: Work) -> None:
         )
     # After the weights are loaded, since an optimizer may start from those that it finds.
     trainer = trainer_of(work)
-    standing = _resumed(held, trainer, work) if held is not None else None
+    standing = _resume(held, trainer, work) if held is not None else None
     loop = loop_of(work, trainer)
     # A length of 0it: the network is only cut.
     if loop.total:
@@ -313,13 +313,13 @@ def trainer_of(work: Work) -> Trainer:
     return TRAINERS[work.run.method.kind](job)
 
 
-def _resumed(held: State, trainer: Trainer, work: Work) -> Standing:
+def _resume(held: State, trainer: Trainer, work: Work) -> Standing:
     """Restore optimizer, method and generators; returns how far training had come."""
     load_optimizer_(trainer.optimizer, held.part("optimizer"), held.values["optimizer"])
     trainer.restore_(held.part("method"), held.values["method"])
     # Once more, because the new method started with masks of its own, which removed weights.
     put_weights_(work.model, held.part("model"))
-    standing = standing_of(held.part("generator"), held.values["standing"])
+    standing = read_training_state(held.part("generator"), held.values["standing"])
     work.epochs = list(standing.history)
     return standing
 

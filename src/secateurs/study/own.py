@@ -29,30 +29,30 @@ def models() -> list[str]:
     """Names of networks."""
     from secateurs.models import MODELS
 
-    return [*MODELS.names(), *_offered("models")]
+    return [*MODELS.names(), *_entry_points("models")]
 
 
 def data() -> list[str]:
     """Names of data sets."""
     from secateurs.data import DATA
 
-    return [*DATA.names(), *_offered("data")]
+    return [*DATA.names(), *_entry_points("data")]
 
 
 def metrics() -> list[str]:
     """Names of metrics that installed packages offer."""
-    return list(_offered("metrics"))
+    return list(_entry_points("metrics"))
 
 
 def load(kind: str, name: str) -> Any:
     """What an installed package offers under this name."""
-    offered = _offered(kind)
+    offered = _entry_points(kind)
     if name not in offered:
         raise ArgumentError(f"no installed package offers {name!r} under {GROUPS[kind]!r}.")
     return offered[name].load()
 
 
-def _offered(kind: str) -> dict[str, EntryPoint]:
+def _entry_points(kind: str) -> dict[str, EntryPoint]:
     # Listing names runs no code of other packages; only `load` does.
     return {point.name: point for point in entry_points(group=GROUPS[kind])}
 

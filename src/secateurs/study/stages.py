@@ -117,14 +117,14 @@ def measured(work: Work) -> None:
     """Final figures, and the remaining weights of each layer."""
     if work.layers:
         return
-    test = _tested(work)
+    test = _test(work)
     work.metrics.update(measure.figures(work.model, work.data, test, own=work.bench.metrics))
     work.layers = measure.layers(work.model, work.data.train_x[:1])
     if not work.metrics["kept"]:
         raise Hopeless("no weight is left.")
 
 
-def _tested(work: Work) -> tuple[float, float]:
+def _test(work: Work) -> tuple[float, float]:
     """Accuracy and loss on the test examples."""
     last = work.tested
     if last is None or last.test_accuracy is None or last.test_loss is None:
@@ -192,7 +192,7 @@ def _provenance(run: Run, bench: Bench, work: Work | None, begun: str) -> dict[s
     return {**bench.provenance(), **named, **more}
 
 
-def said(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """The error in one line: its kind and first line."""
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}"[:500]
@@ -210,7 +210,7 @@ def perform(run: Run, bench: Bench, context: JobContext) -> Row:
     begun, work = now(), None
     try:
         work = begin(run, bench, context)
-        with kept_log(work.notes):
+        with NotedWarnings(work.notes):
             for stage in STAGES:
                 _timed(work, stage)
         end: tuple[End, str] = ("done", "")
@@ -222,7 +222,7 @@ def perform(run: Run, bench: Bench, context: JobContext) -> Row:
     except TrainingError as error:
         end = ("diverged", str(error))
     except (MemoryError, torch.OutOfMemoryError) as error:
-        end = ("failed", f"out of memory: {said(error)}")
+        end = ("failed", f"out of memory: {one_line(error)}")
     except SystemExit as error:
         # It would end the driver, and with it all other runs.
         end = (
@@ -231,11 +231,11 @@ def perform(run: Run, bench: Bench, context: JobContext) -> Row:
         )
     except Exception as error:
         # A user's network, data set or metric may raise anything.
-        end = ("failed", said(error))
+        end = ("failed", one_line(error))
     return row_of_end(run, bench, work, end, begun)
 
 
-class kept_log(logging.Handler):
+class NotedWarnings(logging.Handler):
     """Sends the optimizers' warnings into the notes of the run instead of the screen."""
 
     def __init__(self, notes: list[str]) -> None:

@@ -112,7 +112,7 @@ def run(
     check_ready(study, how)
     opened = Store.create(store or f"{study.name}.study")
     try:
-        with _shown(watchers) as listeners, only_writer(opened.folder):
+        with _watchers_or_default(watchers) as listeners, only_writer(opened.folder):
             opened.remember("published", {name: list(c) for name, c in study.published.items()})
             _warn_of_metrics(study, opened)
             chosen = study.choose(opened.rows(details=False, hidden=True))
@@ -188,7 +188,7 @@ def _warn_of_metrics(study: Study, store: Store) -> None:
 
 
 @contextmanager
-def _shown(watchers: tuple[Watcher, ...] | None) -> Iterator[tuple[Watcher, ...]]:
+def _watchers_or_default(watchers: tuple[Watcher, ...] | None) -> Iterator[tuple[Watcher, ...]]:
     """The given watchers; if there are none, a live table on a terminal."""
     if watchers is not None or not sys.stderr.isatty():
         yield watchers or ()

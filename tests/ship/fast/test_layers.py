@@ -150,7 +150,7 @@ def test_where_no_layer_gains_the_model_comes_back_unharmed(monkeypatch, caplog)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     attributes = set(vars(model))
     slower = {1: (1.0, 2.0), 16: (1.0, 1.0)}
-    monkeypatch.setattr(layers, "_timed", lambda *_: slower)
+    monkeypatch.setattr(layers, "_time", lambda *_: slower)
     assert sc.accelerate(model, TOKENS) is model
     assert "no gain for Tagger" in caplog.text and "it stays as it is" in caplog.text
     assert "wide: no gain (0.50× for 1, 1.00× for 16)" in caplog.text
@@ -165,7 +165,7 @@ def test_where_no_layer_gains_the_model_comes_back_unharmed(monkeypatch, caplog)
 def test_where_no_layer_gains_a_faster_rival_comes_back(monkeypatch, caplog):
     model, rival = Tagger(density=1.0).eval(), Tagger(density=1.0).eval()
     times = {n: {"model": 1.0, "other": 0.5} for n in (1, 2)}
-    monkeypatch.setattr("secateurs.ship.fast.accelerated._timed", lambda *_: times)
+    monkeypatch.setattr("secateurs.ship.fast.accelerated._time_forms", lambda *_: times)
     assert sc.accelerate(model, TOKENS, rivals={"other": rival}) is rival
     assert "it runs as other" in caplog.text
 
@@ -181,7 +181,7 @@ def test_a_state_that_has_its_samples_second_is_timed_as_it_stands(monkeypatch):
         def forward(self, x, state):
             return self.wide(self.gru(x, state)[0])
 
-    monkeypatch.setattr(layers, "_timed", lambda *_: {1: (1.0, 1.0), 16: (2.0, 1.0)})
+    monkeypatch.setattr(layers, "_time", lambda *_: {1: (1.0, 1.0), 16: (2.0, 1.0)})
     for samples in (1, 2):  # 1: a call of many samples fails; 2: a call of one fails, too
         model, example = Stateful().eval(), (torch.ones(samples, 3, 6), torch.ones(1, samples, 64))
         made = sc.accelerate(model, example)
@@ -205,11 +205,11 @@ def test_mistakes_are_still_refused(model, example, error):
 
 
 def test_the_fastest_comes_back(monkeypatch):
-    monkeypatch.setattr(layers, "_timed", lambda *_: {1: (1.0, 1.0), 16: (2.0, 1.0)})
+    monkeypatch.setattr(layers, "_time", lambda *_: {1: (1.0, 1.0), 16: (2.0, 1.0)})
     model = Tagger().eval()
     for ours, wanted in ((0.5, "layers"), (2.0, "model")):
         times = {n: {"model": 1.0, "layers": ours} for n in (1, 2)}
-        monkeypatch.setattr("secateurs.ship.fast.accelerated._timed", lambda *_, t=times: t)
+        monkeypatch.setattr("secateurs.ship.fast.accelerated._time_forms", lambda *_, t=times: t)
         made = sc.accelerate(model, TOKENS)
         assert (made is model) == (wanted == "model")
     assert made is model

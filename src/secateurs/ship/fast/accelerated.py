@@ -123,10 +123,10 @@ def accelerate(
     _forms(model, None, rivals)  # a wrong name is said before anything is built
     # Everything is timed in turns, including the model itself.
     with untouched(model):
-        return _accelerated(model, example, tune, keep, values, rivals, progress or _silent)
+        return _accelerate(model, example, tune, keep, values, rivals, progress or _silent)
 
 
-def _accelerated(
+def _accelerate(
     model: nn.Module,
     example: Example,
     tune: str,
@@ -167,8 +167,8 @@ def _accelerated(
         # The compacted model is timed here, since the result must not be slower than the model
         # given.
         forms = _forms(model, small, rivals)
-        best = "model" if len(forms) == 1 else _best(_timed(forms, example))
-        why = _nothing(unchanged, cast(SecateursError, refused))
+        best = "model" if len(forms) == 1 else _best(_time_forms(forms, example))
+        why = _no_gain(unchanged, cast(SecateursError, refused))
         _log.warning("no gain for %s: %s; %s", type(model).__name__, why, _end(best))
         return forms[best]
     if "fast" in found:
@@ -353,7 +353,7 @@ def _in_torch(
     """The fastest rival, or without one the compacted model if it is smaller, else the model."""
     name, forms = type(model).__name__, _forms(model, small, rivals)
     if rivals:
-        best = _best(_timed(forms, example))
+        best = _best(_time_forms(forms, example))
         _log.warning("%s runs as %s: %s", name, best, why)
         return forms[best]
     if small is None:
@@ -363,7 +363,7 @@ def _in_torch(
     return small
 
 
-def _nothing(unchanged: tuple[str, ...], refused: SecateursError) -> str:
+def _no_gain(unchanged: tuple[str, ...], refused: SecateursError) -> str:
     """Why neither a layer nor the whole is compiled, in a line of bounded length."""
     said = "; ".join(unchanged[:FEW]) or "no layer has enough zeros"
     more = f"; and {len(unchanged) - FEW} more" if len(unchanged) > FEW else ""
@@ -374,7 +374,7 @@ def _fastest(
     forms: dict[str, nn.Module], found: dict[str, nn.Module], example: Example
 ) -> nn.Module:
     """The form that is fastest over all batch sizes; all are timed in turns."""
-    seconds = _timed(forms | found, example)
+    seconds = _time_forms(forms | found, example)
     for form in found.values():
         form.report = replace(cast(FastReport, form.report), seconds=seconds)  # type: ignore[assignment]
     best = _best(seconds)
@@ -393,7 +393,7 @@ def _end(best: str) -> str:
     return ends.get(best, f"it runs as {best}")
 
 
-def _timed(forms: Mapping[str, nn.Module], example: Example) -> dict[int, dict[str, float]]:
+def _time_forms(forms: Mapping[str, nn.Module], example: Example) -> dict[int, dict[str, float]]:
     """Seconds of a call of each form, on one sample and on many; on the example as it is if the
     model accepts no other number of samples, for instance with a state that has them second."""
     try:
@@ -427,7 +427,7 @@ def compared(
     """Median seconds of a call of each, in turns, until it is clear which is the fastest; on this
     number of samples, or (None) on the example itself."""
     args, kwargs = arguments(example)
-    many = [t if batch is None else _repeated(t, batch) for t in (*args, *kwargs.values())]
+    many = [t if batch is None else _repeat(t, batch) for t in (*args, *kwargs.values())]
     call = (many[: len(args)], dict(zip(kwargs, many[len(args) :], strict=True)))
     times: dict[str, list[float]] = {name: [] for name in forms}
     left = [*forms]
@@ -451,6 +451,6 @@ def compared(
     return {name: statistics.median_low(spent[1:]) for name, spent in times.items()}
 
 
-def _repeated(tensor: Tensor, batch: int) -> Tensor:
+def _repeat(tensor: Tensor, batch: int) -> Tensor:
     # Kernels do the same work whatever the numbers are, so one sample can stand for a batch.
     return tensor.detach()[:1].expand(batch, *tensor.shape[1:]).contiguous()

@@ -100,7 +100,7 @@ def compiled_kind(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Candidate:
     """A layer that has enough zeros, as a convolution on planes."""
 
     name: str
@@ -110,7 +110,7 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Made:
+class _CompiledCall:
     """A compiled call for it, and the numbers of samples for which it gains."""
 
     call: Shortcut
@@ -142,7 +142,7 @@ def compiled_layers(
     found = _candidates(model, dtype)
     shapes = _shapes(model, example, [one.layer for one in found])
     remembered = remembered_ways(kernels) if timed else RememberedWays(path=None)
-    made: dict[str, _Made] = {}
+    made: dict[str, _CompiledCall] = {}
     lines: list[str] = []
     known: dict[Any, Any] = {}
     run = eight_bit_kernel() if eight_bits and dtype == torch.float32 else None
@@ -153,10 +153,10 @@ def compiled_layers(
             lines.append(f"{one.name}: not called, or not with tensors of its own kind")
             continue
         if run is not None and not isinstance(one.layer, nn.Conv2d) and in_blocks(one.conv):
-            ready = _rounded(one, run)
+            ready = _round(one, run)
         else:
             ready = _program(one, shape, kernels, dtype, remembered if timed else None)
-        result = _compiled(one, shape, ready, dtype, known if timed else None)
+        result = _compile(one, shape, ready, dtype, known if timed else None)
         if isinstance(result, str):
             lines.append(f"{one.name}: {result}")
         else:
@@ -165,7 +165,7 @@ def compiled_layers(
     progress("timing layers", len(found), len(found))
     if not made:
         return tuple(lines)
-    fast = _copied(model, {one.name: one.layer for one in found if one.name in made}, made)
+    fast = _copy(model, {one.name: one.layer for one in found if one.name in made}, made)
     fast.report = FastReport(  # type: ignore[assignment]
         layers=tuple(one.report for one in made.values()),
         groups=(),
@@ -178,7 +178,7 @@ def compiled_layers(
     return fast
 
 
-def _candidates(model: nn.Module, dtype: torch.dtype) -> list[_Found]:
+def _candidates(model: nn.Module, dtype: torch.dtype) -> list[_Candidate]:
     found = []
     for name, layer in model.named_modules():
         weight = layer._parameters.get("weight")
@@ -186,7 +186,7 @@ def _candidates(model: nn.Module, dtype: torch.dtype) -> list[_Found]:
             continue
         density = int(torch.count_nonzero(weight)) / weight.numel()
         if density <= DENSEST and (conv := _as_conv(layer)) is not None:
-            found.append(_Found(name=name, layer=layer, conv=conv, density=density))
+            found.append(_Candidate(name=name, layer=layer, conv=conv, density=density))
     return found
 
 
@@ -256,7 +256,7 @@ class _Call:
 
 
 def _program(
-    one: _Found,
+    one: _Candidate,
     shape: tuple[torch.Size, torch.Size],
     kernels: KernelLibrary,
     dtype: torch.dtype,
@@ -288,7 +288,7 @@ def _program(
     )  # fmt: skip
 
 
-def _rounded(one: _Found, run: Callable[..., int]) -> _Call:
+def _round(one: _Candidate, run: Callable[..., int]) -> _Call:
     weight = one.conv.weight[:, :, 0, 0]
     call = EightBits(run, weight, one.conv.bias)
     return _Call(
@@ -297,13 +297,13 @@ def _rounded(one: _Found, run: Callable[..., int]) -> _Call:
     )  # fmt: skip
 
 
-def _compiled(
-    one: _Found,
+def _compile(
+    one: _Candidate,
     shape: tuple[torch.Size, torch.Size],
     ready: _Call,
     dtype: torch.dtype,
     known: dict[Any, Any] | None,
-) -> _Made | str:
+) -> _CompiledCall | str:
     """The layer as a compiled call, or why it stays in torch; known timings are reused."""
     samples = min(MOST_ROWS, prod(shape[0][: -len(ready.dims)]))
     x = torch.randn((samples, *ready.dims), generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -320,7 +320,7 @@ def _compiled(
             *(round(20 * one.density), samples, ready.exact),
         )
         if key not in known:
-            known[key] = _timed(one.layer, ready.call, ready.dims, dtype, (*ready.groups, samples))
+            known[key] = _time(one.layer, ready.call, ready.dims, dtype, (*ready.groups, samples))
         times = known[key]
         rows = tuple((n, ours * GAIN <= theirs) for n, (theirs, ours) in times.items())
         gains = ", ".join(f"{theirs / ours:.2f}× for {n}" for n, (theirs, ours) in times.items())
@@ -332,13 +332,13 @@ def _compiled(
         place=f"{one.name} ({type(one.layer).__name__})", density=one.density,
         macs=int(np.count_nonzero(one.conv.weight)) * height * width, ways=("; ".join(said),),
     )  # fmt: skip
-    return _Made(
+    return _CompiledCall(
         call=ready.call, keeps=ready.keeps, dims=tuple(ready.dims), made=tuple(ready.made),
         rows=rows, report=report,
     )  # fmt: skip
 
 
-def _timed(
+def _time(
     layer: Callable[[Tensor], Any],
     call: Shortcut,
     dims: tuple[int, ...],
@@ -361,7 +361,9 @@ def _timed(
     return times
 
 
-def _copied(model: nn.Module, layers: dict[str, nn.Module], made: dict[str, _Made]) -> nn.Module:
+def _copy(
+    model: nn.Module, layers: dict[str, nn.Module], made: dict[str, _CompiledCall]
+) -> nn.Module:
     """A deep copy; the weights of compiled layers, which are hardly ever read, are shared."""
     memo: dict[int, Any] = {}
     for layer in layers.values():

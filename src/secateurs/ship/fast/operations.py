@@ -305,7 +305,7 @@ def parts(steps: Steps) -> list[Part]:
             found += [step for step in batch if isinstance(step, Outside)]
         else:
             found.append(_segment(batch, steps.planes))
-    return _connected(found, steps.planes)
+    return _connect(found, steps.planes)
 
 
 def _ready(waiting: list[Step], done: set[str], *, outside: bool) -> list[Step]:
@@ -329,7 +329,7 @@ def _segment(batch: list[Step], planes: dict[str, Planes]) -> Segment:
     )
 
 
-def _connected(found: list[Part], planes: dict[str, Planes]) -> list[Part]:
+def _connect(found: list[Part], planes: dict[str, Planes]) -> list[Part]:
     """Pass values that a later segment reads as torch tensors."""
     for at, part in enumerate(found):
         if not isinstance(part, Segment):

@@ -392,7 +392,7 @@ def _bodies(arena: Arena, choose: Chooser) -> Iterator[Any]:
     for position, (_, value) in enumerate(segment.enters):
         yield _load(arena, position, value)
     for op in segment.operations:
-        yield from _written(arena, op, choose)
+        yield from _kernel_operations(arena, op, choose)
     for position, (_, value) in enumerate(segment.leaves):
         yield compiled.StoreKernel(source=arena.places[value], output=position)
 
@@ -408,7 +408,7 @@ def _load(arena: Arena, position: int, value: str) -> compiled.LoadKernel:
     )
 
 
-def _written(arena: Arena, op: Operation, choose: Chooser) -> Iterator[Any]:
+def _kernel_operations(arena: Arena, op: Operation, choose: Chooser) -> Iterator[Any]:
     """The kernel operations for one operation; a concatenation takes one for each of its parts."""
     to = arena.places[op.to]
     match op:

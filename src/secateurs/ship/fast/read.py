@@ -65,7 +65,7 @@ def _join_one(ops: list[Step]) -> list[Step] | None:
         # A value with another reader has to exist as it is.
         names = [n for n in inputs(op) if n in made and uses[n] == 1]
         for name in sorted(names, key=lambda n: -made[n]):
-            one = _joined(ops[made[name]], op)
+            one = _join(ops[made[name]], op)
             if one is not None:
                 rest = [o for i, o in enumerate(ops) if i not in (at, made[name])]
                 # At the position of the second one, where everything that it reads has been
@@ -74,7 +74,7 @@ def _join_one(ops: list[Step]) -> list[Step] | None:
     return None
 
 
-def _joined(first: Step, then: Step) -> Step | None:
+def _join(first: Step, then: Step) -> Step | None:
     """One operation instead of two, if there is one."""
     # A tensor enters as flat as it is read.
     match first, then:
@@ -671,8 +671,8 @@ def _moving(operator: Any) -> Callable[..., Any]:
         except (RuntimeError, IndexError, NotImplementedError) as error:
             raise NotCovered(str(error).splitlines()[0]) from error
         if isinstance(moved, Tensor):
-            return _moved(value, moved)
-        return [_moved(value, one) for one in moved]
+            return _move(value, moved)
+        return [_move(value, one) for one in moved]
 
     return rule
 
@@ -687,7 +687,7 @@ def _positions(places: Tensor, operator: Any) -> Tensor:
     return both.double() if operator in _FLOATING else both
 
 
-def _moved(value: Native, both: Tensor) -> Native:
+def _move(value: Native, both: Tensor) -> Native:
     both = both.long()
     if both.ndim < 2 or both.shape[0] != BATCH:
         raise NotCovered("it mixes the samples of a batch")

@@ -51,7 +51,7 @@ class Server:
 
     def _wait(self) -> None:
         """Wait until a first process has started and ended."""
-        first = self.context.Process(target=_nothing, daemon=True)
+        first = self.context.Process(target=_do_nothing, daemon=True)
         try:
             first.start()
             first.join()
@@ -59,7 +59,7 @@ class Server:
             return  # the server was ended; another is started when needed
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """The work of a process that only shows that processes can be started."""
 
 
