@@ -20,7 +20,7 @@ from torch import nn
 
 import secateurs as sc
 from certificate_quality import cut, int8, pixel_range, table
-from secateurs.certificates.certify import look
+from secateurs.certificates.certify import search_boxes
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import read_problem
@@ -171,7 +171,7 @@ def rows(data, points, our_methods, methods, wanted):
             for radius in (0.004, 0.01):
                 domain = ball_domain(x, radius * unit, clip=(low - 1e-6, high + 1e-6))
                 start = generator(0, "search")
-                found = look(problem, domain, restarts=4, steps=10, generator=start)
+                found = search_boxes(problem, domain, restarts=4, steps=10, generator=start)
                 truth = found.per_output.amax(1)
                 cells = {
                     method: f"{(bound / truth).median():.4g} ({seconds:.1f} s)"

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 import secateurs as sc
 from secateurs.certificates import METHODS
-from secateurs.certificates.certify import look
+from secateurs.certificates.certify import search_boxes
 from secateurs.certificates.domain import ball_domain, box_domain
 from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import read_problem
@@ -107,7 +107,7 @@ def tightness(data, model, points):
         domains.append(("whole box", box_domain((low, high), example=x[:1])))
         for name, domain in domains:
             start = time.perf_counter()
-            found = look(
+            found = search_boxes(
                 problem,
                 domain,
                 restarts=4,

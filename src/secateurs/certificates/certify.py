@@ -223,7 +223,9 @@ def certify(
             statistical=seen,
             states=states_of(dense, sparse),
         )
-    domain = _domain(box, _plain(around), radius, data, clip, _plain(example))
+    domain = _domain(
+        box, _out_of_inference_mode(around), radius, data, clip, _out_of_inference_mode(example)
+    )
     problem = read_problem(
         dense,
         sparse,
@@ -243,7 +245,7 @@ def certify(
     problem.clock.report("both networks are read")
     # The search comes first: `prove` compares its bounds with the differences found, and a bound
     # below one of them is an error.
-    found = look(
+    found = search_boxes(
         problem,
         domain,
         restarts=chosen.restarts,
@@ -261,7 +263,7 @@ def certify(
         spare=methods == "auto" and chosen.seconds is None,
     )
     if chosen.target is not None:
-        proven = divide(proven, target=float(chosen.target), methods=wanted)
+        proven = split_for_target(proven, target=float(chosen.target), methods=wanted)
     if chosen.claim is not None:
         proven = compare_classes(proven, margin=float(chosen.margin), methods=wanted)
     return replace(proven, statistical=seen, states=states)
@@ -368,7 +370,7 @@ def _domain(
     return ball_domain(inputs_of(data)[0] if around is None else around, radius, clip=clip)
 
 
-def _plain(given: Tensor | None) -> Tensor | None:
+def _out_of_inference_mode(given: Tensor | None) -> Tensor | None:
     """A tensor made in inference mode, as one through which gradients may pass."""
     made_there = isinstance(given, Tensor) and given.is_inference()
     return given.clone() if given is not None and made_there else given
@@ -422,7 +424,7 @@ def _on_data(
 # A fact to stand beside the bound.
 
 
-def look(
+def search_boxes(
     problem: NetworkPair,
     domain: Domain,
     *,
@@ -586,7 +588,7 @@ def _consistent(found: Tensor, bound: Tensor) -> Tensor:
 # Cutting boxes into parts, for a target or for a claim.
 
 
-def divide(
+def split_for_target(
     proven: Certificate,
     *,
     target: float,

@@ -17,9 +17,9 @@ from secateurs.certificates.certify import (
     CertifySettings,
     check_options,
     compare_classes,
-    divide,
-    look,
     prove,
+    search_boxes,
+    split_for_target,
 )
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.problem import OWN_UNIT, NetworkPair, TimeLimit, read_problem
@@ -397,7 +397,7 @@ def recheck(
         now = prove(
             problem,
             region,
-            look(problem, region, restarts=0, steps=0),
+            search_boxes(problem, region, restarts=0, steps=0),
             methods=methods,
             norm=request.norm,
             rounding=request.rounding,
@@ -405,7 +405,7 @@ def recheck(
         )
         if request.target is not None:
             plan = _plan(request, region, problem)
-            now = divide(now, target=request.target, methods=methods, plan=plan)
+            now = split_for_target(now, target=request.target, methods=methods, plan=plan)
         if request.claim is not None:
             asked = CertifySettings(claim=request.claim, margin=request.margin or 0.0)
             plan = _plan(request, region, problem)

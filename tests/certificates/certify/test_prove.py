@@ -211,13 +211,13 @@ def own_interval(graph, state, domain):
 def test_prove_raises_an_alarm_if_a_found_deviation_exceeds_the_bound():
     from dataclasses import replace
 
-    from secateurs.certificates.certify import look
+    from secateurs.certificates.certify import search_boxes
     from secateurs.errors import TheoryError
 
     dense, sparse = pair()
     problem = read_problem(dense, sparse, torch.zeros(1, 3))
     domain = ball_domain(torch.zeros(1, 3), 0.1)
-    found = look(problem, domain, restarts=0, steps=0)
+    found = search_boxes(problem, domain, restarts=0, steps=0)
     wrong = replace(found, per_output=found.per_output + 10)
     with pytest.raises(TheoryError, match="the proof is at fault"):
         prove(

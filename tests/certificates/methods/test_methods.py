@@ -10,7 +10,7 @@ import torch
 
 import secateurs as sc
 from secateurs.certificates import METHODS
-from secateurs.certificates.certify import look
+from secateurs.certificates.certify import search_boxes
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.methods import run_methods
 from secateurs.certificates.problem import OWN_UNIT, read_problem
@@ -71,7 +71,7 @@ def test_no_deviation_exceeds_any_bound(kind, change, dtype):
         unit = 0.0 if dtype == torch.float64 else OWN_UNIT
         problem = read_problem(dense, sparse, domain.example, unit=unit)
         assert problem.dtype == dtype
-        x = inputs(domain, g, look(problem, domain, restarts=1, steps=4, generator=g).worst)
+        x = inputs(domain, g, search_boxes(problem, domain, restarts=1, steps=4, generator=g).worst)
         with torch.no_grad():
             flat = x.flatten(0, 1).to(dtype)
             one, two = dense(flat), sparse(flat)
