@@ -38,32 +38,40 @@ def solve_together(
     # An input that never came has no equation: its weights stay as they are.
     scale = torch.where(diagonal > 0, 1 / diagonal, 0.0)
 
-    def times(rows: Tensor) -> Tensor:
-        return torch.where(mask, torch.addmm(damping * rows, rows, gram), 0.0)
-
-    solved = torch.where(mask, weights, 0.0)
+    gone = ~mask
+    # Everything is computed in these four and in place: with new matrices at every step most of
+    # what a block needs were those.
+    solved = weights.masked_fill(gone, 0.0)
+    residual = ((weights - solved) @ gram).masked_fill_(gone, 0.0)
     # From the masked weights: the damping pulls towards them, so it has no share in the residual.
-    residual = torch.where(mask, (weights - solved) @ gram, 0.0)
     direction = residual * scale
-    size = (residual * direction).sum(1, keepdim=True)
+    image = torch.empty_like(residual)
+    size = products(residual, direction)
     enough = RESIDUAL**2 * size
     for _ in range(STEPS):
         open_ = size > enough
         if not open_.any():
             return solved, True
-        image = times(direction)
-        curvature = (direction * image).sum(1, keepdim=True)
+        torch.mul(direction, damping, out=image)
+        image.addmm_(direction, gram).masked_fill_(gone, 0.0)
+        curvature = products(direction, image)
         # Rows that are solved stand still: 0/0 is not a step.
         step = torch.where(open_ & (curvature > 0), size / curvature, 0.0)
-        solved = solved + step * direction
-        residual = residual - step * image
-        scaled = residual * scale
-        after = (residual * scaled).sum(1, keepdim=True)
+        solved.addcmul_(step, direction)
+        residual.addcmul_(step, image, value=-1)
+        scaled = torch.mul(residual, scale, out=image)
+        after = products(residual, scaled)
         turn = torch.where(open_ & (size > 0), after / size, 0.0)
-        direction, size = scaled + turn * direction, torch.where(open_, after, size)
+        direction.mul_(turn).add_(scaled)
+        size = torch.where(open_, after, size)
     return solved, not bool((size > enough).any())
+
+
+def products(a: Tensor, b: Tensor) -> Tensor:
+    """a · b of every row, as a column."""
+    return (a[:, None] @ b[:, :, None])[:, 0]
 
 
 def energies(rows: Tensor, gram: Tensor) -> Tensor:
     """‖X wᵀ‖² of every row w: the size of its outputs on the inputs that H was made of."""
-    return ((rows @ gram) * rows).sum(1).clamp(min=0)
+    return products(rows @ gram, rows)[:, 0].clamp(min=0)

@@ -129,7 +129,7 @@ def refuse_infinite(gram: Tensor, name: str) -> float:
 
 
 PIECE = 1 << 20
-"""Entries of the rows that are solved together: some eight matrices of so many are held."""
+"""Entries of the rows that are solved together: some seven matrices of so many are held."""
 
 
 # Which layers can be solved for, in which order they run, and what they are given.
