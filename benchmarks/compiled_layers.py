@@ -130,6 +130,7 @@ def main() -> None:
     parser.add_argument("--sparsity", nargs="+", type=float, default=[0.9, 0.8])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--sizes", nargs="+", default=["1x128", "4x128", "1x37"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     hf.logging.set_verbosity_error()
@@ -138,8 +139,8 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     for name in args.models:
         for sparsity in args.sparsity:
-            lengths = [(1, 197)] if name == "ViT" else [(1, 128), (4, 128), (1, 37)]
-            compare(name, sparsity, lengths, args.rounds)
+            sizes = [(int(b), int(n)) for b, n in (size.split("x") for size in args.sizes)]
+            compare(name, sparsity, [(1, 197)] if name == "ViT" else sizes, args.rounds)
 
 
 if __name__ == "__main__":
