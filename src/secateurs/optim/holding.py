@@ -473,10 +473,11 @@ class Held:
 
     @torch.no_grad()
     def _clear(self) -> None:
+        states = [*self._states()]
         for name, parameter in self._parameters.items():
             keep = self._keeps[name]
             keep.clear_(parameter)
-            for state in self._states():
+            for state in states:
                 keep.clear_state_(state.get(parameter), parameter)
 
     def _states(self) -> Iterable[Mapping[Tensor, Any]]:
