@@ -264,11 +264,24 @@ ZOO = Study(
     name="zoo",
     model="lenet-300-100",
     data="fashion-mnist",
-    methods=(Dwf(depth=3, strength=(8e-4, 1e-3, 1.2e-3, 9.2e-4), train={"lr": 0.5}),),
+    methods=(
+        Prune(
+            # Ends at some 300×: what is asked for is cut from there.
+            after=Dwf(
+                depth=3,
+                strength=7e-4,
+                strength_schedule="ramp-hold-relax",
+                train={"lr": 0.5},
+            ),
+            label="dwf D=3, cut",
+        ),
+    ),
+    compressions=(320.0, 500.0, 750.0),
     seeds=SEEDS,
-    train=Training(length="20ep", batch=128, evaluate_every=0),
+    train=Training(length="75ep", batch=256, evaluate_every=0),
+    tune=Training(length="25ep", batch=256, lr=2e-3, optimizer="adam", evaluate_every=0),
 )
-"""The sparsest networks of `secateurs.zoo`: as sparse as their λ makes them."""
+"""The sparsest networks of `secateurs.zoo`: λ rises and falls, and what was cut is trained on."""
 
 PRESETS: Mapping[str, Study] = MappingProxyType(
     {
