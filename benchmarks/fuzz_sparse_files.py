@@ -18,6 +18,7 @@ with atheris.instrument_imports(include=["secateurs.ship.files", "secateurs.safe
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from secateurs.errors import SparseFileError
+from secateurs.ship.files.description import COMPACT, FORMATS, deflate
 from ship.files import forging
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -30,9 +31,9 @@ def try_one(data):
     """The first byte says whether the rest is a file, or data and a description to be sealed."""
     kind, blob = data[:1], data[1:]
     if kind and kind[0] % 3 == 1:
-        blob = forging.sealed([blob])
+        blob = forging.sealed([blob], FORMATS[kind[0] // 3 % 3])
     elif kind and kind[0] % 3 == 2 and b"\n" in blob:
-        blob = _packed(blob)
+        blob = _packed(blob, FORMATS[kind[0] // 3 % 3])
     path = FOLDER / "input"
     path.write_bytes(blob)
     try:
@@ -45,25 +46,21 @@ def try_one(data):
         raise RuntimeError("a tensor is not as large as the file says")
 
 
-def _packed(blob):
+def _packed(blob, version):
     """A description in plain text, up to a zero byte, and the streams behind it."""
-    import zlib
-
     text, _, streams = blob.partition(b"\0")
-    return forging.sealed([zlib.compress(text), streams])
+    return forging.sealed([deflate(text, 6, compact=version == COMPACT), streams], version)
 
 
 def seeds(folder):
     """Honest files in the three spellings that `try_one` knows."""
-    import zlib
-
     for values in ("exact", "int8", "bf16"):
         blob = forging.honest(FOLDER, values)
-        data = blob[8 + int.from_bytes(blob[:8], "little") :]
-        machine = zlib.decompressobj()
-        plain = machine.decompress(data) + b"\0" + machine.unused_data
-        for kind, content in enumerate((blob, data, plain)):
-            (folder / f"{values}-{kind}").write_bytes(bytes([kind]) + content)
+        text, streams = forging.text_of(blob)
+        plain = text.encode() + b"\0" + streams
+        for kind, content in enumerate((blob, forging.data_of(blob), plain)):
+            # Of the last version, which is what an honest file has.
+            (folder / f"{values}-{kind}").write_bytes(bytes([kind + 6]) + content)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Sizes of sparse files against the entropy, speed of writing and reading, ORT after compaction.
 
-python benchmarks/sparse_files.py [sizes|onnx]      prints tables (Markdown); one thread
+python benchmarks/sparse_files.py [sizes|zoo|onnx]      prints tables (Markdown); one thread
 """
 
 import sys
 import tempfile
+from importlib.resources import files
 from pathlib import Path
 from time import process_time
 
@@ -70,6 +71,23 @@ def sizes():
             )
 
 
+def zoo():
+    """The files of the zoo as they are, and written again: the version of the day they were made,
+    and that of today, with the same notes and without.
+    """
+    print("| network | kept | bytes | header | header without notes | ÷ (n·H(s) + 32·nnz) |")
+    print("| --- " * 6 + "|")
+    for path in sorted((files("secateurs.zoo") / "networks").glob("*.safetensors")):
+        file = read_sparse(path)
+        with tempfile.TemporaryDirectory() as folder:
+            bare = save_sparse(file.state, f"{folder}/m")
+            again = save_sparse(file.state, f"{folder}/m", notes=file.notes)
+        old = file.sizes
+        cells = [path.stem, f"{old.kept:,}", f"{old.bytes:,} → {again.bytes:,}"]
+        cells += [f"{old.header:,} → {again.header:,}", f"{bare.header:,}"]
+        print("|", " | ".join(cells), f"| {old.of_entropy:.3f} → {again.of_entropy:.3f} |")
+
+
 def with_dead_channels(share):
     """ResNet-18 without that share of its channels: what meets in a skip loses the same ones."""
     model, draw = shipped_models.resnet18(), torch.Generator().manual_seed(0)
@@ -127,6 +145,6 @@ def onnx():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for part in sys.argv[1:] or ("sizes", "onnx"):
-        {"sizes": sizes, "onnx": onnx}[part]()
+    for part in sys.argv[1:] or ("sizes", "zoo", "onnx"):
+        {"sizes": sizes, "zoo": zoo, "onnx": onnx}[part]()
         print()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ class TensorLine:
 
     `stored` is the dtype of the words: that of the tensor, or a shorter one it was rounded to; with
     "I8" the next line, which has no name, holds one float32 scale per row. `digest`: the first 16
-    hexadecimal digits of SHA-256.
+    hexadecimal digits of SHA-256, 4 of them in a compact file.
     """
 
     name: str
@@ -102,8 +103,12 @@ class TensorLine:
         return size_in_bytes(self.dtype, self.shape)
 
 
+LONG, SHORT = 16, 4
+"""Hexadecimal digits of a tensor's digest: in a line of its own, and among those of all tensors."""
+
+
 def to_fields(line: TensorLine) -> list[object]:
-    """The line as the JSON list in the file."""
+    """The line as the JSON list in the file; a compact file has the digests elsewhere."""
     fields: list[object] = [
         line.name,
         line.dtype,
@@ -118,15 +123,19 @@ def to_fields(line: TensorLine) -> list[object]:
     return [*fields, line.stored] if line.stored else fields
 
 
-def from_fields(fields: Any, path: Path) -> TensorLine:
+def from_fields(fields: Any, path: Path, digest: str | None = None) -> TensorLine:
     """The line of a JSON list; anything impossible is a SparseFileError with the file and the
-    tensor."""
-    if not isinstance(fields, list) or not 6 <= len(fields) <= 8:
+    tensor. A digest that is given stands in for the fifth field, which the list then lacks."""
+    least = 6 if digest is None else 5
+    if not isinstance(fields, list) or not least <= len(fields) <= least + 2:
         count = len(fields) if isinstance(fields, list) else "none"
         raise SparseFileError(
-            f"{path}: a line of the description must have 6 to 8 fields, got {count}:"
-            f" {quote(fields)}."
+            f"{path}: a line of the description must have {least} to {least + 2} fields, got"
+            f" {count}: {quote(fields)}."
         )
+    digits = LONG if digest is None else SHORT
+    if digest is not None:
+        fields = [*fields[:4], digest, *fields[4:]]
     name, dtype, shape, kept, digest, k = fields[:6]
     grid: Any = fields[6] if len(fields) > 6 else []
     stored: Any = fields[7] if len(fields) > 7 else ""
@@ -136,7 +145,7 @@ def from_fields(fields: Any, path: Path) -> TensorLine:
         raise SparseFileError(f"{where} {problem}.")
     if not isinstance(dtype, str) or dtype not in KINDS or stored not in ("", *ROUNDED.values()):
         raise SparseFileError(f"{where} has the unknown dtype {quote(dtype)} {quote(stored)}.")
-    if not is_shape(shape) or not isinstance(digest, str) or len(digest) != 16:
+    if not is_shape(shape) or not isinstance(digest, str) or len(digest) != digits:
         raise SparseFileError(
             f"{where} has an invalid shape or digest: {quote(shape)}, {quote(digest)}."
         )
@@ -202,9 +211,10 @@ def parse_line(row: str, path: Path, what: str) -> Any:
         ) from None
 
 
-def check_counts(counts: Any, path: Path) -> None:
+def check_counts(counts: Any, path: Path, *, compact: bool) -> None:
     # In this order only: a description has one spelling.
-    valid = isinstance(counts, dict) and list(counts) == ["streams", "lines", "ties"]
+    keys = ["streams", "lines", "ties", *(["digests"] if compact else [])]
+    valid = isinstance(counts, dict) and list(counts) == keys
     if not valid or not are_counts(counts["streams"]):
         raise SparseFileError(
             f"{path}: the description does not begin with the lengths of the streams."
@@ -218,6 +228,12 @@ def check_counts(counts: Any, path: Path) -> None:
             raise SparseFileError(
                 f"{path}: {quote(counts[what])} {what} are described; the most is {MOST}."
             )
+    digests = counts.get("digests", "")
+    if compact and not re.fullmatch(f"[0-9a-f]{{{SHORT * counts['lines']}}}", str(digests)):
+        raise SparseFileError(
+            f"{path}: the digests are not {SHORT} hexadecimal digits for each of"
+            f" {counts['lines']} tensors: {quote(digests)}."
+        )
 
 
 def check_order(lines: tuple[TensorLine, ...], path: Path) -> None:
@@ -277,39 +293,66 @@ class Description:
     lines: tuple[TensorLine, ...]
     ties: dict[str, str]
     about: str
+    compact: bool = True
+    """Whether it is spelled as in version 3."""
+
+
+WORDS = (
+    b'num_batches_tracked","I64",[],.running_var.running_mean","F16{"streams":[],"lines":,"ties":0,'
+    b'"digests":"-2]-1].bias","F32",[.weight","F32",['
+)
+"""What stands in thought before a compact description: the dictionary of its deflate stream, with
+the most common at its end."""
 
 
 def pack(described: Description) -> bytes:
     """The description as it is in the file."""
-    counts = {
+    counts: dict[str, object] = {
         "streams": described.streams,
         "lines": len(described.lines),
         "ties": len(described.ties),
     }
-    rows: list[object] = [
-        counts,
-        *map(to_fields, described.lines),
-        *map(list, described.ties.items()),
-    ]
+    fields = [to_fields(line) for line in described.lines]
+    if described.compact:
+        # Digests do not pack; between the lines they would hide how alike these are.
+        counts["digests"] = "".join(line.digest[:SHORT] for line in described.lines)
+        fields = [[*row[:4], *row[5:]] for row in fields]
+    rows: list[object] = [counts, *fields, *map(list, described.ties.items())]
     text = "\n".join([*map(_dumps, rows), described.about]).encode()
     # A text that compresses better than a reader accepts is stored uncompressed instead.
-    packed = zlib.compress(text, 9)
-    return packed if len(text) <= _FREE + _RATIO * len(packed) else zlib.compress(text, 0)
+    packed = deflate(text, 9, compact=described.compact)
+    fits = len(text) <= _FREE + _RATIO * len(packed)
+    return packed if fits else deflate(text, 0, compact=described.compact)
 
 
-def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
+def deflate(text: bytes, level: int, *, compact: bool) -> bytes:
+    """A text packed as descriptions are."""
+    if not compact:
+        return zlib.compress(text, level)
+    # Without the frame of zlib, six bytes: the SHA-256 finds damage better than its sum does.
+    machine = zlib.compressobj(level, zlib.DEFLATED, -15, 9, zlib.Z_DEFAULT_STRATEGY, WORDS)
+    return machine.compress(text) + machine.flush()
+
+
+def unpack(data: memoryview, path: Path, *, compact: bool) -> tuple[Description, int]:
     """The description at the beginning of the data, and how many bytes it takes; every claim in it
     is checked."""
-    text, taken = _inflate(data, path)
+    text, taken = _inflate(data, path, compact=compact)
     first, _, rest = text.partition("\n")
     counts = parse_line(first, path, "the description")
-    check_counts(counts, path)
+    check_counts(counts, path, compact=compact)
     # Only as often as there are lines: the text after them is kept whole.
     rows = rest.split("\n", counts["lines"] + counts["ties"])
     if len(rows) != counts["lines"] + counts["ties"] + 1:
         raise SparseFileError(f"{path}: the description ends early.")
+    digits = counts.get("digests")
     lines = tuple(
-        from_fields(parse_line(row, path, "a line"), path) for row in rows[: counts["lines"]]
+        from_fields(
+            parse_line(row, path, "a line"),
+            path,
+            None if digits is None else digits[SHORT * i : SHORT * (i + 1)],
+        )
+        for i, row in enumerate(rows[: counts["lines"]])
     )
     check_order(lines, path)
     ties = check_ties(
@@ -318,7 +361,7 @@ def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
         path,
     )
     described = Description(
-        streams=tuple(counts["streams"]), lines=lines, ties=ties, about=rows[-1]
+        streams=tuple(counts["streams"]), lines=lines, ties=ties, about=rows[-1], compact=compact
     )
     return described, taken
 
@@ -327,9 +370,10 @@ def _dumps(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
+def _inflate(data: memoryview, path: Path, *, compact: bool) -> tuple[str, int]:
     """Unpack in small steps, so that a decompression bomb is noticed early."""
-    machine, parts, length, fed = zlib.decompressobj(), list[bytes](), 0, 0
+    machine = zlib.decompressobj(-15, zdict=WORDS) if compact else zlib.decompressobj()
+    parts, length, fed = list[bytes](), 0, 0
     try:
         while not machine.eof and fed < len(data):
             # Deflate can expand a thousandfold, so a step has a limit, too.
@@ -350,12 +394,18 @@ def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
 
 # The header of a sparse file and the SHA-256 sums in it: of all data, and of every tensor.
 
-FORMAT = "secateurs.sparse/1"
-"""What the metadata of a sparse file say it is."""
+FAMILY = "secateurs.sparse/"
+"""How the name of every version begins."""
 
-WITH_SIZES = "secateurs.sparse/2"
-"""The same for the file of a model whose sizes were changed: a reader that does not set them would
-give a model that does not run."""
+PLAIN, WITH_SIZES, COMPACT = (f"{FAMILY}{version}" for version in (1, 2, 3))
+"""The versions: what the metadata of a file say, or in a compact one the name of its entry. The
+second says which sizes of the model were changed, and so may the third, which is what is written:
+a reader that does not set them would give a model that does not run."""
+
+FORMATS = (PLAIN, WITH_SIZES, COMPACT)
+
+SEAL = 32
+"""Bytes of the SHA-256 before the description of a compact file."""
 
 
 def digest_of(name: str, tensor: Tensor) -> str:
@@ -379,11 +429,19 @@ def seal_of(parts: Iterable[bytes | memoryview]) -> str:
     return digest.hexdigest()
 
 
-def container_header(seal: str, length: int, *, sizes: bool = False) -> bytes:
-    """The bytes before the data of a sparse file, in their only spelling; `sizes`: whether it says
-    which sizes of the model were changed."""
-    said = {"format": WITH_SIZES if sizes else FORMAT, "sha256": seal}
-    fields = header_fields(said, {"sparse": ("U8", (length,))})
+def container_header(format: str, seal: str, length: int) -> bytes:
+    """The bytes before the description of a sparse file of this version, in their only spelling.
+
+    Args:
+        format: one of FORMATS.
+        seal: the SHA-256 of description and streams, in hexadecimal digits.
+        length: how many bytes they are.
+    """
+    if format == COMPACT:
+        # One entry and no metadata, and the SHA-256 as bytes: a third of the other header.
+        fields = header_fields({}, {format: ("U8", (SEAL + length,))})
+        return begin_file(fields, compact=True, ascii=False) + bytes.fromhex(seal)
+    fields = header_fields({"format": format, "sha256": seal}, {"sparse": ("U8", (length,))})
     return begin_file(fields, compact=True, ascii=False)
 
 
@@ -394,7 +452,7 @@ class StreamsOfFile:
         self.places = PlaceStreams(BitWriter(), BitWriter(), BitWriter())
         # Huffman codes only: exponents do not repeat in strings, and searching for strings takes
         # most of the time.
-        self._tops = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
+        self._tops = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
         self._top_parts: list[bytes] = []
         self._rests: list[bytes] = []
 

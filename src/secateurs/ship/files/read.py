@@ -45,10 +45,13 @@ from secateurs.ship.files.coding import (
     to_words,
 )
 from secateurs.ship.files.description import (
-    FORMAT,
+    COMPACT,
+    FAMILY,
+    FORMATS,
     MOST,
+    PLAIN,
+    SEAL,
     STREAMS,
-    WITH_SIZES,
     Description,
     TensorLine,
     container_header,
@@ -73,13 +76,16 @@ class Container:
 
     @property
     def format(self) -> str:
-        """What the file says it is."""
+        """What the file says it is: in its metadata, or a compact one by the name of its entry."""
+        names = [entry.name for entry in self.header.entries]
+        if len(names) == 1 and not self.header.metadata and names[0].startswith(FAMILY):
+            return names[0]
         return self.header.metadata.get("format", "")
 
     @property
     def is_sparse(self) -> bool:
         """Whether it says it is a sparse file, of this or another version."""
-        return self.format.startswith(FORMAT.partition("/")[0])
+        return self.format.startswith(FAMILY)
 
     def data(self, entry: StoredTensor) -> memoryview:
         """The bytes of a tensor."""
@@ -121,37 +127,37 @@ class Opened:
 def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
     """Check all that a sparse file claims."""
     path, header = held.path, held.header
-    known = FORMAT, WITH_SIZES
-    if held.is_sparse and held.format not in known:
+    if held.is_sparse and held.format not in FORMATS:
         raise SparseFileError(
-            f"{path} has the format {quote(held.format)}; this version reads {FORMAT!r} and"
-            f" {WITH_SIZES!r}. Update secateurs."
+            f"{path} has the format {quote(held.format)}; this version reads"
+            f" {', '.join(map(repr, FORMATS))}. Update secateurs."
         )
+    compact = held.format == COMPACT
     entries = [(e.name, e.dtype) for e in header.entries]
-    if held.format not in known or entries != [("sparse", "U8")]:
+    if held.format not in FORMATS or entries != [(COMPACT if compact else "sparse", "U8")]:
         raise SparseFileError(
-            f"{path} is not a sparse file: its metadata do not say {FORMAT!r} with one entry"
-            " 'sparse'."
+            f"{path} is not a sparse file: it has neither one entry {COMPACT!r} of bytes nor"
+            f" metadata that say {PLAIN!r} with one entry 'sparse'."
         )
-    data = held.data(header.entries[0])
-    described, taken = unpack(data, path)
+    begin = header.body + (SEAL if compact else 0)
+    data = held.blob[begin:]
+    described, taken = unpack(data, path, compact=compact)
     # The header is compared byte by byte, so that nothing can hide in it.
-    seal, sizes_too = seal_of([data]), held.format == WITH_SIZES
-    sealed = held.blob[: header.body] == container_header(seal, len(data), sizes=sizes_too)
+    sealed = held.blob[:begin] == container_header(held.format, seal_of([data]), len(data))
     ends = np.cumsum([taken, *described.streams]).tolist()
     if ends[-1] != len(data):
         raise SparseFileError(
             f"{path}: {len(data)} bytes of data are there, {ends[-1]} are described."
         )
     streams = tuple(data[start:end] for start, end in itertools.pairwise(ends))
-    sizes = sizes_of(path, described, header=header.body + taken)
+    sizes = sizes_of(path, described, header=begin + taken)
     opened = Opened(
         path=path,
         described=described,
         sizes=sizes,
         streams=streams,
         sealed=sealed,
-        changed=_changed_sizes(path, described) if sizes_too else ChangedSizes(),
+        changed=_changed_sizes(path, described) if held.format != PLAIN else ChangedSizes(),
     )
     _check_claims(opened, at_most)
     return opened
@@ -209,8 +215,11 @@ def _beside(path: Path, described: Description) -> dict[str, Any]:
 
 
 def _changed_sizes(path: Path, described: Description) -> ChangedSizes:
+    beside = _beside(path, described)
+    if described.compact and "sizes" not in beside:
+        return ChangedSizes()
     try:
-        return read_sizes(_beside(path, described).get("sizes"))
+        return read_sizes(beside.get("sizes"))
     except ValueError as error:
         raise SparseFileError(f"{path}: {error}.") from None
 
@@ -269,7 +278,7 @@ def decode(opened: Opened) -> dict[str, Tensor]:
     """The dense tensors by name."""
     tensors: dict[str, Tensor] = {}
     for line, tensor in _decode_each(opened):
-        if digest_of(line.name, tensor) != line.digest:
+        if not digest_of(line.name, tensor).startswith(line.digest):
             raise SparseFileError(
                 f"{opened.path} is damaged: {quote(line.name)} has another SHA-256."
             )
@@ -289,7 +298,7 @@ def _decode_each(opened: Opened) -> Iterator[tuple[TensorLine, Tensor]]:
     lines = opened.described.lines
     readers = PlaceReaders(BitReader(masks), UnaryReader(quotients), BitReader(remainders))
     tops, top, rest = (
-        memoryview(_inflate(packed, sum(line.kept for line in lines), opened.path)),
+        memoryview(_inflate(packed, sum(line.kept for line in lines), opened)),
         0,
         0,
     )
@@ -327,18 +336,20 @@ def _words(line: TensorLine, kept: Words, readers: PlaceReaders) -> Words:
     return words
 
 
-def _inflate(data: memoryview, count: int, path: Path) -> bytes:
+def _inflate(data: memoryview, count: int, opened: Opened) -> bytes:
     """Exactly `count` top bytes; a stream that holds more is stopped after one extra byte."""
-    machine = zlib.decompressobj()
+    machine = zlib.decompressobj(-15 if opened.described.compact else 15)
     try:
         tops = machine.decompress(data, count + 1)
         # All bytes may have been produced before the end of the stream has been read.
         tail = b"" if machine.eof else machine.decompress(machine.unconsumed_tail, 1)
     except zlib.error as error:
-        raise SparseFileError(f"{path}: the stream of top bytes is damaged ({error}).") from None
+        raise SparseFileError(
+            f"{opened.path}: the stream of top bytes is damaged ({error})."
+        ) from None
     if len(tops) + len(tail) != count or not machine.eof or machine.unused_data:
         raise SparseFileError(
-            f"{path}: the stream of top bytes does not hold the {count} that are claimed."
+            f"{opened.path}: the stream of top bytes does not hold the {count} that are claimed."
         )
     return tops
 

@@ -22,6 +22,7 @@ from secateurs.registry import unknown
 from secateurs.safefile import replacing
 from secateurs.ship.files.coding import NAMES
 from secateurs.ship.files.description import (
+    COMPACT,
     ROUNDED,
     Description,
     ModelTensors,
@@ -374,7 +375,7 @@ def write_sparse(
     text = json.dumps(about, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     packed = pack(replace(described, about=text))
     parts = [packed, *streams]
-    header = container_header(seal_of(parts), sum(map(len, parts)), sizes=bool(sizes))
+    header = container_header(COMPACT, seal_of(parts), sum(map(len, parts)))
     with replacing(Path(path), error=SparseFileError) as part, part.open("wb") as file:
         file.writelines([header, *parts])
     return sizes_of(Path(path), described, header=len(header) + len(packed))

@@ -11,7 +11,7 @@ from docs.test_format import digest
 from heads import Heads
 from secateurs.channels import compact
 from secateurs.models import build
-from secateurs.ship import read_sparse, save_sparse
+from secateurs.ship import load_sparse, read_sparse, save_sparse
 from secateurs.sizes import keep_blocks_
 from ship.files.random_models import random_state
 
@@ -65,6 +65,23 @@ def with_sizes():
     small = compact(model, torch.zeros(1, 5, 3))
     keep_blocks_(small, "blocks", [0, 3])
     keep("heads-and-blocks", small, notes={"arch": "heads"})
+
+
+def compact_ones():
+    """Version 3, written later still: the same networks, read from the files of before."""
+    for before in ("lenet-5-exact", "lenet-5-int8", "heads-and-blocks"):
+        file = read_sparse(HERE / f"{before}.safetensors")
+        values = "int8" if before.endswith("int8") else "exact"
+        kept = {"notes": file.notes, "certificate": file.certificate or None, "values": values}
+        if not file.changed:
+            keep(before.removesuffix("-exact") + "-compact", file.state, **kept)
+            continue
+        small = load_sparse(HERE / f"{before}.safetensors", into=Heads().eval())
+        keep(f"{before}-compact", small, **kept)
+    state = {}
+    for seed in range(12, 16):
+        state |= {f"{seed}.{name}": value for name, value in random_state(seed).items()}
+    keep("dtypes-compact", state)
 
 
 if __name__ == "__main__":
