@@ -366,9 +366,10 @@ class FactorizedOptimizer(Optimizer):
 
     def _gather_gradients(self) -> Found:
         """The gradients of this step; what has changed since the last one is followed."""
-        found = gradients(self.members)
+        members = self.members
+        found = gradients(members)
         self._follow_changes_()
-        if joining := late(self.members, found):
+        if joining := late(members, found):
             self.join_(joining)
         return found
 
@@ -380,12 +381,15 @@ class FactorizedOptimizer(Optimizer):
     def _next_rules(self) -> list[StepRule]:
         """The numbers of this step: the watch has looked at them, the controller has moved λ."""
         # The watch speaks first: at step 0 it forecasts with the λ that the user asked for.
-        self.watch.begin(self.members, self.length)
+        members = self.members
+        self.watch.begin(members, self.length)
         self._steer_()
-        return rules(self.members, self.length)
+        return rules(members, self.length)
 
     def _steer_(self) -> None:
         """Let the controller of the target move λ; its state is saved with the first group."""
+        if self.length.control is None:
+            return
         state = next_control_state(self.members, self.length)
         if state is None:
             return
@@ -505,17 +509,26 @@ def drift(members: Members, *, every: bool = False) -> Zeroed:
     have to become zero. Looked at are the parameters whose version torch has counted up, which it
     does not for changes through `.data`; or, with `every`, all of them.
     """
-    known, zeroed, drifted = members.versions, [], []
-    for group, parameter in members.factorized():
-        version = parameter._version
-        if every or known.get(id(parameter), version) != version:
-            ours = members.weight(group, parameter).to(parameter.dtype)
-            changed = ours != parameter
-            # Anything but zero was written by somebody who does not know of the factors.
-            if bool(parameter[changed].any()):
-                drifted.append(parameter)
-            else:
-                zeroed.append((group, parameter, changed))
+    known, state = members.versions, members.state
+    # Every step comes here: the versions are asked first, since a look into the state hashes a
+    # tensor, and a frozen parameter has no state.
+    moved = [
+        (group, parameter)
+        for group in members.groups
+        if group["depth"] is not None
+        for parameter in group["params"]
+        if (every or known.get(id(parameter), version := parameter._version) != version)
+        and parameter in state
+    ]
+    zeroed, drifted = [], []
+    for group, parameter in moved:
+        ours = members.weight(group, parameter).to(parameter.dtype)
+        changed = ours != parameter
+        # Anything but zero was written by somebody who does not know of the factors.
+        if bool(parameter[changed].any()):
+            drifted.append(parameter)
+        else:
+            zeroed.append((group, parameter, changed))
     if drifted:
         raise TrainingError(
             "weights were changed outside of the optimizer, whose factors would undo it:"
