@@ -167,7 +167,12 @@ class ByInput(Net):
         return h[:, h[0] > -100]
 
 
-@pytest.mark.parametrize("ask", [sc.macs, sc.path_norm, sc.compact, sc.accelerate, c_source])
+def a_program(model, x):
+    """Without `keep` the model comes back as it is, and the reason is in the log."""
+    return sc.accelerate(model, x, keep="always")
+
+
+@pytest.mark.parametrize("ask", [sc.macs, sc.path_norm, sc.compact, a_program, c_source])
 def test_sizes_that_the_input_decides_are_refused(ask):
     model, x = made(ByInput)
     with pytest.raises(UnsupportedOperation, match="depends? on the data"):
@@ -181,7 +186,7 @@ class Slope(Net):
         return h + torch.func.grad(lambda v: (v**2).sum())(h)
 
 
-@pytest.mark.parametrize("ask", [sc.macs, sc.path_norm, sc.compact, sc.accelerate, c_source])
+@pytest.mark.parametrize("ask", [sc.macs, sc.path_norm, sc.compact, a_program, c_source])
 def test_gradients_inside_are_refused_in_words(ask):
     model, x = made(Slope)
     with pytest.raises(SecateursError, match="Slope"):
