@@ -229,7 +229,8 @@ def check_counts(counts: Any, path: Path, *, compact: bool) -> None:
                 f"{path}: {quote(counts[what])} {what} are described; the most is {MOST}."
             )
     digests = counts.get("digests", "")
-    if compact and not re.fullmatch(f"[0-9a-f]{{{SHORT * counts['lines']}}}", str(digests)):
+    wanted = f"[0-9a-f]{{{SHORT * counts['lines']}}}"
+    if compact and not (isinstance(digests, str) and re.fullmatch(wanted, digests)):
         raise SparseFileError(
             f"{path}: the digests are not {SHORT} hexadecimal digits for each of"
             f" {counts['lines']} tensors: {quote(digests)}."

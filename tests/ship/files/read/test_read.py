@@ -271,6 +271,8 @@ def texts(text):
         {"digests": counts.get("digests", "")[1:] + "g"},
         {"digests": counts.get("digests", "") + "0000"},
         {"digests": 7},
+        # A number with as many digits as there should be.
+        {"digests": int("1" * len(counts.get("digests", "")) or 1)},
     ):
         yield "\n".join([json.dumps({**counts, **changes}), *rest])
     yield from ("", "[]", "7", first, "\n".join(rest), text.replace("\n", " "))
