@@ -155,6 +155,8 @@ def test_where_no_layer_gains_the_model_comes_back_unharmed(monkeypatch, caplog)
     assert "no gain for Tagger" in caplog.text and "it stays as it is" in caplog.text
     assert "wide: no gain (0.50× for 1, 1.00× for 16)" in caplog.text
     assert "embedding" in caplog.text  # why the whole has no program
+    # It is fed tokens; it was said to differ by batch size.
+    assert "is called with torch.int64" in caplog.text
     assert set(vars(model)) == attributes
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     dense = Tagger(density=1.0).eval()
@@ -168,6 +170,18 @@ def test_where_no_layer_gains_a_faster_rival_comes_back(monkeypatch, caplog):
     monkeypatch.setattr("secateurs.ship.fast.accelerated._time_forms", lambda *_: times)
     assert sc.accelerate(model, TOKENS, rivals={"other": rival}) is rival
     assert "it runs as other" in caplog.text
+
+
+def test_a_model_that_refuses_other_numbers_of_samples_is_timed_on_the_example():
+    class OnlyTwo(Tagger):
+        def forward(self, tokens):
+            if len(tokens) != 2:
+                raise TypeError("two, and no other number")
+            return super().forward(tokens)
+
+    model, rival = OnlyTwo(density=1.0).eval(), OnlyTwo(density=1.0).eval()
+    example = TOKENS[:1].expand(2, -1).contiguous()
+    assert sc.accelerate(model, example, rivals={"other": rival}) in (model, rival)
 
 
 def test_a_state_that_has_its_samples_second_is_timed_as_it_stands(monkeypatch):

@@ -206,6 +206,14 @@ def _build(
 ) -> FastModule:
     """The fast module of a model."""
     start = time.perf_counter()
+    args, kwargs = arguments(example)
+    other = {str(t.dtype) for t in (*args, *kwargs.values())} - {str(dtype)}
+    if other:
+        # Said before tracing, which takes seconds: the program would refuse each call.
+        raise UnsupportedOperation(
+            f"{type(model).__name__} is called with {', '.join(sorted(other))}, and programs take"
+            f" {dtype} alone: accelerate the part after the embedding, or whatever reads it."
+        )
     steps = read(trace(model, example), dtype)
     found = parts(steps)
     guess = untimed(kernels, dtype, steps.planes)
@@ -402,7 +410,7 @@ def _time_forms(forms: Mapping[str, nn.Module], example: Example) -> dict[int, d
         least = max(2, torch.get_num_threads())
         many = next((n for n in MANY if n * slowest <= LONGEST and n > least), least)
         return {1: one, many: compared(forms, example, many)}
-    except (RuntimeError, IndexError, ValueError):
+    except Exception:  # models refuse a number of samples in ways of their own
         args, kwargs = arguments(example)
         return {len(next(iter((*args, *kwargs.values())))): compared(forms, example, None)}
 
