@@ -1,5 +1,6 @@
 """Convolutions of every geometry, and a single convolution run in one given way."""
 
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -207,3 +208,23 @@ def zeroed(model: torch.nn.Module, density: float, seed: int = 0) -> torch.nn.Mo
             if parameter.ndim > 1:
                 parameter *= torch.from_numpy(rng.random(tuple(parameter.shape)) < density)
     return model
+
+
+def check_in_threads(module, model, inputs, *, calls):
+    """One thread for each input, all calling at once: each gets its own answers."""
+    with torch.inference_mode():
+        wanted = [model(x) for x in inputs]
+    wrong = []
+
+    def work(k):
+        with torch.inference_mode():
+            for _ in range(calls):
+                if not close(module(inputs[k]), wanted[k], 1e-5):
+                    wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import threading
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ import secateurs as sc
 from secateurs.errors import ArgumentError, CaptureError, ParameterError, ShipError
 from secateurs.ship import accelerate as public
 from secateurs.ship.fast import accelerated, compiled
-from ship.fast.fast_cases import close, zeroed
+from ship.fast.fast_cases import check_in_threads, close, zeroed
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler")
 
@@ -230,24 +229,8 @@ def test_the_program_holds_the_weights_of_its_making():
 
 def test_two_threads_call_one_program():
     model = small()
-    module = fast(model)
     inputs = [torch.randn(19, 2, 8, 8) for _ in range(4)]
-    with torch.inference_mode():
-        wanted = [model(x) for x in inputs]
-    wrong: list[int] = []
-
-    def work(k: int) -> None:
-        with torch.inference_mode():
-            for _ in range(50):
-                if not close(module(inputs[k]), wanted[k], 1e-5):
-                    wrong.append(k)
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    check_in_threads(fast(model), model, inputs, calls=50)
 
 
 def test_threads_over_images(monkeypatch):

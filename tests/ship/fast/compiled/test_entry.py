@@ -1,7 +1,6 @@
 """The short way into a program: the compiled entry and its twin in Python agree."""
 
 import gc
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from torch import nn
 import secateurs as sc
 from secateurs.ship.fast import choose, compiled
 from secateurs.ship.fast.compiled import _from_python, shortcut
-from ship.fast.fast_cases import close, zeroed
+from ship.fast.fast_cases import check_in_threads, close, zeroed
 
 pytestmark = [
     pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler"),
@@ -165,23 +164,8 @@ def test_tensors_of_vmap_are_no_plain_tensors():
 def test_threads_of_python_share_the_entry():
     """Long calls let go of the interpreter; each thread gets its own answers."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(24, 300), nn.ReLU()).eval()
-    module, wrong = fast(model), []
     inputs = [torch.randn(64, 4, 6) for _ in range(4)]
-    with torch.inference_mode():
-        wanted = [model(x) for x in inputs]
-
-    def work(k: int) -> None:
-        with torch.inference_mode():
-            for _ in range(100):
-                if not close(module(inputs[k]), wanted[k], 1e-5):
-                    wrong.append(k)
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    check_in_threads(fast(model), model, inputs, calls=100)
 
 
 def test_images_are_split_over_the_threads_of_torch():
