@@ -162,12 +162,17 @@ def test_asked_again_passes_from_neurons_are_not_made_again(kind, limits, genera
     again = methods.linear(replace(problem, clock=TimeLimit(seconds=1e9)), same)
     assert len(counted) == made > 0
     assert torch.equal(first.per_output, again.per_output) and first.remarks == again.remarks
-    # Another question is asked anew, and so is one with another effort.
-    methods.linear(problem, ball_domain(x, 0.21))
-    assert len(counted) > made
-    made = len(counted)
-    methods.linear(replace(problem, effort=problem.effort * 2), domain)
-    assert len(counted) > made
+    # Whatever else differs is asked anew: one end of the boxes, or one setting.
+    for other, asked in (
+        (problem, replace(domain, lo=domain.lo - 0.01)),
+        (problem, replace(domain, hi=domain.hi + 0.01)),
+        (replace(problem, effort=problem.effort * 2), domain),
+        (replace(problem, unit=problem.unit * 2), domain),
+        (replace(problem, symbols=41), domain),
+    ):
+        made = len(counted)
+        methods.linear(other, asked)
+        assert len(counted) > made
 
 
 def test_what_time_cut_short_is_not_kept(generator, monkeypatch):
@@ -181,6 +186,27 @@ def test_what_time_cut_short_is_not_kept(generator, monkeypatch):
     hasty = float(flow.proven[-1].dh.sum())
     flow, _ = methods.relaxed(problem, ball_domain(x, 0.2))
     assert not flow.hurried and float(flow.proven[-1].dh.sum()) < hasty
+
+
+@pytest.mark.parametrize("seconds", [1e9, torch.inf])
+def test_forms_that_gave_up_may_have_lacked_time_if_there_was_a_limit(
+    seconds, generator, monkeypatch
+):
+    """Too many symbols would be too many again; too little time would not."""
+    dense, sparse, x = deep(generator)
+    problem = replace(read_problem(dense, sparse, x[:1]), effort=3e3)
+    relax_with = methods._relax_with
+
+    def give_up(problem, domain, effort, inner, *known):
+        if inner is not None:
+            raise methods.TooLarge("no symbols left")
+        return relax_with(problem, domain, effort, inner, *known)
+
+    monkeypatch.setattr(methods, "_relax_with", give_up)
+    limited = replace(problem, clock=TimeLimit(seconds=seconds))
+    flow, _ = methods.relaxed(limited, ball_domain(x, 0.2))
+    assert flow.hurried is (seconds < torch.inf)
+    assert len(problem.shared["relaxed"].kept) == (seconds == torch.inf)
 
 
 def test_few_relaxations_are_kept(generator):
