@@ -125,14 +125,18 @@ def test_shares_of_a_batch_have_the_gradient_of_the_batch(data):
 
 
 TWO = """
+import sys
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 from secateurs.data import from_tensors
 from secateurs.models import build
 from secateurs.train import Loop, Ranks
 
-dist.init_process_group("gloo")
 torch.set_num_threads(1)
+ranks = Ranks.from_environment()
+meeting = {"init_method": "file://" + sys.argv[1], "rank": ranks.rank}
+if ranks.world > 1:
+    dist.init_process_group("gloo", world_size=ranks.world, **meeting)
 g = torch.Generator().manual_seed(0)
 x, y = torch.rand(100, 1, 8, 8, generator=g), torch.arange(100) % 10
 data = from_tensors("noise", train_x=x, train_y=y, test_x=x, test_y=y)
@@ -140,47 +144,44 @@ model = build("lenet-300-100", size=8, generator=torch.Generator().manual_seed(1
 loop = Loop(
     model=model, data=data,
     optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
-    length="2ep", batch=17, ranks=Ranks.from_environment(), forward=DDP(model),
+    length="2ep", batch=17, ranks=ranks, forward=DDP(model) if ranks.world > 1 else None,
     generator=torch.Generator().manual_seed(0),
 )
 done = loop.run()
-if Ranks.from_environment().rank == 0:
+if ranks.rank == 0:
     whole = float(sum(p.double().sum() for p in model.parameters()))
     print("losses", [round(e.loss, 6) for e in done.history], whole)
-dist.destroy_process_group()
+if ranks.world > 1:
+    dist.barrier()
+    dist.destroy_process_group()
 """
 
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path):
+    """With what `torchrun` sets, without its ports and the host's name, which can fail."""
     script = tmp_path / "two.py"
     script.write_text(TWO)
     source = str(Path(__file__).parents[3] / "src")
     env = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    run = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        str(script),
-    ]
-    told = subprocess.run(
-        run, env=env, capture_output=True, text=True, timeout=300, check=True
-    ).stdout
-    alone = TWO.replace('dist.init_process_group("gloo")', "").replace(
-        "dist.destroy_process_group()", ""
-    )
-    alone = alone.replace("forward=DDP(model),", "")
-    script.write_text(alone)
-    single = subprocess.run(
-        [sys.executable, str(script)],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    env |= {"GLOO_SOCKET_IFNAME": "lo"}
+
+    def start(**ranks):
+        return subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path / "meeting")],
+            env=env | ranks,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    pair = [start(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2") for rank in ("0", "1")]
+    ends = [process.communicate(timeout=300) for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], ends
+    told = ends[0][0]
+    alone = start()
+    single, errors = alone.communicate(timeout=300)
+    assert alone.returncode == 0, errors
     two, one = told.split("] "), single.split("] ")
     assert two[0] == one[0] and "losses" in one[0]
     assert float(two[1]) == pytest.approx(float(one[1]), abs=1e-4)
