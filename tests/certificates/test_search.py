@@ -72,16 +72,30 @@ def test_a_step_that_would_not_end_in_time_is_not_begun(monkeypatch):
     monkeypatch.setattr(module, "monotonic", lambda: now[0])
 
     def slow(x):
-        now[0] += 1.0 * len(x)  # a second for each input
+        # A second for each input, and two more for its gradient.
+        now[0] += (3.0 if x.requires_grad else 1.0) * len(x)
         return x.flatten(1)
 
     lo, hi = -torch.ones(1, 3), torch.ones(1, 3)
-    module.search(slow, lo, hi, left=lambda: 20.0 - now[0])
-    # Two looks at the middle; a step is priced at 4 × 6 climbers × 1 second.
-    assert now[0] < 20.0
+    module.search(slow, lo, hi, left=lambda: 18.0 - now[0])
+    # One look at each of five starts; a step is priced at 3 × 6 climbers × 1 second.
+    assert now[0] == 5.0
     now[0] = 0.0
     module.search(slow, lo, hi, restarts=1, left=lambda: 100.0 - now[0])
     assert 20.0 < now[0] <= 102.0
+
+
+def test_each_point_is_evaluated_once():
+    """The pass that gives the gradient also gives the differences."""
+    seen = []
+
+    def watched(x):
+        seen.append(len(x))
+        return x.flatten(1)
+
+    search(watched, -torch.ones(1, 3), torch.ones(1, 3), restarts=1, steps=5)
+    # Two starts, five gradients of six climbers each, and the last points.
+    assert seen == 2 * ([1] + 5 * [6] + [6])
 
 
 def test_climbers_find_the_same_one_after_the_other(generator):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from secateurs.certificates.certificate import COVERED, Certificate
 from secateurs.certificates.domain import Domain, ball_domain, box_domain
 from secateurs.certificates.methods import (
+    HOPELESS,
     METHODS,
     MethodBounds,
     automatic,
@@ -243,25 +244,17 @@ def certify(
     states = StateHashes(networks, copies)
     _check_casts(problem, rounding)
     problem.clock.report("both networks are read")
-    # The search comes first: `prove` compares its bounds with the differences found, and a bound
-    # below one of them is an error.
-    found = search_boxes(
-        problem,
-        domain,
-        restarts=chosen.restarts,
-        steps=chosen.steps,
-        generator=chosen.generator,
-    )
-    proven = prove(
-        problem,
-        domain,
-        found,
-        methods=wanted,
-        norm=norm,
-        rounding=rounding,
-        # Named methods are run, and so are costly ones if a time limit is given.
-        spare=methods == "auto" and chosen.seconds is None,
-    )
+    find = partial(search_boxes, problem, domain, steps=chosen.steps, generator=chosen.generator)
+    bound = partial(prove, problem, domain, methods=wanted, norm=norm, rounding=rounding)
+    # Named methods are run, and so are costly ones if a time limit is given.
+    if methods == "auto" and chosen.seconds is None and beyond_effort(problem):
+        proven = bound(find(restarts=0), spare=True)
+        # Beside a hopeless bound, a thorough search is hopeless work as well.
+        few = HOPELESS in proven.skipped.values()
+        found = find(restarts=min(chosen.restarts, 1) if few else chosen.restarts)
+        proven = _add_differences(proven, problem, found)
+    else:
+        proven = bound(find(restarts=chosen.restarts))
     if chosen.target is not None:
         proven = split_for_target(proven, target=float(chosen.target), methods=wanted)
     if chosen.claim is not None:
@@ -496,18 +489,15 @@ def prove(
     # may still be smaller.
     balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
     worst = int(balls.argmax())
-    lower = _consistent(_found_sizes(problem, found, norm), balls)
-    return Certificate(
+    proof = Certificate(
         bound=float(balls[worst]),
         per_output=per_box.amax(dim=0).reshape(problem.output_shape),
         per_box=per_box,
         balls=balls,
-        lower_bound=float(lower.max()),
-        lower_per_output=torch.minimum(found.per_output, per_box)
-        .amax(dim=0)
-        .reshape(problem.output_shape),
-        lower_balls=lower,
-        worst_input=found.worst[int(lower.argmax())],
+        lower_bound=0.0,
+        lower_per_output=torch.zeros(problem.output_shape),
+        lower_balls=torch.zeros_like(balls),
+        worst_input=found.worst[0],
         norm=norm,
         method=min(sizes, key=lambda name: float(sizes[name][worst])),
         bounds={name: float(size.max()) for name, size in sizes.items()},
@@ -527,6 +517,20 @@ def prove(
             seconds=seconds if math.isfinite(seconds := problem.clock.seconds) else None,
             spare=spare or None,
         ),
+    )
+    return _add_differences(proof, problem, found)
+
+
+def _add_differences(proof: Certificate, problem: NetworkPair, found: Found) -> Certificate:
+    """The certificate with the differences that a search found."""
+    lower = _consistent(_found_sizes(problem, found, proof.norm), proof.balls)
+    per_output = torch.minimum(found.per_output, proof.per_box).amax(dim=0)
+    return replace(
+        proof,
+        lower_bound=float(lower.max()),
+        lower_per_output=per_output.reshape(problem.output_shape),
+        lower_balls=lower,
+        worst_input=found.worst[int(lower.argmax())],
     )
 
 

@@ -5,6 +5,7 @@ never certificates.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from time import monotonic
 
 import torch
@@ -52,7 +53,7 @@ def search(
 
     Every restart climbs ± each of the `outputs` outputs that differ most at its start, with a step
     that halves; every point visited counts for every output. Evaluations: (restarts + 1) ×
-    (2·outputs·steps + 1) per box; with restarts=0 one, the middle.
+    (2·outputs·(steps + 1) + 1) per box; with restarts=0 one, the middle.
 
     Args:
         difference: batch of inputs → (batch, outputs) of differences; must be differentiable.
@@ -72,8 +73,8 @@ def search(
         points, steps = points[:1], 0
     climb = _Climb(outputs=outputs, steps=steps, together=together)
     for number, start in enumerate(points):
-        for x in _visit(difference, start, lo, hi, climb, left):
-            best, worst = _better(best, worst, difference, x)
+        for x, gaps in _visit(difference, start, lo, hi, climb, left):
+            best, worst = _better(best, worst, x, gaps)
             beat(f"search: at start {number + 1}, {float(best.max()):.4g} found")
         tell(f"search: start {number + 1} of {len(points)}, {float(best.max()):.4g} found")
         if left() < 0:  # the first start is always evaluated, so that there is a lower bound
@@ -88,59 +89,69 @@ def _visit(
     hi: Tensor,
     climb: _Climb,
     left: Callable[[], float],
-) -> Iterator[Tensor]:
-    """The points of one ascent, (boxes, targets, *shape): the start, then all targets climbing side
-    by side, some at a time.
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The points of one ascent, (boxes, targets, *shape), and the differences there: the start,
+    then all targets climbing side by side, some at a time.
     """
-    yield start.unsqueeze(1)
+    began = monotonic()
+    x = start.unsqueeze(1)
+    with torch.no_grad():
+        gaps = _evaluate(difference, x)
+    alone = monotonic() - began
+    yield x, gaps
     if climb.steps == 0 or left() < 0:
         return
-    began = monotonic()
-    gaps = _evaluate(difference, start.unsqueeze(1))[:, 0]
-    alone = monotonic() - began
+    gaps = gaps[:, 0]
     chosen = gaps.abs().topk(min(climb.outputs, gaps.shape[1]), dim=1).indices
     target = torch.cat([chosen, chosen], dim=1)
     # Up for the first half of the climbers, down for the second, on the same outputs.
     sign = torch.ones_like(target, dtype=gaps.dtype)
     sign[:, chosen.shape[1] :] = -1
     low, high = lo.unsqueeze(1), hi.unsqueeze(1)
-    x = start.unsqueeze(1).repeat(1, target.shape[1], *[1] * (start.ndim - 1))
+    x = x.repeat(1, target.shape[1], *[1] * (start.ndim - 1))
     parts = torch.split(torch.arange(target.shape[1], device=x.device), climb.together)
-    # Each climber is evaluated twice in a step, once with a gradient, which costs two more.
-    price = 4 * alone
-    for step in range(climb.steps):
-        for part in parts:
-            if left() < price * len(part):
-                return
-            began = monotonic()
-            slope = _ascent(difference, x[:, part], target[:, part], sign[:, part])
-            # The first step crosses the box: the difference is nearly linear on a small one, a
-            # corner nearly optimal.
-            moved = x[:, part] + (high - low) * 0.5**step * slope.sign()
-            x[:, part] = moved.clamp(low, high)
-            yield x[:, part]
-            # The receiver evaluates it before the next step, so that this counts, too.
-            price = (monotonic() - began) / len(part)
+    # One evaluation, and a gradient, which costs two more.
+    price, moved = 3 * alone, 0
+    for step, number in product(range(climb.steps), range(len(parts))):
+        part = parts[number]
+        if left() < price * len(part):
+            break
+        began = monotonic()
+        gaps, slope = _ascent(difference, x[:, part], target[:, part], sign[:, part])
+        # The pass that gave the gradient has evaluated these points.
+        if step:
+            yield x[:, part], gaps
+        # The first step crosses the box: the difference is nearly linear on a small one, a corner
+        # nearly optimal.
+        along = x[:, part] + (high - low) * 0.5**step * slope.sign()
+        x[:, part] = along.clamp(low, high)
+        price, moved = (monotonic() - began) / len(part), max(moved, number + 1)
+    # Where the climbers have ended no gradient is needed.
+    for part in parts[:moved]:
+        if left() < price / 3 * len(part):
+            break
+        with torch.no_grad():
+            yield x[:, part], _evaluate(difference, x[:, part])
 
 
-def _ascent(difference: Difference, x: Tensor, target: Tensor, sign: Tensor) -> Tensor:
+def _ascent(
+    difference: Difference, x: Tensor, target: Tensor, sign: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The differences at x, and the gradients of the climbers' own."""
     leaf = x.detach().clone().requires_grad_()
     with torch.enable_grad():
-        gaps = difference(leaf.flatten(0, 1)).reshape(*target.shape, -1)
-        # Climbers do not touch each other: the gradient of their sum holds each one's
-        # own.
+        gaps = _evaluate(difference, leaf)
+        # Climbers do not affect each other: the gradient of their sum contains each one's own.
         value = (sign * gaps.gather(2, target.unsqueeze(2)).squeeze(2)).sum()
     (gradient,) = torch.autograd.grad(value, leaf)
-    return gradient
+    return gaps.detach(), gradient
 
 
-def _better(
-    best: Tensor, worst: Tensor, difference: Difference, x: Tensor
-) -> tuple[Tensor, Tensor]:
+def _better(best: Tensor, worst: Tensor, x: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
     """The maximum per output over the points visited so far, and the input of the largest of
     all.
     """
-    gaps = _evaluate(difference, x).abs()
+    gaps = gaps.abs()
     peak = gaps.amax(dim=2)
     index = peak.argmax(dim=1)
     here = x[torch.arange(len(x)), index]
@@ -152,8 +163,7 @@ def _better(
 
 
 def _evaluate(difference: Difference, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return difference(x.flatten(0, 1)).reshape(*x.shape[:2], -1)
+    return difference(x.flatten(0, 1)).reshape(*x.shape[:2], -1)
 
 
 def _start(lo: Tensor, hi: Tensor, restart: int, generator: torch.Generator | None) -> Tensor:

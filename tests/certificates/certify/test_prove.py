@@ -252,7 +252,11 @@ def test_no_hopeless_work():
     f, g = steep()
     x = torch.tensor([[0.3, -0.2, 0.5]]).double()
     asked = {"around": x, "radius": 3.0, "effort": 2e4}
-    cert = sc.certify(f, g, **asked)
+    lines = []
+    cert = sc.certify(f, g, **asked, progress=lines.append)
+    # The search is short then: from two starts instead of five.
+    assert sum("search: start 2 of 2" in line for line in lines) == 1
+    assert not any("of 5" in line for line in lines)
     assert {"affine", "linear"} <= set(cert.skipped) and set(cert.bounds) <= {
         "interval",
         "two-stream",
