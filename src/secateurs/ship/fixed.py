@@ -37,9 +37,9 @@ class Fixed(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """`.half()`, `.to(…)` and the like are accepted if nothing changes."""
-        dtypes = {t.dtype for t in (*self.plain.parameters(), *self.plain.buffers())}
-        for dtype in dtypes:
-            before = torch.empty(0, dtype=dtype)
+        tensors = (*self.plain.parameters(), *self.plain.buffers())
+        for dtype, device in {(t.dtype, t.device) for t in tensors}:
+            before = torch.empty(0, dtype=dtype, device=device)
             after = fn(before)
             if (after.dtype, after.device) != (before.dtype, before.device):
                 self._refuse(f"moved to {after.dtype} on {after.device}", "convert")

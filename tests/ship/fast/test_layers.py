@@ -264,3 +264,68 @@ def test_a_language_model_generates_the_same_tokens():
     options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
     tokens = torch.tensor([[7, 8, 9, 10]])
     assert torch.equal(made.generate(tokens, **options), model.generate(tokens, **options))
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """All but the device and torch's format: weights stay as they are."""
+    packed = []
+    monkeypatch.setattr("secateurs.ship.fast.accelerated.on_gpu", lambda _: True)
+    monkeypatch.setattr(layers, "pack_2_4", lambda weight: packed.append(weight) or weight)
+    return packed
+
+
+def halves(**asked):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)).eval()
+    sc.prune_(model, "magnitude", **(asked or {"pattern": "2:4"}))
+    return model.bfloat16()
+
+
+def test_on_a_gpu_layers_of_two_in_four_run_by_torchs_own_kernels(as_on_a_gpu, monkeypatch):
+    model, x = halves(), torch.randn(5, 64).bfloat16()
+    monkeypatch.setattr(layers, "_time", lambda *_: {1: (1.0, 2.0), 16: (2.0, 1.0)})
+    times = {n: {"model": 1.0, "layers": 0.5} for n in (1, 2)}
+    monkeypatch.setattr("secateurs.ship.fast.accelerated._time_forms", lambda *_: times)
+    made = sc.accelerate(model, x)
+    assert made is not model and len(as_on_a_gpu) == 2
+    assert [layer.ways for layer in made.report.layers] == [("2:4; 0.50× for 1, 2.00× for 16",)] * 2
+    calls = []
+    for layer in (made[0], made[2]):
+        vars(layer)["_call"] = lambda x, call=layer._call: calls.append(len(x)) or call(x)
+    with torch.inference_mode():
+        for rows in (3, 16, 20):
+            call = torch.randn(rows, 64).bfloat16()
+            assert torch.equal(made(call), model(call))
+    assert calls == [16, 16, 20, 20]  # torch was faster below
+    # What the kernels do not take runs as the layer does: gradients, another precision.
+    assert made(torch.randn(20, 64).bfloat16().requires_grad_()).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (lambda: halves().float(), "half precision, not torch.float32"),
+        (lambda: halves(sparsity=0.5), "not 2:4"),
+        (lambda: halves(pattern="4:8"), "not 2:4"),
+    ],
+)
+def test_on_a_gpu_other_zeros_stay_as_they_are(model, why, as_on_a_gpu, caplog):
+    model = model()
+    x = torch.randn(5, 64, dtype=model[0].weight.dtype)
+    assert sc.accelerate(model, x) is model
+    assert why in caplog.text and "programs run on the processor" in caplog.text
+    assert not as_on_a_gpu
+
+
+def test_a_kernel_that_torch_lacks_is_said(monkeypatch, caplog):
+    monkeypatch.setattr("secateurs.ship.fast.accelerated.on_gpu", lambda _: True)
+    model, x = halves(), torch.randn(5, 64).bfloat16()
+    assert sc.accelerate(model, x) is model  # torch packs nothing on a processor
+    assert "torch has no 2:4 kernel for it" in caplog.text
+    with pytest.raises(UnsupportedOperation, match="programs run on the processor"):
+        sc.accelerate(model, x, keep="always")
+    with pytest.raises(ArgumentError, match="not torch.bfloat16"):
+        sc.accelerate(model, x, values="int8")
+    with pytest.raises(ArgumentError, match="runs on the processor"):
+        sc.accelerate(model.float(), x.float(), values="int8")

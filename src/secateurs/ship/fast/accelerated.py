@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from math import prod
 from typing import Literal, cast
 
@@ -33,7 +34,7 @@ from secateurs.ship.fast.choose import (
 )
 from secateurs.ship.fast.compiled import NAMES, KernelLibrary, library
 from secateurs.ship.fast.convolve import Choice
-from secateurs.ship.fast.layers import compiled_layers
+from secateurs.ship.fast.layers import compiled_layers, wait_for
 from secateurs.ship.fast.module import (
     Compiled,
     FastModule,
@@ -89,6 +90,9 @@ def accelerate(
     with one sample and with 64, or fewer if a call takes long. Where neither the whole nor a layer
     can be compiled with a gain, the model comes back as it is, and the line says why.
 
+    On a GPU there are no programs: linear layers with 2:4 zeros in half precision run by torch's
+    own kernels for them, where these are faster, in a copy of the model; everything else stays.
+
     This is not `torch.compile`: nothing is generated, nothing recompiles behind the scenes; one C++
     file is compiled once on a machine. The program holds the current weights, for inputs of the
     example's shape with any batch size, on the CPU, in float32 or float64, without gradients.
@@ -119,7 +123,7 @@ def accelerate(
     torch.Size([8, 10])
     """
     _options(tune, keep, values)
-    check(model)
+    check(model, gpu=True)
     _forms(model, None, rivals)  # a wrong name is said before anything is built
     # Everything is timed in turns, including the model itself.
     with untouched(model):
@@ -138,17 +142,22 @@ def _accelerate(
     dtype = _dtype(model, example)
     if values == "int8" and dtype != torch.float32:
         raise ArgumentError(f'values="int8" rounds layers of float32, not {dtype}: model.float().')
+    if values == "int8" and on_gpu(model):
+        raise ArgumentError('values="int8" runs on the processor: model.cpu().')
     small = smaller(model, example)
-    kernels = library()
-    if kernels is None or dtype not in NAMES:
+    gpu = on_gpu(model)
+    kernels = None if gpu else library()
+    if not gpu and (kernels is None or dtype not in NAMES):
         why = "no compiled kernels" if kernels is None else f"{dtype} has no kernels"
         return _in_torch(model, small, rivals or {}, example, why)
     made, timed, exact = small or model, tune == "time", values == "exact"
     found: dict[str, nn.Module] = {}
     refused: SecateursError | None = None
     unchanged: tuple[str, ...] = ()
+    if kernels is None:
+        refused = UnsupportedOperation("programs run on the processor: model.cpu()")
     # Saves half a minute of tracing if its outcome is known.
-    if exact and not any(isinstance(module, NEVER_A_PROGRAM) for module in made.modules()):
+    elif exact and not any(isinstance(module, NEVER_A_PROGRAM) for module in made.modules()):
         found, refused = _program(made, example, kernels, dtype, timed, progress)
     program = found.get("fast")
     if program is None or cast(FastModule, program).report.outside:
@@ -159,7 +168,7 @@ def _accelerate(
             found["layers"] = layers
         else:
             unchanged = layers
-    if not found and refused is None:
+    if not found and refused is None and kernels is not None:
         found, refused = _program(made, example, kernels, dtype, timed, progress)
     if not found:
         if keep == "always":
@@ -327,6 +336,12 @@ def _options(tune: str, keep: str, values: str) -> None:
             raise ArgumentError(f"{value!r} is not one of {', '.join(known)}.")
 
 
+def on_gpu(model: nn.Module) -> bool:
+    """Whether the model lies on a GPU."""
+    tensors = chain(model.parameters(), model.buffers())
+    return any(tensor.device.type == "cuda" for tensor in tensors)
+
+
 def _dtype(model: nn.Module, example: Example) -> torch.dtype:
     args, kwargs = arguments(example)
     # Parameters are checked first, since an example may consist of integers.
@@ -436,6 +451,7 @@ def compared(
     number of samples, or (None) on the example itself."""
     args, kwargs = arguments(example)
     many = [t if batch is None else _repeat(t, batch) for t in (*args, *kwargs.values())]
+    device = many[0].device
     call = (many[: len(args)], dict(zip(kwargs, many[len(args) :], strict=True)))
     times: dict[str, list[float]] = {name: [] for name in forms}
     left = [*forms]
@@ -448,6 +464,7 @@ def compared(
             for name in left:
                 start = time.perf_counter()
                 forms[name](*call[0], **call[1])
+                wait_for(device)
                 times[name].append(time.perf_counter() - start)
             if done >= 2:
                 # By its slowest call, so that a disturbed one does not eliminate others.

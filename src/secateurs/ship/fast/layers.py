@@ -1,10 +1,13 @@
 """Compiled layers inside the user's modules: if no program can run a network as a whole, its layers
 with enough zeros become separate compiled calls, and the rest stays as it is.
+
+On a GPU these are the linear layers with 2:4 zeros in half precision, by torch's own kernels.
 """
 
 import copy
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -39,6 +42,8 @@ SMALLEST = 4096  # weights; below, the call takes longer than what it computes
 GAIN = 1.05  # what is less may be the noise of a timing
 EXACT = 1e-4  # of the largest output: what rounding may differ by, and no more
 ROUNDED = 0.05  # the same where eight bits were asked for: 0.01 is usual
+# The same in half precision: sums of halves in another order.
+HALVES = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
 ROUNDS = 9
 MOST_ROWS = 1024  # are timed; more only take longer
 
@@ -71,7 +76,7 @@ class CompiledLayer(Fixed):
         dims, count = self._dims, len(self._dims)
         # Rows may have any number of leading dimensions, images have one.
         fits = x.ndim == count + 1 or (count == 1 and x.ndim > 1)
-        if fits and x.shape[-count:] == dims and not torch.is_autocast_enabled("cpu"):
+        if fits and x.shape[-count:] == dims and not torch.is_autocast_enabled(x.device.type):
             flat = x.reshape(-1, *dims)
             found = self._call(flat) if self._gains(flat.shape[0]) else None
             if found is not None:
@@ -101,12 +106,16 @@ def compiled_kind(kind: type[nn.Module]) -> type[nn.Module]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A layer that has enough zeros, as a convolution on planes."""
+    """A layer that has enough zeros, and what it is as a convolution on planes."""
 
     name: str
     layer: nn.Module
-    conv: Conv
+    conv: Conv | None  # not on a GPU
     density: float
+
+    @property
+    def weight(self) -> Tensor:
+        return cast(Tensor, self.layer.weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +133,7 @@ class _CompiledCall:
 def compiled_layers(
     model: nn.Module,
     example: Example,
-    kernels: KernelLibrary,
+    kernels: KernelLibrary | None,
     dtype: torch.dtype,
     *,
     timed: bool,
@@ -134,14 +143,17 @@ def compiled_layers(
     """A copy of the model, of its own class, in which every layer that gains by it is compiled; its
     `report` says how each layer runs. If none gains, the reasons, layer by layer.
 
+    kernels: None on a GPU.
     eight_bits: linear layers whose non-zeros form 1×4 blocks are rounded to eight bits.
 
     The copy has its own values, except for the weights of compiled layers, and takes no gradients.
     """
     start = time.perf_counter()
-    found = _candidates(model, dtype)
+    found = _candidates(model, dtype, gpu=kernels is None)
     shapes = _shapes(model, example, [one.layer for one in found])
-    remembered = remembered_ways(kernels) if timed else RememberedWays(path=None)
+    remembered = RememberedWays(path=None)
+    if timed and kernels is not None:
+        remembered = remembered_ways(kernels)
     made: dict[str, _CompiledCall] = {}
     lines: list[str] = []
     known: dict[Any, Any] = {}
@@ -152,11 +164,18 @@ def compiled_layers(
         if shape is None:
             lines.append(f"{one.name}: not called, or not with tensors of its own kind")
             continue
-        if run is not None and not isinstance(one.layer, nn.Conv2d) and in_blocks(one.conv):
-            ready = _round(one, run)
+        ready: _Call | str
+        if kernels is None or one.conv is None:
+            ready = _pack(one)
+        elif run is not None and not isinstance(one.layer, nn.Conv2d) and in_blocks(one.conv):
+            ready = _round(one.conv, run)
         else:
-            ready = _program(one, shape, kernels, dtype, remembered if timed else None)
-        result = _compile(one, shape, ready, dtype, known if timed else None)
+            ready = _program(one, one.conv, shape, kernels, dtype, remembered if timed else None)
+        result: _CompiledCall | str = (
+            ready
+            if isinstance(ready, str)
+            else _compile(one, shape, ready, dtype, known if timed else None)
+        )
         if isinstance(result, str):
             lines.append(f"{one.name}: {result}")
         else:
@@ -178,14 +197,17 @@ def compiled_layers(
     return fast
 
 
-def _candidates(model: nn.Module, dtype: torch.dtype) -> list[_Candidate]:
+def _candidates(model: nn.Module, dtype: torch.dtype, *, gpu: bool) -> list[_Candidate]:
     found = []
     for name, layer in model.named_modules():
         weight = layer._parameters.get("weight")
         if weight is None or weight.dtype != dtype or weight.numel() < SMALLEST:
             continue
         density = int(torch.count_nonzero(weight)) / weight.numel()
-        if density <= DENSEST and (conv := _as_conv(layer)) is not None:
+        if density > DENSEST or hasattr(layer, "parametrizations") or "forward" in vars(layer):
+            continue
+        conv = None if gpu else _as_conv(layer)
+        if conv is not None or (gpu and type(layer) is nn.Linear):
             found.append(_Candidate(name=name, layer=layer, conv=conv, density=density))
     return found
 
@@ -193,8 +215,6 @@ def _candidates(model: nn.Module, dtype: torch.dtype) -> list[_Candidate]:
 def _as_conv(layer: nn.Module) -> Conv | None:
     """A layer as a convolution; None if its class may compute something else."""
     kind, weight, bias = type(layer), layer.weight, layer.bias
-    if hasattr(layer, "parametrizations") or "forward" in vars(layer):
-        return None
     if kind is nn.Linear:
         values = numbers(cast(Tensor, weight))[:, :, None, None]
     # By its full name, since transformers need not be installed.
@@ -257,6 +277,7 @@ class _Call:
 
 def _program(
     one: _Candidate,
+    conv: Conv,
     shape: tuple[torch.Size, torch.Size],
     kernels: KernelLibrary,
     dtype: torch.dtype,
@@ -269,7 +290,7 @@ def _program(
         for name, some in (("x", dims), ("y", made))
     }
     segment = Segment(
-        operations=[one.conv], enters=(("in", "x"),), leaves=(("out", "y"),),
+        operations=[conv], enters=(("in", "x"),), leaves=(("out", "y"),),
         dims={"out": made}, planes=planes,
     )  # fmt: skip
     guess = untimed(kernels, dtype, planes)
@@ -277,23 +298,56 @@ def _program(
     timing = guess
     if remembered is not None:
         timing = Timed(library=kernels, dtype=dtype, planes=planes, remembered=remembered)
-    chosen: dict[tuple[str, int], Choice] = choose_ways([one.conv], groups, timing)
+    chosen: dict[tuple[str, int], Choice] = choose_ways([conv], groups, timing)
     program = program_of(
         segment, groups, kernels, dtype, lambda conv, group: chosen[conv.to, group]
     )
     return _Call(
-        call=shortcut(program, dtype, dims, made, prod(dims) + work(one.conv, planes)),
-        keeps=program, dims=dims, made=made, way=str(chosen[one.conv.to, groups[0]]),
+        call=shortcut(program, dtype, dims, made, prod(dims) + work(conv, planes)),
+        keeps=program, dims=dims, made=made, way=str(chosen[conv.to, groups[0]]),
         groups=groups, exact=EXACT,
     )  # fmt: skip
 
 
-def _round(one: _Candidate, run: Callable[..., int]) -> _Call:
-    weight = one.conv.weight[:, :, 0, 0]
-    call = EightBits(run, weight, one.conv.bias)
+def _round(conv: Conv, run: Callable[..., int]) -> _Call:
+    weight = conv.weight[:, :, 0, 0]
+    call = EightBits(run, weight, conv.bias)
     return _Call(
         call=call, keeps=call, dims=weight.shape[1:], made=weight.shape[:1], way="eight bits",
         groups=(128, 16, 1), exact=ROUNDED,
+    )  # fmt: skip
+
+
+def pack_2_4(weight: Tensor) -> Tensor:
+    """A weight with 2:4 zeros in the format of torch's kernels."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The PyTorch API of SparseSemiStructured")
+        packed: Tensor = torch.sparse.to_sparse_semi_structured(weight.detach().contiguous())
+    return packed
+
+
+def _pack(one: _Candidate) -> _Call | str:
+    """A linear layer by torch's own kernels for 2:4 zeros, or why it cannot run by them."""
+    weight, bias = one.weight.detach(), cast(Tensor | None, one.layer.bias)
+    if weight.dtype not in HALVES:
+        return f"GPUs have 2:4 kernels for half precision, not {weight.dtype}: model.bfloat16()"
+    if weight.shape[1] % 4 or int((weight != 0).reshape(-1, 4).sum(1).max()) > 2:
+        return 'its zeros are not 2:4 along its inputs: prune_(…, pattern="2:4")'
+    try:
+        packed = pack_2_4(weight)
+    except (RuntimeError, NotImplementedError, ValueError) as problem:
+        return f"torch has no 2:4 kernel for it ({str(problem).splitlines()[0]})"
+
+    def call(x: Tensor) -> Tensor | None:
+        if x.dtype != weight.dtype or x.device != weight.device:
+            return None
+        if torch.is_grad_enabled() and x.requires_grad:
+            return None
+        return torch.nn.functional.linear(x, packed, bias)
+
+    return _Call(
+        call=call, keeps=packed, dims=(weight.shape[1],), made=(weight.shape[0],), way="2:4",
+        groups=(1024, 128, 16, 1), exact=HALVES[weight.dtype],
     )  # fmt: skip
 
 
@@ -306,21 +360,23 @@ def _compile(
 ) -> _CompiledCall | str:
     """The layer as a compiled call, or why it stays in torch; known timings are reused."""
     samples = min(MOST_ROWS, prod(shape[0][: -len(ready.dims)]))
-    x = torch.randn((samples, *ready.dims), generator=torch.Generator().manual_seed(0)).to(dtype)
+    x = torch.randn((samples, *ready.dims), generator=torch.Generator().manual_seed(0))
+    x = x.to(one.weight.device, dtype)
     with torch.inference_mode():
         wanted, found = one.layer(x), ready.call(x)
-    apart = float("inf") if found is None else apart_by(wanted, found)
+    apart = float("inf") if found is None else apart_by(wanted.double(), found.double())
     if not apart <= ready.exact:
         return f"its kernels differ from torch by {apart:.1g} of the largest output"
     said = [ready.way] + ([f"{apart:.1g} of the largest output apart"] if apart > EXACT else [])
     rows: Rows = ((1, True),)
     if known is not None:
         key = (
-            *(ready.made, one.conv.weight.shape, shape[0][-len(ready.dims) :], one.conv.stride),
+            *(ready.made, one.weight.shape, shape[0][-len(ready.dims) :]),
+            getattr(one.layer, "stride", None),
             *(round(20 * one.density), samples, ready.exact),
         )
         if key not in known:
-            known[key] = _time(one.layer, ready.call, ready.dims, dtype, (*ready.groups, samples))
+            known[key] = _time(one.layer, ready.call, ready.dims, x[:0], (*ready.groups, samples))
         times = known[key]
         rows = tuple((n, ours * GAIN <= theirs) for n, (theirs, ours) in times.items())
         gains = ", ".join(f"{theirs / ours:.2f}× for {n}" for n, (theirs, ours) in times.items())
@@ -330,7 +386,7 @@ def _compile(
     _, height, width = (*ready.made, 1, 1)[:3]
     report = Layer(
         place=f"{one.name} ({type(one.layer).__name__})", density=one.density,
-        macs=int(np.count_nonzero(one.conv.weight)) * height * width, ways=("; ".join(said),),
+        macs=int(torch.count_nonzero(one.weight)) * height * width, ways=("; ".join(said),),
     )  # fmt: skip
     return _CompiledCall(
         call=ready.call, keeps=ready.keeps, dims=tuple(ready.dims), made=tuple(ready.made),
@@ -342,23 +398,30 @@ def _time(
     layer: Callable[[Tensor], Any],
     call: Shortcut,
     dims: tuple[int, ...],
-    dtype: torch.dtype,
+    like: Tensor,
     samples: tuple[int, ...],
 ) -> dict[int, tuple[float, float]]:
     """Median seconds of the layer in torch and compiled, by the number of samples."""
     times = {}
     with torch.inference_mode():
         for n in sorted({min(n, max(samples[-1], 16)) for n in (1, *samples)}):
-            x = torch.rand((n, *dims), dtype=dtype)
+            x = torch.rand((n, *dims)).to(like)
             spent: tuple[list[float], list[float]] = ([], [])
             for _ in range(ROUNDS):
                 # In turns, so that a temporary disturbance of the machine affects both.
                 for run, mine in zip((layer, call), spent, strict=True):
                     start = time.perf_counter()
                     run(x)
+                    wait_for(x.device)
                     mine.append(time.perf_counter() - start)
             times[n] = cast(tuple[float, float], tuple(statistics.median_low(s[1:]) for s in spent))
     return times
+
+
+def wait_for(device: torch.device) -> None:
+    """Until a GPU has done what was asked of it; it would be timed by its queue otherwise."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _copy(

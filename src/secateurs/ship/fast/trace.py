@@ -94,20 +94,24 @@ def _drawn(tensor: Tensor, batch: int, draw: torch.Generator) -> Tensor:
     return drawn.to(dtype=tensor.dtype, device=tensor.device)
 
 
-def check(model: nn.Module) -> None:
+def check(model: nn.Module, *, gpu: bool = False) -> None:
     """Refuse models that the fast path cannot run: training mode, tensors without values, complex
     numbers, other devices.
+
+    gpu: a model that lies on one GPU as a whole is accepted, too.
     """
     check_model(model)
     if model.training:
         raise ArgumentError(f"{type(model).__name__} is in training mode: call model.eval() first.")
-    bad = []
+    bad: list[str] = []
+    devices = {t.device for t in (*model.parameters(), *model.buffers())}
+    gpu = gpu and len(devices) == 1 and next(iter(devices)).type == "cuda"
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if problem := without_values(tensor) or unworkable(tensor):
             bad.append(f"{name} {problem}")
         elif tensor.is_complex():
             bad.append(f"{name} is {tensor.dtype}, not real")
-        elif tensor.device.type != "cpu":
+        elif tensor.device.type != "cpu" and not gpu:
             bad.append(
                 f"{name} is on {tensor.device}; the fast path runs on the processor: model.cpu()"
             )
