@@ -31,10 +31,11 @@ from secateurs.ship.fast.choose import (
     choose_ways,
     remembered_ways,
     untimed,
+    wait_for,
 )
 from secateurs.ship.fast.compiled import NAMES, KernelLibrary, library
 from secateurs.ship.fast.convolve import Choice
-from secateurs.ship.fast.layers import compiled_layers, wait_for
+from secateurs.ship.fast.layers import compiled_layers
 from secateurs.ship.fast.module import (
     Compiled,
     FastModule,

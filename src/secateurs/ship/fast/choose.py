@@ -265,3 +265,9 @@ def _code() -> str:
         for name in ("choose.py", "convolve.py", "plan.py")
     )
     return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def wait_for(device: torch.device) -> None:
+    """Until a GPU has done what was asked of it; it would be timed by its queue otherwise."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -27,6 +27,7 @@ from secateurs.ship.fast.choose import (
     choose_ways,
     remembered_ways,
     untimed,
+    wait_for,
 )
 from secateurs.ship.fast.compiled import KernelLibrary, Shortcut, shortcut
 from secateurs.ship.fast.convolve import Choice
@@ -416,12 +417,6 @@ def _time(
                     mine.append(time.perf_counter() - start)
             times[n] = cast(tuple[float, float], tuple(statistics.median_low(s[1:]) for s in spent))
     return times
-
-
-def wait_for(device: torch.device) -> None:
-    """Until a GPU has done what was asked of it; it would be timed by its queue otherwise."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _copy(
