@@ -252,13 +252,13 @@ SPARSE_LENET_5 = sparse_training(
 SPARSE_RESNET = sparse_training(
     "sparse-resnet",
     model=Net(name="resnet-20", options={"width": 4}),
-    data=Data(name="fashion-mnist", train=6_000, test=2_000),
+    data=Data(name="fashion-mnist", train=10_000, test=2_000),
     compressions=(10.0, 20.0),
     seeds=(0,),
-    epochs=(3, 2),
+    epochs=(4, 2),
     chosen=CHOSEN,
 )
-"""A ResNet-20 of width 4 on 6,000 images, two sparsities, one seed, with the same settings."""
+"""A ResNet-20 of width 4 on 10,000 images, two sparsities, one seed, with the same settings."""
 
 ZOO = Study(
     name="zoo",
