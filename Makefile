@@ -72,14 +72,20 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format src tests benchmarks tools examples
 	$(BIN)/ruff check --fix src tests benchmarks tools examples
 
-# Public names, code blocks and commands of the pages are checked by tests/test_docs.py.
-docs: $(VENV)/.docs
+# Public names, code blocks and commands of the pages are checked by tests/test_docs.py. The notebooks
+# are the examples, executed where one or the library has changed; `make docs NOTEBOOKS=` does without.
+NOTEBOOKS := $(patsubst examples/%.py,docs/gathered/notebooks/%.ipynb,$(wildcard examples/*.py))
+docs: $(VENV)/.docs $(NOTEBOOKS)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "build/docs/index.html"
 
 $(VENV)/.docs: $(VENV)/.installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
+
+$(NOTEBOOKS): docs/gathered/notebooks/%.ipynb: examples/%.py tools/notebooks.py \
+		$(shell find src -name '*.py' -o -name '*.cpp') | $(VENV)/.docs
+	$(TESTENV) $(BIN)/python tools/notebooks.py $< $@
 
 # On a machine with a GPU: what must be the same there, and what it costs.
 gpu: $(VENV)/.installed

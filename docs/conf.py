@@ -101,9 +101,22 @@ def with_links(text: str, folder: Path) -> str:
     return re.sub(link, moved, text)
 
 
+def with_notebooks(text: str) -> str:
+    """Under each script of examples/, a link to its notebook: `make docs` executes them first."""
+
+    def linked(block: re.Match[str]) -> str:
+        notebook = f"gathered/notebooks/{block['name']}.ipynb"
+        if not (HERE / notebook).exists():
+            return block[0]
+        return f"{block[0]}\n{{download}}`As a notebook, with what it prints </{notebook}>`\n"
+
+    script = r"^```\{literalinclude\} \S*/examples/(?P<name>\w+)\.py\n.*?^```\n"
+    return re.sub(script, linked, text, flags=re.M | re.S)
+
+
 def read(app, docname: str, source: list[str]) -> None:
-    """Lists of names become entries; links out of docs/ become links of the site."""
-    source[0] = expanded(source[0])
+    """Names become entries, scripts get notebooks, links out of docs/ become links of the site."""
+    source[0] = with_notebooks(expanded(source[0]))
     if not docname.startswith("gathered/"):
         source[0] = with_links(source[0], Path("docs") / Path(docname).parent)
 

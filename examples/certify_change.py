@@ -25,7 +25,7 @@ def main(epochs: int = 10, images: int = 8) -> sc.certificates.Certificate:
     )
     sparse = deepcopy(dense)
     sc.prune_(sparse, "magnitude", sparsity=0.5)
-    dense.eval(), sparse.eval()
+    dense, sparse = dense.eval(), sparse.eval()
 
     # Proven: for all inputs that differ from one of these images by at most 0.01 per pixel.
     some = data.test_x[:images]

@@ -24,6 +24,13 @@ def test_reports_print_as_tables():
         assert "\x1b" not in text
 
 
+def test_a_text_shows_nothing_of_its_own_in_a_notebook(monkeypatch):
+    shown = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *given: shown.append(given))
+    assert "weight" in str(sc.sparsity_report(nn.Linear(2, 2))) and not shown
+
+
 def test_problems_keep_their_brackets():
     plan = sc.Recipe(score="magnitude", sparsity=0.5, where=["[bold]x"]).check(nn.Linear(2, 2))
     assert "'[bold]x'" in str(plan)

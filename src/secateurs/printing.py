@@ -67,9 +67,15 @@ class Printed:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        # No colours and a fixed width: what is printed into a log is the same
-        # everywhere.
-        console = Screen(file=StringIO(), width=WIDTH, color_system=None, force_terminal=False)
+        # No colours and a fixed width: what is printed into a log is the same everywhere. In a
+        # notebook rich would add a display of its own, an empty one.
+        console = Screen(
+            file=StringIO(),
+            width=WIDTH,
+            color_system=None,
+            force_terminal=False,
+            force_jupyter=False,
+        )
         with console.capture() as captured:
             console.print(self.__rich__())
         return captured.get().rstrip()
