@@ -104,11 +104,12 @@ def row(layers, width, blocks, sequences, number):
     batches = [{"input_ids": part} for part in tokens.split(1 if sequences <= 4 else 4)]
     chosen = [f"model.layers.{number}" for number in range(blocks or layers)]
     what, options = list(WAYS.items())[number]
-    with torch.no_grad():  # the libraries of the products are there before anything is counted
-        model.model.layers[0].mlp.gate_proj(torch.zeros(128, width, dtype=torch.bfloat16))
+    # The libraries are there before anything is counted: a small network is pruned first.
+    few = {**options, "batch": [{"input_ids": tokens[:, :64]}], "blocks": ["model.layers.0"]}
+    sc.prune_blocks_(build(2, 128), **few)
     forget()
     before, begin = resident("VmRSS"), time.process_time()
-    done = sc.prune_blocks_(model, options.pop("recipe"), batch=batches, blocks=chosen, **options)
+    done = sc.prune_blocks_(model, batch=batches, blocks=chosen, **options)
     seconds, most = time.process_time() - begin, resident("VmHWM")
     above = most - before
     cells = (f"{before / 1e9:.2f}", f"{most / 1e9:.2f}", f"{above / 1e9:.3f}")

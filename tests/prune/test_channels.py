@@ -69,6 +69,14 @@ def test_uniform_keeps_the_same_share_of_every_layer():
     assert int(masks["3.weight"].flatten(1).any(1).sum()) == 8
 
 
+def test_scales_of_norms_are_scores_too():
+    model = net()
+    model[1].weight.data.copy_(torch.randperm(16) + 1.0)
+    pruned = sc.prune_channels_(model, EXAMPLE, channels=0.5, where=["1.weight", "3.weight"])
+    assert pruned.masks["1.weight"].sum() == 8
+    assert model[1].weight[pruned.masks["1.weight"]].min() >= 9
+
+
 def test_every_layer_keeps_its_floor():
     masks = cut_channels(net(), EXAMPLE, scope="global", channels=0.3, floor=0.25).masks
     for name, size in (("0.weight", 16), ("3.weight", 32)):

@@ -98,7 +98,8 @@ class Channels:
         count = torch.zeros_like(total)
         for (name, dim), index in self.rows.items():
             if name in scores:
-                rows = scores[name].detach().double().cpu().movedim(dim, 0).flatten(1)
+                rows = scores[name].detach().double().cpu().movedim(dim, 0)
+                rows = rows.reshape(len(rows), -1)  # one entry a row, where it is a vector
                 inside = index >= 0
                 total.index_add_(0, index[inside], rows.sum(1)[inside])
                 count.index_add_(
