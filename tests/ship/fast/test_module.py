@@ -11,6 +11,7 @@ import secateurs as sc
 from secateurs.errors import ArgumentError, CaptureError, ParameterError, ShipError
 from secateurs.ship import accelerate as public
 from secateurs.ship.fast import accelerated, compiled
+from secateurs.ship.fast.module import FastReport
 from ship.fast.fast_cases import check_in_threads, close, zeroed
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler")
@@ -405,3 +406,13 @@ def test_a_copy_has_a_model_of_its_own_and_is_never_pickled():
     assert both[0].plain is both[1] is not model
     with pytest.raises(ShipError, match="belongs to its process"):
         module.__reduce_ex__(2)
+
+
+def test_a_report_tells_the_gain_of_its_own_form():
+    def gain(groups, **took):
+        rest = {"layers": (), "outside": (), "threads": 1, "built_in": 0.0}
+        told = str(FastReport(groups=groups, seconds={1: took}, **rest))
+        return float(" ".join(told.split()).split("batch 1: ")[1].split("×")[0])
+
+    assert gain((), model=4.0, fast=8.0, layers=2.0) == 2
+    assert gain((16,), model=4.0, fast=8.0, layers=2.0) == gain((), model=4.0, fast=8.0) == 0.5

@@ -105,8 +105,10 @@ class FastReport(Printed):
         return sum(layer.macs for layer in self.layers)
 
     def __rich__(self) -> Table:
+        # Both forms may have been timed. Groups are those of a program; layers have none.
+        own = "fast" if self.groups else "layers"
         gains = ", ".join(
-            f"batch {n}: {took['model'] / (took.get('fast') or took['layers']):.2f}×"
+            f"batch {n}: {took['model'] / took[own if own in took else 'fast']:.2f}×"
             for n, took in self.seconds.items()
         )
         table = Table(
