@@ -90,7 +90,7 @@ def solve_(
         )
     mean = refuse_infinite(gram, name)
     shares, sums = [DAMPING], torch.zeros(3, dtype=torch.float64)
-    length = max(1, PIECE // weights.shape[1])
+    length = rows_together(weights.shape[1])
     for rows, keep in zip(torch.split(weights, length), torch.split(kept, length), strict=True):
         wide = rows.to(wide_dtype(rows))
         masked = torch.where(keep, wide, 0.0)
@@ -128,8 +128,15 @@ def refuse_infinite(gram: Tensor, name: str) -> float:
     return mean
 
 
-PIECE = 1 << 20
+PIECE = 1 << 18
 """Entries of the rows that are solved together: some seven matrices of so many are held."""
+ROWS = 64
+"""At least so many rows together: with fewer, reading H takes longer than the products."""
+
+
+def rows_together(inputs: int) -> int:
+    """How many rows of so many inputs are in work at a time."""
+    return max(ROWS, PIECE // inputs)
 
 
 # Which layers can be solved for, in which order they run, and what they are given.

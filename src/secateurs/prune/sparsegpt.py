@@ -27,13 +27,13 @@ from secateurs.prune.least_squares import energies
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.reconstruct import (
     DAMPING,
-    PIECE,
     Reconstruction,
     Runs,
     Stage,
     gram_of,
     layers_of,
     refuse_infinite,
+    rows_together,
     solve_,
     stages_of,
 )
@@ -215,7 +215,7 @@ def _sweep_stage_(
         chosen = _Chooser(recipe, targets[name], tuple(weights.shape))
         mask, lost = sweep(weights, gram, chosen, every=chosen.every, columns=chosen.columns)
         moved = masked = 0.0
-        length = max(1, PIECE // weights.shape[1])
+        length = rows_together(weights.shape[1])
         for old, new, keep in zip(
             *(torch.split(each, length) for each in (before, weights, mask)), strict=True
         ):
@@ -251,7 +251,7 @@ def _turned(layer: nn.Module, matrix: Tensor) -> Tensor:
 
 
 def _energy(weights: Tensor, gram: Tensor) -> float:
-    parts = torch.split(weights, max(1, PIECE // weights.shape[1]))
+    parts = torch.split(weights, rows_together(weights.shape[1]))
     return sum(
         float(energies(part.to(gram.dtype), gram).sum(dtype=torch.float64)) for part in parts
     )
