@@ -246,13 +246,20 @@ def left(name: str) -> dict[str, object]:
     return row | {"says": "; ".join(said)}
 
 
-LOSSES = ("network", "seeds", "loss", "its loss")
+LOSSES = ("network", "seeds", "loss", "its loss", "loss by squares", "apart", "drawn at random")
+
+
+def squares(task: Any) -> dict[str, torch.Tensor]:
+    """w², of which Torch-Pruning's magnitude of a group is a sum; ours is one of |w|."""
+    return {name: weight.detach().square() for name, weight in task.parameters.items()}
 
 
 @torch.no_grad()
 def losses(name: str, seeds: int) -> dict[str, object]:
-    """The loss of both over several fresh networks: one of them alone says little."""
-    ours, theirs = [], []
+    """The loss of both over several fresh networks: one of them alone says little. "by squares" is
+    ours by Torch-Pruning's score, "apart" the largest difference from its loss then.
+    """
+    found: dict[str, list[float]] = {}
     for seed in range(seeds):
         torch.manual_seed(seed)
         model, inputs = FRESH[name]()
@@ -260,14 +267,22 @@ def losses(name: str, seeds: int) -> dict[str, object]:
         for p in model.parameters():
             if p.ndim == 1 and not p.any():
                 p.normal_(std=0.02)
-        before, one, other = answers(model, inputs), batches(inputs, 1), copy.deepcopy(model)
-        sc.prune_channels_(model, one, channels=0.5, exact=False)
-        ours.append(float(loss_of(before, model, inputs)))
+        before, one = answers(model, inputs), batches(inputs, 1)
+        rules = {"loss": "magnitude", "loss by squares": squares, "drawn at random": "random"}
+        for what, rule in rules.items():
+            cut = copy.deepcopy(model)
+            draw = torch.Generator().manual_seed(seed)
+            sc.prune_channels_(cut, one, rule, channels=0.5, exact=False, generator=draw)
+            found.setdefault(what, []).append(float(loss_of(before, cut, inputs)))
         with torch.enable_grad():
-            torch_pruned(other, one)
-        theirs.append(float(loss_of(before, other, inputs)))
-    means = [f"{sum(x) / seeds:.3f} ({min(x):.3f} to {max(x):.3f})" for x in (ours, theirs)]
-    return {"network": name, "seeds": seeds, "loss": means[0], "its loss": means[1]}
+            torch_pruned(model, one)
+        found.setdefault("its loss", []).append(float(loss_of(before, model, inputs)))
+    pairs = zip(found["loss by squares"], found["its loss"], strict=True)
+    apart = max(abs(ours - its) for ours, its in pairs)
+    row: dict[str, object] = {"network": name, "seeds": seeds, "apart": f"{apart:.3f}"}
+    for what, seen in found.items():
+        row[what] = f"{sum(seen) / seeds:.3f} ({min(seen):.3f} to {max(seen):.3f})"
+    return row
 
 
 def share(part: int, whole: int) -> str:
@@ -414,11 +429,11 @@ def main() -> None:
         print("|", " | ".join(found[0]), "|\n" + "|---" * len(found[0]) + "|")
         for each in found:
             print("|", " | ".join(each.values()), "|")
-    elif asked.what == "left":
-        stubs()
+        return
+    stubs()
+    if asked.what == "left":
         run(path, LEFT, {name: lambda name=name: left(name) for name in FRESH}, asked.only)
     elif asked.what == "losses":
-        stubs()
         names = ("BERT", "DistilBERT", "nn.TransformerEncoder", "ViT")
         jobs = {name: lambda name=name: losses(name, asked.seeds) for name in names}
         run(path, LOSSES, jobs, asked.only)
