@@ -249,6 +249,17 @@ SPARSE_LENET_5 = sparse_training(
 )
 """LeNet-5 on 10,000 images, three sparsities, one seed, with the settings of LeNet-300-100."""
 
+SPARSE_LENET_5_TUNED = sparse_training(
+    "sparse-lenet-5-tuned",
+    model="lenet-5",
+    data=Data(name="fashion-mnist", train=10_000),
+    compressions=(10.0, 50.0, 100.0),
+    seeds=(0,),
+    epochs=(4, 2),
+    tuning=Tuning(compression=50, held_out=2000),
+)
+"""The same with settings of its own: eight tuning runs for each method."""
+
 SPARSE_RESNET = sparse_training(
     "sparse-resnet",
     model=Net(name="resnet-20", options={"width": 4}),
@@ -294,6 +305,7 @@ PRESETS: Mapping[str, Study] = MappingProxyType(
             SPARSE_TRAINING,
             SPARSE_LENET_300_100,
             SPARSE_LENET_5,
+            SPARSE_LENET_5_TUNED,
             SPARSE_RESNET,
             ZOO,
         )
