@@ -1,21 +1,27 @@
 """How much memory does pruning block by block take beside the model, and how long?
 
 python benchmarks/prune_blocks.py [LAYERS] [WIDTH] [BLOCKS] [SEQUENCES]   prints a table (Markdown)
+python benchmarks/prune_blocks.py tensors [LAYERS] ...    the most that tensors hold, row by row
 
 A Llama of random weights in bfloat16 (grouped queries, 32,000 words), pruned to half on so many
 sequences of 128 tokens (4); with BLOCKS only so many of its blocks are pruned. Memory is what is
 resident at most while pruning, beside the model. SparseGPT and reconstruction, which need more
 tokens than a row keeps weights, take part where there are so many; they may hold a block and one
-matrix H. Each method has a process of its own, so that none finds what another has freed.
+matrix H. Each method has a process of its own, so that none finds what another has freed. What the
+C library keeps of what was freed is resident, too; `tensors` looks after every operation which
+tensors are alive, and counts them alone.
 """
 
 import gc
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import secateurs as sc
@@ -79,23 +85,48 @@ WAYS = {
 }
 
 
-def main(layers, width, blocks, sequences):
+def main(layers, width, blocks, sequences, tensors=False):
     config = build(layers, width, empty=True)
     weights = sum(p.numel() for p in config.parameters())
     block = sum(p.nbytes for p in config.model.layers[0].parameters())
     inputs = config.config.intermediate_size
     print(f"{weights / 1e9:.2f} · 10⁹ weights, {2 * weights / 1e9:.2f} GB;", end=" ")
     print(f"a block: {block / 1e9:.3f} GB; the largest H: {4 * inputs**2 / 1e9:.3f} GB\n")
-    print("| what | s of the processor | GB before | most GB | above | in blocks | kept % |")
-    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    if tensors:
+        print("| what | GB of tensors | in blocks |\n| --- | --- | --- |", flush=True)
+    else:
+        print("| what | s of the processor | GB before | most GB | above | in blocks | kept % |")
+        print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for number, options in enumerate(WAYS.values()):
         solves = options["recipe"] == "sparsegpt" or "reconstruct" in options
         if not solves or 128 * sequences >= inputs / 2:
-            own = [layers, width, blocks, sequences, number]
+            own = [*["tensors"] * tensors, layers, width, blocks, sequences, number]
             subprocess.run([sys.executable, __file__, *map(str, own)], check=True)
 
 
-def row(layers, width, blocks, sequences, number):
+class Alive(TorchDispatchMode):
+    """The most bytes that tensors made inside hold at any time, those under 100 kB left out."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.most, self.made = 0, []
+        self.model = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for each in tree_flatten(out)[0]:
+            if isinstance(each, torch.Tensor) and each.untyped_storage().nbytes() > 1e5:
+                self.made.append(weakref.ref(each))
+                held = [(ref, ref()) for ref in self.made]
+                self.made = [ref for ref, tensor in held if tensor is not None]
+                storages = (t.untyped_storage() for _, t in held if t is not None)
+                sizes = {s.data_ptr(): s.nbytes() for s in storages}
+                own = sum(size for place, size in sizes.items() if place not in self.model)
+                self.most = max(self.most, own)
+        return out
+
+
+def row(layers, width, blocks, sequences, number, tensors=False):
     """One method; the row of the table."""
     torch.manual_seed(0)
     model = build(layers, width)
@@ -107,6 +138,11 @@ def row(layers, width, blocks, sequences, number):
     # The libraries are there before anything is counted: a small network is pruned first.
     few = {**options, "batch": [{"input_ids": tokens[:, :64]}], "blocks": ["model.layers.0"]}
     sc.prune_blocks_(build(2, 128), **few)
+    if tensors:
+        with Alive(model) as alive:
+            sc.prune_blocks_(model, batch=batches, blocks=chosen, **options)
+        print("|", what, "|", f"{alive.most / 1e9:.3f}", "|", f"{alive.most / block:.1f}", "|")
+        return
     forget()
     before, begin = resident("VmRSS"), time.process_time()
     done = sc.prune_blocks_(model, batch=batches, blocks=chosen, **options)
@@ -118,8 +154,9 @@ def row(layers, width, blocks, sequences, number):
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:]]
+    tensors = sys.argv[1:2] == ["tensors"]
+    given = [int(argument) for argument in sys.argv[1 + tensors :]]
     if len(given) == 5:
-        row(*given)
+        row(*given, tensors=tensors)
     else:
-        main(*(given + [17, 4096, 0, 4][len(given) :]))
+        main(*(given + [17, 4096, 0, 4][len(given) :]), tensors=tensors)
