@@ -493,7 +493,7 @@ MISTAKES = {
     ),
     "half a factor": (lambda: any_base(depth=2.5), "depth=2.5 is not a whole number"),
     # Bounds, plans, sketches.
-    "a certificate for nothing": (certified, "say for which inputs: box="),
+    "a certificate for nothing": (certified, "no domain was given: give box="),
     "a negative radius": (
         lambda: certified(around=X[:1], radius=-0.1),
         "radius=-0.1: a radius is",

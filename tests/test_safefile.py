@@ -191,7 +191,7 @@ LIES = {
     "cut off": ({"a": {**FIELD, "shape": [5], "data_offsets": [0, 5]}}, "ends at byte 5 of 4"),
     "overlap": ({"a": FIELD, "b": FIELD}, "'b' begins at byte 0 of the data, not at 4"),
     "a gap": ({"a": {**FIELD, "shape": [3], "data_offsets": [1, 4]}}, "begins at byte 1"),
-    "hidden bytes": ({"a": {**FIELD, "shape": [3], "data_offsets": [0, 3]}}, "3 are described"),
+    "hidden bytes": ({"a": {**FIELD, "shape": [3], "data_offsets": [0, 3]}}, "but describes 3"),
 }
 
 

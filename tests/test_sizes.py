@@ -151,7 +151,7 @@ MISFITS = {
     ),
     "another size": (
         lambda: with_attribute("num_heads", 3),
-        "'blocks.0.num_heads' is 3 in the model and went from 4 to 2",
+        "'blocks.0.num_heads' is 3 in the model, but the file changed it from 4 to 2",
     ),
 }
 

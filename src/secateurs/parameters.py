@@ -76,8 +76,8 @@ def unworkable(tensor: Tensor) -> str:
         return f"has the layout {tensor.layout}: give it dense, by parameter.to_dense()"
     if tensor.is_inference() and not torch.is_inference_mode_enabled():
         return (
-            "was made in torch.inference_mode(), outside of which torch neither changes nor derives"
-            " it: build the model outside, or copy its state_dict into one that was"
+            "was made in torch.inference_mode(), outside of which torch neither changes nor "
+            "differentiates it: build the model outside, or copy its state_dict into one that was"
         )
     if tensor.is_floating_point() and tensor.dtype.itemsize == 1:
         # Formats to store numbers in: torch neither adds nor sorts their values.

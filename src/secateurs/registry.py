@@ -38,7 +38,7 @@ class Registry(Generic[Rule]):
             for key in keys:
                 if key in self._rules:
                     raise ArgumentError(
-                        f"the {self.kind} {key!r} is registered already; choose another name."
+                        f"the {self.kind} {key!r} is already registered; choose another name."
                     )
             self._rules.update(dict.fromkeys(keys, rule))
             return rule

@@ -302,9 +302,7 @@ def _header(
             )
         position = entry.stop
     if position != size:
-        raise error(
-            f"{path}: {size - body} bytes of data are there, {position - body} are described."
-        )
+        raise error(f"{path} holds {size - body} bytes of data, but describes {position - body}.")
     return FileHeader(entries=tuple(entries), metadata=metadata, body=body)
 
 

@@ -243,7 +243,10 @@ def size_problems(model: nn.Module, sizes: ChangedSizes) -> list[str]:
         if type(value) is not int:
             problems.append(f"there is no size {name!r}")
         elif value not in (before, after):
-            problems.append(f"{name!r} is {value} in the model and went from {before} to {after}")
+            problems.append(
+                f"{name!r} is {value} in the model, but the file changed it from {before} to "
+                f"{after}"
+            )
     return problems
 
 

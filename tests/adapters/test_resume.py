@@ -284,13 +284,13 @@ def test_a_checkpoint_without_the_state_is_proved_or_refused(loop, whole, copied
     checkpoint = copied(14)
     loop.forget(checkpoint)
     loop.change(checkpoint, lambda weight: weight.fill_(0.5))
-    with pytest.raises(TrainingError, match=r"step 14 and its checkpoint has no pruning state"):
+    with pytest.raises(TrainingError, match=r"step 14, but its checkpoint has no pruning state"):
         loop(tmp_path).run(checkpoint)
 
 
 def test_a_dense_run_does_not_become_a_pruned_one_half_way(loop, tmp_path):
     loop(tmp_path, pruned=False).run()
-    with pytest.raises(TrainingError, match="no pruning state: by then .* are not zero"):
+    with pytest.raises(TrainingError, match="no pruning state: by that step .* are nonzero"):
         loop(tmp_path).run(loop.checkpoint(tmp_path, 12))
 
 
@@ -325,7 +325,7 @@ def test_other_weights_than_the_masks_are_refused(loop, copied, tmp_path, change
             {"asked": recipe(sparsity=0.9)},
             "its recipe was sparsity=0.8, this one is sparsity=0.9",
         ),
-        ({"steps": 15}, "its last cut is due at step 18 and this run ends at 15"),
+        ({"steps": 15}, "its last cut is due at step 18, but this run ends at 15"),
     ],
 )
 def test_another_schedule_is_refused(loop, copied, tmp_path, given, message):

@@ -68,7 +68,7 @@ TAMPERED = {
     "assumptions": (lambda v: v[1:], "is not told"),
     "output_range": (lambda v: v * 10, "the output range is"),
     "smallest_margin": (lambda v: v * 2, "the smallest margin is"),
-    "certified": (lambda v: {"kept": 5, "of": 5}, "certified are"),
+    "certified": (lambda v: {"kept": 5, "of": 5}, "boxes are certified"),
     "verdict": (lambda v: "certifies 5 of 5", "the verdict is"),
 }
 
@@ -238,7 +238,7 @@ def test_a_deviation_above_the_bound_is_no_fact(networks, ball):
 def test_a_key_given_twice_is_refused(networks, ball):
     text = sc.certify(*networks, **ball, methods="interval").to_json()
     twice = text.replace('"bound":', '"bound": 0.0, "bound":', 1)
-    with pytest.raises(ArgumentError, match="given twice"):
+    with pytest.raises(ArgumentError, match="appears twice"):
         recheck(twice, *networks)
 
 
@@ -264,7 +264,7 @@ def test_other_boxes_are_refused(networks, ball):
         {"clip": [-9, 9.0]},
         {"center": pack_tensor(ball["around"] * 0.5)},
     ):
-        with pytest.raises(DomainError, match=r"hash does not fit|leaves clip"):
+        with pytest.raises(DomainError, match=r"hash does not match|outside clip"):
             boxes = told["boxes"] | change
             recheck(
                 json.dumps(told | {"boxes": boxes | {"clip": [-1e-9, 1e-9]}}),
@@ -291,7 +291,7 @@ def test_boxes_too_many_for_the_text_lie_beside_it(networks, ball, tmp_path, mon
     with pytest.raises(DomainError, match="is damaged"):
         recheck(tmp_path / "cert.json", *networks)
     (tmp_path / "cert.boxes.safetensors").unlink()
-    with pytest.raises(DomainError, match="not beside"):
+    with pytest.raises(DomainError, match="missing beside"):
         recheck(tmp_path / "cert.json", *networks)
 
 
@@ -300,7 +300,7 @@ def test_a_file_elsewhere_is_not_opened(networks, ball, tmp_path):
     told = json.loads((tmp_path / "cert.json").read_text())
     told["boxes"] |= {"file": "../cert.json"}
     (tmp_path / "cert.json").write_text(json.dumps(told))
-    with pytest.raises(DomainError, match="not beside"):
+    with pytest.raises(DomainError, match="missing beside"):
         recheck(tmp_path / "cert.json", *networks)
 
 

@@ -49,7 +49,7 @@ def test_weights_computed_by_unknown_formulas_have_no_rounding_bound(generator):
     other = copy.deepcopy(model)
     x = torch.zeros(1, 5)
     assert sc.certify(model, other, around=x, radius=0.1, restarts=0).bound < 1e-9
-    with pytest.raises(ArgumentError, match="rounding=True knows no error bound for how the"):
+    with pytest.raises(ArgumentError, match="rounding=True has no error bound for the way the"):
         sc.certify(model, other, around=x, radius=0.1, restarts=0, rounding=True)
 
 

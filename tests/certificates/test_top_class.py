@@ -154,9 +154,9 @@ def test_every_ball_has_its_own_parts():
         ({"claim": "top-5"}, "choose 'top-1'"),
         ({"claim": "top-1", "margin": -1.0}, "margin=-1.0"),
         ({"claim": "top-1", "margin": math.inf}, "margin=inf"),
-        ({"margin": 1.0}, "belongs to claim="),
+        ({"margin": 1.0}, "applies only to claim="),
         ({"claim": "top-1", "target": 0.1}, "one question at a time"),
-        ({"claim": "top-1", "rounding": True}, "real numbers"),
+        ({"claim": "top-1", "rounding": True}, "holds for real arithmetic only"),
     ],
 )
 def test_questions_that_are_none(options, says):

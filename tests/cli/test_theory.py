@@ -52,8 +52,8 @@ def test_plan_speaks_plainly(capsys):
         (("--widths", "784,10", "--alpha", "0.1"), "depth = 1"),
         (("--widths", "9,9,9,9", "--alpha", "2"), "alpha = 2 is not in (0, 1)"),
         (("--widths", "9,9,9,9"), "exactly one of alpha= and sparsity="),
-        (("--alpha", "0.5"), "give a FILE or --widths"),
-        (("m.safetensors", "--widths", "9,9,9,9", "--alpha", "0.5"), "and not both"),
+        (("--alpha", "0.5"), "give either a FILE or --widths"),
+        (("m.safetensors", "--widths", "9,9,9,9", "--alpha", "0.5"), "not both"),
         (
             (
                 "--widths",

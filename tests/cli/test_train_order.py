@@ -46,7 +46,7 @@ def test_a_default_output_is_never_written_over(capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lenet-300-100-dwf.safetensors").write_bytes(b"mine")
     code, _, err = call(capfd, *TRAIN)
-    assert code == 2 and "is there already" in err
+    assert code == 2 and "exists already" in err
     assert (tmp_path / "lenet-300-100-dwf.safetensors").read_bytes() == b"mine"
 
 

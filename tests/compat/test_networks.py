@@ -112,29 +112,32 @@ def test_a_product_and_its_sum_are_one_layer(tmp_path):
 def test_a_softmax_at_the_end_is_left_out_where_asked(tmp_path):
     nodes = [node("MatMul", ["x", "w"], "m"), node("Softmax", ["m"], "y", axis=-1)]
     path = write(tmp_path / "net.onnx", nodes, {"w": drawn(5, 3)}, [1, 5])
-    with pytest.raises(DataError, match=r"uses Softmax; read are .*logits=True"):
+    with pytest.raises(DataError, match=r"uses Softmax; supported are .*logits=True"):
         read_onnx(path)
     x = torch.ones(1, 5)
     with torch.no_grad():
         assert torch.allclose(read_network(path, logits=True)(x), x @ torch.from_numpy(drawn(5, 3)))
     early = [node("Softmax", ["x"], "s"), node("MatMul", ["s", "w"], "y")]
     path = write(tmp_path / "early.onnx", early, {"w": drawn(5, 3)}, [1, 5])
-    with pytest.raises(DataError, match="is not the end, over the classes"):
+    with pytest.raises(DataError, match="is supported only as the last node, over the classes"):
         read_onnx(path, logits=True)
 
 
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        ([("Softmax", ["x"], "y", {})], "uses Softmax; read are Add"),
+        ([("Softmax", ["x"], "y", {})], "uses Softmax; supported are Add"),
         ([("Gemm", ["x", "w"], "y", {"alpha": 2.0})], "Gemm 'y' scales its product"),
         ([("Flatten", ["x"], "y", {"axis": 0})], "flattens across the batch"),
-        ([("Relu", ["z"], "y", {})], "reads 'z', which nothing makes"),
-        ([("Relu", ["x"], "z", {})], "nothing makes the output 'y'"),
-        ([("Reshape", ["x", "w"], "y", {})], "gives another batch"),
-        ([("MatMul", ["w", "x"], "y", {})], "multiplies from the left, which is read where"),
-        ([("MatMul", ["x"], "y", {})], "reads 1 values and makes 1"),
-        ([("Relu", ["x", "w"], "y", {})], "reads 2 values"),
+        ([("Relu", ["z"], "y", {})], "reads 'z', which no node produces"),
+        ([("Relu", ["x"], "z", {})], "no node produces the output 'y'"),
+        ([("Reshape", ["x", "w"], "y", {})], "changes the batch size"),
+        (
+            [("MatMul", ["w", "x"], "y", {})],
+            "multiplies from the left, which is supported only where",
+        ),
+        ([("MatMul", ["x"], "y", {})], "takes 1 values and returns 1"),
+        ([("Relu", ["x", "w"], "y", {})], "takes 2 values"),
         ([("Constant", [], "y", {"value_float": 1.0})], "an attribute that cannot be read"),
     ],
 )
@@ -198,7 +201,7 @@ def test_nnet(tmp_path):
         ("2,3,1,\n", "2,x,1,\n", "line 3: '2,x,1,' is not a list of numbers"),
         ("2,3,1,\n", "2,99999999,1,\n", "states 2 layers"),
         ("2.0,1.0,4.0,\n", "2.0,0.0,4.0,\n", "divided by zero"),
-        ("1.0,1.0,2.0,\n-0.25,\n", "1.0,1.0\n", "3 finite numbers are wanted, got 2"),
+        ("1.0,1.0,2.0,\n-0.25,\n", "1.0,1.0\n", "expected 3 finite numbers, got 2"),
         ("1.0,0.0,\n", "nan,0.0,\n", "2 finite numbers"),
         ("-0.25,\n", "-0.25,\n\n7.0,\n", "line 18: '7.0,' comes after the last layer"),
     ],

@@ -72,7 +72,7 @@ def test_of_version_1_the_box_is_read(tmp_path):
     [
         ("", "no input is declared"),
         ("(assert", "line 1: a parenthesis is never closed"),
-        ("\n)", "line 2: a parenthesis is closed that was never opened"),
+        ("\n)", "line 2: a parenthesis is closed but was never opened"),
         ("word", "line 1: 'word' stands outside"),
         ("(" * 100, "more than 64 parentheses"),
         ("()", "an empty pair"),
@@ -84,15 +84,18 @@ def test_of_version_1_the_box_is_read(tmp_path):
         (PAIR.replace("(<= X_f[1] 2)", "(<= X_f[1] nan)"), "line 12: 'nan' is not a number"),
         (PAIR.replace("(<= X_f[1] 2)", "(<= X_f[7] 2)"), "line 12: X_f.7. is not an entry"),
         (PAIR.replace("(<= X_f[1] 2)", "(<= X_f[0,1] 2)"), "X_f.0,1. is not an entry"),
-        (PAIR.replace("(<= X_f[1] 2)", f"(<= X_f[{'9' * 5000}] 2)"), "of inputs or of outputs"),
+        (
+            PAIR.replace("(<= X_f[1] 2)", f"(<= X_f[{'9' * 5000}] 2)"),
+            "about inputs or about outputs",
+        ),
         (PAIR.replace("(<= X_f[1] 2)", "(or (<= X_f[1] 2) (<= X_f[0] 1))"), "'or' of inputs"),
         (PAIR.replace("(assert (== X_f[0] X_g[0]))", "") + MEANT, "nothing ties entry 0"),
-        (PAIR + "(assert (<= X_f[0] Y_f[0]))", "of inputs or of outputs, not of both"),
+        (PAIR + "(assert (<= X_f[0] Y_f[0]))", "about inputs or about outputs, not both"),
         (PAIR, "not asked whether each of them differs"),
         (PAIR + "(assert (> Y_g[0] (+ Y_f[0] 0.05)))", "not asked whether each"),
         (PAIR + "(assert (> Y_g[0] (* Y_f[0] 2)))", "another one plus a number"),
         (PAIR + "(assert (> Y_g[0] (+ Y_f[1] 0.05)))", "the same output of both"),
-        (PAIR + "(assert (> Y_g[0] (- Y_f[0] 0.05)))", "ε is a positive number"),
+        (PAIR + "(assert (> Y_g[0] (- Y_f[0] 0.05)))", "ε must be a positive number"),
         (PAIR + MEANT + SLIP, "not one 'or'"),
         # A point would have to break both: the answer `sat` would be wrong.
         (

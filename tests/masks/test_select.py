@@ -333,7 +333,7 @@ def test_mapping_of_densities():
         (
             {"scope": {"*": 0.9}, "pattern": "2:4"},
             ArgumentError,
-            "'a' has 259 entries asked and 144 that may",
+            "'a' has 259 entries requested and 144 that may",
         ),
     ],
 )

@@ -175,7 +175,7 @@ def test_what_cannot_work_is_refused_before_anything_is_hooked(method):
 
 WRONG = {
     "how much to keep is missing": lambda m, o: RigL(m, o, steps=10),
-    r"every=0 is not a whole number of optimizer steps from 1 on": lambda m, o: RigL(
+    r"every=0 is not a whole number of optimizer steps, at least 1": lambda m, o: RigL(
         m, o, sparsity=0.5, steps=10, every=0
     ),
     r"steps=1.5 is not": lambda m, o: SET(m, o, sparsity=0.5, steps=1.5, every=1),
@@ -185,15 +185,15 @@ WRONG = {
     r"there is no argument of RigL 'sparsty'|sparsty": lambda m, o: RigL(
         m, o, sparsty=0.5, steps=9
     ),
-    r"masks= says how much is kept: leave sparsity= out": lambda m, o: RigL(
+    r"masks= already determines how much is kept: leave sparsity= out": lambda m, o: RigL(
         m, o, sparsity=0.5, masks={}, steps=9
     ),
-    r"masks= has none for '0.weight', '2.weight'": lambda m, o: RigL(m, o, masks={}, steps=9),
-    r"the last phase begins after": lambda m, o: ACDC(m, o, sparsity=0.5, steps=10, end=10),
+    r"masks= has no mask for '0.weight', '2.weight'": lambda m, o: RigL(m, o, masks={}, steps=9),
+    r"the last phase must begin after": lambda m, o: ACDC(m, o, sparsity=0.5, steps=10, end=10),
     r"alpha=-1 is not a finite number from 0 on": lambda m, o: HAM(m, o, alpha=-1),
     r"beta=nan is not": lambda m, o: HAM(m, o, beta=float("nan")),
     r"alpha=0.5 is not a finite number from 1 on": lambda m, o: PowerPropagation(m, o, alpha=0.5),
-    r"depth=1 is not a whole number from 2 on": lambda m, o: DGating(m, o, strength=1, depth=1),
+    r"depth=1 is not a whole number of at least 2": lambda m, o: DGating(m, o, strength=1, depth=1),
     r"start='one' is neither": lambda m, o: DGating(m, o, strength=1, start="one"),
     r"neurn": lambda m, o: DGating(m, o, strength=1, groups="neurn"),
     r"'0.weight' of shape \(12, 6\) has no such groups": lambda m, o: DGating(

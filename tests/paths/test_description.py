@@ -260,7 +260,7 @@ def test_the_row_of_the_comparison():
     assert row.value == pytest.approx(found.bound - found.training_error)
     assert row.verdict.startswith("vacuous")
     assert f"{found.bound:.2%}" in row.verdict
-    with pytest.raises(ArgumentError, match="samples=200, and data= has 300"):
+    with pytest.raises(ArgumentError, match="samples=200, but data= has 300"):
         generalization_bounds(
             model, x[:1], samples=200, input_bound=4.0, loss_lipschitz=1.0, data=(x, y)
         )
@@ -288,8 +288,8 @@ def test_convolutions_and_buffers_are_paid_for():
         ({"labels": torch.zeros(300)}, "labels of torch.float32"),
         ({"confidence": 1.0}, "confidence=1.0 is not between 0 and 1"),
         ({"levels": 300}, "levels=300 is not between 1 and 256"),
-        ({"tune": -1}, "tune=-1: a number of steps"),
-        ({"alternatives": 0}, "alternatives=0: at least 1"),
+        ({"tune": -1}, "tune=-1: give a number of steps"),
+        ({"alternatives": 0}, "alternatives=0: give at least 1"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(change, text):
@@ -301,7 +301,7 @@ def test_bad_arguments_are_refused_by_name(change, text):
 
 def test_a_network_that_is_no_classifier_or_not_finite_is_refused():
     x, y = samples()
-    with pytest.raises(ArgumentError, match=r"must answer \(N, classes\)"):
+    with pytest.raises(ArgumentError, match=r"must return \(N, classes\)"):
         description_length(nn.Sequential(nn.Linear(12, 3), nn.Flatten(0)), x, y)
     model = sparse_net()
     with torch.no_grad():

@@ -147,7 +147,7 @@ def test_wanda_by_rows_with_reconstruction():
         ({"amounts": "owls"}, "Did you mean 'owl'"),
         ({"amounts": 0.5}, "Or give a mapping"),
         ({"amounts": {"blocks.9": 0.5}}, "there is no block 'blocks.9'"),
-        ({"amounts": {4: 0.5}}, "names block 4, and there are 4"),
+        ({"amounts": {4: 0.5}}, "names block 4, but there are only 4"),
         ({"amounts": {0: 0.5, "blocks.0": 0.5}}, "'blocks.0' twice"),
         ({"amounts": {0: 1.5}}, "of block 'blocks.0': sparsity=1.5"),
         ({"amounts": {0: 0.1, 1: 0.1, 2: 0.1}}, r"sparsity of 0.6: .* it is 0.075 to 0.325"),

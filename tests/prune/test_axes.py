@@ -159,5 +159,5 @@ def test_gradual_pruning_does_not_take_the_wrong_axis():
     layer = nn.ConvTranspose2d(8, 4, 3)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     recipe = Recipe(sparsity=0.5, pattern="filter")
-    with pytest.raises(PatternError, match="'weight' are not kept as"):
+    with pytest.raises(PatternError, match="'weight' are not stored as"):
         GradualPruning(layer, recipe, optimizer, start=0, end=4, every=2)

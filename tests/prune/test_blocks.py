@@ -223,7 +223,7 @@ def test_the_model_is_as_before_but_for_the_zeros():
         ),
         ({"blocks": ["model.norm", "model.layers.0"]}, ArgumentError, "in the"),
         ({"score": "snip"}, ArgumentError, "needs the loss of the whole model"),
-        ({"batch": []}, ArgumentError, "holds no batch"),
+        ({"batch": []}, ArgumentError, "batch is empty"),
         ({"where": "mpl.*"}, Exception, "mpl"),
         ({"where": lambda n, p: False}, EmptySelectionError, "no parameter"),
     ],

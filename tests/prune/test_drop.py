@@ -207,9 +207,9 @@ def test_half_precision(dtype):
         (Net(3), {"blocks": ["blocks.0"]}, "give its name"),
         (Net(3), {"blocks": "block"}, "Did you mean 'blocks'"),
         (Net(3), {"blocks": "head"}, "without children"),
-        (Net(3), {"batch": []}, "holds no token"),
+        (Net(3), {"batch": []}, "batch has no tokens"),
         (Net(3, twice=True), {}, "'blocks.0' runs more than once"),
-        (Net(3, wide=True), {"blocks": "others"}, r"'others.1' turns \(5, 4\) into \(5, 7\)"),
+        (Net(3, wide=True), {"blocks": "others"}, r"'others.1' maps \(5, 4\) to \(5, 7\)"),
         (Net(3), {"batch": torch.randn(5, 3)}, "does not run on"),
     ],
 )

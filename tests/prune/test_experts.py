@@ -175,7 +175,7 @@ def test_turned_experts_and_those_that_compete(score, fields, at_once):
 def test_an_expert_without_inputs_cannot_compete_by_wanda():
     net = Net(Turned(asked=2))
     before = copy.deepcopy(net.state_dict())
-    with pytest.raises(ScoreError, match=r"2.weight' .*met no input.*scope='row' or 'layer'"):
+    with pytest.raises(ScoreError, match=r"2.weight' .*received no input.*scope='row' or 'layer'"):
         sc.prune_blocks_(net, "wanda", batch=data(), scope="global", sparsity=0.5)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 

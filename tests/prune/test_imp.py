@@ -231,7 +231,7 @@ def test_other_scopes_and_scores(scope):
     [
         (
             Training(hold=False),
-            r"0 optimizer steps that run.hold counted and never came to the rewinding point 5it",
+            r"0 optimizer steps that run.hold counted and never reached the rewinding point 5it",
         ),
         (Training(4), r"the dense training took 4 optimizer steps"),
     ],

@@ -105,5 +105,5 @@ def test_bad_questions():
     with pytest.raises(ArgumentError, match="kind='speed'"):
         latency_table(NET, X, kind="speed")
     for densities in ((0.5, 0.1), (1, 1), (1, 0), (), (1, 0.1, 0.5)):
-        with pytest.raises(ArgumentError, match="fall from 1"):
+        with pytest.raises(ArgumentError, match="decrease from 1"):
             latency_table(NET, X, densities=densities)

@@ -48,7 +48,7 @@ def test_clock():
 def test_wrong_schedules_are_refused():
     with pytest.raises(
         ArgumentError,
-        match="floor of a cosine schedule is a share from 0 to 1, not 2",
+        match="floor of a cosine schedule is a fraction from 0 to 1, not 2",
     ):
         cosine(floor=2)
     with pytest.raises(ArgumentError, match="'80 epochs' is not a step"):

@@ -30,16 +30,17 @@ class When:
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.end <= 1:
             raise ArgumentError(
-                f"start={self.start!r}, end={self.end!r}: shares of the run, 0 <= start < end <= 1."
+                f"start={self.start!r}, end={self.end!r}: give fractions of the run with 0 <= "
+                "start < end <= 1."
             )
         if isinstance(self.cuts, bool) or not isinstance(self.cuts, int) or self.cuts < 1:
-            raise ArgumentError(f"cuts={self.cuts!r} is not a whole number from 1 on.")
+            raise ArgumentError(f"cuts={self.cuts!r} is not a positive whole number.")
 
     def steps(self, total: int) -> tuple[int, int, int]:
         """First and last step, and the steps between two cuts."""
         first, last = int(self.start * total), max(1, int(self.end * total))
         if last <= first:
-            raise ArgumentError(f"a run of {total} steps is too short to prune in.")
+            raise ArgumentError(f"a run of {total} steps is too short for pruning.")
         # Rounded up: rather one cut fewer than asked than one more.
         every = max(1, math.ceil((last - first) / self.cuts))
         return first, last, every
@@ -179,7 +180,7 @@ class Pruner:
             )
         if saved["iteration"] < saved["span"][1] > steps:
             problems.append(
-                f"its last cut is due at step {saved['span'][1]} and this run ends at {steps}"
+                f"its last cut is due at step {saved['span'][1]}, but this run ends at {steps}"
             )
         # Weights of another run would be compared with masks that are not theirs.
         problems = problems or _other_weights(model, saved, self.recipe)
@@ -191,7 +192,7 @@ class Pruner:
                 else " Resume the checkpoint with the callback it was made with."
             )
             raise TrainingError(
-                f"cannot go on pruning from the checkpoint of step {done}: {'; '.join(problems)}."
+                f"cannot resume pruning from the checkpoint of step {done}: {'; '.join(problems)}."
                 + hint
             )
 
@@ -284,10 +285,10 @@ def _infer_state(gradual: GradualPruning, model: nn.Module, done: int) -> dict[s
     total = sum(weight.numel() for weight in weights.values())
     left = sum(int(weight.count_nonzero()) for weight in weights.values())
     raise TrainingError(
-        f"the run goes on at step {done} and its checkpoint has no pruning state: by then {wanted}"
-        f" of {total} weights are kept, and {left} are not zero. Resume from a checkpoint that this"
-        " callback has written, with the callback it was made with; or start a new run, with"
-        " within= for the masks there are."
+        f"the run resumes at step {done}, but its checkpoint has no pruning state: by that step "
+        f"{wanted} of {total} weights should be kept, and {left} are nonzero. Resume from a "
+        "checkpoint that this callback wrote, with the same settings; or start a new run and pass "
+        "the existing masks as within=."
     )
 
 

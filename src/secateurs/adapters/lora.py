@@ -37,8 +37,8 @@ def peft_masks(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> d
         }
     if absent := [name for name in masks if name not in names and name not in parameters]:
         raise MaskError(
-            f"{type(model).__name__}: {unknown('parameter', absent[0], names)} Masks are those of"
-            " the base model, by its names."
+            f"{type(model).__name__}: {unknown('parameter', absent[0], names)} Give masks of the "
+            "base model, under its parameter names."
         )
     found = {names.get(name, name): mask for name, mask in masks.items()}
     for name, mask in found.items():

@@ -59,8 +59,8 @@ def save_pretrained(
     check_model(model)
     if not isinstance(model, transformers.PreTrainedModel):
         raise ArgumentError(
-            f"a {type(model).__name__} is not a model of transformers. One wrapped by peft is"
-            " merged first (`sc.adapters.merge_lora`); any other is written by `save_sparse`."
+            f"a {type(model).__name__} is not a model of transformers. Merge a model wrapped by "
+            "peft first (`sc.adapters.merge_lora`); write any other with `save_sparse`."
         )
     if shard_bytes < 1:
         raise ArgumentError(f"shard_bytes={shard_bytes!r} is below 1.")
@@ -163,7 +163,7 @@ def _tokenizer_files(tokenizer: Any) -> list[Path] | None:
     if not files:
         raise ArgumentError(
             f"tokenizer={str(tokenizer)!r} has none of the files of a tokenizer, such as"
-            f" {_TOKENIZER[0]}: give a folder that has, or the tokenizer itself."
+            f" {_TOKENIZER[0]}: give a folder that has them, or the tokenizer itself."
         )
     return files
 
@@ -213,7 +213,7 @@ def _set_buffer_dtypes_(model: nn.Module, notes: Mapping[str, str], path: Path) 
         chosen = {name: (own[name], dtypes[dtype]) for name, dtype in wanted.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise SparseFileError(
-            f"{path}: the note on dtypes of buffers does not fit the model."
+            f"{path}: the recorded dtypes of the buffers do not fit the model."
         ) from None
     for name, (buffer, dtype) in chosen.items():
         owner, _, leaf = name.rpartition(".")
@@ -242,15 +242,15 @@ def _indexed(folder: Path) -> list[Path]:
     if not isinstance(held, dict) or held.get("format") != _FORMAT or not files:
         raise SparseFileError(f"{index} is not an index of {_FORMAT!r}: save the model again.")
     if not isinstance(files, dict):
-        raise SparseFileError(f"{index}: the files are not named with their SHA-256.")
+        raise SparseFileError(f"{index}: the files are not listed with their SHA-256 digests.")
     for name, seal in files.items():
         # A name, not a way out of the folder.
         if Path(name).name != name or "\\" in name or not name.isprintable():
             raise SparseFileError(f"{index} names {quote(name)}, which is not a file beside it.")
         if _seal(folder / name) != seal:
             raise SparseFileError(
-                f"{folder / name} is not the file that {INDEX} means: it was damaged, or the folder"
-                " was being written. Save the model again."
+                f"{folder / name} is not the file that {INDEX} describes: it was damaged, or the "
+                "folder was still being written. Save the model again."
             )
         if not read_container(folder / name).is_sparse:
             raise SparseFileError(f"{folder / name} is not a sparse file.")
@@ -264,8 +264,8 @@ def _configuration(folder: Path, transformers: Any, model_class: Any) -> Any:
         return kind.from_pretrained(folder, local_files_only=True, **more)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ShipError(
-            f"{folder}: the configuration cannot be read ({str(error)[:200]}). For a class that"
-            " transformers does not have give model_class=."
+            f"{folder}: the configuration cannot be read ({str(error)[:200]}). For a class outside "
+            "transformers, give model_class=."
         ) from error
 
 

@@ -98,7 +98,10 @@ class Certificate:
             return self.claim.answer
         target = self._target
         if target is None:
-            raise ArgumentError("no target was given: certify(..., target=0.05) asks a question.")
+            raise ArgumentError(
+                "no target was given, so there is no question to answer: call certify(..., "
+                "target=0.05)."
+            )
         if self.bound <= target:
             return "proven"
         return "refuted" if self.lower_bound > target else "open"
@@ -156,8 +159,8 @@ class Certificate:
         """
         if self.problem is None or self.region is None:
             raise ArgumentError(
-                "this certificate is statistical; margins need a bound on a domain: give box or"
-                " radius."
+                "this certificate is statistical; margins need a bound over a domain: give box= "
+                "or radius=."
             )
         given = Region(
             problem=self.problem,

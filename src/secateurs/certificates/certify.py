@@ -86,38 +86,38 @@ class CertifySettings:
         if self.claim not in (None, "top-1"):
             raise ArgumentError(f"claim={self.claim!r} is not offered; choose 'top-1' or None.")
         if not (self.margin == 0 or (_positive(self.margin) and math.isfinite(self.margin))):
-            raise ArgumentError(f"margin={self.margin!r}: a lead is a finite number of at least 0.")
+            raise ArgumentError(f"margin={self.margin!r}: give a finite number of at least 0.")
         if self.margin and self.claim is None:
-            raise ArgumentError(f"margin={self.margin!r} belongs to claim='top-1'.")
+            raise ArgumentError(f"margin={self.margin!r} applies only to claim='top-1'.")
         if self.claim is not None and self.target is not None:
             raise ArgumentError(
                 f"claim={self.claim!r} with target={self.target!r}: ask one question at a time."
             )
         if not (_whole(self.restarts, 0) and _whole(self.steps, 0)):
             raise ArgumentError(
-                f"restarts={self.restarts!r}, steps={self.steps!r}: a search makes a whole number,"
-                " at least 0, of each."
+                f"restarts={self.restarts!r}, steps={self.steps!r}: give whole numbers of at least "
+                "0."
             )
         if self.seconds is not None and not _positive(self.seconds):
-            raise ArgumentError(
-                f"seconds={self.seconds!r}: a budget is a positive number of seconds."
-            )
+            raise ArgumentError(f"seconds={self.seconds!r}: give a positive number of seconds.")
         if self.target is not None and not (_positive(self.target) or self.target == 0):
             raise ArgumentError(
-                f"target={self.target!r}: the bound to reach is a number of at least 0; for 0 boxes"
-                " are split until the time is up."
+                f"target={self.target!r}: give a number of at least 0; with target=0, boxes are "
+                "split until time runs out."
             )
         if self.target == 0 and self.seconds is None:
             raise ArgumentError(
-                "target=0 is never reached by networks that differ: give seconds= as well, or the"
-                " deviation that is allowed."
+                "networks that differ never reach target=0: give seconds= as well, or the "
+                "deviation you allow."
             )
         if not _positive(self.effort):
-            raise ArgumentError(f"effort={self.effort!r}: a positive number of cells, such as 1e9.")
+            raise ArgumentError(
+                f"effort={self.effort!r}: give a positive number of cells, such as 1e9."
+            )
         if self.symbols is not None and not _whole(self.symbols, 1):
             raise ArgumentError(
-                f"symbols={self.symbols!r}: a whole number of at least 1, or None for what memory"
-                " holds."
+                f"symbols={self.symbols!r}: give a whole number of at least 1, or None for as many "
+                "as fit in memory."
             )
 
     @property
@@ -312,7 +312,7 @@ def _methods(methods: str | Sequence[str]) -> list[str]:
     if wrong or not names:
         known = [*METHODS.names(), "auto"]
         if not wrong:
-            raise ArgumentError(f"methods is empty; choose 'auto' or among {', '.join(known)}.")
+            raise ArgumentError(f"methods is empty; choose 'auto' or some of {', '.join(known)}.")
         raise UnknownNameError(
             "; ".join(unknown("certificate method", name, known) for name in wrong)
         )
@@ -352,13 +352,13 @@ def _domain(
     given = [name for name, value in (("box", box), ("around", around)) if value is not None]
     if len(given) == 2 or (box is not None and radius is not None):
         raise ArgumentError(
-            "a domain is given by box, or by around (or data) and radius, not by both."
+            "give the domain as box=, or as around= (or data=) with radius=, but not both."
         )
     if box is not None:
         return box_domain(box, example=example)
     if around is None and data is None:
         raise DomainError(
-            "say for which inputs: box=(lo, hi), around=x with radius=r, or data=inputs."
+            "no domain was given: give box=(lo, hi), around=x with radius=r, or data=inputs."
         )
     return ball_domain(inputs_of(data)[0] if around is None else around, radius, clip=clip)
 
@@ -541,7 +541,7 @@ def _require_bounds(
     proven, skipped = run_methods(problem, domain, methods, spare=spare)
     if not proven:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise TheoryError(f"no method can serve here: {reasons}. Choose methods='auto'.")
+        raise TheoryError(f"no method applies here: {reasons}. Choose methods='auto'.")
     return proven, skipped
 
 
@@ -676,9 +676,7 @@ def compare_classes(
     """
     (problem, domain, request), claim = _boxes_to_split(proven), TopClass(margin=margin)
     if request.rounding is True:
-        raise ArgumentError(
-            "claim='top-1' speaks of networks of real numbers; use rounding='auto'."
-        )
+        raise ArgumentError("claim='top-1' holds for real arithmetic only; use rounding='auto'.")
     check_classes(problem)
     counterexample = None if plan is not None else _counterexample(problem, domain, claim)
     parts: Sequence[Parts] = [Parts(cuts=(0,))] * len(domain)
@@ -712,7 +710,7 @@ def compare_classes(
 def _boxes_to_split(proven: Certificate) -> tuple[NetworkPair, Domain, Request]:
     """The boxes on which a bound was proved; a statistical certificate has none."""
     if proven.problem is None or proven.region is None or proven.request is None:
-        raise ArgumentError("a statistical certificate speaks of no boxes that could be split.")
+        raise ArgumentError("a statistical certificate has no boxes to split.")
     return proven.problem, proven.region, proven.request
 
 

@@ -155,11 +155,12 @@ def _common_shape(lo: Tensor, hi: Tensor, example: Tensor | None) -> tuple[Tenso
         lo, hi = (end.unsqueeze(0) if end.shape == example.shape[1:] else end for end in (lo, hi))
     if lo.shape != hi.shape:
         raise DomainError(
-            f"lo has shape {tuple(lo.shape)} and hi {tuple(hi.shape)}; they must agree."
+            f"lo has shape {tuple(lo.shape)} and hi {tuple(hi.shape)}; they must have the same "
+            "shape."
         )
     if example is not None and lo.shape[1:] != example.shape[1:]:
         raise DomainError(
-            f"the box has shape {tuple(lo.shape)}, the example {tuple(example.shape)}."
+            f"the box has shape {tuple(lo.shape)}, but the example has {tuple(example.shape)}."
         )
     return lo, hi
 
@@ -177,12 +178,13 @@ def _check_order(lo: Tensor, hi: Tensor) -> None:
 def _check_tensor(x: Tensor, name: str) -> Tensor:
     if x.is_complex() or x.is_meta:
         raise DomainError(
-            f"{name} is a tensor of {x.dtype} on {x.device}; give real numbers with values."
+            f"{name} is a tensor of {x.dtype} on {x.device}; give a real-valued tensor that holds "
+            "its values."
         )
     if not bool(x.isfinite().all()):
-        raise DomainError(f"{name} holds NaN or infinity; an input domain is bounded.")
+        raise DomainError(f"{name} holds NaN or infinity; an input domain must be bounded.")
     if not x.numel():
-        raise DomainError(f"{name} has shape {tuple(x.shape)}, which holds no input.")
+        raise DomainError(f"{name} has shape {tuple(x.shape)}, so it holds no input.")
     # float64 from here on, which represents every float32 input exactly.
     return x.detach().double()
 
@@ -194,7 +196,7 @@ def _check_clip(clip: tuple[float, float], center: Tensor) -> tuple[float, float
     # Cutting a ball whose centre is outside could leave it empty.
     if bool(((center < low) | (center > high)).any()):
         raise DomainError(
-            f"around leaves clip=({low:g}, {high:g}); clip is the range of valid inputs."
+            f"around has values outside clip=({low:g}, {high:g}), the range of valid inputs."
         )
     return low, high
 

@@ -130,7 +130,7 @@ def _stays(
 ) -> Tensor:
     """Whether g predicts the chosen class on the whole ball."""
     if pairs is None:
-        raise ArgumentError("whole_ball needs the method 'linear', which cannot serve here.")
+        raise ArgumentError("whole_ball needs the method 'linear', which does not apply here.")
     return _except(chosen, pairs[1] + error < 0).all(dim=1)
 
 
@@ -162,11 +162,12 @@ def _check(region: Region, x: Tensor, labels: Tensor | None) -> Tensor:
     shape = region.domain.lo.shape[1:]
     if x.shape[1:] != shape:
         raise DomainError(
-            f"inputs of shape {tuple(x.shape[1:])} for a certificate on {tuple(shape)}."
+            f"the inputs have shape {tuple(x.shape[1:])}, but the certificate is about inputs of "
+            f"shape {tuple(shape)}."
         )
     if len(region.problem.output_shape) != 1 or region.problem.outputs < 2:
         raise ArgumentError(
-            f"answers of shape {region.problem.output_shape} are not logits of at least two"
+            f"outputs of shape {region.problem.output_shape} are not logits of at least two"
             " classes."
         )
     if labels is not None and len(labels) != len(x):

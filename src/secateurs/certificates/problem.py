@@ -257,8 +257,8 @@ def read_problem(
     )
     if len(graphs[0].inputs) != 1:
         raise DomainError(
-            f"the model takes {len(graphs[0].inputs)} inputs; a certificate speaks of one input"
-            " tensor."
+            f"the model takes {len(graphs[0].inputs)} inputs; a certificate needs exactly one "
+            "input tensor."
         )
     with torch.no_grad():
         # One float64 copy for all methods: float32 weights convert exactly.

@@ -128,7 +128,7 @@ def wrong_words(stated: CertificateRecord, now: CertificateRecord, request: Requ
         if text not in expected
     ]
     if len(told) != len(set(told)):
-        problems.append("an assumption is told twice")
+        problems.append("an assumption is listed twice")
     if stated.method not in now.bounds:
         problems.append(f"the method {stated.method!r} proves nothing here")
     if stated.verdict != stated.worth.text:
@@ -152,7 +152,7 @@ def _methods(stated: CertificateRecord, now: CertificateRecord, request: Request
         for name in sorted(bounds & skipped)
     ]
     if now.options is None or request.methods != now.options.methods:
-        problems.append("a method is asked for twice")
+        problems.append("a method is requested twice")
     problems += [
         f"the record also holds 'options.{name}'"
         for name in ("target", "claim", "margin", "parts", "spare")
@@ -187,7 +187,7 @@ def _sizes(stated: CertificateRecord, now: CertificateRecord) -> list[str]:
     then, worth = stated.worth, now.worth
     if then.boxes != worth.boxes or (then.kept or 0) > (worth.kept or 0):
         problems.append(
-            f"certified are {worth.kept} of {worth.boxes}, not {then.kept} of {then.boxes}"
+            f"{worth.kept} of {worth.boxes} boxes are certified, not {then.kept} of {then.boxes}"
         )
     return problems
 
@@ -200,7 +200,7 @@ def wrong_facts(stated: CertificateRecord, boxes: BoxesRecord, now: Certificate)
     if not lower <= now.bound * (1 + 1e-6):
         problems.append(f"found is {lower:.6g}, above the bound proved now, {now.bound:.6g}")
     if stated.worst_input is None and boxes.ends:
-        problems.append("the boxes were kept and the worst input was not")
+        problems.append("the boxes were saved, but the worst input was not")
     if not _close(stated.tightness, ratio(stated.bound, lower), 1.0):
         problems.append(
             f"bound / found is {ratio(stated.bound, lower):.6g}, not {stated.tightness:.6g}"
@@ -209,7 +209,7 @@ def wrong_facts(stated: CertificateRecord, boxes: BoxesRecord, now: Certificate)
         return problems
     point = stated.worst_input.unsqueeze(0)
     if point.shape[1:] != region.lo.shape[1:] or not bool(region.contains(point)):
-        return [*problems, "the worst input lies outside of the boxes"]
+        return [*problems, "the worst input lies outside the boxes"]
     with torch.no_grad():
         gap = now.problem.difference(point)
     found = float(torch.linalg.vector_norm(gap, ord=now.norm))
@@ -263,9 +263,9 @@ def wrong_statistics(stated: CertificateRecord) -> list[str]:
             f" {told.change_bound:.6g}"
         )
     if told.norm != stated.norm:
-        problems.append(f"the statistical part is in another norm, {told.norm}")
+        problems.append(f"the statistical part uses another norm, {told.norm}")
     if told.assumptions != assumptions_at(told.alpha, told.beta):
-        problems.append("the assumptions of the statistical part are others")
+        problems.append("the assumptions of the statistical part differ")
     return problems
 
 
@@ -289,11 +289,13 @@ def wrong_claim(told: ClaimRecord | None, now: Certificate) -> list[str]:
         return problems
     x = told.counterexample.unsqueeze(0)
     if x.shape[1:] != now.region.lo.shape[1:] or not bool(now.region.contains(x)):
-        return [*problems, "the counterexample lies outside of the boxes"]
+        return [*problems, "the counterexample lies outside the boxes"]
     with torch.no_grad():
         wrong = TopClass(margin=now.claim.margin).violation(*(own(x) for own in now.problem.own))
     if not bool(wrong > 0):
-        problems.append("at the counterexample both networks answer one class, or f is not sure")
+        problems.append(
+            "at the counterexample both networks choose the same class, or f has no clear lead"
+        )
     return problems
 
 
@@ -436,7 +438,8 @@ def _plan(request: Request, domain: Domain, problem: NetworkPair) -> list[Parts]
     parts = request.parts or ()
     if len(parts) != len(domain):
         raise ArgumentError(
-            f"this is not a certificate: parts of {len(parts)} boxes are stated, not {len(domain)}."
+            f"this is not a certificate: it lists the parts of {len(parts)} boxes, not "
+            f"{len(domain)}."
         )
     most = cuttable(problem, domain.lo[0].numel())
     return [Parts.unpack(text, most) for text in parts]

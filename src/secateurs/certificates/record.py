@@ -323,7 +323,7 @@ def boxes_of_record(boxes: BoxesRecord, beside: Path | None, given: Domain | Non
         raise DomainError(f"the boxes of the record are damaged ({error!r}).") from None
     # Also for boxes from the record itself: half of it may have been edited.
     if domain_hash(domain) != boxes.sha256:
-        raise DomainError("these are not the boxes of the record: their hash does not fit.")
+        raise DomainError("these are not the boxes of the record: their hash does not match.")
     return domain
 
 
@@ -331,7 +331,9 @@ def _kept_boxes(boxes: BoxesRecord, beside: Path | None) -> Domain:
     if boxes.file is not None and beside is not None:
         # Only a plain name next to the record: a text from elsewhere must not point anywhere else.
         if Path(boxes.file).name != boxes.file or not (beside / boxes.file).is_file():
-            raise DomainError(f"the boxes lie in {boxes.file!r}, which is not beside the record.")
+            raise DomainError(
+                f"the boxes are in {boxes.file!r}, which is missing beside the record."
+            )
         return read_domain(boxes, _tensors(beside / boxes.file))
     if not boxes.ends:
         raise ArgumentError(
@@ -711,8 +713,8 @@ def _json(text: str) -> dict[str, Any]:
         )
     if record.get("networks") is None:
         raise ArgumentError(
-            "this certificate is statistical: it speaks of inputs seen, and there is nothing to"
-            " prove again."
+            "this certificate is statistical: it is about a sample of inputs, so there is nothing "
+            "to prove again."
         )
     return record
 
@@ -721,7 +723,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Readers disagree on which of two equal keys counts."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a key is given twice")
+        raise ValueError("a key appears twice")
     return fields
 
 

@@ -137,7 +137,7 @@ def _bias_mass(node: Affine, state: State) -> Tensor:
     for source in (node.weight, node.bias):
         if source is not None and not _known(source):
             raise ArgumentError(
-                f"rounding=True knows no error bound for how the {source.describe()[:60]} of"
+                f"rounding=True has no error bound for the way the {source.describe()[:60]} of"
                 f" {node.place} is computed; use rounding='auto'."
             )
     if node.bias is None:

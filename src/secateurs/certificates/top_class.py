@@ -91,8 +91,8 @@ def check_classes(problem: NetworkPair) -> None:
     """Refuse outputs that are not classes, or too many."""
     if len(problem.output_shape) != 1 or not 2 <= problem.outputs <= _MOST_CLASSES:
         raise ArgumentError(
-            f"claim='top-1' compares 2 to {_MOST_CLASSES} classes; one answer here has the shape"
-            f" {problem.output_shape}."
+            f"claim='top-1' compares 2 to {_MOST_CLASSES} classes; the output for one input here "
+            f"has the shape {problem.output_shape}."
         )
 
 

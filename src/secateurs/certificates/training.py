@@ -52,8 +52,9 @@ def certified_gap(
     """
     if model.training:
         raise ArgumentError(
-            "the model is in training mode, where batch norm is another map on each batch. Train"
-            " this phase after model.eval(): parameters learn, running statistics stay."
+            "the model is in training mode, in which batch norm computes a different function on "
+            "each batch. Train this phase after model.eval(): parameters are trained, running "
+            "statistics stay fixed."
         )
     # In the model's own precision and with gradients: this is trained, not proved.
     state = graph.state(model, dtype=None)
@@ -129,7 +130,7 @@ def rounded(bits: int) -> Change:
     Either neighbour may be drawn, so that the network learns to bear both.
     """
     if bits < 2:
-        raise ArgumentError(f"bits={bits!r}: a grid has at least 2 bits.")
+        raise ArgumentError(f"bits={bits!r}: give at least 2 bits.")
 
     def change(weight: Tensor, generator: torch.Generator | None) -> Tensor:
         step = weight.detach().abs().max() / (2 ** (bits - 1) - 1)

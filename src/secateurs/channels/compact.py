@@ -198,9 +198,10 @@ def read_model(
             graph = capture(exact, example, opaque=True)
         except RuntimeError as error:
             raise ShipError(
-                f"{type(model).__name__} does not run in float64, in which compaction decides and"
-                f" compares ({error}). Its code or its library names single precision somewhere:"
-                " let it follow the dtype of its weights, or bring the library up to date."
+                f"{type(model).__name__} does not run in float64, the precision in which "
+                f"compaction decides and compares ({error}). Its code, or a library it uses, fixes "
+                "single precision somewhere: make it follow the dtype of its weights, or update "
+                "the library."
             ) from error
     found = label_channels(graph, exact)
     state = {name: value.detach() for name, value in graph.state(exact).items()}
@@ -325,7 +326,7 @@ def compaction(
 ) -> Compaction:
     """What `compact` does, as a record that holds the smaller model."""
     if multiple_of < 1:
-        raise ArgumentError(f"multiple_of={multiple_of!r} is below 1; 1 rounds nothing.")
+        raise ArgumentError(f"multiple_of={multiple_of!r} is below 1; with 1 nothing is rounded.")
     refuse_wrapped(model)
     check_parameters(model)
     # Copies run below; what they share with the model, such as a class or a closure, is kept.
@@ -415,10 +416,10 @@ def _check_own_precision(done: Compaction, model: nn.Module) -> Compaction:
     if done.rounding <= max(allowed, done.tolerance):
         return done
     raise ShipError(
-        f"{type(model).__name__} and its compacted form are equal in float64 and differ by"
-        f" {done.rounding:.1e} in the model's own precision: its code depends on the precision it"
-        " runs in, or on whether gradients are recorded. Nothing was changed; let forward do the"
-        " same in all of these."
+        f"{type(model).__name__} and its compacted form are equal in float64 and differ by "
+        f"{done.rounding:.1e} in the model's own precision: its code depends on the precision it "
+        "runs in, or on whether gradients are recorded. Nothing was changed; make forward compute "
+        "the same in every case."
     )
 
 

@@ -265,8 +265,9 @@ def narrow_(model: nn.Module, example: Example, found: Channels, kept: Tensor) -
     if failing is not None:
         raise ShipError(
             f"{type(model).__name__} does not run with fewer channels: the code of "
-            f"{failing or 'the model itself'} counts on sizes that are not in its tensors. Nothing "
-            "was changed; write the sizes in terms of the tensors' own shapes, or leave exact=True."
+            f"{failing or 'the model itself'} relies on sizes that its tensors do not carry. "
+            "Nothing was changed; write the sizes in terms of the tensors' own shapes, or leave "
+            "exact=True."
         )
     changes = find_resized(seen, found.labelled, gone, found.contested)
     shrink_in_place_(seen, found.labelled, small, changes)

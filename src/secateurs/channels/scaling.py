@@ -290,7 +290,7 @@ def _compare(
             if not gap <= share * max(scale, 1e-30):
                 raise TheoryError(
                     f"{name} would move {key or 'the output'} of {kind_of(model)} by"
-                    f" {gap:.3g} (outputs reach {scale:.3g}), so everything was put back."
+                    f" {gap:.3g} (outputs reach {scale:.3g}), so everything was restored."
                     f"{_tied_note(model)} Please report the model if its weights are its own."
                 )
 
@@ -400,6 +400,6 @@ def _call_outputs(model: nn.Module, call: Call) -> tuple[dict[str, Tensor], list
             return found, written
     except Exception as error:
         raise CaptureError(
-            f"{type(model).__name__} does not run on inputs of shape {call.shapes}: {error} Give an"
-            " example, as the model is called, in place of the graph."
+            f"{type(model).__name__} does not run on inputs of shape {call.shapes}: {error} "
+            "Instead of the graph, give an example in the form in which the model is called."
         ) from error

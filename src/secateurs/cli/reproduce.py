@@ -67,10 +67,10 @@ def reproduce(
 
     # A misspelt scale is refused before any file or experiment is touched.
     if scale not in SCALES:
-        raise ArgumentError(f"there is no scale {scale!r}: {', '.join(SCALES)}.")
+        raise ArgumentError(f"there is no scale {scale!r}; choose from {', '.join(SCALES)}.")
     if redraw and (out is None or not out.exists()):
         raise ArgumentError(
-            f"--redraw shows the rows of --out, and {out or 'no file'} is not there."
+            f"--redraw shows the rows of --out, but {out or 'no file'} does not exist."
         )
     check_outputs((out, page), inputs=())
     from secateurs.study import How
@@ -130,7 +130,9 @@ def _run(
 
     experiment = EXPERIMENTS[name]
     if scale not in experiment.settings:
-        raise ArgumentError(f"{name} has no scale {scale!r}: {', '.join(experiment.settings)}.")
+        raise ArgumentError(
+            f"{name} has no scale {scale!r}; choose from {', '.join(experiment.settings)}."
+        )
     # One thread by default: parts of an experiment are started side by side.
     torch.set_num_threads(how.threads)
     jobs = part_of(experiment.jobs(scale), part)  # type: ignore[arg-type]

@@ -135,7 +135,7 @@ def _network(file: Path | None, widths: str | None, **shape: Any) -> "nn.Module 
         return open_model(file, **shape)[0]
     # Both would leave open which of the two is planned for.
     if widths is None or file is not None:
-        raise ArgumentError("give a FILE or --widths such as 784,1024,1024,10, and not both.")
+        raise ArgumentError("give either a FILE or --widths such as 784,1024,1024,10, not both.")
     # Options of a file are refused beside --widths, where they would have no effect.
     given = [f"--{name.replace('_', '-')}" for name, value in shape.items() if value is not None]
     if given:
@@ -194,7 +194,7 @@ def probabilistic(
     from secateurs.printing import Screen
 
     if table not in (1, 2, 3):
-        raise ArgumentError(f"there is no table {table}: 1, 2 or 3.")
+        raise ArgumentError(f"there is no table {table}; choose 1, 2 or 3.")
     if table == 1:
         result = (
             _moments(file)

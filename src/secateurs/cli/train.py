@@ -113,5 +113,5 @@ def train(
 def _refuse_existing(path: Path) -> Path:
     """A path nobody asked for is never written over."""
     if path.exists():
-        raise ArgumentError(f"{path} is there already: name the checkpoint to write with --out.")
+        raise ArgumentError(f"{path} exists already: name the checkpoint to write with --out.")
     return path

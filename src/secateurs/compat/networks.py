@@ -94,13 +94,14 @@ def read_onnx(path: str | Path, *, logits: bool = False) -> OnnxNetwork:
     outputs = [one.name for one in graph.output]
     if len(inputs) != 1 or len(outputs) != 1:
         raise DataError(
-            f"{path} has {len(inputs)} inputs and {len(outputs)} outputs; one of each is read."
+            f"{path} has {len(inputs)} inputs and {len(outputs)} outputs; exactly one of each is "
+            "supported."
         )
     left_out = {"Constant", "Softmax"} if logits else {"Constant"}
     strange = sorted({node.op_type for node in graph.node} - {*_OPERATORS, *left_out})
     if strange:
         raise DataError(
-            f"{path} uses {', '.join(strange)}; read are {', '.join(sorted(_OPERATORS))}"
+            f"{path} uses {', '.join(strange)}; supported are {', '.join(sorted(_OPERATORS))}"
             f"{_SOFTMAX if strange == ['Softmax'] else ''}."
         )
     (vector,) = (
@@ -112,8 +113,8 @@ def read_onnx(path: str | Path, *, logits: bool = False) -> OnnxNetwork:
         least, most = _READS.get(node.op_type, (1, 1))
         if len(node.output) != 1 or not least <= len(reads) <= most:
             raise DataError(
-                f"{path}: {node.op_type} {node.name!r} reads {len(reads)} values and makes"
-                f" {len(node.output)}."
+                f"{path}: {node.op_type} {node.name!r} takes {len(reads)} values and returns "
+                f"{len(node.output)}."
             )
         try:
             fields = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -129,21 +130,24 @@ def read_onnx(path: str | Path, *, logits: bool = False) -> OnnxNetwork:
         known = {inputs[0], *weights, *(step.to for step in steps)}
         missing = [name for name in reads if name not in known]
         if missing:
-            raise DataError(f"{path}: {node.op_type} reads {missing[0]!r}, which nothing makes.")
+            raise DataError(f"{path}: {node.op_type} reads {missing[0]!r}, which no node produces.")
         if node.op_type == "Softmax":
             # Axis 1 is the usual one of old files, -1 of new ones.
             if node.output[0] != outputs[0] or fields.get("axis", 1) not in (1, -1):
-                raise DataError(f"{path}: Softmax {node.name!r} is not the end, over the classes.")
+                raise DataError(
+                    f"{path}: Softmax {node.name!r} is supported only as the last node, over the "
+                    "classes."
+                )
             outputs = [reads[0]]
             continue
         made = _OPERATORS[node.op_type](fields, [weights.get(name) for name in reads])
         if made is _from_left and not vector:
-            made = "multiplies from the left, which is read where the input is a vector"
+            made = "multiplies from the left, which is supported only where the input is a vector"
         if isinstance(made, str):
             raise DataError(f"{path}: {node.op_type} {node.name or node.output[0]!r} {made}.")
         steps.append(_OnnxStep(made, reads, node.output[0]))
     if outputs[0] not in {step.to for step in steps}:
-        raise DataError(f"{path}: nothing makes the output {outputs[0]!r}.")
+        raise DataError(f"{path}: no node produces the output {outputs[0]!r}.")
     return OnnxNetwork(_with_biases(steps, weights), weights, (inputs[0], outputs[0])).eval()
 
 
@@ -203,7 +207,7 @@ Known = Sequence[Tensor | None]
 
 def _gemm(fields: Mapping[str, Any], known: Known) -> Operator | str:
     if fields.get("alpha", 1.0) != 1 or fields.get("beta", 1.0) != 1 or fields.get("transA"):
-        return "scales its product or turns its input, which is not read"
+        return "scales its product or transposes its input, which is not supported"
     turned = bool(fields.get("transB"))
 
     def gemm(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -216,21 +220,23 @@ def _matmul(fields: Mapping[str, Any], known: Known) -> Operator | str:
     first, second = known
     if first is not None and second is None:
         if first.ndim != 2:
-            return "multiplies from the left by something else than a matrix, which is not read"
+            return (
+                "multiplies from the left by something other than a matrix, which is not supported"
+            )
         return _from_left
     return _product
 
 
 def _flatten(fields: Mapping[str, Any], known: Known) -> Operator | str:
     if fields.get("axis", 1) != 1:
-        return "flattens across the batch, which is not read"
+        return "flattens across the batch, which is not supported"
     return lambda x: x.flatten(1)
 
 
 def _reshape(fields: Mapping[str, Any], known: Known) -> Operator | str:
     shape = known[1] if len(known) == 2 else None
     if shape is None or shape.ndim != 1 or not len(shape) or int(shape[0]) not in (0, 1, -1):
-        return "gives another batch, or a shape that is computed, which is not read"
+        return "changes the batch size or computes the shape, which is not supported"
     rest = [int(size) for size in shape[1:]]
     if int(shape[0]) == -1 and -1 in rest:
         return "has two free sizes"
@@ -241,11 +247,14 @@ def _conv(fields: Mapping[str, Any], known: Known) -> Operator | str:
     pads = list(fields.get("pads", []))
     half = len(pads) // 2
     if fields.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"") or pads[:half] != pads[half:]:
-        return "pads its sides differently, which is not read"
+        return "pads its sides differently, which is not supported"
     weight = known[1]
     dims = weight.ndim - 2 if weight is not None else 0
     if dims not in (1, 2):
-        return "has a kernel that is not one- or two-dimensional, or computed, which is not read"
+        return (
+            "has a kernel that is computed, or neither one- nor two-dimensional, which is not "
+            "supported"
+        )
     function = F.conv1d if dims == 1 else F.conv2d
     options: dict[str, Any] = {
         "stride": tuple(fields.get("strides", (1,) * dims)),
@@ -345,7 +354,7 @@ def read_nnet(path: str | Path) -> NnetNetwork:
         finite = all(map(math.isfinite, found)) or endless
         if not finite or (count is not None and len(found) < count):
             wanted = "finite numbers" if count is None else f"{count} finite numbers"
-            raise DataError(f"{path}, line {number}: {wanted} are wanted, got {len(found)}.")
+            raise DataError(f"{path}, line {number}: expected {wanted}, got {len(found)}.")
         return found if count is None else found[:count]
 
     depth, ins = (int(value) for value in numbers(2))

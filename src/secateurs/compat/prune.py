@@ -254,7 +254,7 @@ def check_shape(place: Place, tensor: Tensor) -> None:
     shape = tuple(parameter_of(*place).shape)
     if tuple(tensor.shape) != shape:
         raise MaskError(
-            f"{place[1]!r} has shape {shape}, what was given for it {tuple(tensor.shape)}."
+            f"{place[1]!r} has shape {shape}, but what was given for it has {tuple(tensor.shape)}."
         )
 
 

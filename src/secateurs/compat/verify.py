@@ -125,7 +125,9 @@ def _allowed(question: Question, epsilon: float | None, instance: str | Path) ->
     if allowed is None:
         raise ArgumentError(f"{instance} does not say how far outputs may differ: give epsilon.")
     if not 0 < allowed < float("inf"):
-        raise ArgumentError(f"epsilon={allowed!r}: the difference allowed is a positive number.")
+        raise ArgumentError(
+            f"epsilon={allowed!r}: give a positive number, the largest difference allowed."
+        )
     return float(allowed)
 
 

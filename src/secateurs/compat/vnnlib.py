@@ -63,7 +63,9 @@ def text_of(path: Path) -> str:
     """The text of a file, if it is one and not too long."""
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise DataError(f"{path} holds more than {_MOST_BYTES // 2**20} MB: too long a text.")
+            raise DataError(
+                f"{path} holds more than {_MOST_BYTES // 2**20} MB, the most that is read."
+            )
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
         number = error.object[: error.start].count(b"\n") + 1
@@ -167,7 +169,7 @@ class _Reader:
                     opened.append(number)
                 elif word == ")":
                     if not stack:
-                        raise self._wrong(number, "a parenthesis is closed that was never opened")
+                        raise self._wrong(number, "a parenthesis is closed but was never opened")
                     done = stack.pop()
                     opened.pop()
                     if stack:
@@ -242,7 +244,9 @@ class _Reader:
                 # Several conditions must hold at once, so that a lone one of many is an 'and'.
                 ends.append([self._atom(atom) for atom in self._atoms(term, head, kinds)])
         else:
-            raise self._wrong(head.line, "a condition speaks of inputs or of outputs, not of both")
+            raise self._wrong(
+                head.line, "a condition may be about inputs or about outputs, not both"
+            )
 
     def _atoms(self, term: _Term, head: _Word, kinds: set[str]) -> Iterator[list[_Term]]:
         top = self._head(term)
@@ -313,7 +317,7 @@ class _Reader:
         if one == self.outputs[0]:
             above, shift = not above, -shift
         if shift * (1 if above else -1) <= 0:
-            raise self._wrong(sign.line, "ε is a positive number")
+            raise self._wrong(sign.line, "ε must be a positive number")
         return _Atom(i, 1 if above else -1, abs(shift))
 
     # Values.
@@ -362,7 +366,7 @@ class _Reader:
             # (- 0.5)
             if word.text == "-" and len(term) == 2:
                 return -self._number(term[1])
-            raise self._wrong(word.line, "a number is wanted")
+            raise self._wrong(word.line, "a number is expected")
         try:
             value = float(word.text)
         except ValueError:

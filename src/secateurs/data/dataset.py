@@ -185,7 +185,9 @@ def flip(x: Tensor, *, share: float = 0.5, generator: torch.Generator | None = N
 def shift(x: Tensor, *, most: float = 0.125, generator: torch.Generator | None = None) -> Tensor:
     """Move each image by whole pixels, uniformly up to `most` of its side in both directions."""
     if not 0 <= most < 1:
-        raise ArgumentError(f"a shift is a share of the side from 0 up to 1, not {most}.")
+        raise ArgumentError(
+            f"a shift is a fraction of the side, at least 0 and below 1, not {most}."
+        )
     height, width = x.shape[-2:]
     down = _rows(height, int(most * height), x, generator)
     right = _rows(width, int(most * width), x, generator)

@@ -344,7 +344,8 @@ def _read_annotations(folder: Path, numbers: dict[str, int]) -> list[tuple[Path,
     )
     if wrong is not None:
         raise DataError(
-            f"{folder / 'val_annotations.txt'} has a line of no known file and class: {wrong[:2]}."
+            f"{folder / 'val_annotations.txt'} has a line that names no known file and class: "
+            f"{wrong[:2]}."
         )
     return [(folder / "images" / row[0], numbers[row[1]]) for row in rows]
 

@@ -68,7 +68,7 @@ def best_run(rows: Sequence[Row]) -> Row:
     """
     sparse = [row for row in rows if row.state == "done" and row.kind != "dense"]
     if not sparse:
-        raise ArgumentError("no sparse network was trained to its end.")
+        raise ArgumentError("no sparse network finished training.")
     # Within a point of the dense network of the same seed: seeds differ by more than that.
     close = [row for row in sparse if _accuracy(row) >= _limit(rows, row.seed)]
     if close:
@@ -93,7 +93,7 @@ def _accuracy(row: Row) -> float:
 def _network(study: Study, store: Store, row: Row, data: Dataset) -> nn.Module:
     model = network(study.model[0], data, row.seed)
     if row.weights is None:
-        raise ArgumentError(f"run {row.key} ended {row.state}: it left no weights.")
+        raise ArgumentError(f"run {row.key} ended as {row.state} and left no weights.")
     model.load_state_dict(store.tensors(row.weights))
     return model
 

@@ -392,7 +392,7 @@ def alive(name: str, weight: Tensor) -> tuple["np.ndarray[Any, Any]", float]:
     values = weight.double().cpu().numpy().ravel()
     if not np.isfinite(values).all():
         raise ParameterError(
-            f"{name!r} holds NaN or infinite weights; train it anew or leave it out with where=."
+            f"{name!r} holds NaN or infinite weights; retrain it or leave it out with where=."
         )
     pruned = float((values == 0).mean())
     # A few exact zeros are chance or initialisation; many are a mask, and no law of

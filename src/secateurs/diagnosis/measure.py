@@ -221,8 +221,8 @@ def check_output(model: nn.Module, x: Tensor, name: str, hint: str) -> Tensor:
         )
     if output.ndim == 0 or len(output) != len(x):
         raise ArgumentError(
-            f"{name} returns shape {tuple(output.shape)} for {len(x)} inputs: one row each is"
-            " needed."
+            f"{name} returns shape {tuple(output.shape)} for {len(x)} inputs: expected one row per "
+            "input."
         )
     if not bool(torch.isfinite(output).all()):
         raise ParameterError(
@@ -473,8 +473,8 @@ def pair_of(
         ]
         if bad:
             raise ParameterError(
-                f"{', '.join(bad[:4])} hold NaN or infinite weights in the {which} model: mend them"
-                " before measuring."
+                f"{', '.join(bad[:4])} hold NaN or infinite weights in the {which} model: repair "
+                "them before measuring."
             )
     return {n: p.detach() for n, p in chosen.items()}, {n: other[n].detach() for n in chosen}
 

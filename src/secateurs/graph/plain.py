@@ -215,7 +215,7 @@ class _Settling:
             if _unknown(node.meta.get("val")) - before and moved.intersection(_deciding(node)):
                 raise UnsupportedOperation(
                     f"{self.kind} cannot be read: how many entries {node.target} gives depends on"
-                    " the data. Multiply by a mask instead of picking entries by it, or analyse"
+                    " the data. Multiply by a mask instead of selecting entries with it, or analyse"
                     " the part before it."
                 )
 

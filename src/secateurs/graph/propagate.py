@@ -55,7 +55,9 @@ def propagate(graph: Graph, flow: Flow[V], inputs: Sequence[Any], params: Any) -
     use.
     """
     if len(inputs) != len(graph.inputs):
-        raise DomainError(f"the graph has {len(graph.inputs)} input(s), {len(inputs)} were given.")
+        raise DomainError(
+            f"the graph has {len(graph.inputs)} input(s), but {len(inputs)} were given."
+        )
     values: dict[str, V] = {}
     # Once per use, so that a value that is read twice survives the first reader.
     left = Counter(name for node in graph.nodes for name in node.inputs)

@@ -390,7 +390,9 @@ class ProgramReader:
         names = {n for leaf in leaves if isinstance(leaf, Source) for n in leaf.names}
         trained = sorted(names & self._parameters)
         if trained:
-            return self._gap(node, f"it makes a plain number of the parameter {', '.join(trained)}")
+            return self._gap(
+                node, f"it makes a plain number out of the parameter {', '.join(trained)}"
+            )
         args, kwargs = pytree.tree_map(
             lambda a: self.build.literal(a) if isinstance(a, Source) else a,
             (args, kwargs),

@@ -267,11 +267,11 @@ def _compare_calls(model: nn.Module, points: list[Call], expected: "_Expected") 
         # `not … <=`: NaN is a difference.
         if gap is not None and not gap <= share * alone.size:
             raise CaptureError(
-                f"{kind_of(model)} does not give the same output for one input at every call: while"
-                f" gradients are recorded, or after other calls, an answer differs by {gap:.3g}"
-                f" from the one without (values reach {alone.size:.3g}). Nothing said of it would"
-                " hold for all of them. Let forward depend neither on torch.is_grad_enabled(), nor"
-                " on what earlier calls have left, nor on chance."
+                f"{kind_of(model)} does not give the same output for the same input at every call: "
+                "while gradients are recorded, or after other calls, its output differs by "
+                f"{gap:.3g} (values reach {alone.size:.3g}). No statement about it would hold for "
+                "every call. Make forward independent of torch.is_grad_enabled(), of what earlier "
+                "calls left behind, and of chance."
             )
     gaps = [gap for answer in many if (gap := both.gap(answer, name)) is not None]
     far = [gap for gap in gaps if not gap <= share * both.size]
@@ -486,10 +486,11 @@ def _compare(model: nn.Module, call: Call, expected: _Expected, dtype: torch.dty
     share = 1e-6 if precise else min(0.5, 2000 * coarsest(model, expected.graph))
     if not found.within(share):
         raise CaptureError(
-            f"the graph read from {kind_of(model)} does not compute what the model computes:"
-            f" on a random input they differ by {found.gap:.3g}, outputs reach {found.scale:.3g}."
-            " Nothing is returned, because every number from it would be wrong. Values changed in"
-            " place under several names are the usual reason: write y = f(x) instead of f_(x)."
+            f"the graph read from {kind_of(model)} does not compute what the model computes: on a "
+            f"random input they differ by {found.gap:.3g} (outputs reach {found.scale:.3g}). "
+            "Nothing is returned, because every number from it would be wrong. The usual cause is "
+            "a value that is changed in place under several names: write y = f(x) instead of "
+            "f_(x)."
         )
     return found.telling
 

@@ -82,8 +82,8 @@ class Amount:
                 raise ArgumentError(self._second_amount())
             text = ", ".join(f"{name}={value!r}" for name, value in stated.items())
             raise ArgumentError(
-                f"give one of sparsity, density and compression, not {text}: they state the same"
-                " thing."
+                f"give one of sparsity, density and compression, not {text}: they express the same "
+                "amount."
             )
         if work is not None or not stated:
             return None
@@ -229,8 +229,8 @@ def _exact(name: str, value: float) -> Fraction:
     # Most often 1 % is meant, and nothing in the result would look like an error.
     if name == "sparsity" and exact == 1:
         raise ArgumentError(
-            f"sparsity={value!r} drops every weight. For 1 % give sparsity=0.01; to empty what is"
-            " chosen on purpose, give density=0."
+            f"sparsity={value!r} drops every weight. For 1 % give sparsity=0.01; to drop "
+            "everything on purpose, give density=0."
         )
     return exact
 
@@ -389,7 +389,7 @@ def _counts_from_mapping(scope: Mapping[str, float], demand: Demand) -> dict[str
         name: entries(value or Fraction(0), demand.sizes[name]) for name, value in densities.items()
     }
     problems += [
-        f"{name!r} has {count} entries asked and {demand.capacity[name]} that may be kept"
+        f"{name!r} has {count} entries requested and {demand.capacity[name]} that may be kept"
         for name, count in counts.items()
         if count > demand.capacity[name]
     ]
@@ -429,8 +429,8 @@ def layer(demand: Demand) -> dict[str, int]:
             f"{name!r} {count} of {demand.capacity[name]}" for name, count in short.items()
         )
         raise ArgumentError(
-            f"more entries asked than may be kept: {text}. Lower the density, or use"
-            " scope='uniform', which shares what is missing out among the other parameters."
+            f"more entries were requested than may be kept: {text}. Lower the density, or use"
+            " scope='uniform', which makes up the shortfall in the other parameters."
         )
     return {name: max(count, demand.floor[name]) for name, count in counts.items()}
 

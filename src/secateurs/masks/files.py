@@ -147,7 +147,7 @@ def _unpack(data: bytes, shape: tuple[int, ...], path: Path) -> Tensor:
     # The padding is checked, so that equal masks have equal files and nothing hides there.
     if bits[size:].any():
         raise MaskFileError(
-            f"{path}: bits are set after the last entry of a mask; no mask file has that."
+            f"{path}: bits are set after the last entry of a mask, which no valid mask file has."
         )
     return torch.from_numpy(bits[:size].astype(bool)).reshape(shape)
 

@@ -119,8 +119,8 @@ def check_selection(
     plain = isinstance(pattern, Unstructured) and not random
     if by_rows and not plain:
         raise ArgumentError(
-            "scope='row' takes the largest entries of each row: it goes with"
-            " pattern='unstructured' and how='topk' only."
+            "scope='row' takes the largest entries of each row: it works only with "
+            "pattern='unstructured' and how='topk'."
         )
     # Magnitudes of plain top-k are taken while ranking, so that no tensor of scores is made.
     while_ranking = absolute and plain and not by_rows

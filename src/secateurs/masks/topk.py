@@ -131,7 +131,7 @@ def _bucket(counts: Tensor, rank: int) -> tuple[int, int, int]:
     place = int(torch.searchsorted(from_top, rank))
     # More are asked for than there are.
     if place == len(counts):
-        raise ArgumentError(f"rank {rank} asked of {int(from_top[-1])} entries.")
+        raise ArgumentError(f"rank {rank} was requested among {int(from_top[-1])} entries.")
     inside = int(counts[len(counts) - 1 - place])
     return len(counts) - 1 - place, rank - (int(from_top[place]) - inside), inside
 

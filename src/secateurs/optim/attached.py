@@ -120,14 +120,14 @@ def _one_optimizer(optimizer: Optimizer) -> Optimizer:
     inner = unwrap_optimizer(optimizer)
     if isinstance(inner, LBFGS):
         raise ArgumentError(
-            "LBFGS evaluates its closure several times within a step, where the weights are not"
-            " those of the method: give an optimizer that steps once per gradient, such as SGD or"
-            " AdamW."
+            "LBFGS evaluates its closure several times within a step, at weights that the method "
+            "does not control: give an optimizer that steps once per gradient, such as SGD or "
+            "AdamW."
         )
     if len(family(inner)) > 1:
         raise ArgumentError(
-            f"{type(inner).__name__} hands its update to {type(family(inner)[-1]).__name__}: give"
-            " that base optimizer."
+            f"{type(inner).__name__} delegates its update to {type(family(inner)[-1]).__name__}: "
+            "give that base optimizer instead."
         )
     return inner
 
@@ -157,7 +157,7 @@ def check_steps(**counts: object) -> None:
         low = 1 if name in ("every", "steps") else 0
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise ArgumentError(
-                f"{name}={value!r} is not a whole number of optimizer steps from {low} on."
+                f"{name}={value!r} is not a whole number of optimizer steps, at least {low}."
             )
 
 

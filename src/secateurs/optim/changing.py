@@ -323,8 +323,8 @@ class ACDC(ChangingMasks):
         check_steps(start=self.start, every=self.every, last_dense=self.last_dense, end=self.end)
         if not self.start <= self.end < steps:
             raise ArgumentError(
-                f"start={self.start}, end={self.end}, steps={steps}: the last phase begins after"
-                " `start`, and before the training ends."
+                f"start={self.start}, end={self.end}, steps={steps}: the last phase must begin "
+                "after `start` and before the training ends."
             )
         self._selection: dict[str, Any] = {**amount, "scope": scope}
         parameters = prunable(model, where)
@@ -375,11 +375,11 @@ def _first_masks(
         return select(drawn, scope=scope, **amount)
     stated = [name for name, value in amount.items() if value is not None]
     if stated:
-        raise ArgumentError(f"masks= says how much is kept: leave {stated[0]}= out.")
+        raise ArgumentError(f"masks= already determines how much is kept: leave {stated[0]}= out.")
     if missing := sorted(parameters.keys() - masks.keys()):
         raise ArgumentError(
-            f"masks= has none for {', '.join(map(repr, missing))}: give one, or leave the parameter"
-            " out with where=."
+            f"masks= has no mask for {', '.join(map(repr, missing))}: give one, or leave the "
+            "parameter out with where=."
         )
     return {name: masks[name] for name in parameters}
 

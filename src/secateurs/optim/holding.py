@@ -35,9 +35,9 @@ from secateurs.sharding import is_sharded
 _log = logging.getLogger("secateurs.optim")
 
 BYPASSED = (
-    "the update of this %s does not pass its step(), where hold works: %d dropped weights had come"
-    " back by the second backward pass and were set to zero. Hold the optimizer that moves the"
-    " weights (such as its base optimizer), or call held.enforce() after each update"
+    "the update of this %s does not go through its step(), where hold works: %d dropped weights "
+    "had come back by the second backward pass and were set to zero. Hold the optimizer that "
+    "moves the weights (such as its base optimizer), or call held.enforce() after each update"
 )
 
 
@@ -310,9 +310,8 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 _ORPHANED = (
-    "%r is another parameter now than when it was held (load_state_dict with assign=True?): its"
-    " zeros are restored, but the optimizer trains the old one. Make the optimizer and the hold"
-    " anew"
+    "%r is not the parameter that was held (load_state_dict with assign=True?): its zeros are "
+    "restored, but the optimizer trains the old one. Make a new optimizer and call hold again"
 )
 
 
@@ -507,15 +506,15 @@ class Held:
                 continue
             elif new.shape != parameter.shape:
                 problems.append(
-                    f"{name!r} has shape {tuple(new.shape)} now and {tuple(parameter.shape)} when"
-                    " it was held"
+                    f"{name!r} has shape {tuple(new.shape)} now, but had {tuple(parameter.shape)} "
+                    "when it was held"
                 )
             else:
                 replaced[name] = new
         if problems:
             raise MaskError(
-                f"the model is another one than when it was held: {'; '.join(problems)}. Release,"
-                " and hold anew."
+                f"the model is not the one that was held: {'; '.join(problems)}. Release it and "
+                "call hold again."
             )
         if replaced:
             self._take(replaced)
@@ -584,8 +583,8 @@ class Held:
             for name, mask in masks.items()
         }
         return [
-            f"masks only shrink while they are held: {name!r} would get {count} entries back;"
-            " release and hold anew, or change() the masks"
+            f"masks only shrink while they are held: {name!r} would get {count} entries back; "
+            "release them and call hold again, or change() the masks"
             for name, count in back.items()
             if count
         ]

@@ -106,7 +106,7 @@ def _check_saved(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None
     ]
     if wrong:
         raise TrainingError(
-            f"cannot resume: the saved state has another {', '.join(map(repr, sorted(wrong)))}."
+            f"cannot resume: the saved state differs in {', '.join(map(repr, sorted(wrong)))}."
             " Nothing was changed; use the model and the where= of the saved run."
         )
 
@@ -206,7 +206,7 @@ class DGating(Reparametrized):
     ) -> None:
         check_between("strength", strength, 0.0)
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 2:
-            raise ArgumentError(f"depth={depth!r} is not a whole number from 2 on.")
+            raise ArgumentError(f"depth={depth!r} is not a whole number of at least 2.")
         if start not in ("ones", "balanced"):
             raise ArgumentError(f"start={start!r} is neither 'ones' nor 'balanced'.")
         grouping(groups, (2, 4, 1))  # an unknown name is refused before anything is hooked

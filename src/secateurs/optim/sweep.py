@@ -50,7 +50,7 @@ class SweepSettings:
         rate, scale = float(self.rate(step)), float(self.scale(step))
         if not (-ROUNDING <= rate <= LARGEST and -ROUNDING <= scale <= LARGEST):
             raise TrainingError(
-                f"lr={rate:g}, schedule={scale:g} at step {step}: both lie in [0, 3.4e38]."
+                f"lr={rate:g}, schedule={scale:g} at step {step}: both must lie in [0, 3.4e38]."
             )
         return rate, scale
 
@@ -63,7 +63,7 @@ def steps_of(
     for step, batch in enumerate(batches):
         yield *settings.at(step), batch
     if step < 0:
-        raise ArgumentError("batches holds no batch: a grid takes one step per batch.")
+        raise ArgumentError("batches is empty: a grid takes one step per batch.")
 
 
 def all_weights(model: nn.Module, trained: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -313,7 +313,9 @@ def _check(
     if not len(strengths) or not len(seeds):
         raise ArgumentError("a grid needs at least one strength and one seed.")
     problems = [
-        f"strength {s!r} is not a finite number from 0 up" for s in strengths if not _from_zero(s)
+        f"strength {s!r} is not a finite number of at least 0"
+        for s in strengths
+        if not _from_zero(s)
     ]
     problems += [
         f"seed {s!r} is not a whole number"
@@ -322,7 +324,7 @@ def _check(
     ]
     if not callable(lr) and not _from_zero(lr):
         problems.append(
-            f"lr={lr!r} is neither a finite number from 0 up nor a function of the step number"
+            f"lr={lr!r} is neither a finite number of at least 0 nor a function of the step number"
         )
     if schedule is not None and not callable(schedule):
         problems.append(
@@ -330,9 +332,9 @@ def _check(
             " length)"
         )
     if not _from_zero(threshold):
-        problems.append(f"threshold={threshold!r} is not a finite number from 0 up")
+        problems.append(f"threshold={threshold!r} is not a finite number of at least 0")
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        problems.append("the model has no parameter that is trained")
+        problems.append("the model has no trainable parameter")
     if problems:
         raise ArgumentError(f"{len(problems)} problem(s) with the grid: {'; '.join(problems)}.")
     stateful = [

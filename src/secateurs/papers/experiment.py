@@ -162,9 +162,9 @@ def run(
     failed = [row for row in ended if row.state != "done"]
     if failed:
         raise TrainingError(
-            f"{len(failed)} of {len(ended)} jobs failed, the first, {failed[0].label!r}:"
-            f" {failed[0].reason} The rows of the others are kept; the same command tries the"
-            " failed ones again."
+            f"{len(failed)} of {len(ended)} jobs failed; the first was {failed[0].label!r}: "
+            f"{failed[0].reason} The rows of the others are kept; run the same command to retry "
+            "the failed ones."
         )
     return [dict(line) for row in ended for line in row.rows] if out is None else read_rows(out)
 
@@ -251,7 +251,8 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     # A line that is too short leaves a value None, one that is too long a key None.
     if any("job" not in row or None in row or None in row.values() for row in rows):
         raise DataError(
-            f"{path} is not a table of experiments: a line is cut, or the column 'job' is missing."
+            f"{path} is not a table of experiments: a line is cut short, or the column 'job' is "
+            "missing."
         )
     return rows
 
@@ -262,8 +263,8 @@ def check_experiment(experiment: Experiment, path: Path) -> None:
         experiment.compare(read_rows(path))
     except KeyError as error:
         raise DataError(
-            f"{path} has no column {error}: it is of another experiment than"
-            f" {experiment.name}. Give another file as --out."
+            f"{path} has no column {error}: it does not belong to the experiment "
+            f"{experiment.name}. Give another file as --out."
         ) from None
 
 
@@ -276,8 +277,8 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
         # Under another head the values would stand in the wrong columns.
         if known and list(known[0]) != list(rows[0]):
             raise DataError(
-                f"{path} has other columns than these rows: it is of another experiment or"
-                " of an earlier version. Give another file as --out."
+                f"{path} has other columns than these rows: it belongs to another experiment or to "
+                "an earlier version. Give another file as --out."
             )
         if any(row["job"] == rows[0]["job"] for row in known):
             return

@@ -383,7 +383,8 @@ def _spread(
 def _check(matrices: int, workers: int) -> None:
     if matrices < 2 or workers < 1:
         raise ArgumentError(
-            f"matrices = {matrices} and workers = {workers}: at least two matrices, one process."
+            f"matrices = {matrices} and workers = {workers}: give at least two matrices and one "
+            "process."
         )
 
 

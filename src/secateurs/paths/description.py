@@ -255,7 +255,9 @@ def _write(
     own = {name: p.detach() for name, p in model.named_parameters()}
     values = torch.cat([w[w != 0].double().flatten().cpu() for w in own.values()])
     if not bool(torch.isfinite(values).all()):
-        raise ArgumentError("a weight is NaN or infinite: mend the network before it is described.")
+        raise ArgumentError(
+            "a weight is NaN or infinite: repair the network before it is described."
+        )
     codebook = _codebook(values, levels, kind)
     weights = {name: _round(w, codebook) for name, w in own.items()}
     return _message(model, weights, kind, alternatives, graph)
@@ -326,8 +328,8 @@ def _count_wrong(
             answers = call_with(model, weights, (x,))
             if not isinstance(answers, Tensor) or answers.ndim != 2 or len(answers) != len(x):
                 raise ArgumentError(
-                    "wrong classes are counted: the model must answer (N, classes) to a batch of"
-                    f" N = {len(x)}."
+                    "misclassified samples are counted: the model must return (N, classes) for a "
+                    f"batch of N = {len(x)}."
                 )
             wrong += int((answers.argmax(1) != y).sum())
     return wrong
@@ -486,6 +488,8 @@ def _check(
     if levels is not None and not 1 <= levels <= 256:
         raise ArgumentError(f"levels={levels!r} is not between 1 and 256.")
     if tune < 0:
-        raise ArgumentError(f"tune={tune!r}: a number of steps, 0 for none.")
+        raise ArgumentError(f"tune={tune!r}: give a number of steps, 0 for none.")
     if alternatives < 1:
-        raise ArgumentError(f"alternatives={alternatives!r}: at least 1, the architecture itself.")
+        raise ArgumentError(
+            f"alternatives={alternatives!r}: give at least 1, for the architecture itself."
+        )

@@ -108,7 +108,7 @@ class Enumeration:
     def _activation(self, node: Activation) -> Iterator[Edge]:
         if node.slope != 0:
             raise UnsupportedOperation(
-                f"the lifting knows relu only; {node.place} has slope {node.slope}."
+                f"the lifting supports relu only; {node.place} has slope {node.slope}."
             )
         before = self.values[node.inputs[0]].flatten().tolist()
         yield from (

@@ -422,7 +422,7 @@ def _described_row(
     inputs, labels = data
     if len(inputs) != samples:
         raise ArgumentError(
-            f"samples={samples}, and data= has {len(inputs)}: give all training samples, or leave"
+            f"samples={samples}, but data= has {len(inputs)}: give all training samples, or leave"
             " data= out."
         )
     found = description_length(model, inputs, labels, confidence=confidence)
@@ -450,7 +450,8 @@ def _check(samples: int, input_bound: float, loss_lipschitz: float, loss_range: 
         raise ArgumentError(f"samples={samples!r}: the number of training samples is at least 1.")
     if not 0 <= input_bound < math.inf:
         raise DomainError(
-            f"input_bound={input_bound!r}: give a finite bound of |x|, say the largest pixel."
+            f"input_bound={input_bound!r}: give a finite bound on |x|, such as the largest pixel "
+            "value."
         )
     wrong = [
         f"{k}={v!r}"

@@ -67,7 +67,7 @@ def _spread(values: list[float], overall: Fraction, sizes: Mapping[str, int]) ->
     broken = [name for name, value in zip(sizes, values, strict=True) if value != value]
     if broken:
         raise ScoreError(
-            f"what was measured of {broken[0]!r} for amounts= is not a number: its weights or"
+            f"the measurement of {broken[0]!r} for amounts= is not a number: its weights or"
             " activations hold NaN or infinite values."
         )
     density, low, high = float(overall), min(values), max(values)
@@ -88,12 +88,14 @@ def _named(
     for key, value in amounts.items():
         whole = isinstance(key, int) and not isinstance(key, bool)
         if whole and not -len(names) <= key < len(names):
-            raise ArgumentError(f"amounts= names block {key}, and there are {len(names)}.")
+            raise ArgumentError(f"amounts= names block {key}, but there are only {len(names)}.")
         name = names[key] if whole else key
         if name not in sizes:
             raise ArgumentError(unknown("block", name, names))
         if name in given:
-            raise ArgumentError(f"amounts= names block {name!r} twice, by its name and its place.")
+            raise ArgumentError(
+                f"amounts= names block {name!r} twice, by its name and by its place in the list."
+            )
         try:
             given[name] = Amount(**{kind: value}).fraction or Fraction(0)
         except ArgumentError as error:

@@ -69,9 +69,9 @@ def refuse_reordered(model: nn.Module, parameters: Params, recipe: Any, example:
     ).orders
     if turned:
         raise PatternError(
-            f"{', '.join(map(repr, list(turned)[:8]))} are not kept as (outputs, inputs, ...), and"
-            " pruning during training takes patterns and rows along that order: use prune_ once"
-            " and hold, pattern='unstructured', or leave them out with where=."
+            f"{', '.join(map(repr, list(turned)[:8]))} are not stored as (outputs, inputs, ...), "
+            "and pruning during training takes patterns and rows along that order: use prune_ "
+            "once and hold, pattern='unstructured', or leave them out with where=."
         )
 
 

@@ -168,7 +168,7 @@ def _masks_together(
     lost = sorted(weights.keys() - squares.keys()) if recipe.score == "wanda" else []
     if lost:
         raise ScoreError(
-            f"{_some(lost)} met no input, so its weights cannot compete by 'wanda' within"
+            f"{_some(lost)} received no input, so its weights cannot compete by 'wanda' within"
             f" scope={recipe.scope!r}: give more batches, scope='row' or 'layer', or leave it out"
             " with where=."
         )
@@ -327,8 +327,8 @@ class _Watch:
         # after the other.
         if number != len(self.call.others) or name != self.call.name:
             raise ArgumentError(
-                f"block {number} runs as number {len(self.call.others)}: blocks= lists them in the"
-                " order in which they run, each once."
+                f"block {number} runs as number {len(self.call.others)}: blocks= must list them in "
+                "the order in which they run, each once."
             )
         self.call.others.append(_without_cache(arguments))
         if number == self.count - 1:
@@ -338,9 +338,9 @@ class _Watch:
             self.output = forward(*args, **given)
             if first_of(self.output).shape != hidden.shape:
                 raise ArgumentError(
-                    f"the first block turns {tuple(hidden.shape)} into"
-                    f" {tuple(first_of(self.output).shape)}: blocks keep the shape of what"
-                    " runs through them."
+                    f"the first block maps {tuple(hidden.shape)} to "
+                    f"{tuple(first_of(self.output).shape)}: blocks must keep the shape of what "
+                    "runs through them."
                 )
         if isinstance(self.output, Tensor):
             return hidden
@@ -747,7 +747,7 @@ def _calls(model: nn.Module, found: Blocks, batch: Any) -> list[BlockCall]:
             call.others = [share_tensors(own, first) for own, first in pairs]
         calls.append(call)
     if not calls:
-        raise ArgumentError("batch holds no batch: give calibration data.")
+        raise ArgumentError("batch is empty: give calibration data.")
     return calls
 
 

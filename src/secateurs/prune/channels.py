@@ -142,7 +142,7 @@ def largest_within(
         least = measure(without(found, ranked, len(ranked))) / total
         raise ArgumentError(
             f"{share:.3g} of the network cannot be reached by removing channels: with the least "
-            f"every layer keeps {least:.3g} is left. Ask for more, or lower floor=."
+            f"that every layer keeps, {least:.3g} is left. Ask for more, or lower floor=."
         )
     low, high = 0, len(ranked)
     while low < high:
@@ -386,7 +386,9 @@ def _choose(
         raise ArgumentError(f"scope={scope!r} is neither 'global' nor 'uniform'.")
     found = channels(model, example, exact=exact)
     if not len(found.labels):
-        raise EmptySelectionError(f"{type(model).__name__} has no channel that could go whole.")
+        raise EmptySelectionError(
+            f"{type(model).__name__} has no channel that could be removed whole."
+        )
     inputs = example if isinstance(example, Tensor) else None
     scores = score(
         model,

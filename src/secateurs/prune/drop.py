@@ -165,7 +165,7 @@ def _influence(
             for name, cosine in cosines.items():
                 sums[name] += float((1 - cosine)[counted].sum())
     if not tokens:
-        raise ArgumentError("batch holds no token: give calibration data.")
+        raise ArgumentError("batch has no tokens: give calibration data.")
     broken = [name for name, total in sums.items() if total != total]
     if broken:
         raise ScoreError(
@@ -190,7 +190,7 @@ def _cosines(found: Blocks) -> Iterator[dict[str, Tensor]]:
                 )
             if before.shape != after.shape:
                 raise ArgumentError(
-                    f"{name!r} turns {tuple(before.shape)} into {tuple(after.shape)}: only blocks"
+                    f"{name!r} maps {tuple(before.shape)} to {tuple(after.shape)}: only blocks"
                     " that keep the shape of what runs through them can be dropped. Name the list"
                     " of such blocks with blocks=."
                 )

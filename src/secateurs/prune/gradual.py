@@ -161,14 +161,14 @@ class GradualPruning:
         targets = self._planned(state, iteration)
         if lacking := sorted(self.masks.keys() - state["masks"].keys()):
             raise MaskError(
-                f"the saved state has no mask of {', '.join(map(repr, lacking))}: it is of another"
-                " model or of another where=. Nothing was changed."
+                f"the saved state has no mask of {', '.join(map(repr, lacking))}: it belongs to "
+                "another model or to another where=. Nothing was changed."
             )
         numbers = state.get("generator")
         if (numbers is not None) and self._generator is None:
             raise TrainingError(
-                "the saved state has the state of a generator: give generator= as in that run, or"
-                " other numbers are drawn. Nothing was changed."
+                "the saved state includes that of a generator: give generator= as in that run, or "
+                "different numbers would be drawn. Nothing was changed."
             )
         self.held.shrink(state["masks"])
         self.iteration, self.rounds, self._targets = iteration, rounds, targets
@@ -195,9 +195,9 @@ class GradualPruning:
                 for cuts in (saved, self._targets)
             ]
             raise TrainingError(
-                f"the saved state, after step {iteration}, goes on to {ends[0]}; this run goes to"
-                f" {ends[1]}: make GradualPruning with the recipe, start, end and every of the run"
-                " that was saved. Nothing was changed."
+                f"the saved state, after step {iteration}, continues to {ends[0]}; this run goes "
+                f"to {ends[1]}: make GradualPruning with the recipe, start, end and every of the "
+                "run that was saved. Nothing was changed."
             )
         # Taken over, not only compared: budgets that depend on the weights were computed at the
         # start.
@@ -215,7 +215,7 @@ def _due(recipe: Recipe, first: int, last: int, period: int) -> list[int]:
         )
     if not first < last or period < 1:
         raise ArgumentError(
-            f"cannot prune every {period} steps from {first} to {last}: end after start, every"
-            " >= 1."
+            f"cannot prune every {period} steps from {first} to {last}: end must come after start, "
+            "and every must be at least 1."
         )
     return [*range(first + period, last, period), last]

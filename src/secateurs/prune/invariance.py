@@ -97,7 +97,7 @@ def check_invariance(
 def overlap(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
     """Of the weights that the first masks prune, the share that the second prune too."""
     if set(first) != set(second):
-        raise ScoreError("the masks to compare are of different parameters.")
+        raise ScoreError("the masks to compare cover different parameters.")
     pruned = sum(int((~mask).sum()) for mask in first.values())
     both = sum(int((~mask & ~second[name]).sum()) for name, mask in first.items())
     return both / pruned if pruned else 1.0

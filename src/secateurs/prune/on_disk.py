@@ -78,8 +78,8 @@ def choose_stored(stored: Stored, where: Sequence[str] | None) -> ChosenTensors:
             chosen.append((shard, entry))
     if not chosen:
         raise EmptySelectionError(
-            f"{stored.source} has no tensor to prune: of {len(names)}, the first is left because"
-            f" {next(iter(left.values()), 'there is none')}. Choose by --where GLOB."
+            f"{stored.source} has no tensor to prune: of {len(names)}, the first is left out "
+            f"because {next(iter(left.values()), 'there is none')}. Choose by --where GLOB."
         )
     return ChosenTensors(chosen=tuple(chosen), left=left)
 
@@ -178,7 +178,8 @@ def values(shard: Shard, entry: StoredTensor) -> Iterator[Tensor]:
         piece = chunk.view(dtype)
         if not bool(torch.isfinite(piece).all()):
             raise ScoreError(
-                f"{shard.path}: {entry.name!r} holds NaN or infinite values, which have no rank."
+                f"{shard.path}: {entry.name!r} holds NaN or infinite values, which cannot be "
+                "ranked."
             )
         yield piece
 
@@ -207,7 +208,7 @@ def chunks_of(score: str, seed: int) -> Chunks:
     name = SCORES[score].name
     raise ArgumentError(
         f"the score {name!r} runs the network, and a file alone has none: name it with --arch, or"
-        " use prune_ or prune_blocks_ in Python. Of a file: magnitude, random."
+        " use prune_ or prune_blocks_ in Python. For a file choose magnitude or random."
     )
 
 

@@ -170,9 +170,9 @@ def _refuse_foresight(model: nn.Module, text: Tensor) -> None:
     # another order.
     if (first - second).abs().max() > 1e-3 * first.abs().max():
         raise ArgumentError(
-            f"{type(model).__name__} is not causal: its answers change with a token further on,"
-            " which it should predict. Perplexity is for causal language models; of BERT, for"
-            " example, load the class made for that, with is_decoder=True."
+            f"{type(model).__name__} is not causal: its outputs change with later tokens, which it "
+            "should predict. Perplexity is for causal language models; for BERT, for example, "
+            "load the class made for that, with is_decoder=True."
         )
 
 
@@ -181,7 +181,7 @@ def _logits_of(model: nn.Module, window: Tensor) -> Tensor:
     found = logits(call(model, window))
     if found.ndim != 3 or found.shape[:2] != window.shape:
         raise ArgumentError(
-            f"{type(model).__name__} answers {tuple(found.shape)} for {window.shape[1]} tokens:"
+            f"{type(model).__name__} returns {tuple(found.shape)} for {window.shape[1]} tokens:"
             " logits of shape (1, length, words) are expected, such as those of a class"
             " ...ForCausalLM or ...LMHeadModel."
         )

@@ -197,8 +197,8 @@ class Recipe(Selection):
         """The recipe's score on the model."""
         if self.score == SPARSEGPT:
             raise ArgumentError(
-                "'sparsegpt' changes the weights that stay while it chooses, block by block, which"
-                " no mask can tell: use prune_blocks_(model, 'sparsegpt', batch=...)."
+                "'sparsegpt' changes the weights that stay while it chooses, block by block, "
+                "which no mask can express: use prune_blocks_(model, 'sparsegpt', batch=...)."
             )
         return Scorer(
             model,

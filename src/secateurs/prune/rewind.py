@@ -47,9 +47,9 @@ class Snapshot:
         problems = self._changed(model)
         if problems:
             raise TrainingError(
-                f"{', '.join(map(repr, problems))} appeared, vanished or changed shape since the"
-                " snapshot, so the model cannot be put back: run one forward pass before, and"
-                " replace no tensors in training."
+                f"{', '.join(map(repr, problems))} appeared, vanished or changed shape since the "
+                "snapshot, so the model cannot be put back: run one forward pass beforehand, and "
+                "do not replace tensors during training."
             )
         self.undo_(model)
         model.zero_grad(set_to_none=True)
@@ -171,9 +171,9 @@ class RewindPoint:
         """The snapshot; an error if the dense training never reached its point."""
         if self.snapshot is None:
             raise TrainingError(
-                f"the dense training took {self.steps} optimizer steps that run.hold counted and"
-                f" never came to the rewinding point {self.iteration}it: call run.hold(optimizer)"
-                " before the first step, train longer or rewind to an earlier point."
+                f"the dense training took {self.steps} optimizer steps that run.hold counted and "
+                f"never reached the rewinding point {self.iteration}it: call run.hold(optimizer) "
+                "before the first step, train longer or rewind to an earlier point."
             )
         return self.snapshot
 

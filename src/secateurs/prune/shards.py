@@ -80,7 +80,7 @@ def open_stored(source: str | Path) -> Stored:
     # Which of the two a loader takes is undefined.
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"{source}: {twice!r} lies in two files.")
+        raise DataError(f"{source}: {twice!r} is in two files.")
     return Stored(source=source, shards=shards)
 
 

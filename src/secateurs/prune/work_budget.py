@@ -45,8 +45,8 @@ def work_left(
     if table is None:
         if example is None:
             raise ArgumentError(
-                "latency= is read from times of the layers: give an example= of the input, or a "
-                "latencies= table measured before."
+                "latency= is estimated from times of the layers: give an example= of the input, "
+                "or a latencies= table measured before."
             )
         table = latency_table(model, example)
     times = table

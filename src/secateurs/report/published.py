@@ -108,7 +108,7 @@ def _figure(line: Mapping[str, str], path: Path, place: int) -> Published:
         raise DataError(f"{path}:{place}: {error}.") from None
     # Written with `not`, so that NaN is refused as well.
     if not found.compression >= 1:
-        raise DataError(f"{path}:{place}: a compression is at least 1.")
+        raise DataError(f"{path}:{place}: a compression must be at least 1.")
     return found
 
 

@@ -380,7 +380,7 @@ def losses(task: Task, *, temperature: float = 1.0) -> Iterator[tuple[int, Tenso
         yield batch.size, _loss(task, batch, number, temperature)
     if not found:
         raise ArgumentError(
-            "the data has no batch; a loader that was read to its end must be made anew."
+            "the data has no batch; a loader that was read to its end must be made again."
         )
 
 

@@ -402,11 +402,14 @@ def _check(steps: Steps, name: str) -> None:
         listed = "; ".join(
             f"{s.target} at {s.place or 'the model itself'} ({s.why})" for s in outside[:6]
         )
-        raise ShipError(f"{name} calls what has no C: {listed}. Replace it, or use `accelerate`.")
+        raise ShipError(
+            f"{name} uses operations that cannot be written in C: {listed}. Replace it, or use "
+            "`accelerate`."
+        )
     entered = sum(isinstance(s, Enter) for s in steps.steps)
     left = sum(isinstance(s, Leave) for s in steps.steps)
     if (entered, left) != (1, 1) or len(steps.outputs) != 1:
         raise ShipError(
-            f"{name} has {len(steps.inputs)} inputs and {len(steps.outputs)} outputs where a C "
-            "file has one of each. Export the part between."
+            f"{name} has {len(steps.inputs)} inputs and {len(steps.outputs)} outputs, but a C file "
+            "has exactly one of each. Export the part in between."
         )

@@ -348,7 +348,7 @@ def _structure(model: nn.Module, example: Example) -> Any:
     others = {type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)}
     if others:
         raise ShipError(
-            f"{type(model).__name__} gives {', '.join(sorted(others))} beside tensors, "
-            "which onnxruntime does not."
+            f"{type(model).__name__} gives {', '.join(sorted(others))} beside tensors, which "
+            "onnxruntime cannot return."
         )
     return structure

@@ -180,9 +180,9 @@ class LatencyTable(Printed):
         densities = _numbers(found["densities"])
         falling = all(a > b for a, b in itertools.pairwise(densities))
         if not falling or densities[:1] != (1.0,) or densities[-1] <= 0:
-            raise ValueError(f"the densities {densities} do not fall from 1")
+            raise ValueError(f"the densities {densities} do not decrease from 1")
         if any(len(layer.seconds) != len(densities) for layer in layers):
-            raise ValueError("a layer has not one time for each density")
+            raise ValueError("a layer does not have one time for each density")
         if found["kind"] not in KINDS:
             raise ValueError(f"kind {found['kind']!r} is none of {', '.join(KINDS)}")
         return cls(
@@ -298,5 +298,7 @@ def _check_densities(kind: str, densities: Sequence[float]) -> tuple[float, ...]
     falling = tuple(float(density) for density in densities)
     pairs = itertools.pairwise(falling)
     if falling[:1] != (1.0,) or falling[-1] <= 0 or any(a <= b for a, b in pairs):
-        raise ArgumentError(f"densities={tuple(densities)!r} do not fall from 1 to above 0.")
+        raise ArgumentError(
+            f"densities={tuple(densities)!r} do not decrease from 1 to a value above 0."
+        )
     return falling

@@ -131,7 +131,7 @@ def in_both_formats(forms: Mapping[str, Form]) -> dict[str, Form]:
         both[name] = form
         other = f"{name}, channels last"
         if other in forms:
-            raise ArgumentError(f"a form is called {other!r} already: rename it.")
+            raise ArgumentError(f"a form is already called {other!r}: rename it.")
         # A program has its own layout.
         if isinstance(form, FastModule) or not isinstance(form, nn.Module):
             continue
@@ -495,7 +495,7 @@ def _check(forms: Mapping[str, Form], batch_sizes: Sequence[int], seconds: float
     if not batch_sizes or any(type(n) is not int or n < 1 for n in batch_sizes):
         raise ArgumentError(f"batch_sizes={tuple(batch_sizes)!r} are not whole numbers from 1 on.")
     if not seconds > 0:
-        raise ArgumentError(f"seconds={seconds!r}: a measurement takes time.")
+        raise ArgumentError(f"seconds={seconds!r}: give a positive number of seconds.")
 
 
 def _time_in_rounds(opened: Mapping[str, Ready], call: Call, seconds: float) -> dict[str, Latency]:

@@ -33,7 +33,7 @@ def _write(program: ExportedProgram) -> Any:
     except Exception as error:
         raise ShipError(
             f"torch.onnx of torch {torch.__version__} with onnxscript {version('onnxscript')}"
-            f" cannot write this model ({type(error).__name__}). Bring both to their newest"
+            f" cannot write this model ({type(error).__name__}). Update both to their newest"
             ' versions, or write "m.pt2".'
         ) from error
     if made is None:

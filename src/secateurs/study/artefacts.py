@@ -45,8 +45,8 @@ class Artefacts:
             raise StoreError(f"{path} cannot be read: {error.strerror or error}.") from error
         if hashlib.sha256(blob).hexdigest() != name:
             raise StoreError(
-                f"{path} is damaged: its bytes are not those that were written. The run is done "
-                f"again."
+                f"{path} is damaged: its bytes are not those that were written. The run is "
+                "repeated."
             )
         return blob
 

@@ -51,7 +51,7 @@ class State:
             return cls(tensors=load(blob), values=values)
         except (ValueError, SafetensorError, AttributeError) as error:
             raise StoreError(
-                f"a checkpoint cannot be read: {error}. The run is done again."
+                f"a checkpoint cannot be read: {error}. The run is repeated."
             ) from error
 
     def part(self, prefix: str) -> Tensors:

@@ -227,7 +227,7 @@ def network(net: Net, data: Dataset, seed: int) -> nn.Module:
     made = own.call(make, source)
     if not isinstance(made, nn.Module):
         raise ArgumentError(
-            f"model {net.name!r} made a {type(made).__name__}, not a torch.nn.Module."
+            f"model {net.name!r} returned a {type(made).__name__}, not a torch.nn.Module."
         )
     return made
 
@@ -247,7 +247,7 @@ def _read(source: Data) -> Dataset:
         )
     if not isinstance(found, Dataset):
         raise ArgumentError(
-            f"data {source.name!r} made a {type(found).__name__}, not a secateurs.data.Dataset."
+            f"data {source.name!r} returned a {type(found).__name__}, not a secateurs.data.Dataset."
         )
     if source.train is not None or source.test is not None:
         found = found.first(source.train or len(found.train_y), source.test or len(found.test_y))

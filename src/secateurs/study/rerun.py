@@ -60,7 +60,7 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
     run = {each.key: each for each in study.runs(chosen)}.get(before.key)
     if run is None:
         raise StoreError(
-            f"{before.key} is not a run of this study any more: its settings were changed."
+            f"{before.key} is no longer a run of this study: its settings were changed."
         )
     threads = torch.get_num_threads()
     # A different number of threads adds in another order, which changes last digits of every
@@ -85,7 +85,7 @@ def rerun(study: Study, store: Store, key: str, *, device: str = "") -> Rerun:
 def _kept(row: Row, store: Store) -> bytes:
     if row.weights is None:
         raise StoreError(
-            f"the weights of {row.key}, with which the run began, are not in the store: the study "
-            "says save = false."
+            f"the weights of {row.key}, from which the run started, are not in the store: the "
+            "study has save = false."
         )
     return store.artefacts.get(row.weights)

@@ -144,7 +144,7 @@ class Net(CheckedSettings):
         # attributes, since importing torch to check takes a second.
         if hasattr(value, "state_dict") and not isinstance(value, type):
             raise Misfit.of(
-                f"model is a {type(value).__name__} that is made already; every seed needs a "
+                f"model is a {type(value).__name__} that exists already, but every seed needs a "
                 "fresh one: give a function that returns it"
             )
         if not callable(value):

@@ -67,8 +67,8 @@ def _check_found(kind: str, make: Any) -> None:
     name = getattr(make, "__qualname__", "")
     if "<" in name:
         raise ArgumentError(
-            f"{kind}: worker processes cannot find {name}, which has no name in its module. "
-            "Define it with def at the top of a file, or run with engine='here'."
+            f"{kind}: worker processes cannot find {name}, which cannot be imported by name from "
+            "its module. Define it with def at the top of a file, or run with engine='here'."
         )
 
 

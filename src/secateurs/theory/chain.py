@@ -513,8 +513,8 @@ def captured_steps(model: nn.Module, size: tuple[int, ...] | None) -> list[Chain
     first = next((module for module in model.modules() if isinstance(module, kinds)), None)
     if first is None:
         raise TheoryError(
-            f"{type(model).__name__} has no linear layer from which its input could be told."
-            f" {GIVE_WIDTHS}"
+            f"{type(model).__name__} has no linear layer from which its input size could be "
+            f"inferred. {GIVE_WIDTHS}"
         )
     still = deepcopy(model).eval().cpu()
     try:

@@ -211,8 +211,8 @@ def telescope(
     behind = [Between()] * len(widths) if between is None else list(between)
     if len(behind) != len(widths):
         raise ArgumentError(
-            f"between has {len(behind)} entries; one for the input and each layer are"
-            f" {len(widths)}."
+            f"between has {len(behind)} entries; expected {len(widths)}, one for the input and one "
+            "for each layer."
         )
     parts = _contributions(widths, layers, kept, behind)
     bounds = tuple(
@@ -284,7 +284,7 @@ def check_counts(counts: Sequence[int] | None, layers: int, alpha: float | None)
     """How much each inner layer loses, where it is not α that says so."""
     if (counts is None) == (alpha is None):
         raise ArgumentError(
-            "give alpha= or counts=, and not both: how much each inner layer loses."
+            "give either alpha= or counts=, not both: how much each inner layer loses."
         )
     found = list(counts or ())
     if len(found) != layers:

@@ -291,7 +291,8 @@ def setting_of_chain(
     still = [layer.name for layer, k in zip(chain.layers, own, strict=True) if k == 0]
     if still and scale is None:
         raise ArgumentError(
-            f"all weights of {', '.join(still)} are zero: no range can be read off it; give scale=."
+            f"all weights of {', '.join(still)} are zero: no range can be read off them; give "
+            "scale=."
         )
     assumed: Law = law or ("uniform" if chain.between is None else "bounded")
     # Entries with a range have that of the largest one; others the deviation of the entries.
@@ -588,7 +589,7 @@ class PlanQuestion:
         if not least <= sparsity < most:
             raise ArgumentError(
                 f"sparsity = {sparsity:g} corresponds to no alpha in (0, 1) for widths"
-                f" {tuple(widths)}: between {least:.3g} and {most:.3g} can be asked."
+                f" {tuple(widths)}: between {least:.3g} and {most:.3g} are possible."
             )
         return _boundary(lambda exponent: self.share(widths, exponent) <= sparsity, 0.0, 1.0)
 

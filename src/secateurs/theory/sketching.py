@@ -26,7 +26,7 @@ def whole(name: str, value: float) -> int:
 def check_share(uniform: float) -> None:
     """The uniform mass to mix in, between 0 and 1."""
     if not 0 <= uniform <= 1:
-        raise ArgumentError(f"uniform = {uniform:g} is not a share in [0, 1].")
+        raise ArgumentError(f"uniform = {uniform:g} is not a fraction in [0, 1].")
 
 
 def matrix(X: Tensor) -> Tensor:

@@ -70,7 +70,9 @@ def cosine(*, warmup: Step | str | int = 0, floor: float = 0.0) -> Schedule:
     [1.0, 0.5, 0.0]
     """
     if not 0 <= floor <= 1:
-        raise ArgumentError(f"the floor of a cosine schedule is a share from 0 to 1, not {floor}.")
+        raise ArgumentError(
+            f"the floor of a cosine schedule is a fraction from 0 to 1, not {floor}."
+        )
     start = Step.parse(warmup)
 
     def factor(clock: Clock) -> float:

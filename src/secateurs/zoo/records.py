@@ -186,7 +186,9 @@ def read_record(path: str | Path) -> Record:
         # One byte more than allowed tells the two apart without reading an endless file.
         text = stream.read(LARGEST_TEXT + 1)
     if len(text) > LARGEST_TEXT:
-        raise RecordError(f"{path} is larger than {LARGEST_TEXT:,} bytes: no record is.")
+        raise RecordError(
+            f"{path} is larger than {LARGEST_TEXT:,} bytes, the most a record may have."
+        )
     try:
         return Record.read(json_object(text, str(path), RecordError))
     except Misfit as error:

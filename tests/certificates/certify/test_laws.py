@@ -53,7 +53,7 @@ def test_opposite_signs_have_one_lifting_and_two_functions():
     assert 1.0 <= cert.bound < 2.1
     with pytest.raises(
         TheoryError,
-        match="no method can serve here: path-metric: θθ' ≥ 0 fails for 2",
+        match="no method applies here: path-metric: θθ' ≥ 0 fails for 2",
     ):
         sc.certify(one, two, box=box, methods="path-metric")
 

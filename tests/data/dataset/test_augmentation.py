@@ -99,5 +99,5 @@ def test_angles_lie_evenly_on_both_sides_of_zero(share, turn, monkeypatch):
 
 
 def test_wrong_shifts_are_refused(x):
-    with pytest.raises(ArgumentError, match="from 0 up to 1, not 1"):
+    with pytest.raises(ArgumentError, match="at least 0 and below 1, not 1"):
         shift(x, most=1)

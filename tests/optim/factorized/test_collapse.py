@@ -140,13 +140,13 @@ def test_unknown_thresholds():
     for wrong in (True, [1], math.nan, math.inf, None.__class__):
         with pytest.raises(
             ArgumentError,
-            match="threshold=.*a magnitude is a finite number from 0 up",
+            match="threshold=.*give a finite number of at least 0",
         ):
             threshold_of(wrong, **options)
     assert threshold_of(0.5, **options) == threshold_of(torch.tensor(0.5), **options) == 0.5
     with pytest.raises(
         ArgumentError,
-        match="threshold='gap' lies between factorized weights, and none is",
+        match="threshold='gap' needs factorized weights, and there are none",
     ):
         FactorizedSGD([{"params": nn.Linear(2, 2).parameters(), "depth": None}]).collapse_(
             threshold="gap"

@@ -91,12 +91,12 @@ def test_a_forecast_under_way_adds_what_has_been_applied():
 
 
 BAD_FORECASTS = [
-    ({"threshold": 0}, "threshold=0 is not a finite number above 0"),
-    ({"start": math.nan}, "start=nan is not a finite number above 0"),
+    ({"threshold": 0}, "threshold=0 is not a positive finite number"),
+    ({"start": math.nan}, "start=nan is not a positive finite number"),
     ({"lr": -0.1}, "lr is -0.1 at step 0"),
     ({"lr": math.nan}, "lr is nan at step 0"),
     ({"lr": [0.1, 0.1, math.inf, 0.1]}, "lr is inf at step 2"),
-    ({"lr": "fast"}, "lr gives 'f' at step 0, no number"),
+    ({"lr": "fast"}, "lr gives 'f' at step 0, which is not a number"),
     ({"strength": math.inf}, "strength=inf is not"),
     ({"strength": True}, "strength=True is not"),
     ({"schedule": "rampe"}, "Did you mean 'ramp'"),
@@ -105,7 +105,7 @@ BAD_FORECASTS = [
         "the schedule is nan at step 2",
     ),
     ({"schedule": lambda t: None}, "the schedule gives None at step 0"),
-    ({"steps": 2.5}, "steps=2.5 is not a whole number"),
+    ({"steps": 2.5}, "steps=2.5 is not a positive whole number"),
     ({"taken": 5}, "taken=5 is not a whole number from 0 to steps=4"),
     ({"momentum": math.nan}, "momentum=nan is outside"),
 ]

@@ -17,10 +17,10 @@ from secateurs.errors import (
 from secateurs.optim import Factorized, FactorizedSGD
 
 BAD = [
-    ({"depth": 1}, "depth=1 is not a whole number from 2 up"),
+    ({"depth": 1}, "depth=1 is not a whole number of at least 2"),
     ({"depth": 2.5}, "depth=2.5 is not"),
     ({"depth": True}, "depth=True is not"),
-    ({"strength": -1e-3}, "strength=-0.001 is not a finite number from 0 up"),
+    ({"strength": -1e-3}, "strength=-0.001 is not a finite number of at least 0"),
     ({"strength": math.nan}, "strength=nan"),
     ({"lr": -1.0}, "lr=-1.0"),
     ({"momentum": 1.0}, r"momentum=1.0 is outside \[0, 1\)"),
@@ -36,7 +36,7 @@ BAD = [
     ({"target_sparsity": 0.9}, "needs steps="),
     ({"schedule": "ramp"}, "schedule= needs steps="),
     ({"schedule": "rampe", "steps": 5}, "Did you mean 'ramp'"),
-    ({"steps": 0}, "steps=0 is not a whole number above 0"),
+    ({"steps": 0}, "steps=0 is not a positive whole number"),
     ({"nonfinite": "ignore"}, "nonfinite='ignore'"),
     ({"depth": 1, "strength": -1.0}, "2 problem"),
     ({"groups": 4}, "groups=4 is not the name of a grouping: neuron"),

@@ -86,7 +86,7 @@ def test_an_update_that_bypasses_the_hooks_is_said(caplog):
             backward(model)
             optimizer.update()
     (record,) = caplog.records
-    assert "this Alone does not pass its step()" in record.getMessage()
+    assert "this Alone does not go through its step()" in record.getMessage()
     held.enforce()
     assert not revived(model, result.masks)
 

@@ -115,14 +115,14 @@ BAD_GRIDS = [
     (
         {"strengths": [0.1, -1]},
         ArgumentError,
-        "strength -1 is not a finite number from 0 up",
+        "strength -1 is not a finite number of at least 0",
     ),
     ({"strengths": [math.nan]}, ArgumentError, "strength nan is not"),
     ({"seeds": [0.5]}, ArgumentError, "seed 0.5 is not a whole number"),
     (
         {"lr": -1},
         ArgumentError,
-        "lr=-1 is neither a finite number from 0 up nor a function",
+        "lr=-1 is neither a finite number of at least 0 nor a function",
     ),
     ({"lr": math.nan}, ArgumentError, "lr=nan is neither"),
     ({"lr": lambda step: math.nan}, TrainingError, "lr=nan, schedule=1 at step 0"),
@@ -139,14 +139,14 @@ BAD_GRIDS = [
     (
         {"threshold": -1},
         ArgumentError,
-        "threshold=-1 is not a finite number from 0 up",
+        "threshold=-1 is not a finite number of at least 0",
     ),
     ({"threshold": "gap"}, ArgumentError, "threshold='gap' is not"),
-    ({"batches": []}, ArgumentError, "batches holds no batch"),
+    ({"batches": []}, ArgumentError, "batches is empty"),
     (
         {"model": network().requires_grad_(False)},
         ArgumentError,
-        "no parameter that is trained",
+        "no trainable parameter",
     ),
     ({"strengths": [-1], "lr": -1}, ArgumentError, "2 problem.s. with the grid"),
 ]

@@ -70,7 +70,7 @@ def test_a_failure_leaves_the_others_and_is_tried_again(tmp_path):
     out, done = tmp_path / "rows.csv", []
     wrong = Measurement(name="b", work=lambda: 1 // 0)
     first, last = counted("ac", done)
-    with pytest.raises(TrainingError, match="1 of 3 jobs failed, the first, 'b': ZeroDivision"):
+    with pytest.raises(TrainingError, match="1 of 3 jobs failed; the first was 'b': ZeroDivision"):
         run([first, wrong, last], out, store=tmp_path / "rows.study")
     assert done == ["a", "c"] and {row["job"] for row in read_rows(out)} == {"a", "c"}
     run(counted("abc", done), out, store=tmp_path / "rows.study")

@@ -223,7 +223,7 @@ def test_the_generalised_loss_runs_from_cross_entropy_to_the_expected_error():
     "bad", [{"q": 0.0}, {"q": 1.5}, {"step": 1.0}, {"share": -1.0}, {"rounds": -1}]
 )
 def test_bad_settings_are_named(bad):
-    with pytest.raises(ArgumentError, match="q and step lie in"):
+    with pytest.raises(ArgumentError, match="q and step must lie in"):
         Exchange(**bad)
 
 

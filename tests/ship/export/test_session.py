@@ -103,5 +103,5 @@ def test_the_fastest_rival_is_kept_and_a_slow_one_is_not(kernels, monkeypatch, c
 
 def test_a_rival_must_not_take_the_name_of_a_form():
     net = nn.Linear(3, 2).eval()
-    with pytest.raises(ArgumentError, match="cannot be called fast"):
+    with pytest.raises(ArgumentError, match="cannot be named fast"):
         sc.accelerate(net, torch.zeros(1, 3), rivals={"fast": net})

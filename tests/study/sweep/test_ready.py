@@ -28,7 +28,7 @@ def test_a_function_without_a_name_is_refused_for_workers(tmp_path):
 
 
 def test_a_module_is_no_function_that_makes_one():
-    with pytest.raises(ArgumentError, match="a Linear that is made already.*function"):
+    with pytest.raises(ArgumentError, match="a Linear that exists already.*function"):
         Study(model=nn.Linear(2, 2))
 
 

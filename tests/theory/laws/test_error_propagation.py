@@ -120,7 +120,7 @@ def test_the_parts_of_the_theorems_add_up(theorem):
 def test_one_between_for_each_layer_and_the_input():
     with pytest.raises(
         ArgumentError,
-        match="between has 3 entries; one for the input and each layer are 4",
+        match="between has 3 entries; expected 4, one for the input and one for each",
     ):
         theorem_2_explicit([4] * 4, counts=[1], delta=0.1, between=[Between()] * 3)
 

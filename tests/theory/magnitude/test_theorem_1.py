@@ -145,7 +145,7 @@ def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
     [
         (
             lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1),
-            "give alpha= or counts=",
+            "give either alpha= or counts=",
         ),
         (
             lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[17]),
@@ -157,7 +157,7 @@ def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
         ),
         (
             lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1], alpha=0.5),
-            "and not both",
+            ", not both",
         ),
         (
             lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1.5]),

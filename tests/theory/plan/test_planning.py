@@ -94,7 +94,7 @@ def test_a_lipschitz_constant_may_be_larger_than_the_one_read():
         ),
         (
             lambda: plan([784, 100, 100, 10], sparsity=0.7, scheme="random"),
-            r"between 0\.0001 and 0\.632 can be asked",
+            r"between 0\.0001 and 0\.632 are possible",
         ),
         (
             lambda: plan(nn.Conv2d(3, 3, 3), alpha=0.5),

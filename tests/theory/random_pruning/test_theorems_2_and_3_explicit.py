@@ -215,7 +215,7 @@ def test_edges():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: theorem_2_explicit([4] * 4, delta=0.1), "give alpha= or counts="),
+        (lambda: theorem_2_explicit([4] * 4, delta=0.1), "give either alpha= or counts="),
         (
             lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[1, 2]),
             "counts has 2 entries; there are 1 inner layers",
@@ -237,7 +237,7 @@ def test_edges():
             lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[1], law="cauchy"),
             "law = 'cauchy'",
         ),
-        (lambda: theorem_3_explicit(SMALL_CONV, delta=0.1), "give alpha= or counts="),
+        (lambda: theorem_3_explicit(SMALL_CONV, delta=0.1), "give either alpha= or counts="),
         (
             lambda: theorem_3_explicit(SMALL_CONV, delta=0.1, alpha=2.5),
             r"alpha = 2\.5 is not in \(0, 2\)",
@@ -282,7 +282,7 @@ def test_edges():
         ),
         (
             lambda: theorem_2_explicit([4] * 4, delta=0.1, counts=[2], alpha=0.5),
-            "and not both",
+            ", not both",
         ),
     ],
 )

@@ -93,7 +93,7 @@ def native_dropout(build: Builder, x: Value, p: float, train: bool | None) -> Ma
 
     def pick(index: int) -> Value:
         if index:
-            raise Gap("the mask of a dropout is not a value of the network")
+            raise Gap("the mask of a dropout layer is not a value of the network")
         return dropout(build, x, p, train is not False)
 
     return Many(pick)

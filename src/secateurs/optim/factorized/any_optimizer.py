@@ -95,7 +95,8 @@ def probe(cls: type[Optimizer], given: Mapping[str, Any]) -> Optimizer:
         return cls([nn.Parameter(torch.zeros(2, 1, 1))], **given)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ArgumentError(
-            f"base={cls.__name__} with base_kwargs={dict(given)} is refused by itself: {error}"
+            f"base={cls.__name__} with base_kwargs={dict(given)} is refused by its own "
+            f"constructor: {error}"
         ) from error
 
 
@@ -186,7 +187,8 @@ def try_load(trial: Optimizer, base: Optimizer, saved: Mapping[str, Any]) -> Non
     # What torch raises for a damaged state depends on where it is damaged.
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise TrainingError(
-            f"cannot resume: the saved state of the base: {error}. Nothing was changed."
+            f"cannot resume: the saved state of the base optimizer does not fit: {error}. Nothing "
+            "was changed."
         ) from error
     wrong = [
         key
@@ -197,8 +199,8 @@ def try_load(trial: Optimizer, base: Optimizer, saved: Mapping[str, Any]) -> Non
     ]
     if wrong:
         raise TrainingError(
-            f"cannot resume: {sorted(set(wrong))} of the base has another shape. Nothing was"
-            " changed."
+            f"cannot resume: {sorted(set(wrong))} of the base optimizer has another shape. Nothing "
+            "was changed."
         )
 
 

@@ -209,7 +209,7 @@ def _group(i: int, ours: Saved, theirs: Saved) -> Iterator[str]:
         value = theirs.get(key, 0.0)
         value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         if not (is_number(value) and value >= -ROUNDING):
-            yield f"in group {i} {key}={value!r} is not a finite number from 0 up"
+            yield f"in group {i} {key}={value!r} is not a finite number of at least 0"
 
 
 def _control(control: Control | None, first: Saved) -> Iterator[str]:

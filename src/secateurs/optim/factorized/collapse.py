@@ -185,8 +185,7 @@ def threshold_of(
     value = which.item() if isinstance(which, Tensor) and which.numel() == 1 else which
     if not (is_number(value) and value >= 0):
         raise ArgumentError(
-            f"threshold={which!r}: a magnitude is a finite number from 0 up. Or 'eps', 'gap',"
-            " 'target'."
+            f"threshold={which!r}: give a finite number of at least 0, or 'eps', 'gap', 'target'."
         )
     return float(value)
 
@@ -209,7 +208,7 @@ def _named(which: str, weights: Sequence[Tensor], total: int, target: float | No
     if which == "gap":
         if not weights:
             raise ArgumentError(
-                "threshold='gap' lies between factorized weights, and none is: every depth is None."
+                "threshold='gap' needs factorized weights, and there are none: every depth is None."
             )
         return gap(weights)
     if which == "target" and target is not None:

@@ -109,7 +109,9 @@ class Dynamics:
                 f" {type(optimizer).__name__} has none."
             )
         if every < 1:
-            raise ArgumentError(f"every={every}: record every step (1) or more rarely.")
+            raise ArgumentError(
+                f"every={every}: give 1 to record every step, or a larger number to record fewer."
+            )
         self.samples: list[Sample] = []
         self._optimizer, self._every, self._model, self._threshold = (
             optimizer,

@@ -62,13 +62,14 @@ def _sound(what: str, given: Iterable[float]) -> list[float]:
             values.append(float(value))
         except (TypeError, ValueError):
             raise ArgumentError(
-                f"cannot forecast: {what} gives {value!r} at step {len(values)}, no number."
+                f"cannot forecast: {what} gives {value!r} at step {len(values)}, which is not a "
+                "number."
             ) from None
         # Written so that NaN is refused: it fails both comparisons.
         if not -ROUNDING <= values[-1] < math.inf:
             raise ArgumentError(
-                f"cannot forecast: {what} is {values[-1]:g} at step {len(values) - 1}, not a finite"
-                " number from 0 up."
+                f"cannot forecast: {what} is {values[-1]:g} at step {len(values) - 1}, not a "
+                "finite number of at least 0."
             )
     return values
 
@@ -83,17 +84,17 @@ def check(
     shrunk: float,
 ) -> None:
     problems = [
-        f"{name}={value!r} is not a finite number from 0 up"
+        f"{name}={value!r} is not a finite number of at least 0"
         for name, value in (("strength", strength), ("shrunk", shrunk))
         if not (is_number(value) and value >= 0)
     ]
     problems += [
-        f"{name}={value!r} is not a finite number above 0"
+        f"{name}={value!r} is not a positive finite number"
         for name, value in (("start", start), ("threshold", threshold))
         if not (is_number(value) and value > 0)
     ]
     if not _whole(steps) or steps < 1:
-        problems.append(f"steps={steps!r} is not a whole number above 0")
+        problems.append(f"steps={steps!r} is not a positive whole number")
     elif not _whole(taken) or not 0 <= taken <= steps:
         problems.append(f"taken={taken!r} is not a whole number from 0 to steps={steps}")
     if not (is_number(momentum) and 0 <= momentum < 1):

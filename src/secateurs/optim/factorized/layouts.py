@@ -212,8 +212,8 @@ class Lean:
         # them would lose something without a word.
         if not is_balanced(factors):
             raise ArgumentError(
-                "lean=True keeps balanced factors only: all of a weight of one magnitude. Not"
-                " changed."
+                "lean=True keeps balanced factors only: all factors of a weight have one "
+                "magnitude. Nothing was changed."
             )
         weight = maths.product(factors)
         state["root"].copy_(torch.copysign(weight.abs().pow(1 / self.depth), weight))
@@ -462,8 +462,8 @@ class Shared:
         ends = [(self.group.largest(f), -self.group.largest(-f)) for f in factors[: self.shared]]
         if not all(torch.equal(high, low) for high, low in ends):
             raise ArgumentError(
-                f"the first {self.shared} factors are shared: one number per group each. Not"
-                " changed."
+                f"the first {self.shared} factors are shared, each with one number per group. "
+                "Nothing was changed."
             )
         state["shared"].copy_(torch.stack([high for high, _ in ends]))
         state["factors"].copy_(factors[self.shared :])

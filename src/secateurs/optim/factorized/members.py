@@ -95,8 +95,9 @@ class Members:
             if candidate is parameter:
                 return group, candidate
         raise ParameterError(
-            "this parameter is not factorized by this optimizer: excluded, foreign, or frozen at"
-            " the start. A frozen one joins at its first step with a gradient, or by adopt_()."
+            "this parameter is not factorized by this optimizer: it is excluded, belongs to "
+            "something else, or was frozen at the start. A frozen one joins at its first step "
+            "with a gradient, or by adopt_()."
         )
 
     def weight(self, group: Group, parameter: nn.Parameter) -> Tensor:

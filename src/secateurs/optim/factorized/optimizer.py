@@ -435,7 +435,9 @@ class FactorizedOptimizer(Optimizer):
         if batch is None:
             return None
         if model is None:
-            raise ArgumentError("batch= is for a loss of the model: give the model.")
+            raise ArgumentError(
+                "batch= needs the model that its loss is computed with: give the model as well."
+            )
         return mean_loss(model, batch, loss)
 
     def _finish(self, applied: Sequence[StepRule]) -> None:
@@ -589,7 +591,7 @@ class Skips:
     def _say_again(self, skipped: Skipped, found: Found) -> None:
         _log.warning(
             "%d steps in a row skipped at step %d, gradients not finite: %s; weights go up to %.2g."
-            " A run that has diverged does not come back: start again with a smaller lr.",
+            " A run that has diverged does not recover: start again with a smaller lr.",
             self.in_a_row,
             skipped.step,
             ", ".join(skipped.parameters),

@@ -39,7 +39,7 @@ def check_run(
     """Options of the run as a whole."""
     problems = []
     if steps is not None and not (_is_whole(steps) and steps >= 1):
-        problems.append(f"steps={steps!r} is not a whole number above 0")
+        problems.append(f"steps={steps!r} is not a positive whole number")
     if not (schedule is None or isinstance(schedule, str) or callable(schedule)):
         problems.append(
             f"schedule={schedule!r} is neither a name such as 'ramp-hold-relax' nor a function of"
@@ -252,7 +252,7 @@ def _option_problems(group: Mapping[str, Any]) -> list[str]:
         # torch allows a learning rate that is a tensor (capturable optimizers).
         value = value.item() if isinstance(value, Tensor) else value
         if not is_number(value) or value < 0:
-            problems.append(f"{key}={group[key]!r} is not a finite number from 0 up")
+            problems.append(f"{key}={group[key]!r} is not a finite number of at least 0")
     momentum = group.get("momentum", 0.0)
     if not is_number(momentum) or not 0 <= momentum < 1:
         problems.append(f"momentum={momentum!r} is outside [0, 1)")
@@ -266,7 +266,8 @@ def _factorization_problems(group: Mapping[str, Any]) -> list[str]:
     whole = _is_whole(depth) and depth >= 2
     if not (whole or (lean and is_number(depth) and depth > 1)):
         problems.append(
-            f"depth={depth!r} is not a whole number from 2 up (lean=True takes any number above 1)"
+            f"depth={depth!r} is not a whole number of at least 2 (lean=True takes any number "
+            "above 1)"
         )
     problems += _start_problems(group)
     if lean and group["init"] not in ("root", "pretrained"):
@@ -298,7 +299,7 @@ def _start_problems(group: Mapping[str, Any]) -> list[str]:
     if not isinstance(init, str) or init not in INITS:
         problems.append(unknown("initialisation", init, INITS.names()).rstrip("."))
     if sigma is not None and not (is_number(sigma) and sigma > 0):
-        problems.append(f"sigma={sigma!r} is not None (1/√fan_in) or a finite number above 0")
+        problems.append(f"sigma={sigma!r} is not None (1/√fan_in) or a positive finite number")
     if not isinstance(matched, bool):
         problems.append(f"match_variance={matched!r} is neither True nor False")
     elif matched and init == "pretrained":

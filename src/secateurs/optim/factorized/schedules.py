@@ -39,8 +39,8 @@ class RampHoldRelax:
             self.ramp >= 0 and self.relax >= 0 and self.ramp + self.relax <= 1 + 1e-12
         ):
             raise ArgumentError(
-                f"ramp={self.ramp} and relax={self.relax} are shares of one run: neither below 0,"
-                " together at most 1."
+                f"ramp={self.ramp} and relax={self.relax} are fractions of the run: neither may be "
+                "negative, and together they are at most 1."
             )
 
     def __call__(self, progress: float) -> float:

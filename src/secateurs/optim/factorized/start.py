@@ -65,7 +65,8 @@ def factorize(how: str, start: Start) -> Started:
     # "not >" and not "<=": a sigma of NaN is refused too.
     if not start.sigma > 0 or not math.isfinite(start.sigma):
         raise ArgumentError(
-            f"sigma={start.sigma} for {start.name}: the standard deviation of a weight is above 0."
+            f"sigma={start.sigma} for {start.name}: the standard deviation of a weight must be "
+            "positive."
         )
     return INITS[how](start)
 
@@ -81,7 +82,7 @@ def finite_weight(start: Start) -> Tensor:
     if broken := int((~weight.isfinite()).sum()):
         raise ParameterError(
             f"{start.name} has {broken} entries of {weight.numel()} that are NaN or infinite and"
-            " have no factors: load or draw its weights first."
+            " have no factors: load or initialise its weights first."
         )
     return weight
 
@@ -258,8 +259,8 @@ SIDE = 16
 """The least number of rows and of columns that says something."""
 
 _REDRAWN = (
-    "%s look trained, and the default start draws new weights: what they know is lost."
-    " init='pretrained' keeps them; init='dwf' says that the draw is meant"
+    "%s look trained, and the default start draws new weights: what they have learned is lost."
+    " init='pretrained' keeps them; init='dwf' says that the draw is intended"
 )
 
 

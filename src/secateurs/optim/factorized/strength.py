@@ -111,9 +111,9 @@ def _rule(number: int, group: Group, multiplier: float, taken: int) -> StepRule:
     # Schedules that end at zero may round to just below it.
     if not (-ROUNDING <= lr <= LARGEST and -ROUNDING <= decay <= LARGEST and 0 <= momentum < 1):
         raise TrainingError(
-            f"group {number} has lr={lr:g}, momentum={momentum:g}, strength={group['strength']:g}"
-            f" times {multiplier:g} at step {taken}: rates and λ lie in [0, 3.4e38], a momentum in"
-            " [0, 1). Nothing was changed."
+            f"group {number} has lr={lr:g}, momentum={momentum:g}, strength={group['strength']:g} "
+            f"times {multiplier:g} at step {taken}: rates and λ must lie in [0, 3.4e38], a "
+            "momentum in [0, 1). Nothing was changed."
         )
     return StepRule(
         lr=lr,

@@ -147,7 +147,7 @@ class Exchange:
     def __post_init__(self) -> None:
         if not (0 < self.q <= 1 and 0 < self.step < 1 and self.share >= 0 and self.rounds >= 0):
             raise ArgumentError(
-                f"q and step lie in (0, 1], share and rounds are not below 0; got {self}."
+                f"q and step must lie in (0, 1], share and rounds must not be negative; got {self}."
             )
 
 

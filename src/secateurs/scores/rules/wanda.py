@@ -135,7 +135,7 @@ def _by_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
 def _refuse_unseen(lost: list[str]) -> None:
     if lost:
         raise ParameterError(
-            f"score 'wanda' knows no input of {', '.join(map(repr, lost[:8]))}: only weights of"
+            f"score 'wanda' has no input for {', '.join(map(repr, lost[:8]))}: only weights of"
             " linear layers and convolutions that run on the data have one. Leave the others out"
             " with where=."
         )

@@ -275,10 +275,10 @@ def _check_batches(model: nn.Module, fast: FastModule, example: Example) -> None
             outside = fast.report.outside[:1]
             stays = "".join(f", and part of it stays in torch ({o})" for o in outside)
             raise UnsupportedOperation(
-                f"{type(model).__name__} does something else for each batch size"
-                f"{stays}: at {batch} sample(s) its program differs"
-                f" by {apart:.3g} of the largest output. Write what it does sample by sample as"
-                " operators on the whole batch, without the size of the batch as a number."
+                f"{type(model).__name__} behaves differently for each batch size{stays}: at "
+                f"{batch} sample(s) its program differs by {apart:.3g} of the largest output. "
+                "Write what it does sample by sample as operators on the whole batch, without the "
+                "size of the batch as a number."
             )
 
 
@@ -362,7 +362,8 @@ def _forms(
     taken = {"fast", "layers", *forms} & set(rivals or {})
     if taken:
         raise ArgumentError(
-            f"a rival cannot be called {', '.join(sorted(taken))}: that is a form of ours."
+            f"a rival cannot be named {', '.join(sorted(taken))}: that is the name of one of our "
+            "own forms."
         )
     return forms | dict(rivals or {})
 

@@ -179,8 +179,9 @@ def _refuse_memory(
     }
     if kept := sorted(buffers[name] for name in written & read):
         raise UnsupportedOperation(
-            f"{type(model).__name__} writes into {', '.join(kept[:4])} at every call and answers by"
-            " it. A program keeps nothing between calls: leave the writing out in evaluation."
+            f"{type(model).__name__} writes into {', '.join(kept[:4])} at every call, and its "
+            "output depends on it. A program keeps nothing between calls: leave the writing out "
+            "in evaluation."
         )
 
 
@@ -232,9 +233,10 @@ def refuse_mixing(model: nn.Module, example: Example) -> None:
         apart = apart_by(expected, together)
         if not apart <= 1e-3:
             raise ShipError(
-                f"{type(model).__name__} answers a sample in a batch otherwise than alone (by"
-                f" {apart:.3g} of the largest output), and this program is for one sample at a"
-                " time. Leave the batch, and its size, out of the forward pass."
+                f"{type(model).__name__} gives a different output for a sample in a batch than for "
+                f"the same sample alone (by {apart:.3g} of the largest output), and this program "
+                "is for one sample at a time. Make the forward pass independent of the batch and "
+                "its size."
             )
 
 

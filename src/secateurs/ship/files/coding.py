@@ -268,7 +268,7 @@ def _read(k: int, count: int, area: int, readers: PlaceReaders) -> Places:
     # The same limit as the writer's: with a larger k a
     # small file could claim large numbers.
     if not 0 <= k < 48 or count << k > 2 * area:
-        raise ValueError(f"gaps with {k} bits of remainder cannot be a coding of {count} in {area}")
+        raise ValueError(f"gaps with {k} bits of remainder cannot encode {count} entries of {area}")
     if count == 0:
         return np.zeros(0, np.int64)
     quotients = readers.quotients.take(count)

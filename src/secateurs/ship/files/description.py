@@ -186,7 +186,9 @@ def _check_line(line: TensorLine, where: str) -> None:
     if type(line.kept) is not int or not 0 <= line.kept <= area:
         raise SparseFileError(f"{where} claims {quote(line.kept)} kept entries of {area}.")
     if line.coding.k == FULL and line.kept != area:
-        raise SparseFileError(f"{where} claims {line.kept} kept entries, and that all {area} are.")
+        raise SparseFileError(
+            f"{where} claims {line.kept} kept entries, and also that all {area} are kept."
+        )
     if line.stored and (not KINDS[line.dtype].floating or KINDS[line.dtype].per_entry == 2):
         raise SparseFileError(f"{where} of dtype {line.dtype} cannot be stored as {line.stored}.")
 
@@ -226,7 +228,7 @@ def check_counts(counts: Any, path: Path, *, compact: bool) -> None:
     for what in ("lines", "ties"):
         if type(counts[what]) is not int or not 0 <= counts[what] <= MOST:
             raise SparseFileError(
-                f"{path}: {quote(counts[what])} {what} are described; the most is {MOST}."
+                f"{path}: {quote(counts[what])} {what} are described; at most {MOST} are allowed."
             )
     digests = counts.get("digests", "")
     wanted = f"[0-9a-f]{{{SHORT * counts['lines']}}}"
@@ -245,7 +247,7 @@ def check_order(lines: tuple[TensorLine, ...], path: Path) -> None:
         scaled = before is not None and before.stored == "I8"
         if scaled != (line.name == ""):
             raise SparseFileError(
-                f"{path}: the scales of {quote(before.name if before else '')} are not behind it."
+                f"{path}: the scales of {quote(before.name if before else '')} do not follow it."
             )
         if (
             scaled

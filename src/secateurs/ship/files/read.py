@@ -146,9 +146,7 @@ def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
     sealed = held.blob[:begin] == container_header(held.format, seal_of([data]), len(data))
     ends = np.cumsum([taken, *described.streams]).tolist()
     if ends[-1] != len(data):
-        raise SparseFileError(
-            f"{path}: {len(data)} bytes of data are there, {ends[-1]} are described."
-        )
+        raise SparseFileError(f"{path} holds {len(data)} bytes of data, but describes {ends[-1]}.")
     streams = tuple(data[start:end] for start, end in itertools.pairwise(ends))
     sizes = sizes_of(path, described, header=begin + taken)
     opened = Opened(
@@ -287,8 +285,8 @@ def decode(opened: Opened) -> dict[str, Tensor]:
     # Last, so that damage within a tensor is reported with the tensor's name.
     if not opened.sealed:
         raise SparseFileError(
-            f"{opened.path} is damaged in its header or description: "
-            "SHA-256 or spelling are not as written."
+            f"{opened.path} is damaged in its header or description: its SHA-256 or its spelling "
+            "is not the one that was written."
         )
     return tensors
 
@@ -580,9 +578,9 @@ def load_shards(paths: Sequence[Path], into: nn.Module, *, at_most: int | None =
         opened = open_sparse(read_container(path), at_most=at_most)
         mine = _claims(opened.described)
         if twice := sorted(claims.keys() & mine.keys()):
-            raise SparseFileError(f"{path} holds {quote(twice[0])}, as another file does.")
+            raise SparseFileError(f"{path} holds {quote(twice[0])}, which another file holds too.")
         if changed and opened.changed:
-            raise SparseFileError(f"{path} changes sizes, as another file does.")
+            raise SparseFileError(f"{path} changes sizes, which another file does too.")
         claims |= mine
         changed = changed or opened.changed
     rename = name_with(into, changed)
@@ -672,7 +670,7 @@ def _claims(described: Description) -> dict[str, Tensor]:
 def _dense(entry: StoredTensor, held: Container) -> Tensor:
     if entry.dtype not in KINDS:
         raise SparseFileError(
-            f"{held.path}: {quote(entry.name)} has dtype {entry.dtype}, which is not read."
+            f"{held.path}: {quote(entry.name)} has dtype {entry.dtype}, which is not supported."
         )
     dtype = KINDS[entry.dtype].dtype
     # frombuffer refuses an empty buffer.

@@ -439,11 +439,11 @@ def _check_certificate(
         return
     if loaded is not tensors and state_hash(tensors) in of:
         raise ArgumentError(
-            f"the certificate is of the weights before values={values!r} rounds them, and says"
-            " nothing of those in the file. Save without it, certify what load_sparse reads from"
-            " that file, and save that with its certificate."
+            f"the certificate is about the weights before values={values!r} rounds them, and says "
+            "nothing about those in the file. Save without it, certify what load_sparse reads "
+            "from that file, and save that with its certificate."
         )
     raise ArgumentError(
-        "the certificate is of other weights than these: of another network, or of this one before"
-        " it was changed. Certify the model as it is now, or save it without."
+        "the certificate is not about these weights, but about another network, or about this one "
+        "before it was changed. Certify the model as it is now, or save it without."
     )

@@ -204,7 +204,7 @@ class LocalDriver:
             and not self.sweep.board.queue
         ):
             raise StoreError(
-                "runs are left that nothing can begin; please report this with the study's file."
+                "some runs are left that cannot start; please report this with the study's file."
             )
 
     def _listen(self) -> None:

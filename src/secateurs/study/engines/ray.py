@@ -94,7 +94,7 @@ class RayDriver:
             self.tasks.append(RemoteJob(held, stream))
         if not self.tasks:
             raise StoreError(
-                "runs are left that nothing can begin; please report this with the study's file."
+                "some runs are left that cannot start; please report this with the study's file."
             )
 
     def _blobs(self, job: Job) -> dict[str, bytes]:

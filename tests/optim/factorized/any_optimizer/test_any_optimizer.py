@@ -226,7 +226,7 @@ def test_another_base_is_refused_and_nothing_changes():
     good = optimizer.state_dict()
     with pytest.raises(
         TrainingError,
-        match="the saved state of the base: .*parameter group.*Nothing was changed",
+        match="base optimizer does not fit: .*parameter group.*Nothing was changed",
     ):
         optimizer.load_state_dict(
             {
@@ -239,7 +239,9 @@ def test_another_base_is_refused_and_nothing_changes():
         )
     damaged = copy.deepcopy(good)
     damaged["base"]["state"][0]["momentum_buffer"] = torch.zeros(5)
-    with pytest.raises(TrainingError, match="'momentum_buffer'. of the base has another shape"):
+    with pytest.raises(
+        TrainingError, match=("'momentum_buffer'. of the base optimizer has another shape")
+    ):
         optimizer.load_state_dict(damaged)
     assert unchanged(before, model, optimizer)
     train(model, optimizer, 1, first=3)

@@ -49,7 +49,7 @@ BAD = [
     (
         torch.optim.AdamW,
         {"lr": -1.0},
-        "base=AdamW with base_kwargs=.* is refused by itself: Invalid learning rate",
+        "base=AdamW with base_kwargs=.* is refused by its own constructor: Invalid learning rate",
     ),
     (torch.optim.AdamW, {"differentiable": True}, "differentiable=True"),
     (torch.optim.SGD, {"nesterov": True}, "Nesterov momentum requires"),

@@ -90,5 +90,5 @@ def test_a_loop_over_the_batch_is_refused():
         def forward(self, x):
             return torch.stack([row.relu() for row in x.unbind(0)])
 
-    with pytest.raises(UnsupportedOperation, match="Loop does something else for each"):
+    with pytest.raises(UnsupportedOperation, match="Loop behaves differently for each"):
         fast(Loop().eval(), 6)

@@ -145,7 +145,7 @@ def headers(length):
     )
     yield {"__metadata__": meta, "sparse": entry(0, length + 5)}, "ends at byte"
     yield {"__metadata__": meta, "sparse": entry(5, length)}, "overlap or gap"
-    yield {"__metadata__": meta, "sparse": entry(0, length - 5)}, "are described"
+    yield {"__metadata__": meta, "sparse": entry(0, length - 5)}, "but describes"
     yield (
         {"__metadata__": meta, "sparse": whole, "other": entry(3, 9)},
         "overlap or gap",
