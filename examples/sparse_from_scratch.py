@@ -13,7 +13,8 @@ from secateurs.random import generator
 def main(epochs: int = 100, sparsity: float = 0.98) -> sc.optim.Collapsed:
     """Train on the embedded digits; return what `collapse_` says."""
     data = sc.data.load("digits")
-    model = sc.models.build("lenet-300-100", size=8)  # or any torch.nn.Module
+    # Or any torch.nn.Module.
+    model = sc.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
     steps = epochs * -(-len(data.train_x) // 64)
 
     # The changed line. λ is steered so that this share of the weights ends at exactly zero.
