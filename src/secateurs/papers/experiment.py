@@ -296,7 +296,7 @@ def as_texts(row: Mapping[str, object]) -> dict[str, str]:
 
 # An experiment's figures beside the printed ones, for a terminal and as a page of Markdown.
 
-COLUMNS = ("what", "ours", "seeds", "print", "deviation", "")
+COLUMNS = ("what", "ours", "seeds", "printed", "deviation", "")
 
 
 def as_table(experiment: Experiment, figures: Sequence[Comparison]) -> Table:

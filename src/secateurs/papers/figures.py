@@ -419,7 +419,7 @@ def frontier(rows: Sequence[Row]) -> Iterator[Panel]:
 
 
 def _panel(name: str, head: str, lines: Sequence[ChartLine], **how: object) -> Panel:
-    text = "Medians over seeds, whiskers from the least to the most. Dotted: print, table 2."
+    text = "Medians over seeds, whiskers from the least to the most. Dotted: the paper, table 2."
     return panel(
         name,
         head,
@@ -471,7 +471,7 @@ def _print(model: str, data: str, names: Sequence[str], first: int = 0) -> list[
             for each in shipped_figures()
             if (each.model, each.data, each.method) == (model, data, name)
         ]
-        found.append(line(f"{name}, print", points, colour=first + place, printed=True))
+        found.append(line(f"{name}, printed", points, colour=first + place, printed=True))
     return found
 
 
@@ -537,10 +537,10 @@ def beyond(rows: Sequence[Row]) -> Iterator[Panel]:
     lines = [
         line("before", before, colour=0, joined=False),
         line("after", after, colour=1, joined=False),
-        line("dwf-depth-3, print", printed, colour=2, printed=True),
+        line("dwf-depth-3, printed", printed, colour=2, printed=True),
     ]
     text = "Every training is two marks, before and after weights were exchanged."
-    yield panel("beyond", "Beyond print", text, lines, **AXES)
+    yield panel("beyond", "Beyond the paper", text, lines, **AXES)
 
 
 # Figures 5a, 10 and 13 of the weight-factorization paper: layer by layer.
@@ -690,7 +690,7 @@ def _overlaps(network: str, name: str, rows: Sequence[Row]) -> Panel:
                 (point(r, "percent", "y") for r in moved),
                 colour=place + 2,
             ),
-            line(f"{method}, print", printed, colour=place, printed=True),
+            line(f"{method}, printed", printed, colour=place, printed=True),
         ]
     # The printed figures alone would say nothing about this network.
     return panel(
@@ -991,7 +991,7 @@ def write_html(
         columns=COLUMNS,
         cells=tuple(cells(each) for each in experiment.compare(rows)),
     )
-    comparison = Panel(name="beside-print", head="Beside print", table=numbers)
+    comparison = Panel(name="beside-print", head="Beside the paper", table=numbers)
     body = "".join(said) + section("", [*panels, comparison])
     return write_text(out, document(f"{experiment.paper}: {experiment.what}", body))
 

@@ -426,7 +426,7 @@ FULL = PathSettings(
     batch=1024,
     augment=True,
 )
-"""The published recipe on the largest images among our data sets (print: ImageNet at 224×224)."""
+"""The published recipe on the largest images among our data sets (the paper: ImageNet at 224×224)."""
 
 
 def jobs(scale: Scale) -> list[Measurement]:
@@ -497,7 +497,7 @@ publish(
             "smoke": "a residual network of two blocks on digits, 3 epochs, 60 %",
             "cpu": "ResNet-8 (width 8), 4,096 images of Fashion-MNIST, 12 epochs; ResNet-18: masks",
             "full": "ResNet-18 on all of Fashion-MNIST, 15 epochs; then on Tiny ImageNet, 90"
-            " epochs, batch 1024 (print: ImageNet)",
+            " epochs, batch 1024 (the paper: ImageNet)",
         },
     )
 )

@@ -436,7 +436,7 @@ def data_at_hand(root: Path | None = None, *, download: bool = False) -> tuple[D
     reasons: list[str] = []
     for name in ("covertype", "fashion-mnist"):
         try:
-            return load(name, root=root, download=download), " ".join(reasons) or "print's own"
+            return load(name, root=root, download=download), " ".join(reasons) or "the paper's own"
         except DataError as error:
             reasons.append(str(error))
     return load("digits"), " ".join(reasons)
@@ -500,7 +500,7 @@ def _glorot_(layer: nn.Linear, draws: torch.Generator) -> None:
 # The tables of Qian & Klabjan (2021) as experiments.
 
 MATRICES = {"smoke": (100, 50), "cpu": (1_000, 500), "full": (1_000, 500)}
-"""Matrices per row of tables 2 and 3; print's are 1,000 and 500."""
+"""Matrices per row of tables 2 and 3; the paper's are 1,000 and 500."""
 
 
 def norm_jobs(scale: Scale) -> list[Measurement]:
@@ -620,8 +620,8 @@ publish(
         compare=compare_norms,
         settings={
             "smoke": "100 and 50 matrices a row",
-            "cpu": "as in print: 1,000 and 500 matrices a row",
-            "full": "as in print: 1,000 and 500 matrices a row",
+            "cpu": "as in the paper: 1,000 and 500 matrices a row",
+            "full": "as in the paper: 1,000 and 500 matrices a row",
         },
     )
 )

@@ -450,7 +450,7 @@ def _differences(
             )
             what = f"{model} on {dataset}, {density:.0%}, {name}: drawn less top-k, points"
             change, networks = _printed_change(density, drawn, cut)
-            note = f"print: mean of {networks} networks" if networks else ""
+            note = f"paper: mean of {networks} networks" if networks else ""
             yield (
                 Comparison(what=what, ours=points, printed=change, note=note) if points else None
             )
@@ -713,7 +713,7 @@ publish(
         settings={
             "smoke": "LeNet-300-100 on digits, 5 methods, one seed, 4 epochs",
             "cpu": "LeNet-5, 8,192 images of Fashion-MNIST, 8 epochs, three seeds",
-            "full": "as in print: four networks, CIFAR and Tiny ImageNet, 160 epochs, three seeds",
+            "full": "as in the paper: four networks, CIFAR and Tiny ImageNet, 160 epochs, three seeds",
         },
     )
 )

@@ -63,7 +63,7 @@ def outside_definitions(f: Facts) -> str:
 
 
 def printed_factor(f: Facts) -> float:
-    """The factor that print states beside L·B/√n and the path norm."""
+    """The factor that the paper states beside L·B/√n and the path norm."""
     # Print's 240√2 is a slip for 384√2 ≈ 543.06, which 544 rounds up (docs/errata.md).
     return 544 * f.partition.width * math.sqrt(f.parameters)
 
@@ -152,7 +152,7 @@ class BoundRule:
 
 
 # The two rows with known constants come first; the others hold up to a constant that
-# print does not state.
+# the paper does not state.
 RULES = (
     BoundRule(
         name="theorem 5.1",
@@ -324,8 +324,8 @@ def verdict_of(log2: float, facts: Facts, constant: bool, loss_range: float) -> 
         # A rate times an unknown number proves nothing about this network, however small it is.
         limit = f"{2.0**-over:.3g}" if over < 1000 else f"2^{-over:.0f}"
         return (
-            f"undecided: {size} times a constant that print does not state; it says something only"
-            f" where that constant is below {limit}"
+            f"undecided: {size} times a constant that the paper does not state; it says something"
+            f" only where that constant is below {limit}"
         )
     if over <= 0:
         return f"says something: the gap between test and training loss is at most {size}"

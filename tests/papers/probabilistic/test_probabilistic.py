@@ -178,7 +178,7 @@ def test_table_1_trains_on_print_s_own_data_where_it_is(tmp_path):
         "".join(f"{i},{row[2:]},{i % 7 + 1}\n" for i in range(20))
     )
     found, reason = probabilistic.data_at_hand(tmp_path)
-    assert found.name == "covertype" and reason == "print's own"
+    assert found.name == "covertype" and reason == "the paper's own"
     model = probabilistic.train_network(data=found, width=16, epochs=1, batch=4)
     assert [tuple(p.shape) for p in model.parameters() if p.ndim == 2] == [
         (16, 54),

@@ -116,10 +116,10 @@ def _is_watched(network: Network) -> bool:
 
 FACTORIZED = ("dwf-depth-2", "dwf-depth-3", "dwf-depth-4")
 EMPTY = {
-    "gmp": "print: whole layers at high compression",
-    "snip": "print: whole layers at high compression",
-    "synflow": "print: none but skip connections of a ResNet",
-    "random": "not in print",
+    "gmp": "paper: whole layers at high compression",
+    "snip": "paper: whole layers at high compression",
+    "synflow": "paper: none but skip connections of a ResNet",
+    "random": "not in the paper",
 }
 SPARSE = 1 / 0.99
 """Sparsity has emerged from one zero in a hundred on."""
@@ -144,7 +144,7 @@ def compare(rows: Sequence[Row]) -> list[Comparison]:
 def _emptied(own: Sequence[Network]) -> Iterator[Comparison]:
     """How many networks lost a layer, and from which compression on."""
     title, last = f"{own[0].place}, {own[0].method}", max(map(_compression, own))
-    note = EMPTY.get(own[0].method, "print: none")
+    note = EMPTY.get(own[0].method, "paper: none")
     lost = [x for x in own if x.empty and not x.gone]
     if dead := sum(x.gone for x in own):
         note += f"; of {dead} more nothing is left"
@@ -174,7 +174,7 @@ def _against_synflow(here: Sequence[Network]) -> Iterator[Comparison]:
             ]
             if logs:
                 what = f"{here[0].place}, {method}: left of the {name} layer, over SynFlow's"
-                note = f"geometric mean over {len(logs)} λ; print: below 1"
+                note = f"geometric mean over {len(logs)} λ; paper: below 1"
                 ours = (math.exp(sum(logs) / len(logs)),)
                 yield Comparison(what=what, ours=ours, note=note)
 
@@ -198,12 +198,12 @@ def _norms(here: Sequence[Network]) -> Iterator[Comparison]:
             yield Comparison(
                 what=f"{title}: smallest λ with zeros",
                 ours=(sparse[0].figure("strength"),),
-                note="print: where the norm is largest, on small networks",
+                note="paper: where the norm is largest, on small networks",
             )
             yield Comparison(
                 what=f"{title}: norm at the largest compression",
                 ours=(max(own, key=_compression).figure("norm"),),
-                note="print: goes to zero",
+                note="paper: goes to zero",
             )
 
 
@@ -225,7 +225,7 @@ def _deeper(here: Sequence[Network]) -> Iterator[Comparison]:
             yield Comparison(
                 what=f"{here[0].place}, {deep}: least compression over {shallow}'s, at one λ",
                 ours=(min(ratios),),
-                note=f"over {len(ratios)} λ; print: above 1",
+                note=f"over {len(ratios)} λ; paper: above 1",
             )
 
 
@@ -376,7 +376,7 @@ DEEP = 10
 """The depth of figure 5a."""
 
 DEEP_EPOCHS = 40
-"""Ours: print does not say how long it trained, and weights that are dead show at once."""
+"""Ours: the paper does not say how long it trained, and weights that are dead show at once."""
 
 DIGITS = (4e-4, 7.5e-4, 1.25e-3)
 LARGE = tuple(

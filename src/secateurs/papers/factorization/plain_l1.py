@@ -141,7 +141,7 @@ publish(
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ each",
             "short": f"{plans.DIGITS}, 5 λ each",
             "cpu": "LeNet-300-100 on Fashion-MNIST, 75 epochs, 9 or 13 λ each, one seed",
-            "full": "as in print: 100 λ each",
+            "full": "as in the paper: 100 λ each",
         },
     )
 )

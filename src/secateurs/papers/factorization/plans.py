@@ -92,7 +92,7 @@ SMOKE = replace(TEXT, examples=2_000, epochs=8, batch=50, rate=0.3)
 
 SHORT = replace(TEXT, data="digits", epochs=300, batch=64, rate=0.3)
 """The digits: 6,900 steps, each a tenth of the work, at twice the rate, since a weight's decay goes
-with rate × λ × steps. The shape of a curve, not print's figures."""
+with rate × λ × steps. The shape of a curve, not the printed figures."""
 DIGITS = "LeNet-300-100 on the digits, 300 epochs of batch 64, rate 0.3"
 
 

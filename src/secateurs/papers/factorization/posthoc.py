@@ -30,13 +30,13 @@ from secateurs.papers.factorization.training import (
 )
 
 MULTIPLES = (1.0, 1.5, 2.0, 3.0, 5.0)
-"""How much further each network is cut; print speaks of up to three times."""
+"""How much further each network is cut; the paper speaks of up to three times."""
 
 TUNE_RATE = 0.11
 """Of the SGD after the cut (F.5)."""
 
 GENTLE = 0.01
-"""Ours, beside it: on LeNet-300-100 print's rate, made for a ResNet-18, destroys what is left."""
+"""Ours, beside it: on LeNet-300-100 the paper's rate, made for a ResNet-18, destroys what is left."""
 
 BASE = FactorizationSettings(depth=2, tune=50, tune_rate=TUNE_RATE)
 DIGITS = replace(plans.SHORT, depth=2, tune=50, tune_rate=TUNE_RATE)
