@@ -126,10 +126,10 @@ def bounds_of(problem, domain, monkeypatch, *, windows):
         return cone(self.record.nodes, name) if windows else None
 
     seen, cones = [], set()
-    improved, ends = Backward.improved, linear.ends
+    improve, ends = Backward.improve, linear.ends
 
     def watched(self, x, name):
-        found = improved(self, x, name)
+        found = improve(self, x, name)
         seen.append(found)
         return found
 
@@ -139,7 +139,7 @@ def bounds_of(problem, domain, monkeypatch, *, windows):
 
     with monkeypatch.context() as patch:
         patch.setattr(Backward, "_cone", behind)
-        patch.setattr(Backward, "improved", watched)
+        patch.setattr(Backward, "improve", watched)
         patch.setattr(linear, "ends", counted)
         with torch.enable_grad():
             flow = Relaxation(unit=problem.unit)

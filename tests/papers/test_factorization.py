@@ -25,7 +25,7 @@ from secateurs.papers.factorization import (
 from secateurs.papers.factorization import layers as compared
 from secateurs.papers.factorization import layers as counted
 from secateurs.papers.factorization import layers as work
-from secateurs.papers.factorization.exchange import Beyond
+from secateurs.papers.factorization.exchange import ExchangeSettings
 from secateurs.papers.factorization.layers import networks
 from secateurs.papers.factorization.layers import plan as layers_plan
 from secateurs.papers.factorization.plans import Crossing, at, largest
@@ -246,9 +246,9 @@ def test_training_is_the_loop_of_the_paper_written_out(dataset):
 def test_factorized_training_is_the_same_with_and_without_cutting_dead_units(dataset, monkeypatch):
     """The narrow net is only faster: never cutting gives the same weights."""
     settings = FactorizationSettings(**SPARSE)
-    cut, _ = plans.survivors(settings)
+    cut, _ = plans.train_and_cut(settings)
     monkeypatch.setattr(NarrowChain, "worth_cutting", lambda self, units: False)
-    whole, _ = plans.survivors(settings)
+    whole, _ = plans.train_and_cut(settings)
     kept = sum(int((w != 0).sum()) for w in cut)
     assert 0 < kept < 5_000
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(cut, whole, strict=True))
@@ -530,7 +530,7 @@ def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(dataset
     short = {name: value for name, value in SPARSE.items() if name != "strength"}
     start = FactorizationSettings(**short, strength=SPARSE["strength"], tune=0)
     row = exchange.run(
-        Beyond(compression_asked=15_000.0, strength=SPARSE["strength"], rounds=2),
+        ExchangeSettings(compression_asked=15_000.0, strength=SPARSE["strength"], rounds=2),
         start,
     )
     assert row.start_compression < row.compression

@@ -5,7 +5,7 @@ from io import StringIO
 from rich.console import Console
 
 from secateurs.study import Data, How, Prune, Study, Training, run
-from secateurs.study.watching import Score, table, written
+from secateurs.study.watching import Score, run_line, table
 from study.example import example_store
 
 
@@ -52,7 +52,7 @@ def test_shares_of_running_runs_are_shown(tmp_path):
         held.note_progress({keys[0]: 0.8, "none": 0.1})
         rows = held.rows(details=False)
     assert "3 (70 %)" in shown(rows)
-    assert written(rows[0]).endswith("running, 80 %")
+    assert run_line(rows[0]).endswith("running, 80 %")
 
 
 def test_the_time_left_is_that_of_the_mean_run(tmp_path):
@@ -62,10 +62,10 @@ def test_the_time_left_is_that_of_the_mean_run(tmp_path):
         held.mark(second, state="waiting")
         rows = held.rows(details=False)
     score = Score()
-    score.seen(rows)
+    score.read(rows)
     took = [row.seconds for row in rows if row.state == "done"]
     assert score.left == sum(took) / len(took) * 1.75
-    score.seen([row for row in rows if row.state == "running"])
+    score.read([row for row in rows if row.state == "running"])
     assert score.left is None and "left" not in score.summary()
 
 

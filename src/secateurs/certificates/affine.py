@@ -28,7 +28,7 @@ from secateurs.certificates.forms import (
     signed_sum,
     terms,
 )
-from secateurs.certificates.interval import Interval, Intervals, activated, centred, from_bounds
+from secateurs.certificates.interval import Interval, Intervals, activate, centred, from_bounds
 from secateurs.certificates.planes import Band, band_mass, chosen, narrowest, runner_up
 from secateurs.certificates.two_stream import StreamValues, TwoStream
 from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural
@@ -122,7 +122,7 @@ class AffineForms:
             z=self._banded(x, z),
             d=self._banded(x, d),
             mass=StreamValues(m=band_mass(z, x.mass), d=band_mass(d, x.mass)),
-            box=from_bounds(activated(bounds, node.slope, self.unit), self.unit),
+            box=from_bounds(activate(bounds, node.slope, self.unit), self.unit),
         )
 
     def pool(self, node: Pool, x: Forms, known: Bounds | None = None) -> Forms:

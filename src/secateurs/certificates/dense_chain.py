@@ -158,7 +158,7 @@ class DenseChain:
         found: Tensor = (known[:, ::2] > known[:, 1::2]).flatten(1).any(dim=1)
         return found
 
-    def pressed(
+    def press(
         self, lo: Tensor, hi: Tensor, known: Tensor, index: Tensor, goal: Tensor, steps: int
     ) -> Tensor:
         """Bounds of |d| for the outputs of `index`, (boxes, some), that use the sign of neurons
@@ -277,7 +277,7 @@ class DenseChain:
                 ends = _meet(part, ends)
                 index = _open(ends)
                 if index.shape[1]:
-                    ends, slope = self._improved(box, behind, layer, masses, ends, index)
+                    ends, slope = self._improve(box, behind, layer, masses, ends, index)
                     influence += _influence(slope, ends, index) * box.radius * 2
             b = Bounds(**dict(zip(FIELDS, ends.unbind(dim=1), strict=True)))
             reach = _reach_behind(b, relu=layer.relu)
@@ -297,7 +297,7 @@ class DenseChain:
         furthest = torch.cat([ends[:, 5], -ends[:, 4]], dim=1).argmax(dim=1)
         steepest = slope[torch.arange(len(lo)), furthest]
         if self.values:
-            ends, _ = self._improved(box, behind, last, masses, ends, everything, all_of_them=True)
+            ends, _ = self._improve(box, behind, last, masses, ends, everything, all_of_them=True)
         return ChainBounds(
             ends=ends,
             known=torch.cat(found, dim=2) if found else known,
@@ -334,7 +334,7 @@ class DenseChain:
             ends.append(_meet(within, torch.stack([middle - far, middle + far], dim=1)))
         return torch.cat(ends, dim=1)
 
-    def _improved(
+    def _improve(
         self,
         box: "_Box",
         behind: Sequence["_LayerPlanes"],

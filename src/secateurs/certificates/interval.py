@@ -120,7 +120,7 @@ class Interval:
     def activation(self, node: Activation, x: Intervals, known: Bounds | None = None) -> Intervals:
         """The case split; if both pre-activations are ≤ 0 on the whole box, the result is zero."""
         bounds = x.bounds if known is None else known
-        return from_bounds(activated(bounds, node.slope, self.unit), self.unit)
+        return from_bounds(activate(bounds, node.slope, self.unit), self.unit)
 
     def pool(self, node: Pool, x: Intervals, known: Bounds | None = None) -> Intervals:
         """A k-th largest grows with every entry; two of them differ by no more than the entries."""
@@ -203,7 +203,7 @@ def _largest(center: Tensor, dims: int) -> Tensor:
     return center.flatten(1).abs().amax(dim=1).reshape(-1, *[1] * (dims - 1))
 
 
-def activated(b: Bounds, slope: float, unit: float = 0.0) -> Bounds:
+def activate(b: Bounds, slope: float, unit: float = 0.0) -> Bounds:
     """The ranges after slope·z + (1 − slope)·relu(z); exact for 0 ≤ slope ≤ 1 except for the
     difference.
     """
@@ -277,7 +277,7 @@ class Coarse:
 
     def activation(self, node: Activation, x: CoarseIntervals) -> CoarseIntervals:
         """The case split of ReluDiff."""
-        return _centred(activated(x.bounds, node.slope))
+        return _centred(activate(x.bounds, node.slope))
 
     def pool(self, node: Pool, x: CoarseIntervals) -> CoarseIntervals:
         """A k-th largest grows with every entry; two of them differ by no more than the entries."""

@@ -179,19 +179,19 @@ class Backward:
             value = value + self._share() * sum((c.abs() * m).flatten(2).sum(2) for _, c, m in used)
         return value
 
-    def improved(self, x: Relaxed, name: str) -> Bounds:
+    def improve(self, x: Relaxed, name: str) -> Bounds:
         """Bounds by backward passes for open neurons whose box can still afford them; x is the
         value of the node `name`.
 
         Every box has its own effort, so that its bound does not depend on the other boxes.
         """
         if self._known is None:
-            self.proven.append(self._improved(x, name))
+            self.proven.append(self._improve(x, name))
         else:
             self.proven.append(self._known.bounds[len(self.proven)])
         return self.proven[-1]
 
-    def _improved(self, x: Relaxed, name: str) -> Bounds:
+    def _improve(self, x: Relaxed, name: str) -> Bounds:
         bounds = self.bounds(x)
         flat = bounds.each(lambda end: end.flatten(1))
         open_ = ~flat.settled
@@ -444,7 +444,7 @@ class Relaxation(Backward):
         """Planes above and below relu and the difference of relus, from the best bounds of the
         inputs.
         """
-        b = self.improved(x, node.inputs[0])
+        b = self.improve(x, node.inputs[0])
         planes_z, planes_g = (
             (
                 relu_above(*ends).leaky(node.slope, difference=False),
@@ -478,7 +478,7 @@ class Relaxation(Backward):
         """Below a maximum the entry with the largest lower end, above it `maximum_above`; for k > 1
         the ends.
         """
-        b = self.improved(x, node.inputs[0])
+        b = self.improve(x, node.inputs[0])
         self.record.add(node)
         inner = self.inner.pool(node, x.inner, b)
         mass = self._mass.pool(node, x.mass)
@@ -593,7 +593,7 @@ class Probe(Relaxation):
     Its results are guesses, not bounds: they only say where passes are worth their cost.
     """
 
-    def improved(self, x: Relaxed, name: str) -> Bounds:
+    def improve(self, x: Relaxed, name: str) -> Bounds:
         """The forward bounds, narrowed as much as those of the neurons that lose most."""
         bounds = self.bounds(x)
         flat = bounds.each(lambda end: end.flatten(1))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from secateurs.certificates.domain import Domain, ball_domain
-from secateurs.certificates.methods import Skip, relaxed, run_methods
+from secateurs.certificates.methods import Skip, relax, run_methods
 from secateurs.certificates.problem import NetworkPair
 from secateurs.certificates.statistical import inputs_of
 from secateurs.errors import ArgumentError, DomainError
@@ -102,7 +102,7 @@ def _pairs(
     if "linear" not in methods:
         return None
     try:
-        flow, y = relaxed(problem, domain)
+        flow, y = relax(problem, domain)
     except Skip:
         return None
     flat = y.d.flatten(1)

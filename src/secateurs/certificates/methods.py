@@ -143,7 +143,7 @@ def linear(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Linear relaxation of f − g, backward from every output; no sign assumption."""
     if all_by_chain(problem):
         return _by_chain(problem, domain)
-    flow, y = relaxed(problem, domain)
+    flow, y = relax(problem, domain)
     # Outputs that are not reached in time keep their forward bounds.
     found = domain.lo.new_full((len(domain), problem.outputs), torch.inf)
     pace, done = flow.pace.under(problem.clock), 0
@@ -408,7 +408,7 @@ def _join(parts: list[MethodBounds]) -> MethodBounds:
 # The relaxed output of two networks on some boxes, within the available effort and time.
 
 
-def relaxed(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
+def relax(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
     """The relaxed output of the network pair on these boxes, with the flow that bounds directions
     of it.
 
@@ -542,7 +542,7 @@ def _guess(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed, T
 
 
 def contains_forms(problem: NetworkPair, domain: Domain) -> bool:
-    """Whether `relaxed` will take its forward bounds from affine forms: computing these separately,
+    """Whether `relax` will take its forward bounds from affine forms: computing these separately,
     too, would double the cost and could not be tighter.
     """
     needed = int((domain.widths != 0).flatten(1).sum(dim=1).max())

@@ -19,119 +19,6 @@ from secateurs.certificates.two_stream import PathStreams, exact_distance
 from secateurs.errors import DomainError
 from secateurs.graph import Graph, State, affines, capture, evaluate, joint, propagate
 
-# How long a proof may take, and where it reports progress.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeLimit:
-    """How long the proof may take, and where it reports progress."""
-
-    seconds: float = math.inf
-    # Monotonic: the wall clock may be set back while a proof runs.
-    start: float = field(default_factory=time.monotonic)
-    tell: Callable[[str], None] | None = None
-
-    def late(self) -> bool:
-        """Whether the time is up."""
-        return self.left() < 0
-
-    def left(self) -> float:
-        """The seconds that are left, negative once the time is up."""
-        return self.seconds - (time.monotonic() - self.start)
-
-    def within(self, share: float) -> "TimeLimit":
-        """A clock that starts now and ends when this share of the remaining time is used up."""
-        return TimeLimit(seconds=max(0.0, self.left()) * share, tell=self.tell)
-
-    def report(self, text: str) -> None:
-        """Report what was done."""
-        if self.tell is not None:
-            self.tell(text)
-
-
-@dataclass(slots=True, kw_only=True)
-class Pace:
-    """The speed of the work, so that no step is started that would not end in time; finished steps
-    are reported, at most one per second.
-    """
-
-    clock: TimeLimit
-    _work: float = 1.0
-    _began: float = 0.0
-    # Seconds of a unit of work, unknown before the first step.
-    _price: float = 0.0
-    _told: float = -math.inf
-
-    def allows(self, work: float) -> bool:
-        """Whether a step of this much work, started now, would end in time."""
-        self._work, self._began = max(work, 1.0), time.monotonic()
-        left = self.clock.left()
-        return left >= 0 and left >= self._price * self._work
-
-    def done(self, text: str) -> None:
-        """The step has ended."""
-        self._price = (time.monotonic() - self._began) / self._work
-        self.say(text)
-
-    def under(self, clock: TimeLimit) -> "Pace":
-        """The known pace, under another clock."""
-        return Pace(clock=clock, _price=self._price, _told=self._told)
-
-    def say(self, text: str) -> None:
-        """Report it, unless something was reported within the last second."""
-        if time.monotonic() - self._told > 1:
-            self._told = time.monotonic()
-            self.clock.report(text)
-
-    def late(self, text: str) -> Callable[[], bool]:
-        """Whether the time is up; also reports that work is in progress."""
-
-        def asked() -> bool:
-            self.say(text)
-            return self.clock.late()
-
-        return asked
-
-
-# Whether two parameter vectors have one sign pattern, and whether one is dominated.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signs:
-    """Whether the two parameter vectors have one sign pattern, and whether g's is dominated by
-    f's.
-    """
-
-    same: bool
-    dominated: bool
-    differing: int
-    first: str
-
-
-def compare_signs(graph: Graph, pair: ParameterPair) -> Signs:
-    """Compare every effective weight and bias of the graph (batch norm folded to a slope and an
-    offset).
-    """
-    differing, dominated, first = 0, True, ""
-    for node in affines(graph):
-        both = [pair.weights(node), pair.biases(node)]
-        for one, two in (
-            (a, b) for a, b in (x for x in both if x is not None) if a is not None and b is not None
-        ):
-            # A tensor that both networks share needs no comparison. Signs first: the product of two
-            # tiny weights underflows to −0.
-            opposite = int((one.sign() * two.sign() < 0).sum()) if one is not two else 0
-            first = first or (str(node.place) if opposite else "")
-            differing += opposite
-            dominated &= bool((two.abs() <= one.abs()).all())
-    return Signs(
-        same=differing == 0,
-        dominated=dominated and differing == 0,
-        differing=differing,
-        first=first,
-    )
-
-
 OWN_UNIT = 2.0**-53
 """The rounding unit of the certificates' own float64 arithmetic."""
 
@@ -171,7 +58,7 @@ class NetworkPair:
     unit: float = OWN_UNIT
     effort: float = 1e9
     symbols: int | None = None
-    clock: TimeLimit = field(default_factory=TimeLimit)
+    clock: "TimeLimit" = field(default_factory=lambda: TimeLimit())
     output: str | int | None = None
     shared: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -294,3 +181,116 @@ def _detached(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
         name: value.detach().clone() if value.data_ptr() in theirs else value.detach()
         for name, value in state.items()
     }
+
+
+# Whether two parameter vectors have one sign pattern, and whether one is dominated.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """Whether the two parameter vectors have one sign pattern, and whether g's is dominated by
+    f's.
+    """
+
+    same: bool
+    dominated: bool
+    differing: int
+    first: str
+
+
+def compare_signs(graph: Graph, pair: ParameterPair) -> Signs:
+    """Compare every effective weight and bias of the graph (batch norm folded to a slope and an
+    offset).
+    """
+    differing, dominated, first = 0, True, ""
+    for node in affines(graph):
+        both = [pair.weights(node), pair.biases(node)]
+        for one, two in (
+            (a, b) for a, b in (x for x in both if x is not None) if a is not None and b is not None
+        ):
+            # A tensor that both networks share needs no comparison. Signs first: the product of two
+            # tiny weights underflows to −0.
+            opposite = int((one.sign() * two.sign() < 0).sum()) if one is not two else 0
+            first = first or (str(node.place) if opposite else "")
+            differing += opposite
+            dominated &= bool((two.abs() <= one.abs()).all())
+    return Signs(
+        same=differing == 0,
+        dominated=dominated and differing == 0,
+        differing=differing,
+        first=first,
+    )
+
+
+# How long a proof may take, and where it reports progress.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimit:
+    """How long the proof may take, and where it reports progress."""
+
+    seconds: float = math.inf
+    # Monotonic: the wall clock may be set back while a proof runs.
+    start: float = field(default_factory=time.monotonic)
+    tell: Callable[[str], None] | None = None
+
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return self.left() < 0
+
+    def left(self) -> float:
+        """The seconds that are left, negative once the time is up."""
+        return self.seconds - (time.monotonic() - self.start)
+
+    def within(self, share: float) -> "TimeLimit":
+        """A clock that starts now and ends when this share of the remaining time is used up."""
+        return TimeLimit(seconds=max(0.0, self.left()) * share, tell=self.tell)
+
+    def report(self, text: str) -> None:
+        """Report what was done."""
+        if self.tell is not None:
+            self.tell(text)
+
+
+@dataclass(slots=True, kw_only=True)
+class Pace:
+    """The speed of the work, so that no step is started that would not end in time; finished steps
+    are reported, at most one per second.
+    """
+
+    clock: TimeLimit
+    _work: float = 1.0
+    _began: float = 0.0
+    # Seconds of a unit of work, unknown before the first step.
+    _price: float = 0.0
+    _told: float = -math.inf
+
+    def allows(self, work: float) -> bool:
+        """Whether a step of this much work, started now, would end in time."""
+        self._work, self._began = max(work, 1.0), time.monotonic()
+        left = self.clock.left()
+        return left >= 0 and left >= self._price * self._work
+
+    def done(self, text: str) -> None:
+        """The step has ended."""
+        self._price = (time.monotonic() - self._began) / self._work
+        self.say(text)
+
+    def under(self, clock: TimeLimit) -> "Pace":
+        """The known pace, under another clock."""
+        return Pace(clock=clock, _price=self._price, _told=self._told)
+
+    def say(self, text: str) -> None:
+        """Report it, unless something was reported within the last second."""
+        if time.monotonic() - self._told > 1:
+            self._told = time.monotonic()
+            self.clock.report(text)
+
+    def late(self, text: str) -> Callable[[], bool]:
+        """Whether the time is up; also reports that work is in progress."""
+
+        def asked() -> bool:
+            self.say(text)
+            return self.clock.late()
+
+        return asked

@@ -230,7 +230,7 @@ class _ByChain:
         for start in range(0, len(boxes), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
             parts.append(
-                self.chain.pressed(
+                self.chain.press(
                     boxes.lo[some], boxes.hi[some], known[some], index[some], goal[some], steps
                 )
             )

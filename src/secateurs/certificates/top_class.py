@@ -18,7 +18,7 @@ from torch import Tensor
 
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.forms import FIELDS
-from secateurs.certificates.methods import Skip, relaxed
+from secateurs.certificates.methods import Skip, relax
 from secateurs.certificates.problem import NetworkPair
 from secateurs.errors import ArgumentError
 
@@ -105,7 +105,7 @@ def pair_ends(problem: NetworkPair, domain: Domain) -> Tensor:
     unknown = domain.lo.new_full((len(domain), len(FIELDS), len(one)), math.inf)
     unknown[:, ::2] = -math.inf
     try:
-        flow, y = relaxed(problem, domain)
+        flow, y = relax(problem, domain)
     except Skip:
         return unknown
     each = torch.eye(outputs, dtype=domain.lo.dtype, device=domain.lo.device)

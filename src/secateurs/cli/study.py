@@ -151,7 +151,7 @@ def status(
 ) -> None:
     """Show the progress of a study. Safe while it runs."""
     from secateurs.study.store import Store, being_written
-    from secateurs.study.watching import Score, table, written
+    from secateurs.study.watching import Score, run_line, table
 
     folder = folder_of(file, store)
     with Store.open(folder) as opened:
@@ -163,10 +163,10 @@ def status(
         say(writer.dumps([row.summary for row in rows], indent=1))
         return
     score = Score()
-    score.seen(rows)
+    score.read(rows)
     if runs:
         for row in rows:
-            say(written(row))
+            say(run_line(row))
     else:
         from rich.markup import escape
 

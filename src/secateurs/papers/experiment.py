@@ -180,7 +180,7 @@ def job_of(measurement: Measurement, out: Path | None = None) -> Job:
         seed=0,
     )
     where = None if out is None else out.resolve()
-    work = partial(_measure, measurement, row, where, str(place()))
+    work = partial(_measure, measurement, row, where, str(chosen_device()))
     return Job(row=row, work=work, stoppable=False)
 
 
@@ -354,19 +354,19 @@ def _number(value: float) -> str:
 #
 # The device is not a setting and not part of a job's name, since rows differ only by rounding.
 
-_PLACE: ContextVar[str] = ContextVar("place", default="cpu")
+_DEVICE: ContextVar[str] = ContextVar("device", default="cpu")
 
 
-def place() -> torch.device:
+def chosen_device() -> torch.device:
     """The device that models and data of an experiment are moved to."""
-    return torch.device(_PLACE.get())
+    return torch.device(_DEVICE.get())
 
 
 @contextmanager
 def on_device(device: str) -> Iterator[None]:
     """A context in which experiments run on this device; one that the machine lacks is refused."""
-    token = _PLACE.set(str(usable_device(device)))
+    token = _DEVICE.set(str(usable_device(device)))
     try:
         yield
     finally:
-        _PLACE.reset(token)
+        _DEVICE.reset(token)

@@ -25,7 +25,7 @@ from secateurs.papers.experiment import (
     Measurement,
     Row,
     Scale,
-    place,
+    chosen_device,
     publish,
 )
 from secateurs.prune.invariance import overlap
@@ -130,20 +130,20 @@ def best(curves: Sequence[Curve]) -> Curve:
 
 def train(settings: PathSettings) -> TrainedDense:
     """Train the dense network; store it after `rewind` epochs."""
-    split = halves(settings)
+    split = hold_out(settings)
     channels, classes = split.train.in_channels, split.train.classes
     model = ResNet([*settings.stages], channels, classes)
     initialise_(model, generator=generator(settings.seed, "paths/initialise"))
-    model.to(place())
+    model.to(chosen_device())
     _fit(model, split, settings, 0, settings.rewind, {})
     rewind = deepcopy(model)
     curves = _fit(model, split, settings, settings.rewind, settings.epochs, {})
     return TrainedDense(model=model, rewind=rewind, split=split, curves=curves)
 
 
-def halves(settings: PathSettings) -> HeldOut:
+def hold_out(settings: PathSettings) -> HeldOut:
     """The training images to learn from, and those held out."""
-    whole = sets.load(settings.data).to(place())
+    whole = sets.load(settings.data).to(chosen_device())
     count = min(settings.examples or len(whole.train_y), len(whole.train_y))
     # At least one image is needed to choose the epoch.
     cut = count - max(1, round(settings.validation * count))

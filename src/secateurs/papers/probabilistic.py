@@ -30,7 +30,7 @@ from secateurs.papers.experiment import (
     Measurement,
     Row,
     Scale,
-    place,
+    chosen_device,
     publish,
 )
 from secateurs.parameters import prunable
@@ -825,14 +825,14 @@ def _published() -> Iterator[dict[str, object]]:
 
 
 def _train_and_measure(images: int, epochs: int) -> Iterator[dict[str, object]]:
-    dataset = padded(data.load("fashion-mnist").first(images, images)).to(place())
+    dataset = padded(data.load("fashion-mnist").first(images, images)).to(chosen_device())
     model = models.build(
         "vgg-16",
         in_channels=dataset.in_channels,
         classes=dataset.classes,
         size=SIDE,
         generator=random.generator(0, "vgg/start"),
-    ).to(place())
+    ).to(chosen_device())
     if epochs:
         fit_(
             model,

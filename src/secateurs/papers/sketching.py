@@ -25,7 +25,7 @@ from secateurs.papers.experiment import (
     Measurement,
     Row,
     Scale,
-    place,
+    chosen_device,
     publish,
 )
 from secateurs.parameters import Params, prunable
@@ -260,7 +260,7 @@ def fit(
 
 def load_data(settings: SketchingSettings) -> data.Dataset:
     """The data of the settings, limited to the first training examples if they say so."""
-    whole = data.load(settings.data, root=settings.root).to(place())
+    whole = data.load(settings.data, root=settings.root).to(chosen_device())
     return whole if settings.examples is None else whole.first(settings.examples, len(whole.test_y))
 
 
@@ -273,7 +273,7 @@ def network_at_start(settings: SketchingSettings, dataset: data.Dataset, seed: i
         size=dataset.size,
         generator=generator(seed, "model"),
         **settings.options,
-    ).to(place())
+    ).to(chosen_device())
 
 
 def sgd(model: nn.Module, settings: SketchingSettings) -> torch.optim.SGD:

@@ -177,7 +177,7 @@ def trial(run: Run, bench: Bench) -> TrialTimes:
     proving, traced = _time_certificates(work, fresh)
     chosen = 0.0
     if isinstance(run.method, Gradual):
-        chosen = _time_call(stages.chosen, work, run.method)
+        chosen = _time_call(stages.select_masks, work, run.method)
     return TrialTimes(
         fixed=begun + finishing + measuring + proving,
         step=step,

@@ -67,7 +67,7 @@ def cut(work: Work) -> None:
         work.masks, work.metrics = kept.part("mask"), dict(kept.values["metrics"])
         return
     start = monotonic()
-    work.masks = chosen(work, method)
+    work.masks = select_masks(work, method)
     if work.run.rewind is not None:
         # Only the weights are rewound: the mask stays that of the trained network.
         put_weights_(work.model, work.needed("rewind"))
@@ -81,7 +81,7 @@ def cut(work: Work) -> None:
         work.context.put("cut", State(tensors=tensors, values={"metrics": work.metrics}).pack())
 
 
-def chosen(work: Work, method: Prune) -> Tensors:
+def select_masks(work: Work, method: Prune) -> Tensors:
     """The masks chosen within the earlier ones."""
     images, labels = (
         work.data.train_x[: method.examples],

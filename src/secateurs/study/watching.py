@@ -72,7 +72,7 @@ class Score:
         todo = len(self.rows) - self.at_first
         return None if done <= 0 else (monotonic() - self.began) * max(0.0, todo / done - 1)
 
-    def seen(self, rows: list[Row]) -> None:
+    def read(self, rows: list[Row]) -> None:
         """The state of the study in its store, seen from outside its driver."""
         self.rows = {row.key: row for row in rows}
         self.running = {row.key: row.progress for row in rows if row.state == "running"}
@@ -138,7 +138,7 @@ def _cells(group: list[Row], running: Mapping[str, float]) -> list[str]:
     return [str(len(group)), str(len(done)), now, ends, *figures]
 
 
-def written(row: Row) -> str:
+def run_line(row: Row) -> str:
     """A finished run in one line."""
     asked = f" at {row.asked:g}×" if row.asked else f" λ {row.strength:g}" if row.strength else ""
     figures = ""
@@ -180,7 +180,7 @@ class PrintedLines:
     def ended(self, row: Row) -> None:
         """Print how the run ended."""
         self.score.ended(row)
-        self._print(f"{written(row)}  [{self.score.summary()}]")
+        self._print(f"{run_line(row)}  [{self.score.summary()}]")
 
     def close(self) -> None:
         """Nothing needs closing."""
@@ -216,7 +216,7 @@ class LiveTable:
         """Count one more run."""
         self.score.ended(row)
         if row.state != "done":
-            self.live.console.print(written(row), markup=False)
+            self.live.console.print(run_line(row), markup=False)
         self._draw(at_once=True)
 
     def close(self) -> None:

@@ -146,13 +146,13 @@ def test_asked_again_passes_from_neurons_are_not_made_again(kind, limits, genera
     problem = replace(problem, effort=max(problem.effort, 1.2 * methods._last(problem)))
     domain = ball_domain(x, 0.2)
     counted = []
-    improved = linear.Relaxation._improved
+    improve = linear.Relaxation._improve
 
     def counting(self, *args):
         counted.append(args)
-        return improved(self, *args)
+        return improve(self, *args)
 
-    monkeypatch.setattr(linear.Relaxation, "_improved", counting)
+    monkeypatch.setattr(linear.Relaxation, "_improve", counting)
     first = methods.linear(replace(problem, shared={"all by chain": False}), domain)
     problem.shared["all by chain"] = False
     assert torch.equal(first.per_output, methods.linear(problem, domain).per_output)
@@ -181,10 +181,10 @@ def test_what_time_cut_short_is_not_kept(generator, monkeypatch):
     problem.shared["all by chain"] = False
     with monkeypatch.context() as late:
         late.setattr(Pace, "allows", lambda self, work: False)
-        flow, _ = methods.relaxed(problem, ball_domain(x, 0.2))
+        flow, _ = methods.relax(problem, ball_domain(x, 0.2))
         assert flow.hurried
     hasty = float(flow.proven[-1].dh.sum())
-    flow, _ = methods.relaxed(problem, ball_domain(x, 0.2))
+    flow, _ = methods.relax(problem, ball_domain(x, 0.2))
     assert not flow.hurried and float(flow.proven[-1].dh.sum()) < hasty
 
 
@@ -204,7 +204,7 @@ def test_forms_that_gave_up_may_have_lacked_time_if_there_was_a_limit(
 
     monkeypatch.setattr(methods, "_relax_with", give_up)
     limited = replace(problem, clock=TimeLimit(seconds=seconds))
-    flow, _ = methods.relaxed(limited, ball_domain(x, 0.2))
+    flow, _ = methods.relax(limited, ball_domain(x, 0.2))
     assert flow.hurried is (seconds < torch.inf)
     assert len(problem.shared["relaxed"].kept) == (seconds == torch.inf)
 
@@ -213,5 +213,5 @@ def test_few_relaxations_are_kept(generator):
     dense, sparse, x = deep(generator)
     problem = read_problem(dense, sparse, x[:1])
     for radius in range(1, 20):
-        methods.relaxed(problem, ball_domain(x, radius / 20))
+        methods.relax(problem, ball_domain(x, radius / 20))
     assert len(problem.shared["relaxed"].kept) == 8

@@ -8,7 +8,7 @@ import torch
 
 from secateurs.data import Dataset
 from secateurs.errors import ArgumentError
-from secateurs.papers.experiment import on_device, place
+from secateurs.papers.experiment import chosen_device, on_device
 from secateurs.papers.factorization.plans import SMOKE
 from secateurs.papers.factorization.training import build_network, load_images
 from secateurs.papers.sketching import SMOKE as SKETCH
@@ -17,11 +17,11 @@ from secateurs.papers.sketching import network_at_start
 
 
 def test_a_device_holds_inside_alone():
-    assert place() == torch.device("cpu")
+    assert chosen_device() == torch.device("cpu")
     with pytest.raises(ZeroDivisionError), on_device("meta"):
-        assert place() == torch.device("meta")
+        assert chosen_device() == torch.device("meta")
         raise ZeroDivisionError
-    assert place() == torch.device("cpu")
+    assert chosen_device() == torch.device("cpu")
 
 
 def test_a_device_that_is_not_there_is_refused():

@@ -122,7 +122,7 @@ def test_without_compiled_kernels_the_model_comes_back(monkeypatch, caplog):
 
 def test_where_nothing_is_gained_the_model_comes_back(monkeypatch, caplog):
     monkeypatch.setattr(
-        "secateurs.ship.fast.accelerated.compared",
+        "secateurs.ship.fast.accelerated.compare",
         lambda forms, *_: {name: 1.0 + (name == "fast") for name in forms},
     )
     model = small()
@@ -134,7 +134,7 @@ def test_where_nothing_is_gained_the_model_comes_back(monkeypatch, caplog):
 def test_the_comparison_times_both():
     model = small()
     forms = {"model": model, "fast": fast(model)}
-    seconds = accelerated.compared(forms, torch.zeros(1, 2, 8, 8), 2)
+    seconds = accelerated.compare(forms, torch.zeros(1, 2, 8, 8), 2)
     assert list(seconds) == list(forms)
     assert all(0 < s < 10 for s in seconds.values())
 
@@ -159,7 +159,7 @@ def test_a_program_is_made_from_the_compacted_model():
 
 def test_the_compacted_model_comes_back_where_it_is_faster(monkeypatch, caplog):
     monkeypatch.setattr(
-        "secateurs.ship.fast.accelerated.compared",
+        "secateurs.ship.fast.accelerated.compare",
         lambda forms, *_: {name: 2.0 - (name == "compact") for name in forms},
     )
     model = with_dead_channels()
@@ -294,26 +294,26 @@ class Waiting(nn.Module):
 @pytest.mark.parametrize("disturbed", [2, 3, 4])
 def test_one_disturbed_call_does_not_decide(clock, disturbed):
     forms = {"a": Waiting(clock, 0.001, disturbed), "b": Waiting(clock, 0.003)}
-    seconds = accelerated.compared(forms, torch.zeros(1, 2), 2)
+    seconds = accelerated.compare(forms, torch.zeros(1, 2), 2)
     assert seconds["a"] < seconds["b"]
 
 
 def test_two_calls_of_which_one_was_disturbed_do_not_decide(clock):
     # So slow that time is up after the fewest rounds.
     forms = {"a": Waiting(clock, 0.1, disturbed=3), "b": Waiting(clock, 0.12)}
-    seconds = accelerated.compared(forms, torch.zeros(1, 2), 1)
+    seconds = accelerated.compare(forms, torch.zeros(1, 2), 1)
     assert [len(form.calls) for form in forms.values()] == [3, 3]
     assert seconds["a"] < seconds["b"]
 
 
 def test_a_comparison_ends_when_the_fastest_is_clear(clock):
     forms = {"a": Waiting(clock, 0.03), "b": Waiting(clock, 0.005), "c": Waiting(clock, 0.006)}
-    seconds = accelerated.compared(forms, torch.zeros(1, 2), 1)
+    seconds = accelerated.compare(forms, torch.zeros(1, 2), 1)
     assert seconds["b"] < seconds["c"] < seconds["a"]
     # One call warms up, two decide that a is out; b and c are too close to tell apart soon.
     assert len(forms["a"].calls) == 3 and len(forms["b"].calls) == len(forms["c"].calls) >= 4
     forms = {"a": Waiting(clock, 0.02), "b": Waiting(clock, 0.001)}
-    accelerated.compared(forms, torch.zeros(1, 2), 1)
+    accelerated.compare(forms, torch.zeros(1, 2), 1)
     assert [len(form.calls) for form in forms.values()] == [3, 3]
 
 
@@ -326,7 +326,7 @@ def test_long_calls_are_compared_with_fewer_samples(monkeypatch, seconds, many):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # a sample each, at least
     asked = []
     monkeypatch.setattr(
-        "secateurs.ship.fast.accelerated.compared",
+        "secateurs.ship.fast.accelerated.compare",
         lambda forms, example, batch: asked.append(batch) or dict.fromkeys(forms, seconds),
     )
     public(small(), torch.zeros(1, 2, 8, 8), tune="guess")

@@ -22,7 +22,7 @@ from secateurs.papers.experiment import (
     as_texts,
     publish,
 )
-from secateurs.papers.factorization.plans import OURS, SMOKE, survivors
+from secateurs.papers.factorization.plans import OURS, SMOKE, train_and_cut
 from secateurs.papers.factorization.training import FactorizationSettings
 from secateurs.random import generator
 from secateurs.train.denormals import flushed_denormals
@@ -482,7 +482,8 @@ def _loss(net: Tiny, x: Tensor, y: Tensor, q: float) -> float:
 
 # Twice the paper's compressions: factorized training, then an exchange of the remaining weights.
 #
-# Every run is a frozen `Beyond`; `run` returns one `ExchangeRow`. Test images decide nothing.
+# Every run is a frozen `ExchangeSettings`; `run` returns one `ExchangeRow`. Test images decide
+# nothing.
 
 PAPER = (506, 1422)
 """Compressions of LeNet-300-100 at which the paper's depth 3 is within 5 and within 10 points of
@@ -496,7 +497,7 @@ overfits).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beyond:
+class ExchangeSettings:
     """Train at `strength` as in the table of factorization, then exchange down to this
     compression.
     """
@@ -513,7 +514,7 @@ class Beyond:
 class ExchangeRow:
     """Compression and accuracies in percent: of the start, cut at its gap, and of the result."""
 
-    beyond: Beyond
+    settings: ExchangeSettings
     start_compression: float
     start_accuracy: float
     compression: float
@@ -525,17 +526,17 @@ class ExchangeRow:
     def flat(self) -> dict[str, str]:
         """One line of a CSV file, settings first."""
         results = asdict(self)
-        return as_texts({**results.pop("beyond"), **results})
+        return as_texts({**results.pop("settings"), **results})
 
 
-def grid() -> list[Beyond]:
+def grid() -> list[ExchangeSettings]:
     """Both limits of the paper, doubled on three seeds, then as they are on one."""
     # Both limits at twice the compression at which the paper reaches them.
     five, ten = (
-        Beyond(compression_asked=2.0 * PAPER[0]),
-        Beyond(compression_asked=2.0 * PAPER[1], **HARD),
+        ExchangeSettings(compression_asked=2.0 * PAPER[0]),
+        ExchangeSettings(compression_asked=2.0 * PAPER[1], **HARD),
     )
-    plan = [replace(beyond, seed=seed) for seed in (0, 1, 2) for beyond in (five, ten)]
+    plan = [replace(settings, seed=seed) for seed in (0, 1, 2) for settings in (five, ten)]
     return [
         *plan,
         replace(five, compression_asked=506.0, strength=1e-3),
@@ -543,20 +544,20 @@ def grid() -> list[Beyond]:
     ]
 
 
-def key(beyond: Beyond) -> dict[str, str]:
+def key(settings: ExchangeSettings) -> dict[str, str]:
     """The settings as text: what identifies a row."""
-    return as_texts(asdict(beyond))
+    return as_texts(asdict(settings))
 
 
-def run(beyond: Beyond, training: FactorizationSettings | None = None) -> ExchangeRow:
+def run(settings: ExchangeSettings, training: FactorizationSettings | None = None) -> ExchangeRow:
     """Train (by our recipe, if no other is given), exchange, measure."""
     start = perf_counter()
-    usual = FactorizationSettings(seed=beyond.seed, strength=beyond.strength, **OURS)
-    parameters, images = survivors(training or usual)
+    usual = FactorizationSettings(seed=settings.seed, strength=settings.strength, **OURS)
+    parameters, images = train_and_cut(training or usual)
     net, total = Tiny.of(parameters), sum(p.numel() for p in parameters)
     x, test_x = images.train_x.flatten(1), images.test_x.flatten(1)
     began = total / max(1, net.kept), net.accuracy(test_x, images.test_y)
-    how = Exchange(rounds=beyond.rounds, share=beyond.share, q=beyond.q)
+    how = Exchange(rounds=settings.rounds, share=settings.share, q=settings.q)
     # Weights on their way to zero become denormal numbers, which make a CPU several times slower.
     with flushed_denormals():
         net = exchange(
@@ -564,12 +565,12 @@ def run(beyond: Beyond, training: FactorizationSettings | None = None) -> Exchan
             x,
             images.train_y,
             # Rounded down, so that the compression asked for is reached rather than just missed.
-            keep=int(total / beyond.compression_asked),
+            keep=int(total / settings.compression_asked),
             how=how,
-            generator=generator(beyond.seed, "exchange"),
+            generator=generator(settings.seed, "exchange"),
         )
     return ExchangeRow(
-        beyond=beyond,
+        settings=settings,
         start_compression=began[0],
         start_accuracy=began[1],
         compression=total / net.kept,
@@ -584,20 +585,20 @@ def jobs(scale: Scale) -> list[Measurement]:
     """The grid; at "smoke" one short exchange after a short training."""
     if scale == "smoke":
         # In so few steps, a smaller strength leaves all weights and a larger one none.
-        short = Beyond(compression_asked=3_000.0, strength=1.22e-2, rounds=2)
+        short = ExchangeSettings(compression_asked=3_000.0, strength=1.22e-2, rounds=2)
         return [Measurement(name="2,000 images, 8 epochs, 2 rounds", work=partial(_short, short))]
     return [
         Measurement(name=" ".join(key(each).values()), work=partial(_work, each)) for each in grid()
     ]
 
 
-def _work(beyond: Beyond) -> list[dict[str, str]]:
-    return [run(beyond).flat()]
+def _work(settings: ExchangeSettings) -> list[dict[str, str]]:
+    return [run(settings).flat()]
 
 
-def _short(beyond: Beyond) -> list[dict[str, str]]:
-    restored = replace(SMOKE, strength=beyond.strength, match_variance=True)
-    return [run(beyond, restored).flat()]
+def _short(settings: ExchangeSettings) -> list[dict[str, str]]:
+    restored = replace(SMOKE, strength=settings.strength, match_variance=True)
+    return [run(settings, restored).flat()]
 
 
 def compare(rows: Sequence[Row]) -> list[Comparison]:

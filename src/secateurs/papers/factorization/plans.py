@@ -374,7 +374,7 @@ def run(settings: FactorizationSettings) -> FactorizationRow:
     )
 
 
-def survivors(settings: FactorizationSettings) -> tuple[list[Tensor], Dataset]:
+def train_and_cut(settings: FactorizationSettings) -> tuple[list[Tensor], Dataset]:
     """The parameters that factorized training leaves, cut at the gap, and the training images."""
     dataset = load_images(settings)
     trained = train(settings, dataset)

@@ -19,7 +19,7 @@ from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import apply_, select
 from secateurs.optim import FactorizedSGD, RampHoldRelax, hold, prune_and_tune_
 from secateurs.optim.factorized.start import spreads
-from secateurs.papers.experiment import as_texts, place
+from secateurs.papers.experiment import as_texts, chosen_device
 from secateurs.prune import Recipe, prune_
 from secateurs.random import generator
 from secateurs.train import Clock, Schedule, evaluate, fit_
@@ -126,7 +126,7 @@ def name_of(settings: FactorizationSettings) -> str:
 
 def load_images(settings: FactorizationSettings) -> Dataset:
     """The images, pixels in [0, 1]; as single pixels in a row for fully connected nets."""
-    whole = data.load(settings.data).to(place())
+    whole = data.load(settings.data).to(chosen_device())
     if settings.examples is not None:
         whole = whole.first(settings.examples, len(whole.test_y))
     if not settings.narrow:
@@ -153,7 +153,7 @@ def build_network(settings: FactorizationSettings, dataset: Dataset) -> nn.Modul
         classes=dataset.classes,
         size=size,
         generator=generator(settings.seed, "model"),
-    ).to(place())
+    ).to(chosen_device())
 
 
 def train_(

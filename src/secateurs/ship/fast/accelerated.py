@@ -422,14 +422,14 @@ def _time_forms(forms: Mapping[str, nn.Module], example: Example) -> dict[int, d
     """Seconds of a call of each form, on one sample and on many; on the example as it is if the
     model accepts no other number of samples, for instance with a state that has them second."""
     try:
-        one = compared(forms, example, 1)
+        one = compare(forms, example, 1)
         slowest = max(one.values())
         least = max(2, torch.get_num_threads())
         many = next((n for n in MANY if n * slowest <= LONGEST and n > least), least)
-        return {1: one, many: compared(forms, example, many)}
+        return {1: one, many: compare(forms, example, many)}
     except Exception:  # models refuse a number of samples in ways of their own
         args, kwargs = arguments(example)
-        return {len(next(iter((*args, *kwargs.values())))): compared(forms, example, None)}
+        return {len(next(iter((*args, *kwargs.values())))): compare(forms, example, None)}
 
 
 def _best(seconds: dict[int, dict[str, float]]) -> str:
@@ -446,7 +446,7 @@ def _figures(seconds: dict[int, dict[str, float]]) -> str:
     )
 
 
-def compared(
+def compare(
     forms: Mapping[str, nn.Module], example: Example, batch: int | None
 ) -> dict[str, float]:
     """Median seconds of a call of each, in turns, until it is clear which is the fastest; on this

@@ -42,7 +42,7 @@ from secateurs.ship.fast.trace import BATCH, Traced, plain
 # Joins operations: a batch norm goes into the weights, a sum and an activation into the end.
 
 
-def fused(steps: list[Step]) -> list[Step]:
+def fuse(steps: list[Step]) -> list[Step]:
     """Batch norms multiplied into convolutions; additions and activations done where a convolution
     ends.
     """
@@ -174,7 +174,7 @@ def read(traced: Traced, dtype: torch.dtype) -> Steps:
     return Steps(
         # Unneeded steps are removed first: as second readers they would keep operations from
         # joining.
-        steps=fused(needed(reader.steps, outputs)),
+        steps=fuse(needed(reader.steps, outputs)),
         planes=reader.planes,
         inputs=tuple(node.name for node in traced.inputs),
         dims=tuple(tuple(plain(node.meta["val"].shape))[1:] for node in traced.inputs),
