@@ -333,8 +333,10 @@ def _clip(parts: Sequence[str]) -> str:
 
 SPECKS = 12
 """At most so many dots on a line without large marks."""
-DASHES = ("", "10 4", "5 4", "2 4")
-"""How lines of one method are broken, so that they can be told apart."""
+DASHES = ("", "16 4", "10 4", "6 4", "3 4", "3 7", "3 11", "3 16")
+"""How the lines of one method are broken: less and less of them is drawn. What comes after the
+eighth is broken as the eighth.
+"""
 
 
 def _speck(left: float, top: float) -> str:
