@@ -111,7 +111,7 @@ def test_the_file_of_another_experiment_is_refused_and_left_alone(tmp_path, caps
     before = out.read_bytes()
     assert command("--out", out) == 2
     said = capsys.readouterr().err
-    assert "no column 'kind'" in said and "another experiment" in said
+    assert "no column 'kind'" in said and "does not belong to the experiment" in said
     assert out.read_bytes() == before
 
 
