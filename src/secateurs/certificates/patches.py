@@ -269,7 +269,7 @@ def spread_back(
     out = value.new_zeros(channels, *into.size, *value.shape[3:])
     for y in range(window.kernel[0]):
         for x in range(window.kernel[1]):
-            # Which entries of `value` this entry of the kernel sends into the windows, and whereto.
+            # Which entries of `value` this entry of the kernel sends into the windows, and where.
             (rows, down), (columns, right) = (
                 _reached(
                     here.start[i] - into.start[i] + (y, x)[i] * window.dilation[i],

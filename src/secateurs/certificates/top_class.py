@@ -76,7 +76,7 @@ class ClassAnswer:
     """What became of the claim.
 
     Attributes:
-        margin: By how much f has to lead for the claim to speak of an input.
+        margin: How far f has to lead for the claim to cover an input.
         share: Of the volume, on which it was proven.
         counterexample: Where f is confident and g answers another class.
     """

@@ -66,7 +66,7 @@ class Store:
         return cls(Path(folder))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the database file."""
         self._db.close()
 
     def __enter__(self) -> "Store":
@@ -188,7 +188,7 @@ class Store:
     def reset(self, key: str) -> None:
         """Put a run back to the beginning: as if it had never run."""
         row = self.row(key)
-        # Only what was asked of the run: all that it found is dropped.
+        # Keeps the run's settings and drops all of its results.
         fresh = Row(
             **{
                 n: getattr(row, n)

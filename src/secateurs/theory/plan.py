@@ -405,7 +405,7 @@ def _common_level(magnitudes: Sequence[Tensor], found: Sequence[tuple[Tensor, in
     return float(levels[int((reached < total - 1e-6).sum())])
 
 
-# What print says to the same question, of schemes that it has a statement for.
+# What the paper says to the same question, of schemes that it has a statement for.
 
 
 def magnitude_printed(setting: Setting, alpha: float, delta: float) -> Guarantee:
@@ -474,7 +474,7 @@ def random_needed(setting: Setting, alpha: float, epsilon: float, delta: float) 
     )
 
 
-# The schemes `plan` can ask about: which theorem speaks, and what print says.
+# The schemes `plan` can ask about: which theorem speaks, and what the paper says.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -723,7 +723,7 @@ def plan(
 
     Widths with a `kernel` and `input_size` stand for circular convolutions that keep their maps, of
     d_0 … d_{l−1} channels, and a linear layer. No unknown constant enters; `constant` (Lemma 4's C)
-    is used for what print says.
+    is used for what the paper says.
 
     >>> print(plan([784, 1024, 1024, 10], alpha=0.5, delta=0.01))
     magnitude pruning of 1 inner layer(s), widths 784-1024-1024-10, alpha = 0.5 (0.0977 % of the

@@ -66,7 +66,7 @@ class ConvSetting:
 
     @property
     def input_norm(self) -> float:
-        """p0 √d0 ≥ ‖x‖₂ (print says √d in some lines)."""
+        """p0 √d0 ≥ ‖x‖₂ (the paper says √d in some lines)."""
         return (self.input_size or self.map_size) * math.sqrt(self.input_channels)
 
 

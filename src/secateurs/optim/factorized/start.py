@@ -399,7 +399,7 @@ FLOOR = 3e-3
 
 
 SIGMA_REFERENCE = 1 / math.sqrt(784)
-"""σ_w of the widest layer of print's small networks. In wider layers `dwf-wide` shrinks ε in
+"""σ_w of the widest layer of the paper's small networks. In wider layers `dwf-wide` shrinks ε in
 proportion to σ_w, with the ratio it has here.
 """
 
