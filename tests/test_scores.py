@@ -90,7 +90,7 @@ def test_a_torch_transformer_is_scored_by_all_but_wanda():
     for name in set(SCORES.names()) - {"wanda", "path"}:
         scores = sc.score(model, name, batch=(x, x), loss=F.mse_loss, example=x, generator=seeded())
         assert len(scores) == 4, name
-    with pytest.raises(sc.errors.ParameterError, match="no input of 'self_attn.in_proj_weight'"):
+    with pytest.raises(sc.errors.ParameterError, match="no input for 'self_attn.in_proj_weight'"):
         sc.score(model, "wanda", batch=x)
     assert len(sc.score(model, "wanda", batch=x, where="linear*.weight")) == 2
 

@@ -192,7 +192,7 @@ def test_a_state_of_another_model_is_refused_whole():
     theirs = OPTIMIZERS["sgd"](other.parameters())
     PowerPropagation(other, theirs, alpha=3.0)
     before = other[0].weight.detach().clone()
-    with pytest.raises(TrainingError, match=r"another '0.weight', '2.weight'"):
+    with pytest.raises(TrainingError, match=r"differs in '0.weight', '2.weight'"):
         theirs.load_state_dict(saved)
     assert torch.equal(other[0].weight, before)
 

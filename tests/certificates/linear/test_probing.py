@@ -9,7 +9,7 @@ from torch import nn
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.forms import FIELDS, Bounds
 from secateurs.certificates.linear import _width
-from secateurs.certificates.methods import _price, relaxed, run_methods
+from secateurs.certificates.methods import _price, relax, run_methods
 from secateurs.certificates.problem import read_problem
 from tiny_networks import pruned, randomize
 
@@ -54,14 +54,14 @@ def test_a_deep_network_gets_all_its_passes(generator):
     problem, domain = problem_of(deep, generator)
     everything = bound(replace(problem, effort=100 * problem.effort), domain)
     assert torch.equal(bound(problem, domain), everything)
-    assert relaxed(problem, domain)[0].loose == 0
+    assert relax(problem, domain)[0].loose == 0
 
 
 def test_where_little_is_to_be_gained_little_is_paid(generator):
     problem, domain = problem_of(pooled, generator)
-    assert relaxed(problem, domain)[0].loose > 0
+    assert relax(problem, domain)[0].loose > 0
     plenty = replace(problem, effort=100 * problem.effort)
-    assert relaxed(plenty, domain)[0].loose == 0
+    assert relax(plenty, domain)[0].loose == 0
     # The issue is time: what is lost for it stays small.
     assert bool((bound(problem, domain) <= 1.5 * bound(plenty, domain)).all())
 

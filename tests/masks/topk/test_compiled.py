@@ -169,7 +169,7 @@ def test_more_ties_than_the_buffer_holds_are_streamed():
 
 def test_a_rank_beyond_the_entries_and_nan_are_declined():
     assert written({"a": torch.rand(9)}, 10) is None
-    with pytest.raises(ArgumentError, match="rank 10 asked of 9 entries"):
+    with pytest.raises(ArgumentError, match="rank 10 was requested among 9 entries"):
         largest({"a": torch.rand(9)}, 10)
     assert written({"a": torch.full((2000,), torch.nan)}, 1000) is None
 

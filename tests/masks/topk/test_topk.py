@@ -40,5 +40,5 @@ def test_threshold_is_the_value_of_the_rank(dtype):
 def test_threshold_refuses_what_it_cannot_read():
     with pytest.raises(ArgumentError, match="no threshold for torch.int32"):
         kth_largest(lambda: iter([torch.ones(3).int()]), 1, torch.int32)
-    with pytest.raises(ArgumentError, match="rank 4 asked of 3"):
+    with pytest.raises(ArgumentError, match="rank 4 was requested among 3"):
         kth_largest(lambda: iter([torch.ones(3)]), 4, torch.float32)

@@ -54,7 +54,7 @@ def test_both_memory_formats_stand_beside_each_other():
     assert all(form.difference < 1e-5 for form in table.forms)
     # The given one stays as it is.
     assert convolution[0].weight.is_contiguous()
-    with pytest.raises(ArgumentError, match="'dense, channels last' already"):
+    with pytest.raises(ArgumentError, match="already called 'dense, channels last'"):
         twice = {"dense": convolution, "dense, channels last": convolution}
         measure(twice, IMAGE, batch_sizes=(1,), seconds=0.05, channels_last=True)
 
