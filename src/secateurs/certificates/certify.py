@@ -246,10 +246,12 @@ def certify(
     problem.clock.report("both networks are read")
     find = partial(search_boxes, problem, domain, steps=chosen.steps, generator=chosen.generator)
     bound = partial(prove, problem, domain, methods=wanted, norm=norm, rounding=rounding)
-    # Named methods are run, and so are costly ones if a time limit is given.
+    # A bound below a difference that was found is an error. The search comes first, since it may
+    # take a third of the time; but named methods are run, and so are costly ones if a time limit is
+    # given, and only without both may a bound be hopeless.
     if methods == "auto" and chosen.seconds is None and beyond_effort(problem):
         proven = bound(find(restarts=0), spare=True)
-        # Beside a hopeless bound, a thorough search is hopeless work as well.
+        # Beside such a bound, a thorough search is hopeless work as well.
         few = HOPELESS in proven.skipped.values()
         found = find(restarts=min(chosen.restarts, 1) if few else chosen.restarts)
         proven = _add_differences(proven, problem, found)

@@ -6,6 +6,7 @@ in `secateurs.papers`; a study is the same comparison in this library's own pipe
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -238,25 +239,19 @@ CHOSEN = MappingProxyType(
 )
 """What `SPARSE_LENET_300_100` chose, by the places of its candidates."""
 
-SPARSE_LENET_5 = sparse_training(
-    "sparse-lenet-5",
+_lenet_5 = partial(
+    sparse_training,
     model="lenet-5",
     data=Data(name="fashion-mnist", train=10_000),
     compressions=(10.0, 50.0, 100.0),
     seeds=(0,),
     epochs=(4, 2),
-    chosen=CHOSEN,
 )
+SPARSE_LENET_5 = _lenet_5("sparse-lenet-5", chosen=CHOSEN)
 """LeNet-5 on 10,000 images, three sparsities, one seed, with the settings of LeNet-300-100."""
 
-SPARSE_LENET_5_TUNED = sparse_training(
-    "sparse-lenet-5-tuned",
-    model="lenet-5",
-    data=Data(name="fashion-mnist", train=10_000),
-    compressions=(10.0, 50.0, 100.0),
-    seeds=(0,),
-    epochs=(4, 2),
-    tuning=Tuning(compression=50, held_out=2000),
+SPARSE_LENET_5_TUNED = _lenet_5(
+    "sparse-lenet-5-tuned", tuning=Tuning(compression=50, held_out=2000)
 )
 """The same with settings of its own: eight tuning runs for each method."""
 

@@ -210,6 +210,7 @@ def test_a_state_that_has_its_samples_second_is_timed_as_it_stands(monkeypatch):
     [
         (lambda: Tagger(1.0).train(), TOKENS, ArgumentError),
         (lambda: Tagger(1.0).eval(), torch.zeros(0, 3), CaptureError),
+        (lambda: Tagger(1.0).eval(), TOKENS.to("meta"), ArgumentError),
         (lambda: Tagger(1.0).eval(), torch.full((1, 3), 99), IndexError),
     ],
 )

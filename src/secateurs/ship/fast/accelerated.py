@@ -5,7 +5,6 @@ import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
 from math import prod
 from typing import Literal, cast
 
@@ -48,7 +47,15 @@ from secateurs.ship.fast.module import (
 from secateurs.ship.fast.operations import Conv, Outside, Part, Segment, Steps, parts, work
 from secateurs.ship.fast.plan import groups_of, program_of
 from secateurs.ship.fast.read import read
-from secateurs.ship.fast.trace import apart_by, arguments, check, random_call, smaller, trace
+from secateurs.ship.fast.trace import (
+    apart_by,
+    arguments,
+    check,
+    devices_of,
+    random_call,
+    smaller,
+    trace,
+)
 
 _log = logging.getLogger("secateurs.ship")
 # Forms are compared on one sample and on many: 64, or fewer if a call of those would take longer
@@ -125,6 +132,7 @@ def accelerate(
     """
     _options(tune, keep, values)
     check(model, gpu=True)
+    _check_devices(model, example)
     _forms(model, None, rivals)  # a wrong name is said before anything is built
     # Everything is timed in turns, including the model itself.
     with untouched(model):
@@ -140,13 +148,12 @@ def _accelerate(
     rivals: Mapping[str, nn.Module] | None,
     progress: Progress,
 ) -> nn.Module:
-    dtype = _dtype(model, example)
+    dtype, gpu = _dtype(model, example), on_gpu(model)
     if values == "int8" and dtype != torch.float32:
         raise ArgumentError(f'values="int8" rounds layers of float32, not {dtype}: model.float().')
-    if values == "int8" and on_gpu(model):
+    if values == "int8" and gpu:
         raise ArgumentError('values="int8" runs on the processor: model.cpu().')
     small = smaller(model, example)
-    gpu = on_gpu(model)
     kernels = None if gpu else library()
     if not gpu and (kernels is None or dtype not in NAMES):
         why = "no compiled kernels" if kernels is None else f"{dtype} has no kernels"
@@ -339,8 +346,17 @@ def _options(tune: str, keep: str, values: str) -> None:
 
 def on_gpu(model: nn.Module) -> bool:
     """Whether the model lies on a GPU."""
-    tensors = chain(model.parameters(), model.buffers())
-    return any(tensor.device.type == "cuda" for tensor in tensors)
+    return any(device.type == "cuda" for device in devices_of(model))
+
+
+def _check_devices(model: nn.Module, example: Example) -> None:
+    args, kwargs = arguments(example)
+    here, there = devices_of(model), {t.device for t in (*args, *kwargs.values())}
+    if here and not there <= here:
+        raise ArgumentError(
+            f"the example is on {', '.join(sorted(map(str, there - here)))}, and"
+            f" {type(model).__name__} on {', '.join(sorted(map(str, here)))}: move one of them."
+        )
 
 
 def _dtype(model: nn.Module, example: Example) -> torch.dtype:

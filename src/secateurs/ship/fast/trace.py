@@ -104,7 +104,7 @@ def check(model: nn.Module, *, gpu: bool = False) -> None:
     if model.training:
         raise ArgumentError(f"{type(model).__name__} is in training mode: call model.eval() first.")
     bad: list[str] = []
-    devices = {t.device for t in (*model.parameters(), *model.buffers())}
+    devices = devices_of(model)
     gpu = gpu and len(devices) == 1 and next(iter(devices)).type == "cuda"
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if problem := without_values(tensor) or unworkable(tensor):
@@ -117,6 +117,11 @@ def check(model: nn.Module, *, gpu: bool = False) -> None:
             )
     if bad:
         raise ParameterError(f"{'; '.join(bad[:6])}.")
+
+
+def devices_of(model: nn.Module) -> set[torch.device]:
+    """The devices on which its parameters and buffers lie."""
+    return {tensor.device for tensor in (*model.parameters(), *model.buffers())}
 
 
 def trace(model: nn.Module, example: Example) -> Traced:
