@@ -340,8 +340,6 @@ def _pack(one: _Candidate) -> _Call | str:
         return f"torch has no 2:4 kernel for it ({str(problem).splitlines()[0]})"
 
     def call(x: Tensor) -> Tensor | None:
-        if x.dtype != weight.dtype or x.device != weight.device:
-            return None
         if torch.is_grad_enabled() and x.requires_grad:
             return None
         return torch.nn.functional.linear(x, packed, bias)
