@@ -130,13 +130,59 @@ def accelerate(
     ...     fast(torch.zeros(8, 1, 28, 28)).shape
     torch.Size([8, 10])
     """
-    _options(tune, keep, values)
+    _check_options(tune, keep, values)
     check(model, gpu=True)
     _check_devices(model, example)
     _forms(model, None, rivals)  # a wrong name is said before anything is built
     # Everything is timed in turns, including the model itself.
     with untouched(model):
-        return _accelerate(model, example, tune, keep, values, rivals, progress or _silent)
+        return _accelerate(
+            model, example, tune, keep, values, rivals, progress or _show_no_progress
+        )
+
+
+# What is checked before anything is built.
+
+
+def _check_options(tune: str, keep: str, values: str) -> None:
+    for value, known in (
+        (tune, ("time", "guess")),
+        (keep, ("faster", "always")),
+        (values, ("exact", "int8")),
+    ):
+        if value not in known:
+            raise ArgumentError(f"{value!r} is not one of {', '.join(known)}.")
+
+
+def _check_devices(model: nn.Module, example: Example) -> None:
+    args, kwargs = arguments(example)
+    here, there = devices_of(model), {t.device for t in (*args, *kwargs.values())}
+    if here and not there <= here:
+        raise ArgumentError(
+            f"the example is on {', '.join(sorted(map(str, there - here)))}, and"
+            f" {type(model).__name__} on {', '.join(sorted(map(str, here)))}: move one of them."
+        )
+
+
+def _forms(
+    model: nn.Module, small: nn.Module | None, rivals: Mapping[str, nn.Module] | None
+) -> dict[str, nn.Module]:
+    """The forms besides the program, by name."""
+    forms = {"model": model} | ({} if small is None else {"compact": small})
+    taken = {"fast", "layers", *forms} & set(rivals or {})
+    if taken:
+        raise ArgumentError(
+            f"a rival cannot be named {', '.join(sorted(taken))}: that is the name of one of our "
+            "own forms."
+        )
+    return forms | dict(rivals or {})
+
+
+def _show_no_progress(what: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
+# The forms of a model (compacted, a program, compiled layers), and which of them is returned.
 
 
 def _accelerate(
@@ -148,7 +194,7 @@ def _accelerate(
     rivals: Mapping[str, nn.Module] | None,
     progress: Progress,
 ) -> nn.Module:
-    dtype, gpu = _dtype(model, example), on_gpu(model)
+    dtype, gpu = _dtype_of(model, example), on_gpu(model)
     if values == "int8" and dtype != torch.float32:
         raise ArgumentError(f'values="int8" rounds layers of float32, not {dtype}: model.float().')
     if values == "int8" and gpu:
@@ -186,7 +232,7 @@ def _accelerate(
         forms = _forms(model, small, rivals)
         best = "model" if len(forms) == 1 else _best(_time_forms(forms, example))
         why = _no_gain(unchanged, cast(SecateursError, refused))
-        _log.warning("no gain for %s: %s; %s", type(model).__name__, why, _end(best))
+        _log.warning("no gain for %s: %s; %s", type(model).__name__, why, _ending(best))
         return forms[best]
     if "fast" in found:
         # The model given by the user, even if the program was made from the compacted one.
@@ -194,6 +240,38 @@ def _accelerate(
     if keep == "always":
         return next(iter(found.values()))
     return _fastest(_forms(model, small, rivals), found, example)
+
+
+def _dtype_of(model: nn.Module, example: Example) -> torch.dtype:
+    args, kwargs = arguments(example)
+    # Parameters are checked first, since an example may consist of integers.
+    given: list[Tensor] = [*model.parameters(), *args, *kwargs.values()]
+    return next((t.dtype for t in given if t.is_floating_point()), torch.float32)
+
+
+def on_gpu(model: nn.Module) -> bool:
+    """Whether the model lies on a GPU."""
+    return any(device.type == "cuda" for device in devices_of(model))
+
+
+def _in_torch(
+    model: nn.Module,
+    small: nn.Module | None,
+    rivals: Mapping[str, nn.Module],
+    example: Example,
+    why: str,
+) -> nn.Module:
+    """The fastest rival, or without one the compacted model if it is smaller, else the model."""
+    name, forms = type(model).__name__, _forms(model, small, rivals)
+    if rivals:
+        best = _best(_time_forms(forms, example))
+        _log.warning("%s runs as %s: %s", name, best, why)
+        return forms[best]
+    if small is None:
+        _log.warning("no gain for %s: %s; it runs in torch", name, why)
+        return model
+    _log.warning("%s runs compacted in torch: %s", name, why)
+    return small
 
 
 def _program(
@@ -250,7 +328,7 @@ def _build(
         program = program_of(part, groups, kernels, dtype, lambda conv, g: chosen[conv.to, g])
         runners.append(Compiled(segment=part, program=program, dtype=dtype))
     report = FastReport(
-        layers=tuple(_layer(conv, steps, groups, chosen) for conv in _convs(found)),
+        layers=tuple(_layer_report(conv, steps, groups, chosen) for conv in _convs(found)),
         groups=groups,
         outside=tuple(
             f"{s.target} at {s.place or 'the model itself'}: {s.why}" for s in in_torch(found)
@@ -263,6 +341,30 @@ def _build(
     fast = FastModule(model, steps, runners, dtype, report)
     _check_batches(model, fast, example)
     return fast
+
+
+def _convs(found: list[Part]) -> list[Conv]:
+    return [
+        op
+        for part in found
+        if isinstance(part, Segment)
+        for op in part.operations
+        if isinstance(op, Conv)
+    ]
+
+
+def _layer_report(
+    conv: Conv,
+    steps: Steps,
+    groups: tuple[int, ...],
+    chosen: dict[tuple[str, int], Choice],
+) -> Layer:
+    return Layer(
+        place=conv.place,
+        density=np.count_nonzero(conv.weight) / conv.weight.size,
+        macs=work(conv, steps.planes),
+        ways=tuple(str(chosen[conv.to, group]) for group in groups),
+    )
 
 
 def _check_batches(model: nn.Module, fast: FastModule, example: Example) -> None:
@@ -310,105 +412,19 @@ def _apart(model: nn.Module, fast: FastModule, call: Call, wanted: list[Tensor])
     return 0.0 if ours <= 100 * own else ours
 
 
-def _convs(found: list[Part]) -> list[Conv]:
-    return [
-        op
-        for part in found
-        if isinstance(part, Segment)
-        for op in part.operations
-        if isinstance(op, Conv)
-    ]
-
-
-def _layer(
-    conv: Conv,
-    steps: Steps,
-    groups: tuple[int, ...],
-    chosen: dict[tuple[str, int], Choice],
-) -> Layer:
-    return Layer(
-        place=conv.place,
-        density=np.count_nonzero(conv.weight) / conv.weight.size,
-        macs=work(conv, steps.planes),
-        ways=tuple(str(chosen[conv.to, group]) for group in groups),
-    )
-
-
-def _options(tune: str, keep: str, values: str) -> None:
-    for value, known in (
-        (tune, ("time", "guess")),
-        (keep, ("faster", "always")),
-        (values, ("exact", "int8")),
-    ):
-        if value not in known:
-            raise ArgumentError(f"{value!r} is not one of {', '.join(known)}.")
-
-
-def on_gpu(model: nn.Module) -> bool:
-    """Whether the model lies on a GPU."""
-    return any(device.type == "cuda" for device in devices_of(model))
-
-
-def _check_devices(model: nn.Module, example: Example) -> None:
-    args, kwargs = arguments(example)
-    here, there = devices_of(model), {t.device for t in (*args, *kwargs.values())}
-    if here and not there <= here:
-        raise ArgumentError(
-            f"the example is on {', '.join(sorted(map(str, there - here)))}, and"
-            f" {type(model).__name__} on {', '.join(sorted(map(str, here)))}: move one of them."
-        )
-
-
-def _dtype(model: nn.Module, example: Example) -> torch.dtype:
-    args, kwargs = arguments(example)
-    # Parameters are checked first, since an example may consist of integers.
-    given: list[Tensor] = [*model.parameters(), *args, *kwargs.values()]
-    return next((t.dtype for t in given if t.is_floating_point()), torch.float32)
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """Show no progress."""
-
-
-def _forms(
-    model: nn.Module, small: nn.Module | None, rivals: Mapping[str, nn.Module] | None
-) -> dict[str, nn.Module]:
-    """The forms besides the program, by name."""
-    forms = {"model": model} | ({} if small is None else {"compact": small})
-    taken = {"fast", "layers", *forms} & set(rivals or {})
-    if taken:
-        raise ArgumentError(
-            f"a rival cannot be named {', '.join(sorted(taken))}: that is the name of one of our "
-            "own forms."
-        )
-    return forms | dict(rivals or {})
-
-
-def _in_torch(
-    model: nn.Module,
-    small: nn.Module | None,
-    rivals: Mapping[str, nn.Module],
-    example: Example,
-    why: str,
-) -> nn.Module:
-    """The fastest rival, or without one the compacted model if it is smaller, else the model."""
-    name, forms = type(model).__name__, _forms(model, small, rivals)
-    if rivals:
-        best = _best(_time_forms(forms, example))
-        _log.warning("%s runs as %s: %s", name, best, why)
-        return forms[best]
-    if small is None:
-        _log.warning("no gain for %s: %s; it runs in torch", name, why)
-        return model
-    _log.warning("%s runs compacted in torch: %s", name, why)
-    return small
-
-
 def _no_gain(unchanged: tuple[str, ...], refused: SecateursError) -> str:
     """Why neither a layer nor the whole is compiled, in a line of bounded length."""
     said = "; ".join(unchanged[:FEW]) or "no layer has enough zeros"
     more = f"; and {len(unchanged) - FEW} more" if len(unchanged) > FEW else ""
     return f"no layer gains ({said}{more}), and the whole has no program ({refused})"
+
+
+def _ending(best: str) -> str:
+    ends = {"model": "it stays as it is", "compact": "it runs compacted in torch"}
+    return ends.get(best, f"it runs as {best}")
+
+
+# All forms timed in turns.
 
 
 def _fastest(
@@ -424,14 +440,17 @@ def _fastest(
             "no gain from the program for %s: %s; %s",
             type(forms["model"]).__name__,
             _figures(seconds),
-            _end(best),
+            _ending(best),
         )
     return (forms | found)[best]
 
 
-def _end(best: str) -> str:
-    ends = {"model": "it stays as it is", "compact": "it runs compacted in torch"}
-    return ends.get(best, f"it runs as {best}")
+def _figures(seconds: dict[int, dict[str, float]]) -> str:
+    return ", ".join(
+        " and ".join(f"{name} {1e3 * spent:.2f} ms" for name, spent in times.items())
+        + f" at batch {batch}"
+        for batch, times in seconds.items()
+    )
 
 
 def _time_forms(forms: Mapping[str, nn.Module], example: Example) -> dict[int, dict[str, float]]:
@@ -452,14 +471,6 @@ def _best(seconds: dict[int, dict[str, float]]) -> str:
     """The smallest product over batch sizes: a factor counts the same for one image and many."""
     names = next(iter(seconds.values()))
     return min(names, key=lambda name: prod(t[name] for t in seconds.values()))
-
-
-def _figures(seconds: dict[int, dict[str, float]]) -> str:
-    return ", ".join(
-        " and ".join(f"{name} {1e3 * spent:.2f} ms" for name, spent in times.items())
-        + f" at batch {batch}"
-        for batch, times in seconds.items()
-    )
 
 
 def compare(
