@@ -18,14 +18,16 @@ def is_sharded(tensor: Tensor) -> bool:
     >>> is_sharded(torch.zeros(2))
     False
     """
-    # Where nobody has imported the module there is no such tensor, and no import to pay for.
+    # If nobody has imported the module, there is no such tensor; importing it would cost time.
     tensors = sys.modules.get("torch.distributed.tensor")
     kind = getattr(tensors, "DTensor", None)
     return kind is not None and isinstance(getattr(tensor, "data", tensor), kind)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The piece of a sharded tensor that is here, sharing its memory; any other tensor itself."""
+    """The piece of a sharded tensor that this process holds, sharing its memory; any other tensor
+    itself.
+    """
     if not is_sharded(tensor):
         return tensor
     piece: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
@@ -33,13 +35,13 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def local_mask(mask: Tensor, like: Tensor) -> Tensor:
-    """The piece of a whole mask that belongs to the piece of the parameter that is here."""
+    """The piece of a whole mask for the piece of the parameter that this process holds."""
     if not is_sharded(like):
         return mask
     from torch.distributed.tensor import distribute_tensor
 
-    # Every process has the whole mask, so nothing needs to be sent. torch 2.6 knows no such
-    # option and sends the pieces of rank 0: a collective call then, as hold is one anyway.
+    # Every process has the whole mask, so nothing needs to be sent. torch 2.6 lacks this option and
+    # sends the pieces of rank 0, which makes this a collective call, as `hold` is anyway.
     knows = "src_data_rank" in inspect.signature(distribute_tensor).parameters
     options = {"src_data_rank": None} if knows else {}
     mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]

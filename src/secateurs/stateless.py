@@ -21,7 +21,7 @@ def call_with(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """What the model answers with these parameters and buffers; tied ones follow each other.
+    """What the model returns with these parameters and buffers; tied ones follow each other.
 
     `torch.func.functional_call` alone is not safe where one module has two names: it puts a tensor
     into the same place twice, and puts its own tensor back at the end. The model's parameters are

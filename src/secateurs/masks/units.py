@@ -29,7 +29,9 @@ class Units(Protocol[Chosen]):
         """Entries that may be kept at most."""
 
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Chosen]:
-        """The best units with `keep` entries together, or the nearest reachable number."""
+        """The best units of these parameters: `keep` entries together, or the nearest number that
+        whole units can reach.
+        """
 
     def at_least(self, name: str, keep: int) -> Chosen:
         """The best units of one parameter with no fewer than `keep` entries."""
@@ -38,7 +40,7 @@ class Units(Protocol[Chosen]):
         """Entries that the chosen units keep."""
 
     def short(self, chosen: Mapping[str, Chosen], floor: Mapping[str, int]) -> list[str]:
-        """The parameters that keep less than their floor, of what `choose` chose."""
+        """Those of the chosen parameters that keep less than their floor."""
         return [
             name for name, units in chosen.items() if self.count_kept(name, units) < floor[name]
         ]
@@ -56,13 +58,28 @@ class TensorUnits(Units[Tensor], Protocol):
         """
 
     def counts(self, name: str, chosen: Tensor) -> Tensor:
-        """Units that are chosen in each row."""
+        """How many units are chosen in each row."""
 
     def entries(self, name: str, rows: Tensor) -> Tensor:
         """Values per row and unit, as one value per entry of the parameter."""
 
     def mask(self, name: str, chosen: Tensor) -> Tensor:
         """The entry mask of the chosen units."""
+
+
+def units_of(
+    scores: Mapping[str, Tensor],
+    pattern: Pattern,
+    within: Mapping[str, Tensor],
+    *,
+    absolute: bool = False,
+) -> TensorUnits:
+    """The units of a pattern; `absolute` ranks single entries by |score| (other patterns want
+    non-negative scores).
+    """
+    if isinstance(pattern, Grouped):
+        return GroupUnits(scores, pattern, within)
+    return EntryUnits(scores, pattern, within, absolute)
 
 
 class EntryUnits(TensorUnits):
@@ -78,13 +95,13 @@ class EntryUnits(TensorUnits):
         absolute: bool,
     ) -> None:
         self.scores, self.within, self.absolute = scores, within, absolute
-        # Counted once for each question.
+        # Counted once: choosing asks for it several times.
         self._room: dict[str, int] = {}
-        self.runs = pattern if isinstance(pattern, NM) else None
+        self.nm = pattern if isinstance(pattern, NM) else None
         self.allowed = dict(within)
-        if self.runs:
+        if self.nm:
             self.allowed = {
-                name: self.runs.eligible(score, within.get(name)) for name, score in scores.items()
+                name: self.nm.eligible(score, within.get(name)) for name, score in scores.items()
             }
 
     def capacity(self, name: str) -> int:
@@ -121,13 +138,13 @@ class EntryUnits(TensorUnits):
 
     def entries(self, name: str, rows: Tensor) -> Tensor:
         shape = tuple(self.scores[name].shape)
-        return self.runs.unrun(rows, shape) if self.runs else rows.reshape(shape)
+        return self.nm.unrun(rows, shape) if self.nm else rows.reshape(shape)
 
     def mask(self, name: str, chosen: Tensor) -> Tensor:
         return chosen
 
     def _rows(self, tensor: Tensor) -> Tensor:
-        return self.runs.runs(tensor) if self.runs else tensor.reshape(1, -1)
+        return self.nm.runs(tensor) if self.nm else tensor.reshape(1, -1)
 
 
 class GroupUnits(TensorUnits):
@@ -207,18 +224,3 @@ class GroupUnits(TensorUnits):
         return {
             name: part.to(self.scores[name].device) for name, part in zip(names, parts, strict=True)
         }
-
-
-def units_of(
-    scores: Mapping[str, Tensor],
-    pattern: Pattern,
-    within: Mapping[str, Tensor],
-    *,
-    absolute: bool = False,
-) -> TensorUnits:
-    """The units of a pattern; `absolute` ranks single entries by |score| (other patterns want
-    non-negative scores).
-    """
-    if isinstance(pattern, Grouped):
-        return GroupUnits(scores, pattern, within)
-    return EntryUnits(scores, pattern, within, absolute)
