@@ -86,8 +86,8 @@ def rounds_of(
 ) -> Iterator[tuple[dict[str, torch.Tensor], Round]]:
     """What `prune_` iterates over."""
     recipe = Recipe(score="synflow", sparsity=sparsity, rounds=rounds, schedule="exponential")
-    given = {"example": x, "batch": None, "loss": None}
-    return recipe.ready(model, given=given, within={}).rounds(None)
+    inputs = {"example": x, "batch": None, "loss": None}
+    return recipe.ready(model, score_inputs=inputs, within={}).rounds()
 
 
 def report(seconds: dict[str, float], rounds: int) -> None:

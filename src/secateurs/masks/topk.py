@@ -323,8 +323,12 @@ class CompiledSelection:
             torch.float32: library.secateurs_largest_f32,
             torch.float64: library.secateurs_largest_f64,
         }
+        self._cuts = {
+            torch.float32: library.secateurs_cut_products_f32,
+            torch.float64: library.secateurs_cut_products_f64,
+        }
         # ctypes takes results for 32-bit integers unless told otherwise, which would cut counts.
-        for run in self._runs.values():
+        for run in (*self._runs.values(), *self._cuts.values()):
             run.restype = ctypes.c_int64
         self._count = library.secateurs_count
         self._count.restype = ctypes.c_int64
@@ -377,6 +381,64 @@ class CompiledSelection:
             ctypes.c_int64(torch.get_num_threads()),
         )
         return bool(written)
+
+    def cut_products_(
+        self,
+        masks: Mapping[str, Tensor],
+        factors: Mapping[str, Tensor],
+        weights: Mapping[str, Tensor],
+        count: int,
+        *,
+        within: Mapping[str, Tensor],
+        room: int,
+    ) -> dict[str, int] | None:
+        """As `largest_` for |factor ⊙ weight|, with weights that are not kept set to zero; returns
+        how many each mask keeps.
+        """
+        names, run = list(factors), self._cuts[next(iter(factors.values())).dtype]
+        kept = (ctypes.c_int64 * len(names))()
+        written = run(
+            ctypes.c_int64(len(names)),
+            _pointers([factors[name] for name in names]),
+            _pointers([weights[name] for name in names]),
+            _pointers([within.get(name) for name in names]),
+            _pointers([masks[name] for name in names]),
+            (ctypes.c_int64 * len(names))(*(factors[name].numel() for name in names)),
+            kept,
+            ctypes.c_int64(count),
+            ctypes.c_int64(room),
+            ctypes.c_int64(torch.get_num_threads()),
+        )
+        # Written without autograd's knowledge.
+        torch.autograd.graph.increment_version([weights[name] for name in names])
+        return dict(zip(names, kept, strict=True)) if written else None
+
+
+def cut_products_(
+    factors: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    count: int,
+    *,
+    within: Mapping[str, Tensor],
+    room: int,
+) -> tuple[dict[str, Tensor], dict[str, int]] | None:
+    """The masks of the `count` largest |factor ⊙ weight| and how many entries each keeps, as
+    `largest` would choose them; every weight allowed and not kept is set to zero.
+
+    One compiled pass, in which no product is written. None where that cannot be: other tensors than
+    the pass takes, a product that is not finite, too many equal ones. The weights are then
+    undefined.
+    """
+    made = kernel_for(factors, within)
+    fits = made and made.takes({**factors, **weights}, {}) and factors.keys() == weights.keys()
+    if not made or not fits or any(factors[n].shape != weights[n].shape for n in factors):
+        return None
+    masks = {
+        name: torch.empty(factor.shape, dtype=torch.bool, device=factor.device)
+        for name, factor in factors.items()
+    }
+    kept = made.cut_products_(masks, factors, weights, count, within=within, room=room)
+    return None if kept is None else (masks, kept)
 
 
 def count_true(mask: Tensor) -> int:
@@ -438,6 +500,11 @@ def _load_and_try(library: ctypes.CDLL) -> CompiledSelection:
         [True, False, True],
     ]:
         raise RuntimeError("the compiled selection disagrees with the reference")
+    weights = {name: torch.tensor([1.0, -1.0, 0.5]) for name in scores}
+    kept = made.cut_products_(masks, scores, weights, 2, within={}, room=6)
+    left = [weight.tolist() for weight in weights.values()]
+    if kept != {"a": 1, "b": 1} or left != [[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]:
+        raise RuntimeError("the compiled selection of products disagrees with the reference")
     return made
 
 

@@ -40,8 +40,10 @@ from secateurs.prune.rounds import (
     Target,
     counts,
     cut_once,
+    cut_products,
     entries_left,
     final_selection,
+    takes_products,
     targets_of,
     total_asked,
 )
@@ -371,18 +373,29 @@ class Prepared:
         outputs_first, restore = self.orders.outputs_first, self.orders.restore
         weights, masks = outputs_first(self.parameters), outputs_first(self.within)
         left = entries_left(masks)
+        at_once = takes_products(self.recipe, weights, masks) and not self.orders.orders
         for number, target in enumerate(self.targets, start=1):
-            masks = cut_once(
-                self.recipe,
-                outputs_first(self.scorer.scores(restore(masks))),
-                target,
-                weights=weights,
-                within=masks,
-                left=left,
-                generator=self.generator,
-            )
-            # Counted once: it is what the next round may keep, too.
-            left = entries_left(masks)
+            done = None
+            if at_once and isinstance(target, int):
+                done = cut_products(
+                    self.scorer, target, floor=self.final.demand.floor, within=masks, left=left
+                )
+                # What keeps one round from it (a floor, ties) keeps those after it from it, too.
+                at_once = done is not None
+            if done is None:
+                masks = cut_once(
+                    self.recipe,
+                    outputs_first(self.scorer.scores(restore(masks))),
+                    target,
+                    weights=weights,
+                    within=masks,
+                    left=left,
+                    generator=self.generator,
+                )
+                # Counted once: it is what the next round may keep, too.
+                left = entries_left(masks)
+            else:
+                masks, left = done
             kept, total = sum(left.values()), sum(mask.numel() for mask in masks.values())
             yield (
                 restore(masks),

@@ -10,14 +10,16 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from secateurs.bits import write_masked_
 from secateurs.errors import ArgumentError
 from secateurs.masks.budget import ScopeLike, Selection
-from secateurs.masks.patterns import NM, pattern_of
+from secateurs.masks.patterns import NM, Unstructured, pattern_of
 from secateurs.masks.select import CheckedSelection, best, check_selection, choose_masks
-from secateurs.masks.topk import count_true
+from secateurs.masks.topk import count_true, cut_products_, kernel_for, largest
 from secateurs.masks.units import TensorUnits, units_of
 from secateurs.parameters import Params
 from secateurs.registry import Registry
+from secateurs.scores.scorer import Scorer
 
 # Schedules: the entries kept after each round, as pure functions.
 
@@ -243,3 +245,66 @@ def cut_once(
     # The scorer has refused scores that are not finite.
     checked = check_selection(now, scores, within=within, weights=weights, finite=True)
     return choose_masks(checked, generator)
+
+
+# A round of a score that is |weight ⊙ gradient|, cut without writing the scores.
+
+
+def takes_products(selection: Selection, weights: Params, within: Params) -> bool:
+    """Whether rounds of this selection may be cut by `cut_products`: one threshold for all entries,
+    and weights that a compiled pass takes.
+    """
+    return (
+        isinstance(pattern_of(selection.pattern), Unstructured)
+        and (selection.how, selection.scope) == ("topk", "global")
+        and kernel_for(weights, within) is not None
+    )
+
+
+def cut_products(
+    scorer: Scorer, target: int, *, floor: Mapping[str, int], within: Masks, left: Mapping[str, int]
+) -> tuple[Masks, dict[str, int]] | None:
+    """One round in a single pass over gradients and weights, which also cuts the scorer's copy: the
+    masks of `cut_once`, and how many entries each keeps.
+
+    None where the score has no gradients to offer or the pass cannot be: `cut_once` then has to do
+    the round.
+    """
+    found = scorer.gradients(within)
+    if found is None:
+        return None
+    gradients, weights = found
+    left = {name: left.get(name, weight.numel()) for name, weight in weights.items()}
+    keep = min(target, sum(left.values()))
+    # Parameters at their floor stay as they are; those that fall below it keep their best.
+    masks = {
+        name: within[name] if name in within else torch.ones_like(weight, dtype=torch.bool)
+        for name, weight in weights.items()
+        if left[name] <= floor[name]
+    }
+    kept = {name: left[name] for name in masks}
+    while True:
+        free = [name for name in weights if name not in masks]
+        done = cut_products_(
+            {name: gradients[name] for name in free},
+            {name: weights[name] for name in free},
+            keep - sum(kept.values()),
+            within={name: within[name] for name in free if name in within},
+            room=sum(left[name] for name in free),
+        )
+        if done is None:
+            scorer.restore(within)
+            return None
+        short = [name for name in free if done[1][name] < floor[name]]
+        if not short:
+            break
+        scorer.restore(within)
+        for name in short:
+            score = (gradients[name] * weights[name]).abs_()
+            masks |= largest({name: score}, floor[name], within=within)
+            kept[name] = floor[name]
+            write_masked_(weights[name], weights[name], masks[name])
+    masks = {name: masks[name] if name in masks else done[0][name] for name in weights}
+    kept = {name: kept[name] if name in kept else done[1][name] for name in weights}
+    scorer.was_cut(masks)
+    return masks, kept

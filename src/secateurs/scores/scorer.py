@@ -61,6 +61,8 @@ class Copy:
         self._whole: dict[str, Tensor] = {}
         # The masks that large parameters are cut by now.
         self._last: dict[str, Tensor] = {}
+        # Masks that all parameters are cut by already, by somebody else.
+        self._done: Params | None = None
 
     def keep(self) -> None:
         """Remember the chosen parameters as they are now, for `cut` to start from."""
@@ -75,6 +77,11 @@ class Copy:
 
     def cut(self, masks: Params) -> None:
         """Set the entries masked out to zero, all others to what was kept."""
+        if self._done is not None and self._done is masks:
+            return
+        if self._done is not None:
+            self.restore(masks)
+            return
         for name, parameter in self.parameters.items():
             target = parameter.detach()
             whole, last = self._whole.get(name, target), self._last.get(name)
@@ -86,6 +93,15 @@ class Copy:
                 recut_(target, whole, masks[name], last)
             else:
                 write_masked_(target, whole, masks[name])
+
+    def restore(self, masks: Params) -> None:
+        """`cut`, where somebody else has written to the parameters."""
+        self._done, self._last = None, {}
+        self.cut(masks)
+
+    def was_cut(self, masks: Params) -> None:
+        """The parameters are cut by these masks: `cut` has nothing to do when it is given them."""
+        self._done = masks
 
 
 @contextmanager
@@ -351,8 +367,39 @@ class Scorer:
         """The scores of the model, or of the model with the masks applied: what they cut counts as
         zero.
         """
+        with self._running(masks or {}) as task:
+            result = self._entry.rule(task, **self._options)
+            scores = in_model_order(result, self._sources, self._entry.name)
+        if not isinstance(result, Finite):
+            check_scores(scores, self._entry.name)
+        return scores
+
+    def gradients(self, masks: Params) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
+        """Of a score that is |weight ⊙ gradient|: the gradients, and the weights of the private
+        copy, which the caller may cut if it then calls `was_cut`. None for other scores.
+        """
+        if self._entry.gradients is None:
+            return None
+        with self._running(masks) as task:
+            gradients = self._entry.gradients(task, **self._options)
+        if gradients is None:
+            return None
+        return gradients, {name: p.detach() for name, p in task.parameters.items()}
+
+    def was_cut(self, masks: Params) -> None:
+        """The weights that `gradients` gave are cut by these masks now."""
+        if self._copy is not None:
+            self._copy.was_cut(masks)
+
+    def restore(self, masks: Params) -> None:
+        """Cut the weights that `gradients` gave by these masks, whatever was written to them."""
+        if self._copy is not None:
+            self._copy.restore(masks)
+
+    @contextmanager
+    def _running(self, masks: Params) -> Iterator[Task]:
+        """What a rule is given, and the state that it runs in."""
         # Before the model runs: a misfit found later would have cost a pass over the data.
-        masks = masks or {}
         if problems := mask_misfits(masks, self._sources, "scored parameter"):
             raise ScoreError(f"{'; '.join(problems)}.")
         with (
@@ -361,11 +408,7 @@ class Scorer:
             torch.enable_grad(),
             seeded(self._model, self._generator),
         ):
-            result = self._entry.rule(self._masked(masks), **self._options)
-            scores = in_model_order(result, self._sources, self._entry.name)
-        if not isinstance(result, Finite):
-            check_scores(scores, self._entry.name)
-        return scores
+            yield self._masked(masks)
 
     def _masked(self, masks: Params) -> Task:
         if not self._entry.runs:

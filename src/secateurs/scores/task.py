@@ -317,8 +317,14 @@ class ScoreRule:
     needs: frozenset[Need] = frozenset()
     runs: bool = True
     prepare: Callable[[Task], None] | None = None
+    gradients: "Gradients | None" = None
     description: str = ""
 
+
+Gradients: TypeAlias = Callable[..., dict[str, Tensor] | None]
+"""`gradients(task, **options)`: the gradients of which a score is |weight ⊙ gradient|; None where
+the score takes more than that.
+"""
 
 SCORES: Registry[ScoreRule] = Registry("score")
 """Every score by name. Register your own with `@score_rule("name")`."""
@@ -330,6 +336,7 @@ def score_rule(
     needs: Iterable[Need] = (),
     runs: bool = True,
     prepare: Callable[[Task], None] | None = None,
+    gradients: Gradients | None = None,
 ) -> Callable[[Rule], Rule]:
     """Decorator: register `rule(task, **options) -> {name: tensor}` as a score.
 
@@ -337,6 +344,8 @@ def score_rule(
     only that is given). `runs=False` promises that the rule neither runs the model nor writes to
     it: no copy is made. `prepare(task)` changes the copy once before all rounds; the rule then
     promises to leave the values of parameters and buffers alone, and a round costs no fresh copy.
+    `gradients(task, **options)`, for a prepared score that is |weight ⊙ gradient|, gives the
+    gradients alone: rounds then choose without writing the scores.
 
     >>> @score_rule("cube")
     ... def cube(task):
@@ -361,6 +370,7 @@ def score_rule(
             needs=frozenset(needs),
             runs=runs,
             prepare=prepare,
+            gradients=gradients,
             description=summary,
         )
         SCORES.register(name)(entry)

@@ -15,7 +15,13 @@ from masks.grid import equal
 from secateurs import native
 from secateurs.errors import ArgumentError
 from secateurs.masks import select, topk
-from secateurs.masks.topk import CompiledSelection, count_true, largest, stream_largest_
+from secateurs.masks.topk import (
+    CompiledSelection,
+    count_true,
+    cut_products_,
+    largest,
+    stream_largest_,
+)
 
 KERNEL = topk.kernel()  # built once per machine and kept
 DTYPES = (torch.float32, torch.float64)
@@ -264,3 +270,87 @@ def test_a_wrong_count_of_what_is_allowed_changes_no_mask():
         masks = {n: torch.ones_like(s).bool() for n, s in scores.items()}
         if KERNEL.largest_(masks, scores, 5000, within={}, room=room):
             assert equal(masks, expected)
+
+
+def check_products(factors, weights, count, within, cut):
+    """The masks of |factor ⊙ weight|, the weights cut by them, and the counts; whether it ran."""
+    products = {n: (f * weights[n]).abs() for n, f in factors.items()}
+    expected = streamed(products, count, within=within)
+    room = sum(int(within[n].sum()) if n in within else f.numel() for n, f in factors.items())
+    left = {n: w.clone() for n, w in weights.items()}
+    found = cut(factors, left, count, within=within, room=room)
+    if found is None:
+        return False
+    masks, kept = found
+    assert equal(masks, expected)
+    assert kept == {n: int(mask.sum()) for n, mask in expected.items()}
+    for name, mask in expected.items():
+        gone = ~mask & within.get(name, torch.ones_like(mask))
+        assert torch.equal(left[name], weights[name].masked_fill(gone, 0.0))
+    return True
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["normal", "heavy", "rounded", "sorted", "denormal"])
+def test_products_are_chosen_and_weights_cut(kind, dtype, threads):
+    factors, weights = grid(kind, dtype), {n: 1 + w for n, w in grid("normal", dtype).items()}
+    within = {"a": torch.arange(70_000).reshape(100, 700) % 3 > 0}
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        done = [
+            check_products(factors, weights, count, allowed, cut_products_)
+            for count in (1, 7, 5000, 40_000)
+            for allowed in ({}, within)
+        ]
+    finally:
+        torch.set_num_threads(before)
+    assert all(done)
+
+
+def test_products_on_any_processor(monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "_ATTEMPTS", (("-fopenmp",), ()))
+    plain = CompiledSelection(ctypes.CDLL(str(native.build(topk.SOURCE, tmp_path))))
+    monkeypatch.setattr(topk, "kernel", lambda: plain)
+    for dtype in DTYPES:
+        factors, weights = grid("normal", dtype), grid("heavy", dtype)
+        within = {"a": torch.arange(70_000).reshape(100, 700) % 3 > 0}
+        assert check_products(factors, weights, 40_000, within, cut_products_)
+        weights["a"][3, 3] = torch.nan
+        assert cut_products_(factors, weights, 40_000, within={}, room=10**6) is None
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("place", [0, 69_999])
+def test_a_product_that_is_not_finite_is_told(place, dtype, bad):
+    """Even where nothing may be kept."""
+    factors, weights = grid("normal", dtype), grid("heavy", dtype)
+    within = {"a": torch.ones(100, 700, dtype=torch.bool)}
+    within["a"].view(-1)[place] = False
+    factors["a"].view(-1)[place] = bad
+    weights["a"].view(-1)[place] = 1.0
+    room = sum(f.numel() for f in factors.values()) - 1
+    assert cut_products_(factors, weights, 5000, within=within, room=room) is None
+
+
+def test_products_that_torch_would_flush_to_zero_are_left_to_torch():
+    factors, weights = grid("normal", torch.float32), grid("heavy", torch.float32)
+    room = sum(f.numel() for f in factors.values())
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush denormals")
+    try:
+        assert cut_products_(factors, weights, 5000, within={}, room=room) is None
+    finally:
+        torch.set_flush_denormal(False)
+    assert cut_products_(factors, weights, 5000, within={}, room=room) is not None
+
+
+def test_products_of_other_tensors_are_refused():
+    factors, weights = grid("normal", torch.float32), grid("heavy", torch.float32)
+    turned = {**weights, "a": weights["a"].t().contiguous().t()}
+    other = {**weights, "a": weights["a"].double()}
+    fewer = {"a": weights["a"]}
+    for strange in (turned, other, fewer):
+        assert cut_products_(factors, strange, 5, within={}, room=10**6) is None

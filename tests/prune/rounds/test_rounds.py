@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.masks import select, topk
-from secateurs.prune import pruning
+from secateurs.prune import pruning, recipe
 from secateurs.scores import Scorer, cut
 from secateurs.scores.rules import product
 
@@ -120,3 +120,55 @@ def test_rounds_are_scoring_and_selecting_by_hand():
         masks = select(scorer.scores(masks), density=density, within=masks)
         assert entry.kept == sum(int(mask.sum()) for mask in masks.values())
     assert all(torch.equal(pruned.masks[n], mask) for n, mask in masks.items())
+
+
+@pytest.mark.parametrize("floor", [0, 1, 20, 0.05])
+@pytest.mark.parametrize("sparsity", [0.5, 0.9])
+def test_one_pass_respects_floors_and_earlier_masks(sparsity, floor, monkeypatch):
+    """With products chosen and weights cut in one pass, as with scores written down."""
+    model, x, done = Net(), torch.zeros(1, 3, 6, 6), []
+    with torch.no_grad():
+        model.b.weight.mul_(1e-3)  # falls below its floor
+    draw = torch.Generator().manual_seed(1)
+    within = {"c.weight": torch.rand(8, 8, 3, 3, generator=draw) < 0.7}
+    given = {"example": x, "rounds": 8, "sparsity": sparsity, "floor": floor, "within": within}
+    one_pass = recipe.cut_products
+
+    def watched(*args, **keywords):
+        done.append(one_pass(*args, **keywords))
+        return done[-1]
+
+    monkeypatch.setattr(recipe, "cut_products", watched)
+    ours = pruning.cut(model, "synflow", **given)
+    assert len(done) == 8 and None not in done
+    monkeypatch.setattr(recipe, "takes_products", lambda *_: False)
+    theirs = pruning.cut(model, "synflow", **given)
+    assert len(done) == 8
+    assert all(torch.equal(ours.masks[n], theirs.masks[n]) for n in theirs.masks)
+    assert ours.rounds == theirs.rounds
+
+
+def test_a_pass_that_gives_up_leaves_the_round_to_scores():
+    """Equal scores everywhere: half of a layer of ones."""
+
+    class Ones(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2000, 1100, bias=False)
+            nn.init.ones_(self.weight)
+
+    given = {"example": torch.zeros(1, 2000), "rounds": 3, "sparsity": 0.5}
+    pruned = pruning.cut(Ones(), "synflow", **given)
+    mask = pruned.masks["weight"].flatten()
+    assert mask[:1_100_000].all() and not mask[1_100_000:].any()
+
+
+def test_a_flow_out_of_range_is_computed_in_double_precision_in_every_round(monkeypatch):
+    model = Net()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1e12)
+    given = {"example": torch.zeros(1, 3, 6, 6), "rounds": 4, "sparsity": 0.9}
+    ours = pruning.cut(model, "synflow", **given)
+    monkeypatch.setattr(recipe, "takes_products", lambda *_: False)
+    theirs = pruning.cut(model, "synflow", **given)
+    assert all(torch.equal(ours.masks[n], mask) for n, mask in theirs.masks.items())

@@ -39,7 +39,13 @@ def nonnegative(task: Task) -> None:
                     buffer.abs_()
 
 
-@score_rule("synflow", needs=("example",), prepare=nonnegative)
+def flow_gradients(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor] | None:
+    """∂R/∂|w| of `synflow`; None where single precision is too little."""
+    set_mode(task, mode, default="eval")
+    return _single_gradients(task, map_tensors(task.example, _ones))
+
+
+@score_rule("synflow", needs=("example",), prepare=nonnegative, gradients=flow_gradients)
 def synflow(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
     """|w| ⊙ ∂R/∂|w| with R = 1ᵀf(1; |w|), the sum of all outputs for an input of ones.
 
@@ -94,11 +100,18 @@ def _flow(task: Task, inputs: Inputs, mode: Mode | None) -> dict[str, Tensor]:
 
 def _single_flow(task: Task, inputs: Inputs) -> Finite | None:
     """The flow in the model's own precision; None where that is too little."""
+    gradients = _single_gradients(task, inputs)
+    return None if gradients is None else _products(task.parameters, gradients)
+
+
+def _single_gradients(task: Task, inputs: Inputs) -> dict[str, Tensor] | None:
     # Half precision overflows at 65504, which a flow reaches within a few layers.
     if any(wide_dtype(p) != p.dtype for p in task.parameters.values()):
         return None
-    scores, total = _products(task.model, task.parameters, inputs)
-    return scores if _comfortable(total) else None
+    flow = _flow_through(task.model, inputs)
+    if not _comfortable(float(flow.detach())):
+        return None
+    return _gradients(flow, task.parameters)
 
 
 def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
@@ -108,7 +121,12 @@ def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
         inputs,
         lambda tensor: tensor.double() if tensor.is_floating_point() else tensor,
     )
-    scores, total = _products(twin, {name: known[name] for name in task.parameters}, doubled)
+    chosen = {name: known[name] for name in task.parameters}
+    flow = _flow_through(twin, doubled)
+    total = float(flow.detach())
+    if not _comfortable(total) and total != 0 and math.isfinite(total):
+        flow = flow / abs(total)
+    scores = _products(chosen, _gradients(flow, chosen))
     if not math.isfinite(total) or scores is None:
         raise ScoreError(
             f"the flow through {type(task.model).__name__} is {total:g} in double precision: too"
@@ -118,26 +136,26 @@ def _double_flow(task: Task, inputs: Inputs) -> dict[str, Tensor]:
     return {name: s.to(wide_dtype(task.parameters[name])) for name, s in scores.items()}
 
 
-def _products(
-    model: nn.Module, parameters: dict[str, nn.Parameter], inputs: Inputs
-) -> tuple[Finite | None, float]:
-    """||w| ⊙ ∂R/∂|w|| and R; divided by |R| where R is finite but out of range. No scores where one
-    is not finite.
-    """
+def _flow_through(model: nn.Module, inputs: Inputs) -> Tensor:
+    """R, the sum of all outputs."""
     outputs = floating(call(model, inputs))
-    flow = torch.stack([output.sum(dtype=wide_dtype(output)) for output in outputs]).sum()
-    total = float(flow.detach())
-    value = (
-        flow if _comfortable(total) or total == 0 or not math.isfinite(total) else flow / abs(total)
-    )
-    gradients = separate_copies(gradient_of(value, list(parameters.values())))
+    return torch.stack([output.sum(dtype=wide_dtype(output)) for output in outputs]).sum()
+
+
+def _gradients(flow: Tensor, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    return dict(zip(parameters, gradient_of(flow, list(parameters.values())), strict=True))
+
+
+def _products(parameters: dict[str, nn.Parameter], gradients: dict[str, Tensor]) -> Finite | None:
+    """||w| ⊙ ∂R/∂|w||; None where an entry is not finite."""
+    apart = separate_copies(gradients.values())
     scores = Finite()
-    for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
+    for (name, parameter), gradient in zip(parameters.items(), apart, strict=True):
         score = absolute_product(gradient, parameter)
         if score is None:
-            return None, total
+            return None
         scores[name] = score
-    return scores, total
+    return scores
 
 
 def _comfortable(total: float) -> bool:
