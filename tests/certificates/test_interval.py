@@ -26,10 +26,10 @@ def test_intervals_of_f_and_g_hold_their_values(kind, generator):
         propagate(
             problem.graph,
             Interval(unit=2.0**-53),
-            [problem.fed(domain)],
+            [problem.flow_input(domain)],
             problem.pair,
         ).bounds,
-        forms.bounds(propagate(problem.graph, forms, [problem.fed(domain)], problem.pair)),
+        forms.bounds(propagate(problem.graph, forms, [problem.flow_input(domain)], problem.pair)),
     ]
     for k in range(100):
         share = torch.rand_like(x) * 2 - 1

@@ -143,7 +143,7 @@ def bounds_of(problem, domain, monkeypatch, *, windows):
         patch.setattr(linear, "ends", counted)
         with torch.enable_grad():
             flow = Relaxation(unit=problem.unit)
-            propagate(problem.graph, flow, [problem.fed(domain)], problem.pair)
+            propagate(problem.graph, flow, [problem.flow_input(domain)], problem.pair)
     return seen, len(cones)
 
 

@@ -441,7 +441,7 @@ def test_parts_cut_at_a_neuron_hold_on_their_side():
             found = run(*(end.expand(2, -1) for end in ends), known)
             outputs, goal = torch.arange(3).expand(2, -1), torch.zeros(2).double()
             both = (end.expand(2, -1) for end in ends)
-            pressed = chain.press(*both, found.known, outputs, goal, 5)
+            pressed = chain.bound_cut_outputs(*both, found.known, outputs, goal, 5)
             for side, inside in enumerate((own <= 0, own >= 0)):
                 if bool(inside.any()):
                     assert not bool(chain.empty(found.known)[side])
@@ -461,7 +461,7 @@ def test_the_costliest_neuron_is_open_and_worth_a_cut():
     halves = chain.bounds(
         *(end.expand(2, -1) for end in ends), splitting._halve_by_sign(whole.known, neuron)
     )
-    pressed = chain.press(
+    pressed = chain.bound_cut_outputs(
         *(end.expand(2, -1) for end in ends),
         halves.known,
         torch.arange(3).expand(2, -1),

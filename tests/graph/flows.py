@@ -116,7 +116,7 @@ class Case:
 
 
 def ball(setting: Setting) -> tuple[Tensor, Tensor]:
-    return setting.problem.fed(setting.domain)
+    return setting.problem.flow_input(setting.domain)
 
 
 def one_input(setting: Setting) -> Tensor:

@@ -22,13 +22,19 @@ from secateurs.certificates.forms import (
     gamma,
     gap,
     lift,
-    mapped,
-    padded,
-    reordered,
+    map_form,
+    pad_forms,
+    reorder_forms,
     signed_sum,
     terms,
 )
-from secateurs.certificates.interval import Interval, Intervals, activate, centred, from_bounds
+from secateurs.certificates.interval import (
+    Interval,
+    Intervals,
+    activate,
+    centre_and_radius,
+    from_bounds,
+)
 from secateurs.certificates.planes import Band, band_mass, chosen, narrowest, runner_up
 from secateurs.certificates.two_stream import StreamValues, TwoStream
 from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural
@@ -75,7 +81,7 @@ class AffineForms:
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Forms:
         """One symbol per coordinate of the input."""
-        center, radius = centred(*value)
+        center, radius = centre_and_radius(*value)
         self._used = torch.zeros(len(center), dtype=torch.long, device=center.device)
         needed = int((radius != 0).flatten(1).sum(dim=1).max())
         if needed > self.symbols:
@@ -101,11 +107,11 @@ class AffineForms:
         w, v = params.weights(node)
         # Twice the products: the difference is a sum of two maps.
         self._steps += 2 * terms(node, x.z.c, w) + 2
-        z, d = mapped(node, x.z, w), mapped(node, x.d, v)
+        z, d = map_form(node, x.z, w), map_form(node, x.d, v)
         if w is not None:
             # W z − W' z' = W' (z − z') + (W − W') z: what the networks share cancels before
             # anything is bounded, whereas W z and W' z' separately would each keep their own width.
-            d = d.plus(mapped(node, x.z, gap(w, v)))
+            d = d.plus(map_form(node, x.z, gap(w, v)))
         return Forms(z=z.shifted(b), d=d.shifted(b - c), mass=mass, box=box)
 
     def activation(self, node: Activation, x: Forms, known: Bounds | None = None) -> Forms:
@@ -144,7 +150,7 @@ class AffineForms:
 
     def structural(self, node: Structural, xs: Sequence[Forms]) -> Forms:
         """The same reordering of every symbol."""
-        forms = {k: reordered(node, [getattr(x, k) for x in xs]) for k in ("z", "d")}
+        forms = {k: reorder_forms(node, [getattr(x, k) for x in xs]) for k in ("z", "d")}
         mass = self._mass.structural(node, [x.mass for x in xs])
         return Forms(
             **forms,
@@ -156,7 +162,7 @@ class AffineForms:
         """Signed sums; shared symbols cancel, remainders do not."""
         forms = {}
         for k in ("z", "d"):
-            parts = padded([getattr(x, k) for x in xs])
+            parts = pad_forms([getattr(x, k) for x in xs])
             forms[k] = Form(
                 c=signed_sum(node, [p.c for p in parts]),
                 g=signed_sum(node, [p.g for p in parts]),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.certificates.certificate import COVERED, Certificate
-from secateurs.certificates.domain import Domain, ball_domain, box_domain
+from secateurs.certificates.domain import BoxEnds, Domain, ball_domain, box_domain
 from secateurs.certificates.methods import (
     HOPELESS,
     METHODS,
@@ -131,7 +131,7 @@ def certify(
     dense: nn.Module,
     sparse: nn.Module,
     *,
-    box: Any = None,
+    box: BoxEnds | None = None,
     around: Tensor | None = None,
     radius: float | None = None,
     data: Any = None,
@@ -264,7 +264,33 @@ def certify(
     return replace(proven, statistical=seen, states=states)
 
 
-# What was asked for: each keyword, the domain, and what excludes each other.
+# What was asked for: the keywords one by one, the domain, and what excludes each other.
+
+
+def check_options(methods: str | Sequence[str], norm: float, rounding: Rounding) -> list[str]:
+    """The names of the methods; an unknown method, norm or rounding is refused."""
+    if norm not in (1, 2, math.inf):
+        raise ArgumentError(f"norm={norm!r} is not offered; choose 1, 2 or inf.")
+    if rounding not in (True, False, "auto"):
+        raise ArgumentError(f"rounding={rounding!r} is not offered; choose 'auto', True or False.")
+    return _methods(methods)
+
+
+def _methods(methods: str | Sequence[str]) -> list[str]:
+    if methods == "auto":
+        names = automatic()
+    else:
+        # Each only once, however often it is named.
+        names = [methods] if isinstance(methods, str) else list(dict.fromkeys(methods))
+    wrong = [name for name in names if name not in METHODS]
+    if wrong or not names:
+        known = [*METHODS.names(), "auto"]
+        if not wrong:
+            raise ArgumentError(f"methods is empty; choose 'auto' or some of {', '.join(known)}.")
+        raise UnknownNameError(
+            "; ".join(unknown("certificate method", name, known) for name in wrong)
+        )
+    return names
 
 
 def settings(
@@ -292,35 +318,6 @@ def _positive(value: object) -> bool:
     return float(value) > 0
 
 
-def check_options(methods: str | Sequence[str], norm: float, rounding: Rounding) -> list[str]:
-    """The names of the methods; an unknown method, norm or rounding is refused."""
-    if norm not in (1, 2, math.inf):
-        raise ArgumentError(f"norm={norm!r} is not offered; choose 1, 2 or inf.")
-    if rounding not in (True, False, "auto"):
-        raise ArgumentError(f"rounding={rounding!r} is not offered; choose 'auto', True or False.")
-    return _methods(methods)
-
-
-def _methods(methods: str | Sequence[str]) -> list[str]:
-    names = (
-        automatic()
-        if methods == "auto"
-        else [methods]
-        if isinstance(methods, str)
-        # Each only once, however often it is named.
-        else list(dict.fromkeys(methods))
-    )
-    wrong = [name for name in names if name not in METHODS]
-    if wrong or not names:
-        known = [*METHODS.names(), "auto"]
-        if not wrong:
-            raise ArgumentError(f"methods is empty; choose 'auto' or some of {', '.join(known)}.")
-        raise UnknownNameError(
-            "; ".join(unknown("certificate method", name, known) for name in wrong)
-        )
-    return names
-
-
 def _output_picker(output: str | int | None) -> Callable[[Any], Tensor] | None:
     return None if output is None else partial(named_output, name=output)
 
@@ -344,8 +341,8 @@ def _check_unused(
 
 
 def _domain(
-    box: Any,
-    around: Any,
+    box: BoxEnds | None,
+    around: Tensor | None,
     radius: float | None,
     data: Any,
     clip: tuple[float, float] | None,
@@ -372,7 +369,9 @@ def _out_of_inference_mode(given: Tensor | None) -> Tensor | None:
 
 
 def _check_casts(problem: NetworkPair, rounding: Rounding) -> None:
-    """Refuse an evaluation that changes precision along the way, which has no error bound here."""
+    """Refuse models that change precision along the way, for whose evaluation there is no error
+    bound.
+    """
     casts = rounding_casts(problem)
     if casts and rounding is True:
         raise ArgumentError(
@@ -416,7 +415,7 @@ def _on_data(
     )
 
 
-# A fact to stand beside the bound.
+# The lower bound: differences that are found by search.
 
 
 def search_boxes(
@@ -433,9 +432,9 @@ def search_boxes(
     """
     # The search climbs from eight copies of each box: ± each of four outputs.
     size = max(1, 2**22 // (8 * problem.widest))
-    # A climber on a ResNet-18 at 224×224 takes a second per step: these move one after the other,
-    # so that a step ends soon. Decided by size, not by time, so that the same search finds the
-    # same.
+    # A climber on a ResNet-18 at 224×224 takes a second per step: there they move one after the
+    # other, so that each step ends soon. Decided by size, not by time, so that a repeated search
+    # finds the same differences.
     together = max(1, 2**20 // problem.widest)
     clock, boxes = problem.clock.within(1 / 3), domain.split(size)
     parts, pace = [], Pace(clock=problem.clock)
@@ -720,7 +719,7 @@ _TRIED = 512
 """Points of each box that are tried before a claim is proved."""
 
 _CLIMBERS, _CLIMBED = 32, 40
-"""The best of them climb, and so many steps."""
+"""How many of the best of them climb, and for how many steps."""
 
 
 def _counterexample(problem: NetworkPair, domain: Domain, claim: TopClass) -> Tensor | None:

@@ -158,7 +158,7 @@ class DenseChain:
         found: Tensor = (known[:, ::2] > known[:, 1::2]).flatten(1).any(dim=1)
         return found
 
-    def press(
+    def bound_cut_outputs(
         self, lo: Tensor, hi: Tensor, known: Tensor, index: Tensor, goal: Tensor, steps: int
     ) -> Tensor:
         """Bounds of |d| for the outputs of `index`, (boxes, some), that use the sign of neurons
@@ -345,8 +345,9 @@ class DenseChain:
         all_of_them: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """What is known about a layer after passes from the neurons of `index`, and the slopes for
-        f;
-        all_of_them: also for those that are settled.
+        f.
+
+        all_of_them: settled neurons are bounded again, too.
         """
         h, l, slope = self._value(box, behind, layer, masses[0], index, of_g=False)
         gh, gl, _ = self._value(box, behind, layer, masses[1], index, of_g=True)

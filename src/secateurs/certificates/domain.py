@@ -3,12 +3,15 @@ input.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError, DomainError
+
+BoxEnds: TypeAlias = tuple[Tensor | float, Tensor | float]
+"""(lo, hi): tensors with the batch dimension of a model's input, or numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +37,12 @@ class Domain:
         return len(self.lo)
 
     def __getitem__(self, index: slice | Tensor) -> "Domain":
-        """These boxes."""
+        """Some of the boxes."""
         ends = {name: getattr(self, name)[index] for name in ("lo", "hi", "center")}
         return replace(self, **ends)
 
     def split(self, size: int) -> list["Domain"]:
-        """Some boxes at a time."""
+        """The boxes in parts of at most this many."""
         return [self[i : i + size] for i in range(0, len(self), size)]
 
     @property
@@ -69,10 +72,8 @@ class Domain:
         return torch.stack(rows)
 
 
-def box_domain(box: Any, *, example: Tensor | None = None) -> Domain:
-    """The box lo ≤ x ≤ hi; lo and hi are tensors with the batch dimension of the model's input, or
-    numbers.
-    """
+def box_domain(box: BoxEnds, *, example: Tensor | None = None) -> Domain:
+    """The box lo ≤ x ≤ hi; numbers need an example, which gives their shape."""
     if not isinstance(box, (tuple, list)) or len(box) != 2:
         raise DomainError(
             f"box is {type(box).__name__}; give a pair (lo, hi) of tensors or numbers."

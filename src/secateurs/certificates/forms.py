@@ -1,4 +1,6 @@
-"""One affine form per value: a centre, multiples of shared symbols in [−1, 1], and a remainder."""
+"""What the flows of certificates share: the parameters of two networks, batches of boxes, affine
+forms (a centre, multiples of shared symbols in [−1, 1], a remainder), and ends of a pair's values.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -56,7 +58,7 @@ def reorder(node: Structural, xs: Sequence[V]) -> V:
 
 
 def linear(node: Affine, x: Tensor, weight: Tensor | None) -> Tensor:
-    """The part of an affine node that is linear in x, for every box."""
+    """The linear part of an affine node, for every box."""
     return lift(lambda sample: node.linear(sample, weight), x)
 
 
@@ -94,7 +96,7 @@ def gamma(count: int, unit: float) -> float:
 
 
 def gap(one: Tensor | None, two: Tensor | None) -> Tensor | None:
-    """W − W', None where the node has no weight (and so no difference)."""
+    """W − W'; None where the node has no weight, and so no difference."""
     return None if one is None or two is None else one - two
 
 
@@ -131,7 +133,7 @@ class Form:
 
     def plus(self, other: "Form", sign: int = 1) -> "Form":
         """The sum, symbol by symbol; the shorter form lacks the newest symbols."""
-        one, two = padded([self, other])
+        one, two = pad_forms([self, other])
         return Form(c=one.c + sign * two.c, g=one.g + sign * two.g, e=one.e + two.e)
 
     def scaled(self, factor: Tensor, shift: Tensor) -> "Form":
@@ -154,7 +156,7 @@ def constant(center: Tensor) -> Form:
     return Form(c=center, g=empty, e=torch.zeros_like(center))
 
 
-def mapped(node: Affine, form: Form, weight: Tensor | None) -> Form:
+def map_form(node: Affine, form: Form, weight: Tensor | None) -> Form:
     """W on the centre and on every symbol, |W| on the remainder."""
     if weight is None:
         return form
@@ -169,9 +171,9 @@ def mapped(node: Affine, form: Form, weight: Tensor | None) -> Form:
     )
 
 
-def reordered(node: Structural, forms: Sequence[Form]) -> Form:
+def reorder_forms(node: Structural, forms: Sequence[Form]) -> Form:
     """The same reordering of centres, symbols and remainders."""
-    parts = padded(forms)
+    parts = pad_forms(forms)
     boxes, symbols = max(len(p.c) for p in parts), parts[0].g.shape[1]
     # Constants come as one box: they are repeated before symbols and boxes are merged.
     gs = [p.g.expand(boxes, *p.g.shape[1:]).flatten(0, 1) for p in parts]
@@ -184,7 +186,7 @@ def reordered(node: Structural, forms: Sequence[Form]) -> Form:
     )
 
 
-def padded(forms: Sequence[Form]) -> list[Form]:
+def pad_forms(forms: Sequence[Form]) -> list[Form]:
     """The forms over all symbols of the longest."""
     most = max(form.g.shape[1] for form in forms)
     return [
@@ -248,7 +250,7 @@ class Bounds:
         return Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh)
 
     def each(self, function: Callable[[Tensor], Tensor]) -> "Bounds":
-        """The same function of each end: another shape, or some neurons only."""
+        """One function applied to each end: to reshape them, or to keep some neurons only."""
         return Bounds(**{k: function(getattr(self, k)) for k in FIELDS})
 
     def at(self, box: Tensor, neuron: Tensor) -> "Bounds":

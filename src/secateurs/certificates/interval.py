@@ -82,7 +82,7 @@ class Interval:
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Intervals:
         """The box itself; both networks see the same input."""
-        center, radius = centred(*value)
+        center, radius = centre_and_radius(*value)
         zero = torch.zeros_like(radius)
         return Intervals(cf=center, rf=radius, cg=center, rg=radius, cd=zero, rd=zero)
 
@@ -187,7 +187,7 @@ class Interval:
         )
 
 
-def centred(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+def centre_and_radius(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
     """Centres and radii that contain the whole box, although (lo + hi)/2 is rounded."""
     center = (lo + hi) / 2
     radius = torch.maximum(hi - center, center - lo)

@@ -20,7 +20,7 @@ from secateurs.certificates.forms import (
     terms,
     terms_back,
 )
-from secateurs.certificates.interval import Interval, centred
+from secateurs.certificates.interval import Interval, centre_and_radius
 from secateurs.certificates.patches import Bent, Box, Cone, Mapped, Record, cone, ends
 from secateurs.certificates.planes import (
     Above,
@@ -124,7 +124,7 @@ class Backward:
 
     def begin(self, lo: Tensor, hi: Tensor) -> None:
         """Start with boxes lo ≤ x ≤ hi, with an effort for each."""
-        self._middle, self._radius = centred(lo, hi)
+        self._middle, self._radius = centre_and_radius(lo, hi)
         # What the backward passes reach: their slope at x, and at `one` all constants.
         self._x = self._middle.clone().requires_grad_()
         self._one = lo.new_ones(len(lo)).requires_grad_()

@@ -68,7 +68,7 @@ def path_metric_bound(problem: NetworkPair, domain: Domain) -> MethodBounds:
     0.
     """
     _same_signs(problem)
-    ones = torch.ones_like(problem.fed(domain)[0][:1])
+    ones = torch.ones_like(problem.flow_input(domain)[0][:1])
     total = problem.path_distance(fed=ones, biases=True, exact=True).sum()
     # A bias is an input of size 1, hence max(‖x‖_∞, 1).
     whole = domain.magnitude.flatten(1).amax(dim=1).clamp(min=1) * total
@@ -79,7 +79,7 @@ def path_metric_bound(problem: NetworkPair, domain: Domain) -> MethodBounds:
 def path_metric_per_output(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Theorem C.1, per output: ≤ ‖x‖_∞·‖Φ^I(θ) − Φ^I(θ')‖₁ + ‖Φ^H(θ) − Φ^H(θ')‖₁; needs θθ' ≥ 0."""
     _same_signs(problem)
-    ones = torch.ones_like(problem.fed(domain)[0][:1])
+    ones = torch.ones_like(problem.flow_input(domain)[0][:1])
     inner = problem.path_distance(fed=ones, biases=False, exact=True)
     # With zeros as input, only the paths that start at biases are left.
     hidden = problem.path_distance(fed=torch.zeros_like(ones), biases=True, exact=True)
@@ -98,6 +98,14 @@ def input_weighted(problem: NetworkPair, domain: Domain) -> MethodBounds:
     )
 
 
+def _same_signs(problem: NetworkPair) -> None:
+    signs = problem.signs
+    if not signs.same:
+        raise Skip(
+            f"θθ' ≥ 0 fails for {signs.differing} effective parameter(s), first in {signs.first}"
+        )
+
+
 @METHODS.register("two-stream")
 def two_stream(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Absolute values and their differences side by side; no sign assumption."""
@@ -112,7 +120,7 @@ def interval(problem: NetworkPair, domain: Domain) -> MethodBounds:
     boxes = propagate(
         problem.graph,
         Interval(unit=problem.unit),
-        [problem.fed(domain)],
+        [problem.flow_input(domain)],
         problem.pair,
     )
     return MethodBounds(per_output=boxes.bounds.largest.flatten(1).expand(len(domain), -1))
@@ -132,7 +140,7 @@ def _by_forms(problem: NetworkPair, domain: Domain) -> Tensor:
     late = Pace(clock=problem.clock).late("affine: one layer further")
     flow = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
     try:
-        forms = propagate(problem.graph, flow, [problem.fed(domain)], problem.pair)
+        forms = propagate(problem.graph, flow, [problem.flow_input(domain)], problem.pair)
     except TooLarge as error:
         raise Skip(f"no affine forms: {error}") from None
     return flow.bounds(forms).largest.flatten(1).expand(len(domain), -1)
@@ -174,20 +182,32 @@ def linear(problem: NetworkPair, domain: Domain) -> MethodBounds:
     )
 
 
+def _chunks(problem: NetworkPair, cells: int) -> tuple[Tensor, ...]:
+    # Two directions per output; 2²⁴ cells of all maps are 128 MB in float64, and take seconds.
+    rows = max(1, 2**24 // (2 * cells))
+    return torch.split(torch.arange(problem.outputs), rows)
+
+
+def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Upper and lower bounds of f − g for these outputs, (boxes, outputs)."""
+    toward = both_directions(y.d, index.expand(len(y.d), -1))
+    high, low = flow.above(y, None, toward).chunk(2)
+    return high.T.detach(), -low.T.detach()
+
+
 def all_by_chain(problem: NetworkPair) -> bool:
     """Whether both networks are chains of dense layers for which all passes are made without a
     probe: then they need no tape.
     """
     if "all by chain" not in problem.shared:
-        fits = _last(problem) <= problem.effort and _is_cheap(problem)
+        fits = output_cells(problem) <= problem.effort and _is_cheap(problem)
         problem.shared["all by chain"] = fits and is_dense(problem)
     found: bool = problem.shared["all by chain"]
     return found
 
 
 _BATCH = 16
-"""Boxes between two looks at the clock, which is only looked at where there is a limit."""
-
+"""Boxes between two looks at the clock, where there is a time limit."""
 
 _COMPILED = 2e5
 """Cells of passes of a box from which they run compiled: loading that takes 0.3 s, in which torch
@@ -204,7 +224,7 @@ def _by_chain(problem: NetworkPair, domain: Domain) -> MethodBounds:
     limited = math.isfinite(problem.clock.seconds)
     size = max(1, min(_BATCH if limited else len(domain), 2**25 // chain.numbers_of_a_box))
     pace, done = Pace(clock=problem.clock), 0
-    run = chain.bounds if _price(problem) > _COMPILED else chain.bounds_in_torch
+    run = chain.bounds if neuron_cells(problem) > _COMPILED else chain.bounds_in_torch
     for part in domain.split(size):
         if not pace.allows(len(part)):
             break
@@ -216,28 +236,22 @@ def _by_chain(problem: NetworkPair, domain: Domain) -> MethodBounds:
     return MethodBounds(per_output=found, remarks=(late,) if done < len(domain) else ())
 
 
-def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Upper and lower bounds of f − g for these outputs, (boxes, outputs)."""
-    toward = both_directions(y.d, index.expand(len(y.d), -1))
-    high, low = flow.above(y, None, toward).chunk(2)
-    return high.T.detach(), -low.T.detach()
-
-
-def _chunks(problem: NetworkPair, cells: int) -> tuple[Tensor, ...]:
-    # Two directions per output; 2²⁴ cells of all maps are 128 MB in float64, and take seconds.
-    rows = max(1, 2**24 // (2 * cells))
-    return torch.split(torch.arange(problem.outputs), rows)
-
-
-def _same_signs(problem: NetworkPair) -> None:
-    signs = problem.signs
-    if not signs.same:
-        raise Skip(
-            f"θθ' ≥ 0 fails for {signs.differing} effective parameter(s), first in {signs.first}"
-        )
-
-
 # Runs the requested methods within the available time, and says why others do not apply.
+
+_COSTLY = {"affine": 0.3, "linear": 1.0}
+"""The methods that watch the time, with the share of what is left that they may spend."""
+
+HOPELESS = (
+    "hopeless: the bound of the cheap methods exceeds the range of the outputs a million times, the"
+    " effort does not pay for passes from all neurons, and these promise no bound near it. What"
+    " helps: a smaller radius, training with certified_loss, or less change. With seconds=, or"
+    " named, this method runs all the same"
+)
+
+_SPARED = (
+    "linear makes all its passes here and was the tighter one in 279 of 280 boxes measured, for a"
+    " fraction of the time. Name affine without linear to compute it"
+)
 
 
 def run_methods(
@@ -286,23 +300,16 @@ def run_methods(
     return proven, skipped
 
 
-HOPELESS = (
-    "hopeless: the bound of the cheap methods exceeds the range of the outputs a million times, the"
-    " effort does not pay for passes from all neurons, and these promise no bound near it. What"
-    " helps: a smaller radius, training with certified_loss, or less change. With seconds=, or"
-    " named, this method runs all the same"
-)
+def beyond_effort(problem: NetworkPair) -> bool:
+    """Whether the effort does not suffice for passes from all neurons, which would take minutes."""
+    return neuron_cells(problem) > problem.effort
+
 
 _FAR, _NEAR = 1e6, 30.0
 """Times the range of the outputs: cheap bounds above the first are looked at closer, and a probe
 that promises no less than the second, if passes from all neurons were made, leaves no hope. Either
 alone would be wrong: on tiny balls `linear` gains a factor of 10⁷ over intervals.
 """
-
-
-def beyond_effort(problem: NetworkPair) -> bool:
-    """Whether the effort does not suffice for passes from all neurons, which would take minutes."""
-    return _price(problem) > problem.effort
 
 
 def _hopeless(problem: NetworkPair, domain: Domain, proven: Mapping[str, MethodBounds]) -> Tensor:
@@ -330,7 +337,7 @@ def _hopeless(problem: NetworkPair, domain: Domain, proven: Mapping[str, MethodB
 
 
 def _among(found: MethodBounds, chosen: Tensor, name: str) -> MethodBounds:
-    """Extend bounds of the chosen boxes to all boxes."""
+    """Extend the bounds of some boxes to all boxes; the others get none (infinity)."""
     per_output = found.per_output.new_full((len(chosen), found.per_output.shape[1]), torch.inf)
     per_output[chosen] = found.per_output
     whole = None
@@ -378,15 +385,6 @@ def _no_bounds(
         )
         for part in parts[number:]
     ]
-
-
-_SPARED = (
-    "linear makes all its passes here and was the tighter one in 279 of 280 boxes measured, for a"
-    " fraction of the time. Name affine without linear to compute it"
-)
-
-_COSTLY = {"affine": 0.3, "linear": 1.0}
-"""The methods that watch the time, with the share of what is left that they may spend."""
 
 
 def _join(parts: list[MethodBounds]) -> MethodBounds:
@@ -482,13 +480,13 @@ def _numbers(kept: _PassedBounds) -> int:
 
 
 def _relax(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
-    cells = _last(problem)
+    cells = output_cells(problem)
     if cells > problem.effort:
         raise Skip(
             f"{problem.outputs} outputs need {cells:.1e} cells of backward passes per box, effort"
             f" is {problem.effort:.1e}; say effort= to allow more"
         )
-    if _price(problem) > problem.effort:
+    if neuron_cells(problem) > problem.effort:
         # A fifth of the time is kept for intervals, in case the forms give up.
         late = Pace(clock=problem.clock.within(0.8)).late("linear: affine forms")
         forms = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
@@ -517,7 +515,7 @@ _WORTH = 2 / 3
 
 
 def _probe(problem: NetworkPair, domain: Domain, effort: float) -> tuple[Relaxation, Relaxed]:
-    if _is_cheap(problem) or _price(problem) > problem.effort:
+    if _is_cheap(problem) or neuron_cells(problem) > problem.effort:
         return _relax_with(problem, domain, effort, None)
     flow, y, now, then = _guess(problem, domain)
     # Written so that a NaN, of bounds that overflow, counts as promising.
@@ -528,17 +526,43 @@ def _probe(problem: NetworkPair, domain: Domain, effort: float) -> tuple[Relaxat
 
 
 def _guess(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed, Tensor, Tensor]:
-    """The relaxed output without passes, its bounds of the widest outputs, and the bounds that
-    passes from all neurons promise for them.
+    """The relaxed output without passes; bounds of its widest outputs; and the bounds that passes
+    from all neurons promise for these.
     """
     flow, y = _relax_with(problem, domain, 0.0, None)
     with torch.enable_grad():
         probe = Probe(unit=problem.unit)
-        guess = propagate(problem.graph, probe, [problem.fed(domain)], problem.pair)
+        guess = propagate(problem.graph, probe, [problem.flow_input(domain)], problem.pair)
     # Ten outputs are enough, those with the widest intervals.
     wide = flow.bounds(y).largest.flatten(1).detach().expand(len(domain), -1)
     index = wide.topk(min(10, wide.shape[1]), dim=1).indices
     return flow, y, largest(flow, y, index), largest(probe, guess, index)
+
+
+def _relax_with(
+    problem: NetworkPair,
+    domain: Domain,
+    effort: float | Tensor,
+    inner: AffineForms | None,
+    known: Improved | None = None,
+) -> tuple[Relaxation, Relaxed]:
+    layers = sum(isinstance(n, Activation | Pool) for n in problem.graph.nodes)
+    # The outputs need the rest of the time, and forms some to be carried to the end, without which
+    # everything else is useless.
+    share = 0.8 if inner is None else 0.4
+    flow = Relaxation(
+        effort=effort,
+        unit=problem.unit,
+        pace=Pace(clock=problem.clock.within(share)),
+        inner=inner,
+        layers=layers if neuron_cells(problem) > problem.effort else 1,
+        ahead=layers,
+        known=known,
+    )
+    # The tape is autograd's, and the methods run under no_grad.
+    with torch.enable_grad():
+        y = propagate(problem.graph, flow, [problem.flow_input(domain)], problem.pair)
+    return flow, y
 
 
 def contains_forms(problem: NetworkPair, domain: Domain) -> bool:
@@ -546,7 +570,7 @@ def contains_forms(problem: NetworkPair, domain: Domain) -> bool:
     too, would double the cost and could not be tighter.
     """
     needed = int((domain.widths != 0).flatten(1).sum(dim=1).max())
-    affordable = _last(problem) <= problem.effort < _price(problem)
+    affordable = output_cells(problem) <= problem.effort < neuron_cells(problem)
     return affordable and needed <= symbols(problem)
 
 
@@ -571,38 +595,10 @@ def outdoes_forms(problem: NetworkPair) -> bool:
     most = min(symbols(problem), relaxable(problem))
     forms = most * sum(_size(node.shape) for node in problem.graph.nodes)
     dear = _DEAR_BESIDE_CHAINS if all_by_chain(problem) else _DEAR
-    return _is_cheap(problem) and _last(problem) <= problem.effort and forms > dear
+    return _is_cheap(problem) and output_cells(problem) <= problem.effort and forms > dear
 
 
-def _last(problem: NetworkPair) -> int:
-    """Cells of backward passes from the outputs alone."""
-    return 2 * problem.outputs * sum(_size(node.shape) for node in problem.graph.nodes)
-
-
-def _relax_with(
-    problem: NetworkPair,
-    domain: Domain,
-    effort: float | Tensor,
-    inner: AffineForms | None,
-    known: Improved | None = None,
-) -> tuple[Relaxation, Relaxed]:
-    layers = sum(isinstance(n, Activation | Pool) for n in problem.graph.nodes)
-    # The outputs need the rest of the time, and forms some to be carried to the end, without which
-    # everything else is useless.
-    share = 0.8 if inner is None else 0.4
-    flow = Relaxation(
-        effort=effort,
-        unit=problem.unit,
-        pace=Pace(clock=problem.clock.within(share)),
-        inner=inner,
-        layers=layers if _price(problem) > problem.effort else 1,
-        ahead=layers,
-        known=known,
-    )
-    # The tape is autograd's, and the methods run under no_grad.
-    with torch.enable_grad():
-        y = propagate(problem.graph, flow, [problem.fed(domain)], problem.pair)
-    return flow, y
+# What passes cost: cells of the maps that they go through.
 
 
 def _is_cheap(problem: NetworkPair) -> bool:
@@ -613,10 +609,15 @@ def _is_cheap(problem: NetworkPair) -> bool:
         for node in problem.graph.nodes
     )
     share = _CHEAP_ON_WINDOWS if on_windows else _CHEAP
-    return _price(problem) <= share * problem.effort
+    return neuron_cells(problem) <= share * problem.effort
 
 
-def _price(problem: NetworkPair) -> float:
+def output_cells(problem: NetworkPair) -> int:
+    """Cells of backward passes from the outputs alone."""
+    return 2 * problem.outputs * sum(_size(node.shape) for node in problem.graph.nodes)
+
+
+def neuron_cells(problem: NetworkPair) -> float:
     """Cells of backward passes from every neuron of every layer."""
     # Six directions per neuron: both ends of z, of z' and of δ.
     return sum(6.0 * neurons * cells for neurons, cells, _ in _layers(problem))

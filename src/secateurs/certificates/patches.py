@@ -91,8 +91,8 @@ class Cone:
 
 
 def cone(nodes: dict[str, Node], root: str) -> Cone | None:
-    """The windows behind the neurons of a map; None where some map before it is none, or is read in
-    another way than by windows.
+    """The windows behind the neurons of a map; None where something before it is not a map, or is
+    read in another way than by windows.
 
     nodes: in an order in which each follows what it reads.
     """
@@ -117,7 +117,7 @@ def cone(nodes: dict[str, Node], root: str) -> Cone | None:
 
 
 def behind(nodes: Mapping[str, Node], node: Node, place: Window) -> Window | None:
-    """The window that a window of this node reads of what comes before; None where it is none."""
+    """What a window of this node reads of the node before, if that is a window; else None."""
     here, before = map_of(node.shape), map_of(nodes[node.inputs[0]].shape)
     if here is None or before is None:
         return None
@@ -213,7 +213,7 @@ def windows(maps: Sequence[Tensor], shape: Map, place: Window, rows: Rows) -> li
     width, 1, rows).
     """
     boxes = int(rows.box.max()) + 1
-    stack = torch.cat([_boxed(m, boxes).reshape(boxes, *shape) for m in maps], dim=1)
+    stack = torch.cat([_expand_to_boxes(m, boxes).reshape(boxes, *shape) for m in maps], dim=1)
     height, width = shape[1:]
     sides = [_margins(place, i, (height, width)[i], rows) for i in range(2)]
     (top, bottom), (left, right) = sides
@@ -232,13 +232,13 @@ def windows(maps: Sequence[Tensor], shape: Map, place: Window, rows: Rows) -> li
     return list(torch.split(shaped, shape[0]))
 
 
-def _boxed(value: Tensor, boxes: int) -> Tensor:
-    """As many boxes as rows speak of; what is the same in all of them comes once."""
+def _expand_to_boxes(value: Tensor, boxes: int) -> Tensor:
+    """As many boxes as the rows refer to; a value that is the same in all of them comes once."""
     return value[:boxes].expand(boxes, *value.shape[1:])
 
 
 def _margins(place: Window, i: int, length: int, rows: Rows) -> tuple[int, int]:
-    """How far the windows of any row stand out before and behind the map."""
+    """How far the windows of all rows extend beyond the map, at its beginning and at its end."""
     first = int(rows.at[i].min()) * place.step[i] + place.start[i]
     last = int(rows.at[i].max()) * place.step[i] + place.start[i] + place.size[i]
     return max(0, -first), max(0, last - length)
@@ -271,7 +271,7 @@ def spread_back(
         for x in range(window.kernel[1]):
             # Which entries of `value` this entry of the kernel sends into the windows, and where.
             (rows, down), (columns, right) = (
-                _reached(
+                _overlap(
                     here.start[i] - into.start[i] + (y, x)[i] * window.dilation[i],
                     window.stride[i],
                     value.shape[1 + i],
@@ -296,7 +296,7 @@ def _by_entry(kernel: Tensor, groups: int) -> Tensor:
     return grouped.permute(3, 4, 0, 2, 1).contiguous()
 
 
-def _reached(first: int, stride: int, count: int, length: int) -> tuple[slice, slice]:
+def _overlap(first: int, stride: int, count: int, length: int) -> tuple[slice, slice]:
     """Of count entries at first, first + stride, …: those within the length, and where they are."""
     low = max(0, -(first // stride))
     high = max(low, min(count, (length - 1 - first) // stride + 1))
@@ -304,7 +304,7 @@ def _reached(first: int, stride: int, count: int, length: int) -> tuple[slice, s
     return slice(low, high), slice(begin, begin + (high - low) * stride, stride)
 
 
-def embedded(value: Tensor, here: Window, into: Window) -> Tensor:
+def embed(value: Tensor, here: Window, into: Window) -> Tensor:
     """The same windows as part of larger ones, zero around them."""
     if here == into:
         return value
@@ -438,19 +438,19 @@ class _Step:
         """What the node adds to the bounds, (6, rows), and the slopes of what it reads."""
         node, known = self.record.nodes[self.name], self.record.known[self.name]
         if isinstance(node, Input) and isinstance(known, Box):
-            return self._concrete(x, known), {}
+            return self._at_input(x, known), {}
         if isinstance(node, Activation) and isinstance(known, Bent):
-            return self._bent(node, x, known)
+            return self._through_activation(node, x, known)
         if isinstance(node, Affine) and isinstance(known, Mapped):
-            return self._mapped(node, x, known)
+            return self._through_affine(node, x, known)
         nothing = x.d.new_zeros(6, len(self.rows))
         if isinstance(node, Add):
-            return nothing, self._added(node, x)
+            return nothing, self._through_add(node, x)
         if isinstance(node, Structural):
-            return nothing, self._reshaped(node, x)
+            return nothing, self._through_structural(node, x)
         raise TypeError(f"{self.name} has no windows.")
 
-    def _concrete(self, x: Slopes, known: Box) -> Tensor:
+    def _at_input(self, x: Slopes, known: Box) -> Tensor:
         """The largest values of the affine functions: at middle + radius, signed like the slope.
 
         Both networks see one input, so no slope of δ gets here.
@@ -459,7 +459,9 @@ class _Step:
         z, g = (_total(v * middle + v.abs() * radius) for v in (x.z, x.g))
         return torch.cat([z, g])
 
-    def _bent(self, node: Activation, x: Slopes, known: Bent) -> tuple[Tensor, dict[str, Slopes]]:
+    def _through_activation(
+        self, node: Activation, x: Slopes, known: Bent
+    ) -> tuple[Tensor, dict[str, Slopes]]:
         """Slopes above 0 go on through the upper plane, those below through the lower one."""
         maps = [
             entry
@@ -473,43 +475,45 @@ class _Step:
         ]
         found = self.windows(maps)
         of_z, of_g, of_d = _sides(x.z), _sides(x.g), _sides(x.d)
-        z = _mixed(of_z, found[0:4:2])
+        z = _mix(of_z, found[0:4:2])
         # What the planes around δ take from z joins the slopes that ± δ has brought there.
-        z[:, :, :, 2:] += _mixed(of_d, found[8:14:3])
-        slopes = Slopes(z=z, d=_mixed(of_d, found[9:14:3]), g=_mixed(of_g, found[4:8:2]))
-        constant = _stacked(
-            _total(_mixed(of_z, found[1:4:2])),
-            _total(_mixed(of_d, found[10:14:3])),
-            _total(_mixed(of_g, found[5:8:2])),
+        z[:, :, :, 2:] += _mix(of_d, found[8:14:3])
+        slopes = Slopes(z=z, d=_mix(of_d, found[9:14:3]), g=_mix(of_g, found[4:8:2]))
+        constant = _stack(
+            _total(_mix(of_z, found[1:4:2])),
+            _total(_mix(of_d, found[10:14:3])),
+            _total(_mix(of_g, found[5:8:2])),
         )
         (parent,) = node.inputs
-        return constant, {parent: self._kept(slopes, parent)}
+        return constant, {parent: self._on_map_before(slopes, parent)}
 
-    def _mapped(self, node: Affine, x: Slopes, known: Mapped) -> tuple[Tensor, dict[str, Slopes]]:
+    def _through_affine(
+        self, node: Affine, x: Slopes, known: Mapped
+    ) -> tuple[Tensor, dict[str, Slopes]]:
         """The transposed map. What δ' = W' δ + (W − W') z takes from z joins the slopes of z."""
         mask = inside(self.place, self.record.map(self.name), self.rows)
         if mask is not None:
             # Entries beyond the border are the padding of a later convolution: zeros, not values.
             x = Slopes(z=x.z * mask, d=x.d * mask, g=x.g * mask)
         b, c = known.biases
-        constant = _stacked(
-            self._biased(node, x.z, b),
-            self._biased(node, x.d, b - c),
-            self._biased(node, x.g, c),
+        constant = _stack(
+            self._times_bias(node, x.z, b),
+            self._times_bias(node, x.d, b - c),
+            self._times_bias(node, x.g, c),
         )
         (parent,) = node.inputs
         w, v = known.weights
         if w is None or v is None:
-            return constant, {parent: self._kept(x, parent)}
+            return constant, {parent: self._on_map_before(x, parent)}
         change = gap(w, v)
-        z = self._transposed(node, x.z, w)
+        z = self._transpose(node, x.z, w)
         # Where both networks have one weight, nothing comes from z.
         if change is not None and bool(change.any()):
-            z[:, :, :, 2:] += self._transposed(node, x.d, change)
-        d, g = (self._transposed(node, t, v) for t in (x.d, x.g))
+            z[:, :, :, 2:] += self._transpose(node, x.d, change)
+        d, g = (self._transpose(node, t, v) for t in (x.d, x.g))
         return constant, {parent: Slopes(z=z, d=d, g=g)}
 
-    def _transposed(self, node: Affine, x: Tensor, weight: Tensor) -> Tensor:
+    def _transpose(self, node: Affine, x: Tensor, weight: Tensor) -> Tensor:
         """One transposed map on windows."""
         (parent,) = node.inputs
         into, sliding = self.cone.places[parent], node.operation.sliding
@@ -524,7 +528,7 @@ class _Step:
             return spread_back(x, sliding, weight, here, into)
         x = x * self._factors(node, weight)
         if sliding is None:
-            return embedded(x, self.place, into)
+            return embed(x, self.place, into)
         return spread_back(x, sliding, None, self.place.through(sliding), into)
 
     def _factors(self, node: Affine, weight: Tensor) -> Tensor:
@@ -538,7 +542,7 @@ class _Step:
             factors = node.linear(weight.new_ones(node.shape), weight)
         return self.windows((factors.unsqueeze(0),))[0]
 
-    def _biased(self, node: Affine, x: Tensor, bias: Tensor) -> Tensor:
+    def _times_bias(self, node: Affine, x: Tensor, bias: Tensor) -> Tensor:
         """Σ slope · bias, (directions, rows)."""
         bias = bias.to(x).expand(node.shape)
         channels, height, width = self.record.map(self.name)
@@ -547,28 +551,28 @@ class _Step:
             return (x.sum(dim=(1, 2)) * flat[:, :1].unsqueeze(2)).sum(dim=0)
         return _total(x * self.windows((bias.unsqueeze(0),))[0])
 
-    def _added(self, node: Add, x: Slopes) -> dict[str, Slopes]:
+    def _through_add(self, node: Add, x: Slopes) -> dict[str, Slopes]:
         """The slopes of a sum are those of its terms, with their signs."""
         before: dict[str, Slopes] = {}
         for parent, sign in zip(node.inputs, node.signs, strict=True):
-            found = self._kept(Slopes(z=sign * x.z, d=sign * x.d, g=sign * x.g), parent)
+            found = self._on_map_before(Slopes(z=sign * x.z, d=sign * x.d, g=sign * x.g), parent)
             before[parent] = _sum(before[parent], found) if parent in before else found
         return before
 
-    def _reshaped(self, node: Structural, x: Slopes) -> dict[str, Slopes]:
+    def _through_structural(self, node: Structural, x: Slopes) -> dict[str, Slopes]:
         """Single numbers as the map they were."""
         (parent,) = node.inputs
         into, shape = self.cone.places[parent], self.record.map(parent)
         if shape == self.record.map(self.name):
-            return {parent: self._kept(x, parent)}
+            return {parent: self._on_map_before(x, parent)}
         whole = Window(step=(0, 0), start=(0, 0), size=shape[1:])
-        z, d, g = (embedded(t.reshape(*shape, *t.shape[3:]), whole, into) for t in (x.z, x.d, x.g))
+        z, d, g = (embed(t.reshape(*shape, *t.shape[3:]), whole, into) for t in (x.z, x.d, x.g))
         return {parent: Slopes(z=z, d=d, g=g)}
 
-    def _kept(self, x: Slopes, parent: str) -> Slopes:
+    def _on_map_before(self, x: Slopes, parent: str) -> Slopes:
         """The same windows, on the map before."""
         into = self.cone.places[parent]
-        z, d, g = (embedded(t, self.place, into) for t in (x.z, x.d, x.g))
+        z, d, g = (embed(t, self.place, into) for t in (x.z, x.d, x.g))
         return Slopes(z=z, d=d, g=g)
 
 
@@ -576,7 +580,7 @@ def _sides(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.clamp(min=0), x.clamp(max=0)
 
 
-def _mixed(sides: tuple[Tensor, Tensor], by: Sequence[Tensor]) -> Tensor:
+def _mix(sides: tuple[Tensor, Tensor], by: Sequence[Tensor]) -> Tensor:
     """What is above 0 times the upper coefficient, what is below times the lower one."""
     return (sides[0] * by[0]).addcmul_(sides[1], by[1])
 
@@ -585,6 +589,6 @@ def _total(x: Tensor) -> Tensor:
     return x.sum(dim=(0, 1, 2))
 
 
-def _stacked(z: Tensor, d: Tensor, g: Tensor) -> Tensor:
+def _stack(z: Tensor, d: Tensor, g: Tensor) -> Tensor:
     """(6, rows) for ± z, ± δ and ± z', from 4, 2 and 2 directions."""
     return torch.cat([z[:2], z[2:] + d, g])

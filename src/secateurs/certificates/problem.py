@@ -95,7 +95,7 @@ class NetworkPair:
         """Whether θθ' ≥ 0 and |θ'| ≤ |θ| hold for every effective weight and bias."""
         return compare_signs(self.graph, self.pair)
 
-    def fed(self, domain: Domain) -> tuple[Tensor, Tensor]:
+    def flow_input(self, domain: Domain) -> tuple[Tensor, Tensor]:
         """The boxes as the flows take them: (boxes, *shape of the graph's input, batch of one
         included).
         """
@@ -125,7 +125,7 @@ class NetworkPair:
         flow = Rounding(self.dtype)
         pair = ParameterPair(f=own.state, g=own.state)
         # NaN comes from ∞ · 0 after an overflow, where nothing is known.
-        errors = propagate(own.graph, flow, [self.fed(domain)], pair).e
+        errors = propagate(own.graph, flow, [self.flow_input(domain)], pair).e
         return errors.flatten(1).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
@@ -263,7 +263,7 @@ class Pace:
     _began: float = 0.0
     # Seconds of a unit of work, unknown before the first step.
     _price: float = 0.0
-    _told: float = -math.inf
+    _reported: float = -math.inf
 
     def allows(self, work: float) -> bool:
         """Whether a step of this much work, started now, would end in time."""
@@ -278,19 +278,19 @@ class Pace:
 
     def under(self, clock: TimeLimit) -> "Pace":
         """The known pace, under another clock."""
-        return Pace(clock=clock, _price=self._price, _told=self._told)
+        return Pace(clock=clock, _price=self._price, _reported=self._reported)
 
     def say(self, text: str) -> None:
         """Report it, unless something was reported within the last second."""
-        if time.monotonic() - self._told > 1:
-            self._told = time.monotonic()
+        if time.monotonic() - self._reported > 1:
+            self._reported = time.monotonic()
             self.clock.report(text)
 
     def late(self, text: str) -> Callable[[], bool]:
         """Whether the time is up; also reports that work is in progress."""
 
-        def asked() -> bool:
+        def is_late() -> bool:
             self.say(text)
             return self.clock.late()
 
-        return asked
+        return is_late

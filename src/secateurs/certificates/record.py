@@ -731,16 +731,16 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _spelling_problems(told: Any, real: Any, place: str = "") -> list[str]:
+def _spelling_problems(text: Any, expected: Any, place: str = "") -> list[str]:
     """The places where a text differs from what would be written for the values read from it."""
-    if not (isinstance(told, dict) and isinstance(real, dict)):
+    if not (isinstance(text, dict) and isinstance(expected, dict)):
         # 2 and 2.0 are one norm, and one number.
-        same = told == real or place.split(".")[-1] == "norm"
+        same = text == expected or place.split(".")[-1] == "norm"
         return [] if same else [f"{place} is not spelled as it is written"]
     within = f"{place}." if place else ""
-    found = [f"the record also holds {within + name!r}" for name in told if name not in real]
-    found += [f"the record lacks {within + name!r}" for name in real if name not in told]
-    for name in told:
-        if name in real:
-            found += _spelling_problems(told[name], real[name], within + name)
+    found = [f"the record also holds {within + name!r}" for name in text if name not in expected]
+    found += [f"the record lacks {within + name!r}" for name in expected if name not in text]
+    for name in text:
+        if name in expected:
+            found += _spelling_problems(text[name], expected[name], within + name)
     return found

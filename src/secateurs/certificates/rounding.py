@@ -2,12 +2,10 @@
 a-priori bound.
 
 A sum of n products evaluated in any order with rounding unit u errs by at most γ_{n+1}·(Σ|w||x| +
-|b|), where
-γ_k = k·u/(1 − k·u) (Higham 2002, §3.1, §3.5); the error of x travels on through |W|; ReLU, maxima
-and reorderings are
-exact and 1-Lipschitz. Covered: any order of summation, fused multiply-adds, results flushed to
-zero. Not covered, and
-said so in the certificate: TF32 and other lower-precision units, Winograd or FFT convolutions.
+|b|), where γ_k = k·u/(1 − k·u) (Higham 2002, §3.1, §3.5); the error of x travels on through |W|;
+ReLU, maxima and reorderings are exact and 1-Lipschitz. Covered: any order of summation, fused
+multiply-adds, results flushed to zero. Not covered, as the certificate says: TF32 and other units
+of lower precision, Winograd or FFT convolutions.
 """
 
 from collections.abc import Sequence
@@ -73,12 +71,11 @@ class Rounding:
             e = gamma(8, self.unit) * mass.expand(1, *node.shape)
             return Errors(e=self._fits(e, mass.expand(1, *node.shape)), box=box)
         weight = params.weights(node)[0]
-        # A folded batch norm computes its slope and offset with a few roundings of its
-        # own.
+        # A folded batch norm computes its slope and offset with a few roundings of its own.
         several = 8 * any(_computed(s) for s in (node.weight, node.bias))
         count = terms(node, x.e, weight) + 2 + several
         size = magnitude(weight)
-        # Holds every partial sum.
+        # No partial sum is larger than this.
         total = linear(node, _magnitude(x.box) + x.e, size) + mass
         # `tiny` per operation: results below the normal range may be flushed to zero.
         own = gamma(count, self.unit) * total + count * self.tiny
@@ -144,8 +141,8 @@ def _bias_mass(node: Affine, state: State) -> Tensor:
         return torch.zeros((), dtype=torch.float64)
     if isinstance(node.bias, Computed) and node.bias.label.startswith(_OFFSET):
         own = node.bias.args[1]
-        # β − γ·mean/√(v+ε) may cancel: its rounding is relative to both parts, not to
-        # their difference.
+        # β − γ·mean/√(v+ε) may cancel: its rounding is relative to both parts, not to their
+        # difference.
         beta = torch.zeros(()) if own is None else own(state)
         return node.spread((node.bias(state) - beta).abs() + beta.abs())
     return node.spread(node.bias(state).abs())

@@ -168,7 +168,7 @@ class _Bounder(Protocol):
 
     def neurons(self, boxes: "_Waiting") -> Tensor: ...
 
-    def press(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
+    def bound_cut_outputs(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
         """Bounds per output that use the signs of the neurons that were cut; with `again` in more
         steps than the first time.
         """
@@ -207,7 +207,7 @@ class _ByChain:
             return torch.full_like(boxes.row, -1)
         return self.chain.costliest(boxes.known[boxes.row], boxes.per_output.argmax(dim=1))
 
-    def press(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
+    def bound_cut_outputs(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
         if boxes.known is None or self.claim is not None:
             return boxes.per_output
         low, high = boxes.known[boxes.row][:, :4:2], boxes.known[boxes.row][:, 1:4:2]
@@ -230,7 +230,7 @@ class _ByChain:
         for start in range(0, len(boxes), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
             parts.append(
-                self.chain.press(
+                self.chain.bound_cut_outputs(
                     boxes.lo[some], boxes.hi[some], known[some], index[some], goal[some], steps
                 )
             )
@@ -285,7 +285,7 @@ class _ByMethods:
     def neurons(self, boxes: "_Waiting") -> Tensor:
         return torch.full_like(boxes.row, -1)
 
-    def press(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
+    def bound_cut_outputs(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
         return boxes.per_output
 
     def _slope(self, x: Tensor) -> Tensor:
@@ -494,7 +494,9 @@ class _Splitting:
             if self.claim is None and bool(far.any()):
                 rest = batch[far]
                 target = self.target[rest.root]
-                batch.per_output[far] = self.bounder.press(rest, target, again=self.planned)
+                batch.per_output[far] = self.bounder.bound_cut_outputs(
+                    rest, target, again=self.planned
+                )
                 batch.size = torch.minimum(batch.size, self._sizes(batch.per_output))
             self._sort(batch, found)
             pace.done(

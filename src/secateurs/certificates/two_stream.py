@@ -224,13 +224,13 @@ class ExactPaths:
         """Each edge once; a bias begins a path."""
         if x is not None:
             w, v = params.weights(node)
-            f, g = (_written_out(x, node.shape, partial(_along, node, m)) for m in (w, v))
-            x = self._through(x, f, g, node.shape)
+            f, g = (_as_matrix(x, node.shape, partial(_apply_weight, node, m)) for m in (w, v))
+            x = self._follow_edges(x, f, g, node.shape)
         both = params.biases(node) if self.biases else None
         if both is None:
-            return _begun(node, torch.zeros(()), torch.zeros(())) if x is None else x
-        begun = _begun(node, *both)
-        return begun if x is None else self._added([x, begun])
+            return _begin_paths(node, torch.zeros(()), torch.zeros(())) if x is None else x
+        begun = _begin_paths(node, *both)
+        return begun if x is None else self._join_branches([x, begun])
 
     def activation(self, node: Activation, x: PathPairs) -> PathPairs:
         """Nothing for a ReLU; a leaky one with |slope| > 1 stretches."""
@@ -241,8 +241,8 @@ class ExactPaths:
 
     def pool(self, node: Pool, x: PathPairs) -> PathPairs:
         """Pools become sums in G̃."""
-        total = _written_out(x, node.shape, partial(lift, node.total))
-        return self._through(x, total, total, node.shape)
+        total = _as_matrix(x, node.shape, partial(lift, node.total))
+        return self._follow_edges(x, total, total, node.shape)
 
     def structural(self, node: Structural, xs: Sequence[PathPairs]) -> PathPairs:
         """The same reordering."""
@@ -253,15 +253,15 @@ class ExactPaths:
             def copied(t: Tensor, number: int = number, others: list[Tensor] = others) -> Tensor:
                 return lift(node.function, *(t if k == number else o for k, o in enumerate(others)))
 
-            map_ = _written_out(x, node.shape, copied)
-            moved.append(self._through(x, map_, map_, node.shape))
-        return self._added(moved)
+            map_ = _as_matrix(x, node.shape, copied)
+            moved.append(self._follow_edges(x, map_, map_, node.shape))
+        return self._join_branches(moved)
 
     def add(self, node: Add, xs: Sequence[PathPairs]) -> PathPairs:
         """Paths of two branches are different paths, whatever the signs."""
         if any(x.same.shape[1:] != torch.Size(node.shape) for x in xs):
             raise TooManyPaths("branches of different shapes meet")
-        return self._added(xs)
+        return self._join_branches(xs)
 
     def distance(self, x: PathPairs, unit: float) -> Tensor:
         """The distance per neuron, flat, rounded outwards."""
@@ -274,7 +274,9 @@ class ExactPaths:
         # Sums of terms that are not negative err by a factor.
         return found * (1 + gamma(self.steps + len(x.a) + 8, unit)) if unit else found
 
-    def _through(self, x: PathPairs, f: Tensor, g: Tensor, shape: tuple[int, ...]) -> PathPairs:
+    def _follow_edges(
+        self, x: PathPairs, f: Tensor, g: Tensor, shape: tuple[int, ...]
+    ) -> PathPairs:
         """Along the edges of two maps, (inputs, outputs)."""
         ins, outs = f.shape
         if len(x.place) * outs > MOST:
@@ -309,18 +311,18 @@ class ExactPaths:
             size=torch.cat([size[path, at], same[i] * change[i, j].abs()]),
         )
 
-    def _added(self, xs: Sequence[PathPairs]) -> PathPairs:
+    def _join_branches(self, xs: Sequence[PathPairs]) -> PathPairs:
         self.layers, self.steps = self.layers + 1, self.steps + len(xs)
         sums = {k: sum((getattr(x, k) for x in xs[1:]), getattr(xs[0], k)) for k in _MASSES}
         joined = {k: torch.cat([getattr(x, k) for x in xs]) for k in ("place", *_APART)}
         return PathPairs(**sums, **joined)
 
 
-def _along(node: Affine, weight: Tensor | None, x: Tensor) -> Tensor:
+def _apply_weight(node: Affine, weight: Tensor | None, x: Tensor) -> Tensor:
     return linear(node, x, weight)
 
 
-def _written_out(x: PathPairs, shape: tuple[int, ...], map_: Callable[[Tensor], Tensor]) -> Tensor:
+def _as_matrix(x: PathPairs, shape: tuple[int, ...], map_: Callable[[Tensor], Tensor]) -> Tensor:
     """A linear map of one sample as a matrix, (inputs, outputs)."""
     before = x.same.shape[1:]
     ins, outs = before.numel(), torch.Size(shape).numel()
@@ -331,7 +333,7 @@ def _written_out(x: PathPairs, shape: tuple[int, ...], map_: Callable[[Tensor], 
     return map_(units).expand(ins, *shape).flatten(1)
 
 
-def _begun(node: Affine, f: Tensor, g: Tensor) -> PathPairs:
+def _begin_paths(node: Affine, f: Tensor, g: Tensor) -> PathPairs:
     """Paths that begin at a bias, f's and g's."""
     f, g = (bias.double().expand(1, *node.shape) for bias in (f, g))
     alike = f == g

@@ -9,7 +9,7 @@ from torch import nn
 from secateurs.certificates.domain import ball_domain
 from secateurs.certificates.forms import FIELDS, Bounds
 from secateurs.certificates.linear import _width
-from secateurs.certificates.methods import _price, relax, run_methods
+from secateurs.certificates.methods import neuron_cells, relax, run_methods
 from secateurs.certificates.problem import read_problem
 from tiny_networks import pruned, randomize
 
@@ -32,7 +32,7 @@ def problem_of(kind, generator):
     dense, shape, radius = kind(generator)
     x = torch.randn(4, *shape, generator=generator, dtype=torch.float64)
     problem = read_problem(dense, pruned(dense, generator), x[:1])
-    return replace(problem, effort=2 * _price(problem)), ball_domain(x, radius)
+    return replace(problem, effort=2 * neuron_cells(problem)), ball_domain(x, radius)
 
 
 def bound(problem, domain):

@@ -18,7 +18,7 @@ def test_directions_bound_f_g_and_their_difference(generator):
     problem = problem_of(dense, sparse, x)
     domain = ball_domain(x, 0.2)
     flow = Relaxation()
-    y = propagate(problem.graph, flow, [problem.fed(domain)], problem.pair)
+    y = propagate(problem.graph, flow, [problem.flow_input(domain)], problem.pair)
     a, b = torch.randn(2, 5, *y.z.shape, generator=generator, dtype=torch.float64)
     high = flow.above(y, a, b)
     for k in range(200):

@@ -97,7 +97,7 @@ def test_dear_forms_are_left_out_where_linear_makes_all_its_passes(generator, mo
     assert set(proven) == {"linear"} and "makes all its passes" in skipped["affine"]
     assert set(run_methods(problem, domain, ["affine"])[0]) == {"affine"}
     # An effort that pays for the outputs alone, or not even for these.
-    for effort in (2 * methods._last(problem), 1.0):
+    for effort in (2 * methods.output_cells(problem), 1.0):
         poor = replace(problem, effort=effort, symbols=10**6)
         proven, skipped = run_methods(poor, domain, both)
         assert "affine" in proven or "the same forms" in skipped["affine"]
@@ -143,7 +143,7 @@ def test_asked_again_passes_from_neurons_are_not_made_again(kind, limits, genera
     x = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
     problem = replace(read_problem(dense, sparse, x[:1]), **LIMITS[limits])
     # Enough for the outputs, whatever the network.
-    problem = replace(problem, effort=max(problem.effort, 1.2 * methods._last(problem)))
+    problem = replace(problem, effort=max(problem.effort, 1.2 * methods.output_cells(problem)))
     domain = ball_domain(x, 0.2)
     counted = []
     improve = linear.Relaxation._improve
