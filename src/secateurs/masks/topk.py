@@ -17,6 +17,152 @@ from secateurs import native
 from secateurs.errors import ArgumentError
 from secateurs.masks.pieces import common_dtype, pieces
 
+
+def largest(
+    scores: Mapping[str, Tensor],
+    count: int,
+    *,
+    within: Mapping[str, Tensor] | None = None,
+    absolute: bool = False,
+    room: int | None = None,
+) -> dict[str, Tensor]:
+    """Masks that keep the `count` largest scores of all tensors together: exactly `count`, never
+    one more or less.
+
+    Tie rule: of equal scores at the threshold the earlier are kept, in the order of the mapping
+    and, inside a tensor, of row-major indices. Nothing is concatenated: beyond the masks, some
+    megabytes are used. Large float32 and float64 scores on the CPU take one compiled pass, all
+    others a few passes of torch.
+
+    Args:
+        scores: finite floats of any shapes, layouts and dtypes (compared in their common dtype).
+        count: how many to keep, between 0 and the number of entries allowed.
+        within: only entries that are True here may be kept.
+        absolute: compare |scores|, so that magnitudes need no copy of the weights.
+        room: how many entries `within` allows, where that was counted already.
+
+    >>> largest({"a": torch.tensor([1.0, 5.0]), "b": torch.tensor([[5.0, 5.0]])}, 2)
+    {'a': tensor([False,  True]), 'b': tensor([[ True, False]])}
+    """
+    # Both ways write every entry; only where nothing is chosen are zeros needed.
+    new = torch.empty if count else torch.zeros
+    masks = {
+        name: new(score.shape, dtype=torch.bool, device=score.device)
+        for name, score in scores.items()
+    }
+    if count:
+        # The compiled pass gives up where many entries are at the threshold; the streamed one never
+        # does.
+        kernel = kernel_for(scores, within or {})
+        if not (
+            kernel
+            and kernel.largest_(
+                masks,
+                scores,
+                count,
+                within=within or {},
+                absolute=absolute,
+                room=room,
+            )
+        ):
+            stream_largest_(masks, scores, count, within=within or {}, absolute=absolute)
+    return masks
+
+
+def row_ranks(score: Tensor, allowed: Tensor | None) -> Tensor:
+    """Minus the rank of each entry in its row, largest first, earlier first among equals.
+
+    The largest of these in a whole tensor are the largest of every row alike. Entries that are not
+    allowed come last.
+    """
+    rows = score.detach().reshape(score.shape[0] if score.ndim > 1 else 1, -1)
+    if allowed is not None:
+        rows = rows.masked_fill(~allowed.reshape(rows.shape), -math.inf)
+    order = rows.sort(dim=1, descending=True, stable=True).indices
+    # Single precision counts exactly to 2^24, and takes half of the memory.
+    dtype = torch.float32 if rows.shape[1] < 1 << 24 else torch.float64
+    places = torch.arange(rows.shape[1], device=rows.device, dtype=dtype)
+    ranks = torch.empty(rows.shape, dtype=dtype, device=rows.device)
+    return ranks.scatter_(1, order, -places.expand(rows.shape)).reshape(score.shape)
+
+
+# In torch alone: one pass finds the threshold, a second writes the masks.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The value of a rank, and how many entries equal to it are among the entries up to that
+    rank.
+    """
+
+    value: float
+    ties: int
+
+
+def stream_largest_(
+    masks: Mapping[str, Tensor],
+    scores: Mapping[str, Tensor],
+    count: int,
+    *,
+    within: Mapping[str, Tensor],
+    absolute: bool = False,
+) -> None:
+    """Write the masks of the `count` largest by pure torch: any dtype, layout and device; the
+    oracle of the other.
+    """
+    # Two passes: the first finds the threshold, the second writes the masks and counts
+    # the ties down.
+    field = _Streamed(scores, within)
+    cut = kth_largest(field.values, count, field.dtype, absolute=absolute)
+    left = cut.ties
+    for name, mask in masks.items():
+        for (piece, allowed), kept in zip(field.read(name), pieces(mask), strict=True):
+            left -= _keep_(
+                kept,
+                piece.abs() if absolute else piece,
+                allowed,
+                Cut(value=cut.value, ties=left),
+            )
+
+
+class _Streamed:
+    """Scores in their common dtype, and where they may be kept."""
+
+    def __init__(self, scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> None:
+        self.scores, self.within, self.dtype = scores, within, common_dtype(scores)
+
+    def values(self) -> Iterator[Tensor]:
+        for name in self.scores:
+            for value, allowed in self.read(name):
+                yield value if allowed is None else value[allowed]
+
+    def read(self, name: str) -> Iterator[tuple[Tensor, Tensor | None]]:
+        allowed = pieces(self.within[name]) if name in self.within else None
+        for value in pieces(self.scores[name], dtype=self.dtype):
+            yield value, None if allowed is None else next(allowed)
+
+
+def _keep_(kept: Tensor, piece: Tensor, allowed: Tensor | None, cut: Cut) -> int:
+    """Keep what is above the threshold, and the first ties as long as some are left; returns how
+    many ties were.
+    """
+    tied = _ties(piece, allowed, cut) if cut.ties else None
+    count = 0 if tied is None else int(tied.count_nonzero())
+    # Where all ties of a piece stay, one comparison writes them; most pieces have none.
+    compare = torch.ge if 0 < count <= cut.ties else torch.gt
+    compare(piece, cut.value, out=kept)
+    if allowed is not None:
+        kept.logical_and_(allowed)
+    if tied is not None and count > cut.ties:
+        kept[tied.nonzero().flatten()[: cut.ties]] = True
+    return min(count, cut.ties)
+
+
+def _ties(piece: Tensor, allowed: Tensor | None, cut: Cut) -> Tensor:
+    tied = piece == cut.value
+    return tied if allowed is None else tied.logical_and_(allowed)
+
+
 # The k-th largest value of many tensors, streamed: a radix select on the bits of the floats,
 # nothing concatenated.
 #
@@ -40,16 +186,6 @@ _BASE = 1 << _DIGIT
 _HALF = _BASE >> 1
 # So many candidates are gathered and sorted instead of being counted once more.
 _FEW = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """The value of a rank, and how many entries equal to it are among the entries up to that
-    rank.
-    """
-
-    value: float
-    ties: int
 
 
 def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool = False) -> Cut:
@@ -157,150 +293,18 @@ def _rank_bucket(values: Tensor, rank: int) -> Cut:
     return Cut(value=value, ties=rank - int((ordered > value).sum()))
 
 
-def _above(source: Source, value: float) -> int:
-    return sum(int((piece > value).count_nonzero()) for piece in source())
-
-
 def _value(bits: int, dtype: torch.dtype) -> float:
     return float(torch.tensor([bits], dtype=_INTEGER[dtype]).view(dtype))
+
+
+def _above(source: Source, value: float) -> int:
+    return sum(int((piece > value).count_nonzero()) for piece in source())
 
 
 def _raw(piece: Tensor, absolute: bool) -> Tensor:
     raw = piece.view(_INTEGER[piece.dtype])
     # Clearing the sign bit is the absolute value, without a float operation.
     return raw & torch.iinfo(raw.dtype).max if absolute else raw
-
-
-def largest(
-    scores: Mapping[str, Tensor],
-    count: int,
-    *,
-    within: Mapping[str, Tensor] | None = None,
-    absolute: bool = False,
-    room: int | None = None,
-) -> dict[str, Tensor]:
-    """Masks that keep the `count` largest scores of all tensors together: exactly `count`, never
-    one more or less.
-
-    Tie rule: of equal scores at the threshold the earlier are kept, in the order of the mapping
-    and, inside a tensor, of row-major indices. Nothing is concatenated: beyond the masks, some
-    megabytes are used. Large float32 and float64 scores on the CPU take one compiled pass, all
-    others a few passes of torch.
-
-    Args:
-        scores: finite floats of any shapes, layouts and dtypes (compared in their common dtype).
-        count: how many to keep, between 0 and the number of entries allowed.
-        within: only entries that are True here may be kept.
-        absolute: compare |scores|, so that magnitudes need no copy of the weights.
-        room: how many entries `within` allows, where that was counted already.
-
-    >>> largest({"a": torch.tensor([1.0, 5.0]), "b": torch.tensor([[5.0, 5.0]])}, 2)
-    {'a': tensor([False,  True]), 'b': tensor([[ True, False]])}
-    """
-    # Both ways write every entry; only where nothing is chosen are zeros needed.
-    new = torch.empty if count else torch.zeros
-    masks = {
-        name: new(score.shape, dtype=torch.bool, device=score.device)
-        for name, score in scores.items()
-    }
-    if count:
-        # The compiled pass gives up where many entries are at the threshold; the streamed one never
-        # does.
-        kernel = kernel_for(scores, within or {})
-        if not (
-            kernel
-            and kernel.largest_(
-                masks,
-                scores,
-                count,
-                within=within or {},
-                absolute=absolute,
-                room=room,
-            )
-        ):
-            stream_largest_(masks, scores, count, within=within or {}, absolute=absolute)
-    return masks
-
-
-def stream_largest_(
-    masks: Mapping[str, Tensor],
-    scores: Mapping[str, Tensor],
-    count: int,
-    *,
-    within: Mapping[str, Tensor],
-    absolute: bool = False,
-) -> None:
-    """Write the masks of the `count` largest by pure torch: any dtype, layout and device; the
-    oracle of the other.
-    """
-    # Two passes: the first finds the threshold, the second writes the masks and counts
-    # the ties down.
-    field = _Streamed(scores, within)
-    cut = kth_largest(field.values, count, field.dtype, absolute=absolute)
-    left = cut.ties
-    for name, mask in masks.items():
-        for (piece, allowed), kept in zip(field.read(name), pieces(mask), strict=True):
-            left -= _keep_(
-                kept,
-                piece.abs() if absolute else piece,
-                allowed,
-                Cut(value=cut.value, ties=left),
-            )
-
-
-class _Streamed:
-    """Scores in their common dtype, and where they may be kept."""
-
-    def __init__(self, scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> None:
-        self.scores, self.within, self.dtype = scores, within, common_dtype(scores)
-
-    def values(self) -> Iterator[Tensor]:
-        for name in self.scores:
-            for value, allowed in self.read(name):
-                yield value if allowed is None else value[allowed]
-
-    def read(self, name: str) -> Iterator[tuple[Tensor, Tensor | None]]:
-        allowed = pieces(self.within[name]) if name in self.within else None
-        for value in pieces(self.scores[name], dtype=self.dtype):
-            yield value, None if allowed is None else next(allowed)
-
-
-def _keep_(kept: Tensor, piece: Tensor, allowed: Tensor | None, cut: Cut) -> int:
-    """Keep what is above the threshold, and the first ties as long as some are left; returns how
-    many ties were.
-    """
-    tied = _ties(piece, allowed, cut) if cut.ties else None
-    count = 0 if tied is None else int(tied.count_nonzero())
-    # Where all ties of a piece stay, one comparison writes them; most pieces have none.
-    compare = torch.ge if 0 < count <= cut.ties else torch.gt
-    compare(piece, cut.value, out=kept)
-    if allowed is not None:
-        kept.logical_and_(allowed)
-    if tied is not None and count > cut.ties:
-        kept[tied.nonzero().flatten()[: cut.ties]] = True
-    return min(count, cut.ties)
-
-
-def _ties(piece: Tensor, allowed: Tensor | None, cut: Cut) -> Tensor:
-    tied = piece == cut.value
-    return tied if allowed is None else tied.logical_and_(allowed)
-
-
-def row_ranks(score: Tensor, allowed: Tensor | None) -> Tensor:
-    """Minus the rank of each entry in its row, largest first, earlier first among equals.
-
-    The largest of these in a whole tensor are the largest of every row alike. Entries that are not
-    allowed come last.
-    """
-    rows = score.detach().reshape(score.shape[0] if score.ndim > 1 else 1, -1)
-    if allowed is not None:
-        rows = rows.masked_fill(~allowed.reshape(rows.shape), -math.inf)
-    order = rows.sort(dim=1, descending=True, stable=True).indices
-    # Single precision counts exactly to 2^24, and takes half of the memory.
-    dtype = torch.float32 if rows.shape[1] < 1 << 24 else torch.float64
-    places = torch.arange(rows.shape[1], device=rows.device, dtype=dtype)
-    ranks = torch.empty(rows.shape, dtype=dtype, device=rows.device)
-    return ranks.scatter_(1, order, -places.expand(rows.shape)).reshape(score.shape)
 
 
 # The compiled selection: one pass over float32 or float64 scores on the CPU, equal to the streamed
@@ -414,6 +418,31 @@ class CompiledSelection:
         return dict(zip(names, kept, strict=True)) if written else None
 
 
+def kernel_for(
+    scores: Mapping[str, Tensor], within: Mapping[str, Tensor]
+) -> CompiledSelection | None:
+    """The compiled selection where there is one and it takes these scores."""
+    if sum(score.numel() for score in scores.values()) < FEWEST or not CompiledSelection.takes(
+        scores, within
+    ):
+        return None
+    return kernel()
+
+
+def count_true(mask: Tensor) -> int:
+    """How many entries of a mask are True; compiled, a quarter of the time of count_nonzero (and a
+    90th of sum).
+    """
+    if (
+        mask.numel() < FEWEST
+        or mask.dtype != torch.bool
+        or not native.row_major(mask)
+        or not (made := kernel())
+    ):
+        return int(mask.count_nonzero())
+    return made.count(mask)
+
+
 def cut_products_(
     factors: Mapping[str, Tensor],
     weights: Mapping[str, Tensor],
@@ -441,29 +470,12 @@ def cut_products_(
     return None if kept is None else (masks, kept)
 
 
-def count_true(mask: Tensor) -> int:
-    """How many entries of a mask are True; compiled, a quarter of the time of count_nonzero (and a
-    90th of sum).
-    """
-    if (
-        mask.numel() < FEWEST
-        or mask.dtype != torch.bool
-        or not native.row_major(mask)
-        or not (made := kernel())
-    ):
-        return int(mask.count_nonzero())
-    return made.count(mask)
-
-
-def kernel_for(
-    scores: Mapping[str, Tensor], within: Mapping[str, Tensor]
-) -> CompiledSelection | None:
-    """The compiled selection where there is one and it takes these scores."""
-    if sum(score.numel() for score in scores.values()) < FEWEST or not CompiledSelection.takes(
-        scores, within
-    ):
-        return None
-    return kernel()
+def _pointers(
+    tensors: list[Tensor] | list[Tensor | None],
+) -> "ctypes.Array[ctypes.c_void_p]":
+    # The tensors are held by the caller for as long as the call runs.
+    addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    return (ctypes.c_void_p * len(addresses))(*addresses)
 
 
 @cache
@@ -506,11 +518,3 @@ def _load_and_try(library: ctypes.CDLL) -> CompiledSelection:
     if kept != {"a": 1, "b": 1} or left != [[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]:
         raise RuntimeError("the compiled selection of products disagrees with the reference")
     return made
-
-
-def _pointers(
-    tensors: list[Tensor] | list[Tensor | None],
-) -> "ctypes.Array[ctypes.c_void_p]":
-    # The tensors are held by the caller for as long as the call runs.
-    addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-    return (ctypes.c_void_p * len(addresses))(*addresses)

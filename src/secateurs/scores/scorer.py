@@ -38,241 +38,6 @@ from secateurs.scores.task import (
 )
 from secateurs.stateless import private_copy
 
-# A private copy of a model, and random number generators that are put back.
-
-
-class Copy:
-    """A deep copy without gradients: the chosen parameters require a gradient, the others do not.
-
-    A copy, not aliases of the same storage, because a module may write to its weights as it runs
-    (an embedding with `max_norm` does). It costs the memory of the weights once, and once more
-    where rounds share one copy.
-    """
-
-    def __init__(self, model: nn.Module, chosen: Iterable[str]) -> None:
-        self.model = private_copy(model, error=ScoreError)
-        known = dict(self.model.named_parameters(remove_duplicate=False))
-        self.parameters = {name: known[name] for name in chosen}
-        # First all off, then the chosen on: a frozen parameter that was chosen is scored as well.
-        for parameter in known.values():
-            parameter.requires_grad_(False)
-        for parameter in self.parameters.values():
-            parameter.requires_grad_(True)
-        self._whole: dict[str, Tensor] = {}
-        # The masks that large parameters are cut by now.
-        self._last: dict[str, Tensor] = {}
-        # Masks that all parameters are cut by already, by somebody else.
-        self._done: Params | None = None
-
-    def keep(self) -> None:
-        """Remember the chosen parameters as they are now, for `cut` to start from."""
-        self._whole = {
-            name: parameter.detach().clone() for name, parameter in self.parameters.items()
-        }
-        self._last = {
-            name: last
-            for name, parameter in self.parameters.items()
-            if (last := first_mask(parameter.detach(), self._whole[name])) is not None
-        }
-
-    def cut(self, masks: Params) -> None:
-        """Set the entries masked out to zero, all others to what was kept."""
-        if self._done is not None and self._done is masks:
-            return
-        if self._done is not None:
-            self.restore(masks)
-            return
-        for name, parameter in self.parameters.items():
-            target = parameter.detach()
-            whole, last = self._whole.get(name, target), self._last.get(name)
-            if name not in masks:
-                target.copy_(whole)
-                if last is not None:
-                    last.fill_(True)
-            elif last is not None:
-                recut_(target, whole, masks[name], last)
-            else:
-                write_masked_(target, whole, masks[name])
-
-    def restore(self, masks: Params) -> None:
-        """`cut`, where somebody else has written to the parameters."""
-        self._done, self._last = None, {}
-        self.cut(masks)
-
-    def was_cut(self, masks: Params) -> None:
-        """The parameters are cut by these masks: `cut` has nothing to do when it is given them."""
-        self._done = masks
-
-
-@contextmanager
-def seeded(model: nn.Module, generator: torch.Generator | None) -> Iterator[None]:
-    """Put the global generators back afterwards; inside, what a model draws (dropout) follows the
-    generator.
-    """
-    devices = sorted(
-        # Only devices the model lives on: touching others would start them.
-        {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-    )
-    with torch.random.fork_rng(devices=devices):
-        if generator is not None:
-            seed = int(
-                # A seed drawn from the user's generator: rounds differ, and the whole
-                # run can be repeated.
-                torch.randint(2**62, (), generator=generator, device=generator.device)
-            )
-            torch.default_generator.manual_seed(seed)
-            for index in devices:
-                torch.cuda.default_generators[index].manual_seed(seed)
-        yield
-
-
-# What a score needs against what the caller gave: combined, or refused in one error.
-
-
-def own_rule(rule: Rule) -> ScoreRule:
-    """A rule of the user's own, under the name of its function."""
-    if not callable(rule):
-        raise ArgumentError(
-            f"a score is a name or a callable rule(task), not {rule!r}; names: {SCORES.names()}."
-        )
-    return ScoreRule(name=getattr(rule, "__name__", type(rule).__name__), rule=rule)
-
-
-def complete(entry: ScoreRule, task: Task) -> Task:
-    """The task with its example; everything that the rule needs and was not given, in one error."""
-    if task.example is None and task.data is not None and "example" in entry.needs:
-        # A loader may draw: looking at its first batch leaves the global generators as they were.
-        with torch.inference_mode(False), seeded(task.model, None):
-            task = replace(task, example=next((batch.first() for batch in task.batches()), None))
-    have = {"batch": task.data, "loss": task.loss, "example": task.example}
-    missing = [
-        f"{need}={_HOW[need]}"
-        for need in ("batch", "loss", "example")
-        if need in entry.needs
-        and have[need] is None
-        and not (need == "loss" and _has_labels(task.data))
-    ]
-    if missing:
-        raise ArgumentError(f"score {entry.name!r} needs {' and '.join(missing)}.")
-    return task
-
-
-def _has_labels(data: Any) -> bool:
-    """Whether batches are dicts with labels, so that a model may compute its own loss."""
-    # Only looked at, never read: a loader would lose its first batch.
-    first = data[0] if isinstance(data, list) and data else data
-    if isinstance(first, Mapping):
-        return first.get("labels") is not None
-    # A loader shows it only when it runs.
-    return not isinstance(first, Tensor | tuple | list | type(None))
-
-
-_HOW = {
-    "batch": "(x, y), a list of batches or a loader (data-free: secateurs.scores.probe)",
-    "loss": (
-        "a function loss(output, y) that averages over the batch, such as"
-        " torch.nn.functional.cross_entropy"
-    ),
-    "example": "one input of the model (a tensor, a tuple or a dict), or batch=",
-}
-
-
-def make_rereadable(batch: Any) -> Any:
-    """An iterator can be read once: keep what it gives."""
-    return list(batch) if isinstance(batch, Iterator) else batch
-
-
-# Checks of a score: model, options and masks beforehand, its own result afterwards.
-
-
-def check_options(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]:
-    """Options the rule does not have are most likely typos: refused with the nearest names."""
-    # The first parameter is the task; what follows are the options of the rule.
-    parameters = list(signature(entry.rule).parameters.values())[1:]
-    # A rule with **options checks its own.
-    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
-        return options
-    known = [p.name for p in parameters]
-    misses = [
-        unknown(f"option of score {entry.name!r}", name, known or ["none"])
-        for name in options
-        if name not in known
-    ]
-    if misses:
-        raise ArgumentError(" ".join(misses))
-    return options
-
-
-def check_weights(sources: Mapping[str, Tensor]) -> None:
-    """A weight that is NaN would make every score NaN, and the message would blame the score."""
-    if bad := _not_finite(sources):
-        raise ParameterError(
-            f"weights are NaN or infinite in {bad}; repair the model before scoring it."
-        )
-
-
-def check_scores(scores: Mapping[str, Tensor], rule: str) -> None:
-    """Scores that cannot be ranked are refused here, where the name of the rule is known."""
-    if bad := _not_finite(scores):
-        raise ScoreError(
-            f"score {rule!r} is NaN or infinite in {bad}; look at the inputs, at the loss and at"
-            " the parameters that are not scored, or score a float64 copy of the model."
-        )
-
-
-def _not_finite(tensors: Mapping[str, Tensor]) -> str:
-    """The tensors that hold NaN or infinite entries, and how many; empty where all are finite."""
-    counts = {
-        name: f"{int((~tensor.detach().isfinite()).sum())} of {tensor.numel()} entries"
-        for name, tensor in tensors.items()
-        if not all_finite(tensor)
-    }
-    return ", ".join(f"{name!r} ({count})" for name, count in counts.items())
-
-
-def in_model_order(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[str, Tensor]:
-    """The scores in the model's order: one tensor of the right shape for each chosen parameter."""
-    if not isinstance(result, Mapping):
-        raise ScoreError(
-            f"score {rule!r} returned a {type(result).__name__}; it returns {{parameter name:"
-            " tensor}."
-        )
-    problems = [f"{name!r} has no score" for name in sources if name not in result]
-    problems += [
-        f"the score of {name!r} is a {type(s).__name__}"
-        for name, s in result.items()
-        if not isinstance(s, Tensor)
-    ]
-    problems += [f"{name!r} was not asked for" for name in result if name not in sources]
-    problems += [
-        f"the score of {name!r} has shape {tuple(result[name].shape)}, the parameter"
-        f" {tuple(source.shape)}"
-        for name, source in sources.items()
-        if isinstance(result.get(name), Tensor) and result[name].shape != source.shape
-    ]
-    if problems:
-        raise ScoreError(f"score {rule!r} does not fit the model: {'; '.join(problems)}.")
-    return {name: result[name].detach() for name in sources}
-
-
-def check_convention(convention: object) -> None:
-    """Refuse an unknown convention."""
-    if convention not in ("paper", "reference"):
-        raise ArgumentError(f"convention={convention!r}; it is 'paper' or 'reference'.")
-
-
-def check_loss(loss: object) -> None:
-    """Refuse a name or a class in place of a function: called with outputs, it would fail
-    obscurely."""
-    if loss is None or (callable(loss) and not isinstance(loss, type)):
-        return
-    if isinstance(loss, type):
-        raise ArgumentError(f"loss is the class {loss.__name__}: call it, {loss.__name__}().")
-    raise ArgumentError(
-        f"loss={loss!r} is a {type(loss).__name__}: give a function loss(output, y) that averages"
-        " over the batch, such as torch.nn.functional.cross_entropy."
-    )
-
 
 def score(
     model: nn.Module,
@@ -426,12 +191,248 @@ class Scorer:
         copy.cut(masks)
         return replace(self._task, model=copy.model, parameters=copy.parameters)
 
-    def _fresh(self) -> Copy:
+    def _fresh(self) -> "Copy":
         copy = Copy(self._model, self._sources)
         if self._entry.prepare:
             self._entry.prepare(replace(self._task, model=copy.model, parameters=copy.parameters))
             copy.keep()
         return copy
+
+
+# What a score needs against what the caller gave: combined, or refused in one error.
+
+
+def own_rule(rule: Rule) -> ScoreRule:
+    """A rule of the user's own, under the name of its function."""
+    if not callable(rule):
+        raise ArgumentError(
+            f"a score is a name or a callable rule(task), not {rule!r}; names: {SCORES.names()}."
+        )
+    return ScoreRule(name=getattr(rule, "__name__", type(rule).__name__), rule=rule)
+
+
+def make_rereadable(batch: Any) -> Any:
+    """An iterator can be read once: keep what it gives."""
+    return list(batch) if isinstance(batch, Iterator) else batch
+
+
+def complete(entry: ScoreRule, task: Task) -> Task:
+    """The task with its example; everything that the rule needs and was not given, in one error."""
+    if task.example is None and task.data is not None and "example" in entry.needs:
+        # A loader may draw: looking at its first batch leaves the global generators as they were.
+        with torch.inference_mode(False), seeded(task.model, None):
+            task = replace(task, example=next((batch.first() for batch in task.batches()), None))
+    have = {"batch": task.data, "loss": task.loss, "example": task.example}
+    missing = [
+        f"{need}={_HOW[need]}"
+        for need in ("batch", "loss", "example")
+        if need in entry.needs
+        and have[need] is None
+        and not (need == "loss" and _has_labels(task.data))
+    ]
+    if missing:
+        raise ArgumentError(f"score {entry.name!r} needs {' and '.join(missing)}.")
+    return task
+
+
+def _has_labels(data: Any) -> bool:
+    """Whether batches are dicts with labels, so that a model may compute its own loss."""
+    # Only looked at, never read: a loader would lose its first batch.
+    first = data[0] if isinstance(data, list) and data else data
+    if isinstance(first, Mapping):
+        return first.get("labels") is not None
+    # A loader shows it only when it runs.
+    return not isinstance(first, Tensor | tuple | list | type(None))
+
+
+_HOW = {
+    "batch": "(x, y), a list of batches or a loader (data-free: secateurs.scores.probe)",
+    "loss": (
+        "a function loss(output, y) that averages over the batch, such as"
+        " torch.nn.functional.cross_entropy"
+    ),
+    "example": "one input of the model (a tensor, a tuple or a dict), or batch=",
+}
+
+
+# Checks of a score: model, options and masks beforehand, its own result afterwards.
+
+
+def check_convention(convention: object) -> None:
+    """Refuse an unknown convention."""
+    if convention not in ("paper", "reference"):
+        raise ArgumentError(f"convention={convention!r}; it is 'paper' or 'reference'.")
+
+
+def check_loss(loss: object) -> None:
+    """Refuse a name or a class in place of a function: called with outputs, it would fail
+    obscurely."""
+    if loss is None or (callable(loss) and not isinstance(loss, type)):
+        return
+    if isinstance(loss, type):
+        raise ArgumentError(f"loss is the class {loss.__name__}: call it, {loss.__name__}().")
+    raise ArgumentError(
+        f"loss={loss!r} is a {type(loss).__name__}: give a function loss(output, y) that averages"
+        " over the batch, such as torch.nn.functional.cross_entropy."
+    )
+
+
+def check_options(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]:
+    """Options the rule does not have are most likely typos: refused with the nearest names."""
+    # The first parameter is the task; what follows are the options of the rule.
+    parameters = list(signature(entry.rule).parameters.values())[1:]
+    # A rule with **options checks its own.
+    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
+        return options
+    known = [p.name for p in parameters]
+    misses = [
+        unknown(f"option of score {entry.name!r}", name, known or ["none"])
+        for name in options
+        if name not in known
+    ]
+    if misses:
+        raise ArgumentError(" ".join(misses))
+    return options
+
+
+def check_weights(sources: Mapping[str, Tensor]) -> None:
+    """A weight that is NaN would make every score NaN, and the message would blame the score."""
+    if bad := _not_finite(sources):
+        raise ParameterError(
+            f"weights are NaN or infinite in {bad}; repair the model before scoring it."
+        )
+
+
+def in_model_order(result: Params, sources: Mapping[str, Tensor], rule: str) -> dict[str, Tensor]:
+    """The scores in the model's order: one tensor of the right shape for each chosen parameter."""
+    if not isinstance(result, Mapping):
+        raise ScoreError(
+            f"score {rule!r} returned a {type(result).__name__}; it returns {{parameter name:"
+            " tensor}."
+        )
+    problems = [f"{name!r} has no score" for name in sources if name not in result]
+    problems += [
+        f"the score of {name!r} is a {type(s).__name__}"
+        for name, s in result.items()
+        if not isinstance(s, Tensor)
+    ]
+    problems += [f"{name!r} was not asked for" for name in result if name not in sources]
+    problems += [
+        f"the score of {name!r} has shape {tuple(result[name].shape)}, the parameter"
+        f" {tuple(source.shape)}"
+        for name, source in sources.items()
+        if isinstance(result.get(name), Tensor) and result[name].shape != source.shape
+    ]
+    if problems:
+        raise ScoreError(f"score {rule!r} does not fit the model: {'; '.join(problems)}.")
+    return {name: result[name].detach() for name in sources}
+
+
+def check_scores(scores: Mapping[str, Tensor], rule: str) -> None:
+    """Scores that cannot be ranked are refused here, where the name of the rule is known."""
+    if bad := _not_finite(scores):
+        raise ScoreError(
+            f"score {rule!r} is NaN or infinite in {bad}; look at the inputs, at the loss and at"
+            " the parameters that are not scored, or score a float64 copy of the model."
+        )
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> str:
+    """The tensors that hold NaN or infinite entries, and how many; empty where all are finite."""
+    counts = {
+        name: f"{int((~tensor.detach().isfinite()).sum())} of {tensor.numel()} entries"
+        for name, tensor in tensors.items()
+        if not all_finite(tensor)
+    }
+    return ", ".join(f"{name!r} ({count})" for name, count in counts.items())
+
+
+# A private copy of a model, and random number generators that are put back.
+
+
+@contextmanager
+def seeded(model: nn.Module, generator: torch.Generator | None) -> Iterator[None]:
+    """Put the global generators back afterwards; inside, what a model draws (dropout) follows the
+    generator.
+    """
+    devices = sorted(
+        # Only devices the model lives on: touching others would start them.
+        {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    )
+    with torch.random.fork_rng(devices=devices):
+        if generator is not None:
+            seed = int(
+                # A seed drawn from the user's generator: rounds differ, and the whole
+                # run can be repeated.
+                torch.randint(2**62, (), generator=generator, device=generator.device)
+            )
+            torch.default_generator.manual_seed(seed)
+            for index in devices:
+                torch.cuda.default_generators[index].manual_seed(seed)
+        yield
+
+
+class Copy:
+    """A deep copy without gradients: the chosen parameters require a gradient, the others do not.
+
+    A copy, not aliases of the same storage, because a module may write to its weights as it runs
+    (an embedding with `max_norm` does). It costs the memory of the weights once, and once more
+    where rounds share one copy.
+    """
+
+    def __init__(self, model: nn.Module, chosen: Iterable[str]) -> None:
+        self.model = private_copy(model, error=ScoreError)
+        known = dict(self.model.named_parameters(remove_duplicate=False))
+        self.parameters = {name: known[name] for name in chosen}
+        # First all off, then the chosen on: a frozen parameter that was chosen is scored as well.
+        for parameter in known.values():
+            parameter.requires_grad_(False)
+        for parameter in self.parameters.values():
+            parameter.requires_grad_(True)
+        self._whole: dict[str, Tensor] = {}
+        # The masks that large parameters are cut by now.
+        self._last: dict[str, Tensor] = {}
+        # Masks that all parameters are cut by already, by somebody else.
+        self._done: Params | None = None
+
+    def keep(self) -> None:
+        """Remember the chosen parameters as they are now, for `cut` to start from."""
+        self._whole = {
+            name: parameter.detach().clone() for name, parameter in self.parameters.items()
+        }
+        self._last = {
+            name: last
+            for name, parameter in self.parameters.items()
+            if (last := first_mask(parameter.detach(), self._whole[name])) is not None
+        }
+
+    def cut(self, masks: Params) -> None:
+        """Set the entries masked out to zero, all others to what was kept."""
+        if self._done is not None and self._done is masks:
+            return
+        if self._done is not None:
+            self.restore(masks)
+            return
+        for name, parameter in self.parameters.items():
+            target = parameter.detach()
+            whole, last = self._whole.get(name, target), self._last.get(name)
+            if name not in masks:
+                target.copy_(whole)
+                if last is not None:
+                    last.fill_(True)
+            elif last is not None:
+                recut_(target, whole, masks[name], last)
+            else:
+                write_masked_(target, whole, masks[name])
+
+    def restore(self, masks: Params) -> None:
+        """`cut`, where somebody else has written to the parameters."""
+        self._done, self._last = None, {}
+        self.cut(masks)
+
+    def was_cut(self, masks: Params) -> None:
+        """The parameters are cut by these masks: `cut` has nothing to do when it is given them."""
+        self._done = masks
 
 
 # The gradient of the loss over all the data: what SNIP, GraSP and Taylor share.
