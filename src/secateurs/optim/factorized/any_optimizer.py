@@ -15,7 +15,7 @@ from secateurs.optim.factorized import checkpoint, options
 from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.maths import TINY, StepRule, others, product, root
 from secateurs.optim.factorized.members import Group
-from secateurs.optim.factorized.optimizer import FactorizedOptimizer, finite
+from secateurs.optim.factorized.optimizer import FactorizedOptimizer, are_finite
 from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.step import FLUSH_EVERY
 from secateurs.parameters import Pick
@@ -368,7 +368,7 @@ class Factorized(FactorizedOptimizer):
         found = self._gather_gradients()
         # Looked at before anything moves. An Adam that has once seen a NaN keeps it in
         # its averages.
-        if not finite([grad for *_, grad in found]):
+        if not are_finite([grad for *_, grad in found]):
             self.skips.skip(self.members, found)
             return loss
         now = self._next_rules()

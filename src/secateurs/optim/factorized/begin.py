@@ -31,7 +31,7 @@ Drawn: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
 _log = logging.getLogger("secateurs.optim")
 
 
-def fresh(members: Members, groups: list[Group], generator: torch.Generator | None) -> Drawn:
+def draw_factors(members: Members, groups: list[Group], generator: torch.Generator | None) -> Drawn:
     """Factors for the trainable parameters of these groups, as their `init` says."""
     names = members.names()
     return [
@@ -42,7 +42,7 @@ def fresh(members: Members, groups: list[Group], generator: torch.Generator | No
     ]
 
 
-def as_they_are(
+def keep_weights(
     members: Members,
     pairs: Iterable[tuple[Group, nn.Parameter]],
     *,
@@ -53,7 +53,10 @@ def as_they_are(
     Zeros are treated as given; by default as the group says, see `FactorizedOptimizer.join_`.
     """
     names = members.names()
-    return [(group, p, _kept(group, p, names[p], zeros or _zeros(group, p))) for group, p in pairs]
+    return [
+        (group, p, _keep_weight(group, p, names[p], zeros or _zeros(group, p)))
+        for group, p in pairs
+    ]
 
 
 def _zeros(group: Group, parameter: Tensor) -> Zeros:
@@ -62,7 +65,7 @@ def _zeros(group: Group, parameter: Tensor) -> Zeros:
     return chosen or ("frozen" if bool((parameter != 0).any()) else "revive")
 
 
-def _kept(group: Group, parameter: Tensor, name: str, zeros: Zeros) -> Tensor:
+def _keep_weight(group: Group, parameter: Tensor, name: str, zeros: Zeros) -> Tensor:
     """Balanced factors of the weight as it is. The signs of revived zeros are the same on all
     ranks.
     """
@@ -93,7 +96,7 @@ def _draw(
         return parameter.detach()[None]
     if group["init"] != "pretrained" and is_scale(parameter, name):
         if group["zeros"] or bool((parameter != 0).any()):
-            return _kept(group, parameter, name, _zeros(group, parameter))
+            return _keep_weight(group, parameter, name, _zeros(group, parameter))
         _log.info(ZERO_SCALE, name)
     start = Start(
         weight=parameter,
@@ -110,11 +113,11 @@ def _draw(
     return started.factors
 
 
-# What is told and shared of a start: who joined, what a grouping leaves out, equal ranks.
+# Messages about a start, and the same factors on all ranks.
 
 
 def say_joined(drawn: Drawn, names: Names) -> None:
-    """Tell which parameters are factorized from now on."""
+    """Log which parameters are factorized from now on."""
     factorized = [names[p] for group, p, _ in drawn if group["depth"] is not None]
     if factorized:
         listed = ", ".join(factorized)
@@ -122,7 +125,7 @@ def say_joined(drawn: Drawn, names: Names) -> None:
 
 
 def say_ungrouped(groups: Sequence[Group], names: Mapping[nn.Parameter, str]) -> None:
-    """Tell which parameters a grouping does not apply to."""
+    """Log which parameters a grouping does not apply to."""
     grouped = [group for group in groups if group["depth"] is not None and group["groups"]]
     for kind in sorted({group["groups"] for group in grouped}):
         alone = without_groups(

@@ -173,7 +173,7 @@ def kernel() -> StepKernel | None:
     """
     return native.kernel(
         SOURCE,
-        _made,
+        _load_and_check,
         switch="SECATEURS_FUSED",
         what="fused step",
         fallback="the optimizers use their pure-torch path",
@@ -181,7 +181,7 @@ def kernel() -> StepKernel | None:
     )
 
 
-def _made(library: ctypes.CDLL) -> StepKernel:
+def _load_and_check(library: ctypes.CDLL) -> StepKernel:
     made = StepKernel(library)
     _check(made)
     return made

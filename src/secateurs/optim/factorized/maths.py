@@ -41,7 +41,7 @@ def product(factors: Tensor) -> Tensor:
     >>> product(torch.tensor([[2.0], [3.0], [-0.5]]))
     tensor([-3.])
     """
-    # The order of the factors is the kernel's: `drift` compares weights with this
+    # The order of the factors is the kernel's: `find_zeroed` compares weights with this
     # product bit for bit.
     result = factors[0].clone()
     for factor in factors[1:]:

@@ -28,13 +28,13 @@ from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.start import say_redrawn, settle_
 from secateurs.optim.factorized.strength import (
     SparsityWatch,
+    check_target,
     count_cut,
-    cut_by_rank,
     keeps_plan,
     next_control_state,
-    reachable,
     rules,
     say_cut,
+    say_cut_by_rank,
     say_loss,
     strength_in_force,
 )
@@ -45,7 +45,7 @@ from secateurs.scores.task import mean_loss
 _log = logging.getLogger("secateurs.optim")
 
 
-Found: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
+Gradients: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
 """The parameters that have a gradient, with their groups."""
 
 Zeroed: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
@@ -181,7 +181,7 @@ class FactorizedOptimizer(Optimizer):
         """
         members, names = self.members, self.names(model)
         # NaN compares as False with every threshold, so a diverged net would pass for a dense one.
-        whole(members, names)
+        check_weights_finite(members, names)
         pairs = list(members.factorized())
         weights = [parameter.detach() for _, parameter in pairs]
         target = self.length.target
@@ -189,9 +189,9 @@ class FactorizedOptimizer(Optimizer):
         # A cut by rank always meets the target, however little was trained, so what it
         # takes is said.
         if collapse.by_rank(threshold, target):
-            cut_by_rank(members, self.length, weights, limit)
+            say_cut_by_rank(members, self.length, weights, limit)
         else:
-            self.watch.collapsing(members, self.length, limit)
+            self.watch.before_collapse(members, self.length, limit)
         before = self._loss(model, batch, loss)
         only_cut = self._count_cut_(weights, limit)
         # Counted before the cut: afterwards every weight below the larger threshold is zero.
@@ -244,7 +244,7 @@ class FactorizedOptimizer(Optimizer):
         members = self.members
         # Before `join_`, whose members decide about zeros by themselves: taken here, a
         # fresh bias of nothing but zeros would be frozen.
-        known = begin.as_they_are(members, list(members.factorized()), zeros="frozen")
+        known = begin.keep_weights(members, list(members.factorized()), zeros="frozen")
         self.join_(members.waiting())
         self._take_(known)
 
@@ -257,7 +257,7 @@ class FactorizedOptimizer(Optimizer):
         the group's `zeros=` says; by default they stay zero, except that a parameter of nothing but
         zeros (a fresh bias) gets factors with a product of ±1.19e-7, or it would never move.
         """
-        drawn = begin.as_they_are(self.members, parameters)
+        drawn = begin.keep_weights(self.members, parameters)
         self._take_(drawn)
         begin.say_joined(drawn, self.names())
 
@@ -343,8 +343,8 @@ class FactorizedOptimizer(Optimizer):
         open_start = settle_(groups)
         self.check(groups)
         say_redrawn(open_start, self.names())
-        reachable(self.members, self.length)
-        self._take_(begin.fresh(self.members, groups, generator))
+        check_target(self.members, self.length)
+        self._take_(begin.draw_factors(self.members, groups, generator))
         begin.say_ungrouped(groups, self.names())
         # Last, since it copies what the lines above have made on rank 0.
         begin.broadcast_(self.members)
@@ -357,30 +357,30 @@ class FactorizedOptimizer(Optimizer):
             state = kept.start(factors, momentum)
             self.put_(group, parameter, state)
             # Roots round. Even init="pretrained" writes the product, so that weight and
-            # factors agree bit for bit, which `drift` relies on.
+            # factors agree bit for bit, which `find_zeroed` relies on.
             if group["depth"] is not None:
                 parameter.copy_(kept.weight(state))
             self.versions[id(parameter)] = parameter._version
 
     # ------------------------------------------------------------------ around a step
 
-    def _gather_gradients(self) -> Found:
+    def _gather_gradients(self) -> Gradients:
         """The gradients of this step; what has changed since the last one is followed."""
         members = self.members
         found = gradients(members)
         self._follow_changes_()
-        if joining := late(members, found):
+        if joining := unfrozen(members, found):
             self.join_(joining)
         return found
 
     def _follow_changes_(self, *, every: bool = False) -> None:
         """Weights that somebody has set to zero are dead from now on."""
-        for group, parameter, zeroed in drift(self.members, every=every):
+        for group, parameter, zeroed in find_zeroed(self.members, every=every):
             self.kill_(group, parameter, zeroed)
 
     def _next_rules(self) -> list[StepRule]:
-        """The numbers of this step: the watch has looked at them, the controller has moved λ."""
-        # The watch speaks first: at step 0 it forecasts with the λ that the user asked for.
+        """The numbers of this step; the watch has seen them and the controller has moved λ."""
+        # The watch comes first: at step 0 it forecasts with the λ that the user asked for.
         members = self.members
         self.watch.begin(members, self.length)
         self._steer_()
@@ -394,7 +394,7 @@ class FactorizedOptimizer(Optimizer):
         if state is None:
             return
         first = self.param_groups[0]
-        # The lock closes once. Without this look the net would be cut again at every measurement.
+        # Locked once and for all: otherwise the net would be cut again at every measurement.
         locked_before = bool((first.get("control") or {}).get("locked"))
         first["control"] = state
         if locked_before:
@@ -450,11 +450,11 @@ class FactorizedOptimizer(Optimizer):
         self.watch.follow(self.members, self.length, applied)
 
 
-# What is looked at before a step: gradients that are sparse or not finite, weights that somebody
-# else has changed.
+# Checked before a step: gradients that are sparse or not finite, weights that somebody else has
+# changed.
 
 
-def gradients(members: Members) -> Found:
+def gradients(members: Members) -> Gradients:
     """The gradients of this step; a sparse one is an error."""
     found = [
         (group, p, grad)
@@ -469,12 +469,12 @@ def gradients(members: Members) -> Found:
     return found
 
 
-def late(members: Members, found: Found) -> Pairs:
+def unfrozen(members: Members, found: Gradients) -> Pairs:
     """Parameters that were frozen at the start and have a gradient now."""
     return [(group, p) for group, p, _ in found if p not in members.state]
 
 
-def finite(grads: Sequence[Tensor]) -> bool:
+def are_finite(grads: Sequence[Tensor]) -> bool:
     """Whether no gradient holds a NaN or an infinity.
 
     A sum is one pass, where `isfinite` writes and reads again; only where the sum overflows are the
@@ -490,9 +490,9 @@ def finite(grads: Sequence[Tensor]) -> bool:
     return fine or all(bool(grad.isfinite().all()) for grad in grads)
 
 
-def whole(members: Members, names: Mapping[nn.Parameter, str]) -> None:
-    """Weights that are not finite never become so again: neither a step nor a collapse means
-    anything then.
+def check_weights_finite(members: Members, names: Mapping[nn.Parameter, str]) -> None:
+    """Refuse weights that are not finite: they stay so, and neither a step nor a collapse means
+    anything.
     """
     broken = [p for _, p in members.every() if p.numel() and not bool(p.detach().isfinite().all())]
     if broken:
@@ -503,13 +503,13 @@ def whole(members: Members, names: Mapping[nn.Parameter, str]) -> None:
         )
 
 
-def drift(members: Members, *, every: bool = False) -> Zeroed:
-    """Weights that somebody else has changed would silently be overwritten by the product of the
-    factors: an error.
+def find_zeroed(members: Members, *, every: bool = False) -> Zeroed:
+    """The weights that somebody else has set to zero (`hold`, `apply_`, any pruning): their factors
+    have to become zero, too. Any other change is an error, since the product of the factors would
+    silently overwrite it.
 
-    New zeros are understood (`hold`, `apply_`, any pruning); they are returned, and their factors
-    have to become zero. Looked at are the parameters whose version torch has counted up, which it
-    does not for changes through `.data`; or, with `every`, all of them.
+    Only parameters whose version torch has counted up are compared, and it does not count changes
+    through `.data`; with `every` all are.
     """
     known, state = members.versions, members.state
     # Every step comes here: the versions are asked first, since a look into the state hashes a
@@ -547,7 +547,9 @@ def _list_names(names: Mapping[nn.Parameter, str], parameters: Sequence[nn.Param
 # Steps that are not taken because a gradient is not finite: reported, counted, or raised.
 
 LONG = (20, 200, 2000, 20_000)
-"""Skipped steps in a row that are worth a word: a loss scale that is found out skips a few."""
+"""Skipped steps in a row that are reported again: while a loss scaler finds its scale, a few are
+usual.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -567,7 +569,7 @@ class Skips:
     in_a_row: int = 0
     """Steps skipped since the last one taken."""
 
-    def skip(self, members: Members, found: Found) -> None:
+    def skip(self, members: Members, found: Gradients) -> None:
         """Report (or raise, as asked for) that this step is not taken."""
         names = members.names()
         skipped = Skipped(step=members.taken, parameters=_names_of_nonfinite(names, found))
@@ -575,7 +577,7 @@ class Skips:
         if self.nonfinite == "raise":
             raise TrainingError(f"the gradient of {listed} is not finite at step {skipped.step}.")
         # A run whose weights are broken would skip every step to come, quietly, to its end.
-        whole(members, names)
+        check_weights_finite(members, names)
         # One line for the first, none for the next: a loss scaler skips steps as a
         # matter of course.
         if not self.steps:
@@ -588,7 +590,7 @@ class Skips:
         if self.in_a_row in LONG:
             self._say_again(skipped, found)
 
-    def _say_again(self, skipped: Skipped, found: Found) -> None:
+    def _say_again(self, skipped: Skipped, found: Gradients) -> None:
         _log.warning(
             "%d steps in a row skipped at step %d, gradients not finite: %s; weights go up to %.2g."
             " A run that has diverged does not recover: start again with a smaller lr.",
@@ -599,5 +601,5 @@ class Skips:
         )
 
 
-def _names_of_nonfinite(names: Names, found: Found) -> tuple[str, ...]:
+def _names_of_nonfinite(names: Names, found: Gradients) -> tuple[str, ...]:
     return tuple(names[p] for _, p, grad in found if not bool(grad.isfinite().all()))

@@ -15,7 +15,7 @@ import torch
 from secateurs.optim.factorized import options
 from secateurs.optim.factorized.compiled import Look, kernel
 from secateurs.optim.factorized.maths import TINY
-from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Found
+from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Gradients
 from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.step import FLUSH_EVERY, Route
 from secateurs.parameters import Pick
@@ -163,7 +163,7 @@ class FactorizedSGD(FactorizedOptimizer):
         # The route stays behind: it holds the addresses of this optimizer's tensors.
         return {**super().__getstate__(), "fused": self.fused}
 
-    def _find_route(self, found: Found) -> Route:
+    def _find_route(self, found: Gradients) -> Route:
         """The route of the step before, if nothing has changed place since."""
         if self._route is None or not self._route.holds(self.members, found):
             self._route = Route(self.members, found, None if self.fused is False else kernel())

@@ -12,7 +12,7 @@ from secateurs.optim.factorized.compiled import CompiledStep, Look, StepKernel
 from secateurs.optim.factorized.layouts import FactorLayout, Stacked
 from secateurs.optim.factorized.maths import StepRule, root
 from secateurs.optim.factorized.members import Members, layout
-from secateurs.optim.factorized.optimizer import Found, finite
+from secateurs.optim.factorized.optimizer import Gradients, are_finite
 
 # Which way every parameter takes in a step.
 
@@ -28,7 +28,7 @@ class Route:
     is looked up twice.
     """
 
-    def __init__(self, members: Members, found: Found, kernel: StepKernel | None) -> None:
+    def __init__(self, members: Members, found: Gradients, kernel: StepKernel | None) -> None:
         # First, since buffers are part of what the route remembers.
         _begin_momenta_(members, found)
         self._fixed = _fixed_parts(members, found)
@@ -58,7 +58,7 @@ class Route:
         self._rest = [*self._alone, *chain(*together.values()), *self._by_layout]
         self._block = self._compiled_step(found, kernel) if kernel and self._compiled else None
 
-    def holds(self, members: Members, found: Found) -> bool:
+    def holds(self, members: Members, found: Gradients) -> bool:
         """Whether this is still the way; takes the gradients of this step."""
         now, before = _fixed_parts(members, found), self._fixed
         # `is`, never ==: equal tensors are not the same memory. Mapped in C, for this
@@ -67,16 +67,16 @@ class Route:
             return False
         return self._block is None or self._block.point([found[i][2] for i in self._compiled])
 
-    def look(self, found: Found) -> Look:
+    def look(self, found: Gradients) -> Look:
         """Whether no gradient holds a NaN or an infinity; on the compiled way also whether the
         weights are ours.
         """
         seen = Look.FINE if self._block is None else self._block.look()
-        if seen == Look.BROKEN or not finite([found[i][2] for i in self._rest]):
+        if seen == Look.BROKEN or not are_finite([found[i][2] for i in self._rest]):
             return Look.BROKEN
         return seen
 
-    def step_(self, found: Found, rules: Sequence[StepRule], flush: bool) -> None:
+    def step_(self, found: Gradients, rules: Sequence[StepRule], flush: bool) -> None:
         """Move factors, momenta and weights; one rule per group."""
         if self._block is not None:
             self._block.step_(rules)
@@ -89,7 +89,7 @@ class Route:
             kept.step_(parameter, grad, self._states[i], rules[self._numbers[i]])
 
     def _tensors(
-        self, some: Sequence[int], found: Found
+        self, some: Sequence[int], found: Gradients
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
         """Weights, factors and momenta of these parameters."""
         states = [self._states[i] for i in some]
@@ -99,7 +99,7 @@ class Route:
             [state.get("momentum") for state in states],
         )
 
-    def _compiled_step(self, found: Found, kernel: StepKernel) -> CompiledStep:
+    def _compiled_step(self, found: Gradients, kernel: StepKernel) -> CompiledStep:
         some = self._compiled
         step = CompiledStep(
             kernel, *self._tensors(some, found), rules=[self._numbers[i] for i in some]
@@ -114,7 +114,7 @@ def _torch_takes(factors: Tensor, momenta: Tensor | None) -> bool:
     return plain and factors.device.type in FUSED
 
 
-def _fixed_parts(members: Members, found: Found) -> list[object]:
+def _fixed_parts(members: Members, found: Gradients) -> list[object]:
     """What must stay the same: groups, parameters, whether there is momentum, states and the
     tensors in them.
     """
@@ -128,7 +128,7 @@ def _fixed_parts(members: Members, found: Found) -> list[object]:
     return kept
 
 
-def _begin_momenta_(members: Members, found: Found) -> None:
+def _begin_momenta_(members: Members, found: Gradients) -> None:
     """Buffers for a momentum that was 0 when training began and is not any more, as in
     `torch.optim.SGD`.
     """

@@ -1,8 +1,8 @@
 """The strength λ over a run.
 
 How λ moves by itself, and how it is steered to a sparsity, is in `schedules`. Here both become the
-λ of the next step, a plan that falls short ends with a cut, `reachable` says whether a target can
-be met, and `SparsityWatch` warns, by `forecast`, of weights that will not reach zero in time.
+λ of the next step, a plan that falls short ends with a cut, `check_target` refuses a target that
+cannot be met, and `SparsityWatch` forecasts weights that will not reach zero in time, and warns.
 """
 
 import logging
@@ -39,9 +39,10 @@ def multiplier(members: Members, length: RunLength) -> float:
 
 
 def next_control_state(members: Members, length: RunLength) -> dict[str, float] | None:
-    """The controller's next state where a measurement is due; it belongs into the first group.
+    """The controller's next state if a measurement is due, else None.
 
-    Nothing is changed here: the optimizer writes the state, and collapses when it is locked.
+    Nothing is changed here: the optimizer keeps the state in its first group, and collapses when it
+    is locked.
     """
     control, taken = length.control, members.taken
     if control is None or not taken or taken % control.every:
@@ -135,11 +136,11 @@ to nothing.
 """
 
 
-def cut_by_rank(
+def say_cut_by_rank(
     members: Members, length: RunLength, weights: Sequence[Tensor], threshold: float
 ) -> None:
-    """Before a collapse to the target: say what the cut takes, where training has not taken the
-    weights there.
+    """Before a collapse to the target: if training has not brought the weights there, say what the
+    cut takes.
     """
     control = length.control
     locked = (members.groups[0].get("control") or {}).get("locked")
@@ -211,9 +212,9 @@ def say_loss(before: float, after: float, *, cut: int) -> None:
         )
 
 
-def reachable(members: Members, length: RunLength) -> None:
-    """A target must be met by the weights that λ moves: an error if these are too few, a warning if
-    few are left.
+def check_target(members: Members, length: RunLength) -> None:
+    """Refuse a target that the weights which λ moves are too few to meet; warn if it leaves next
+    to none of them.
     """
     target = length.target
     if not target:
@@ -253,7 +254,7 @@ def _floor(share: float) -> float:
     return math.floor(1e4 * share) / 1e4
 
 
-# What a run is told about its sparsity, so that no model ends dense without a word.
+# Warnings during a run, so that no model ends dense unannounced.
 #
 # Future learning rates are unknown, so the first forecast assumes that the current one stays. From
 # then on every step adds the logarithm by which it has shrunk a dead weight to "shrunk" of its
@@ -263,19 +264,19 @@ def _floor(share: float) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class SparsityWatch:
-    """Follows one run and remembers what it has said, so that nothing is said twice."""
+    """Follows one run and remembers its warnings, so that none is given twice."""
 
     forecast: Forecast | None = None
-    told: bool = False
-    """Whether the last thing said of sparsity was that it will not be reached."""
+    warned: bool = False
+    """Whether its last word on sparsity was that it will not be reached."""
     closed: bool = False
-    """Whether it has been said at the end."""
+    """Whether it has warned at the end of the run."""
 
     def begin(self, members: Members, length: RunLength) -> None:
-        """At the first step: say that λ is too small, if the current rate, kept, cannot do.
+        """At the first step: say if λ is too small for the current learning rate.
 
-        A scheduler may yet raise the rate, and a warm-up from 0 does: then the first quarter is
-        waited for.
+        A scheduler may yet raise the rate, and a warm-up from 0 will: then nothing is said before
+        the first quarter is over.
         """
         if members.taken or not length.steps or length.control is not None:
             return
@@ -288,8 +289,8 @@ class SparsityWatch:
         rate = float(group["lr"])
         if not self.forecast.reaches:
             # "initial_lr" is what a scheduler leaves in a group: then the present rate says little.
-            self.told = "initial_lr" not in group and rate > 0
-            level = logging.WARNING if self.told else logging.INFO
+            self.warned = "initial_lr" not in group and rate > 0
+            level = logging.WARNING if self.warned else logging.INFO
             sentence = self.forecast.sentence
             _log.log(level, "if the learning rate stays at %g: %s", rate, sentence)
 
@@ -311,9 +312,9 @@ class SparsityWatch:
         ):
             self._review(members, length, ended=taken == steps)
 
-    def collapsing(self, members: Members, length: RunLength, threshold: float) -> None:
-        """Before a collapse: say that no weight was brought to the threshold, unless it was said
-        at the end.
+    def before_collapse(self, members: Members, length: RunLength, threshold: float) -> None:
+        """Warn that no weight has come down to the threshold, unless that was said at the end of
+        the run.
         """
         taken = members.taken
         if self.closed or length.control is not None or not taken or not threshold > 0:
@@ -328,7 +329,7 @@ class SparsityWatch:
         if worst is None:
             return
         self.forecast = worst[1]
-        if not self.forecast.reaches and (ended or not self.told):
+        if not self.forecast.reaches and (ended or not self.warned):
             _log.warning(self.forecast.sentence)
-        self.told = not self.forecast.reaches
-        self.closed = self.closed or (ended and self.told)
+        self.warned = not self.forecast.reaches
+        self.closed = self.closed or (ended and self.warned)
