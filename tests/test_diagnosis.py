@@ -503,9 +503,9 @@ def test_bad_input(linear):
         StructureMismatch, match=r"0\.weight, 2\.weight missing or of another shape"
     ):
         sc.measure_pruning(linear, nn.Linear(3, 3))
-    with pytest.raises(ArgumentError, match="epsilon = -1"):
+    with pytest.raises(ArgumentError, match="epsilon=-1"):
         sc.measure_pruning(linear, linear, epsilon=-1.0)
-    with pytest.raises(ArgumentError, match="points = 0"):
+    with pytest.raises(ArgumentError, match="points=0"):
         sc.measure_pruning(linear, linear, points=0)
     broken = copy.deepcopy(linear)
     with torch.no_grad():

@@ -36,7 +36,7 @@ def test_a_number_without_its_unit_is_asked_for_it():
 
 @pytest.mark.parametrize("count", [-1, True, 1.0, "3"])
 def test_counts_are_whole(count):
-    with pytest.raises(ArgumentError, match="whole iterations or epochs from 0 on"):
+    with pytest.raises(ArgumentError, match="whole iterations or epochs, at least 0"):
         Step(count)
     with pytest.raises(ArgumentError, match="not 'epochs'"):
         Step(3, "epochs")

@@ -33,7 +33,7 @@ class Step:
     def __post_init__(self) -> None:
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 0:
             raise ArgumentError(
-                f"a step counts whole iterations or epochs from 0 on, not {self.count!r}."
+                f"a step counts whole iterations or epochs, at least 0, not {self.count!r}."
             )
         if self.unit not in ("it", "ep"):
             raise ArgumentError(

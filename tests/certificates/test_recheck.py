@@ -65,7 +65,7 @@ TAMPERED = {
     "domain": (lambda v: "all of space", "the domain is"),
     "method": (lambda v: "magic", "the method 'magic' proves nothing"),
     "rounding": (lambda v: COVERED, "the rounding is"),
-    "assumptions": (lambda v: v[1:], "is not told"),
+    "assumptions": (lambda v: v[1:], "is missing"),
     "output_range": (lambda v: v * 10, "the output range is"),
     "smallest_margin": (lambda v: v * 2, "the smallest margin is"),
     "certified": (lambda v: {"kept": 5, "of": 5}, "boxes are certified"),

@@ -179,7 +179,7 @@ WRONG = {
         m, o, sparsity=0.5, steps=10, every=0
     ),
     r"steps=1.5 is not": lambda m, o: SET(m, o, sparsity=0.5, steps=1.5, every=1),
-    r"fraction=1.2 is not a finite number from 0 to 1": lambda m, o: SET(
+    r"fraction=1.2 is not a finite number between 0 and 1": lambda m, o: SET(
         m, o, sparsity=0.5, steps=9, every=1, fraction=1.2
     ),
     r"there is no argument of RigL 'sparsty'|sparsty": lambda m, o: RigL(
@@ -190,9 +190,11 @@ WRONG = {
     ),
     r"masks= has no mask for '0.weight', '2.weight'": lambda m, o: RigL(m, o, masks={}, steps=9),
     r"the last phase must begin after": lambda m, o: ACDC(m, o, sparsity=0.5, steps=10, end=10),
-    r"alpha=-1 is not a finite number from 0 on": lambda m, o: HAM(m, o, alpha=-1),
+    r"alpha=-1 is not a finite number of at least 0": lambda m, o: HAM(m, o, alpha=-1),
     r"beta=nan is not": lambda m, o: HAM(m, o, beta=float("nan")),
-    r"alpha=0.5 is not a finite number from 1 on": lambda m, o: PowerPropagation(m, o, alpha=0.5),
+    r"alpha=0.5 is not a finite number of at least 1": lambda m, o: PowerPropagation(
+        m, o, alpha=0.5
+    ),
     r"depth=1 is not a whole number of at least 2": lambda m, o: DGating(m, o, strength=1, depth=1),
     r"start='one' is neither": lambda m, o: DGating(m, o, strength=1, start="one"),
     r"neurn": lambda m, o: DGating(m, o, strength=1, groups="neurn"),

@@ -40,8 +40,11 @@ class When:
         """First and last step, and the steps between two cuts."""
         first, last = int(self.start * total), max(1, int(self.end * total))
         if last <= first:
-            raise ArgumentError(f"a run of {total} steps is too short for pruning.")
-        # Rounded up: rather one cut fewer than asked than one more.
+            raise ArgumentError(
+                f"a run of {total} steps is too short: pruning from start={self.start} to"
+                f" end={self.end} would take no step. Train longer, or give them further apart."
+            )
+        # Rounded up: better one cut fewer than asked for than one more.
         every = max(1, math.ceil((last - first) / self.cuts))
         return first, last, every
 
@@ -176,7 +179,7 @@ class Pruner:
             )
         if not 0 <= done - saved["iteration"] <= 1:
             problems.append(
-                f"its pruning state is of step {saved['iteration']}, its weights are of step {done}"
+                f"its pruning state is from step {saved['iteration']}, its weights from step {done}"
             )
         if saved["iteration"] < saved["span"][1] > steps:
             problems.append(
@@ -186,8 +189,8 @@ class Pruner:
         problems = problems or _other_weights(model, saved, self.recipe)
         if problems:
             hint = (
-                " A run that broke off in this process still held its zeros while the checkpoint"
-                " was loaded: make model, Trainer and callback anew."
+                " A run that was interrupted in this process still held its zeros while the"
+                " checkpoint was loaded: create a new model, Trainer and callback."
                 if broken_off
                 else " Resume the checkpoint with the callback it was made with."
             )

@@ -57,12 +57,12 @@ def other_networks(
     """How the given networks differ from those of the record."""
     now, found = networks_of(problem), list[str]()
     for who in WHO:
-        real, told = getattr(now, who), getattr(networks, who)
-        if real.weights != told.weights:
+        real, claimed = getattr(now, who), getattr(networks, who)
+        if real.weights != claimed.weights:
             found.append(f"the weights of the {who} network are not those certified")
         elif states[who] != getattr(stated.states, who):
             found.append(f"weights of the {who} network that its graph does not read differ")
-        if real.graph != told.graph:
+        if real.graph != claimed.graph:
             found.append(
                 f"the graph of the {who} network is not the one certified (read by torch"
                 f" {stated.versions.torch}, now {torch.__version__})"
@@ -116,18 +116,18 @@ def wrong_bounds(stated: CertificateRecord, now: CertificateRecord) -> list[str]
 def wrong_words(stated: CertificateRecord, now: CertificateRecord, request: Request) -> list[str]:
     """Texts around the bounds that disagree with the numbers."""
     problems = [
-        f"the {name} is {str(real)!r}, not {str(told)!r}"
+        f"the {name} is {str(real)!r}, not {str(claimed)!r}"
         for name in ("norm", "domain", "rounding")
-        if (told := getattr(stated, name)) != (real := getattr(now, name))
+        if (claimed := getattr(stated, name)) != (real := getattr(now, name))
     ]
-    told, expected = (_lasting_texts(request, record.assumptions) for record in (stated, now))
-    problems += [f"the assumption {text!r} is not told" for text in expected if text not in told]
+    listed, expected = (_lasting_texts(request, record.assumptions) for record in (stated, now))
+    problems += [f"the assumption {text!r} is missing" for text in expected if text not in listed]
     problems += [
-        f"the assumption {text!r} is told, and nothing here assumes it"
-        for text in told
+        f"the assumption {text!r} is stated, but nothing here assumes it"
+        for text in listed
         if text not in expected
     ]
-    if len(told) != len(set(told)):
+    if len(listed) != len(set(listed)):
         problems.append("an assumption is listed twice")
     if stated.method not in now.bounds:
         problems.append(f"the method {stated.method!r} proves nothing here")
@@ -148,7 +148,7 @@ def _methods(stated: CertificateRecord, now: CertificateRecord, request: Request
     """Methods that neither prove something nor are skipped for the stated reason."""
     bounds, skipped = stated.bounds.keys(), stated.skipped.keys()
     problems = [
-        f"the method {name!r} is told as one that proved something and as one that was skipped"
+        f"the method {name!r} is listed both as proving something and as skipped"
         for name in sorted(bounds & skipped)
     ]
     if now.options is None or request.methods != now.options.methods:
@@ -160,8 +160,12 @@ def _methods(stated: CertificateRecord, now: CertificateRecord, request: Request
     ]
     asked = now.bounds.keys() | now.skipped.keys()
     problems += [
-        f"the method {name!r} was {'not ' if name in bounds | skipped else ''}asked for, and "
-        f"{'is told' if name in bounds | skipped else 'nothing is told of it'}"
+        f"the method {name!r} "
+        + (
+            "is listed, but was not requested"
+            if name in bounds | skipped
+            else "was requested, but is not listed"
+        )
         for name in sorted(asked ^ (bounds | skipped))
     ]
     # With a limit of time a method may have been skipped for that alone.
@@ -177,10 +181,10 @@ def _methods(stated: CertificateRecord, now: CertificateRecord, request: Request
 def _sizes(stated: CertificateRecord, now: CertificateRecord) -> list[str]:
     """Problems with the range, the margin and the count of safe predictions."""
     problems = [
-        f"the {name.replace('_', ' ')} is {real}, not {told}"
+        f"the {name.replace('_', ' ')} is {real}, not {claimed}"
         for name in ("output_range", "smallest_margin")
         if not _close(
-            told := getattr(stated, name), real := getattr(now, name), now.output_range or 1.0
+            claimed := getattr(stated, name), real := getattr(now, name), now.output_range or 1.0
         )
     ]
     # A record may state fewer safe predictions than are proved, never more.
@@ -240,54 +244,54 @@ def cut_short(
 def wrong_boxes(boxes: BoxesRecord, domain: Domain) -> list[str]:
     """Statements of the record about its boxes that do not match them."""
     real = as_json(domain_record(domain, inline=bool(boxes.ends), file=boxes.file))
-    told = as_json(boxes)
+    claimed = as_json(boxes)
     return [
-        f"{name} of the boxes is {brief(real.get(name))}, not {brief(told.get(name))}"
-        for name in dict.fromkeys((*told, *real))
-        if told.get(name) != real.get(name)
+        f"{name} of the boxes is {brief(real.get(name))}, not {brief(claimed.get(name))}"
+        for name in dict.fromkeys((*claimed, *real))
+        if claimed.get(name) != real.get(name)
     ]
 
 
 def wrong_statistics(stated: CertificateRecord) -> list[str]:
     """Contradictions within the statistical part, whose inputs are not available."""
-    told = stated.statistical
-    if told is None:
+    claimed = stated.statistical
+    if claimed is None:
         return []
     problems = []
     limit = math.nan
-    if 0 <= told.changed <= told.samples and 0 < told.alpha < 1:
-        limit = clopper_pearson(told.changed, told.samples, alpha=told.alpha)
-    if not abs(told.change_bound - limit) <= _SLACK:
+    if 0 <= claimed.changed <= claimed.samples and 0 < claimed.alpha < 1:
+        limit = clopper_pearson(claimed.changed, claimed.samples, alpha=claimed.alpha)
+    if not abs(claimed.change_bound - limit) <= _SLACK:
         problems.append(
-            f"{told.changed} changes of {told.samples} bound the rate by {limit:.6g}, not"
-            f" {told.change_bound:.6g}"
+            f"{claimed.changed} changes of {claimed.samples} bound the rate by {limit:.6g}, not"
+            f" {claimed.change_bound:.6g}"
         )
-    if told.norm != stated.norm:
-        problems.append(f"the statistical part uses another norm, {told.norm}")
-    if told.assumptions != assumptions_at(told.alpha, told.beta):
+    if claimed.norm != stated.norm:
+        problems.append(f"the statistical part uses another norm, {claimed.norm}")
+    if claimed.assumptions != assumptions_at(claimed.alpha, claimed.beta):
         problems.append("the assumptions of the statistical part differ")
     return problems
 
 
-def wrong_claim(told: ClaimRecord | None, now: Certificate) -> list[str]:
+def wrong_claim(claimed: ClaimRecord | None, now: Certificate) -> list[str]:
     """Problems with the claim about top classes: its proof, or its counterexample."""
-    if told is None or now.claim is None or now.problem is None or now.region is None:
-        lacking = told is None and now.claim is not None
+    if claimed is None or now.claim is None or now.problem is None or now.region is None:
+        lacking = claimed is None and now.claim is not None
         return ["the record lacks 'claim'"] if lacking else []
     problems = []
-    if not told.share <= now.claim.share + _SLACK:
+    if not claimed.share <= now.claim.share + _SLACK:
         problems.append(
-            f"the claim is proven on {now.claim.share:.6g} of the volume, not {told.share}"
+            f"the claim is proven on {now.claim.share:.6g} of the volume, not {claimed.share}"
         )
-    if (told.answer == "refuted") != (told.counterexample is not None):
+    if (claimed.answer == "refuted") != (claimed.counterexample is not None):
         problems.append(
-            f"the claim is {told.answer!r}, and a counterexample is {told.counterexample}"
+            f"the claim is {claimed.answer!r}, and a counterexample is {claimed.counterexample}"
         )
-    if told.answer == "proven" and now.claim.answer != "proven":
+    if claimed.answer == "proven" and now.claim.answer != "proven":
         problems.append("the claim is not proven by the parts that were kept")
-    if told.counterexample is None:
+    if claimed.counterexample is None:
         return problems
-    x = told.counterexample.unsqueeze(0)
+    x = claimed.counterexample.unsqueeze(0)
     if x.shape[1:] != now.region.lo.shape[1:] or not bool(now.region.contains(x)):
         return [*problems, "the counterexample lies outside the boxes"]
     with torch.no_grad():
@@ -457,11 +461,11 @@ def _open_points(
     if stated.statistical is not None:
         # Not the assumptions: these are compared.
         seen = as_json(replace(stated.statistical, assumptions=()))
-        told = ", ".join(f"{name}={value}" for name, value in seen.items() if name != "assumptions")
-        found.append(f"the statistical part, whose inputs were not kept: {told}")
+        text = ", ".join(f"{name}={value}" for name, value in seen.items() if name != "assumptions")
+        found.append(f"the statistical part, whose inputs were not kept: {text}")
     if stated.versions != Versions():
-        told = ", ".join(f"{name} {text}" for name, text in as_json(stated.versions).items())
-        found.append(f"what it was proved with: {told}")
+        listed = ", ".join(f"{name} {text}" for name, text in as_json(stated.versions).items())
+        found.append(f"what it was proved with: {listed}")
     usual = CertifySettings()
     asked = [
         f"{name}={value}"

@@ -246,7 +246,7 @@ def _names(result: object, chosen: Tensor) -> tuple[str, ...]:
 def _observed(one: Tensor, two: Tensor, x: Any, norm: float, outputs: tuple[str, ...]) -> Observed:
     if one.shape != two.shape:
         raise StructureMismatch(
-            f"the models answer with shapes {tuple(one.shape)} and {tuple(two.shape)}."
+            f"the models return different shapes, {tuple(one.shape)} and {tuple(two.shape)}."
         )
     # The subtraction in float64: in float32 it could round away what is measured.
     gap = (one.double() - two.double()).abs()

@@ -465,7 +465,8 @@ def pair_of(
     ]
     if wrong:
         raise StructureMismatch(
-            f"the models differ: {', '.join(wrong[:4])} missing or of another shape in the second."
+            f"the models differ: {', '.join(wrong[:4])} missing or of another shape in the sparse"
+            " one."
         )
     for which, model in models.items():
         bad = [
@@ -489,7 +490,8 @@ def example_for(example: Tensor, model: nn.Module) -> Tensor:
         )
         raise ArgumentError(
             f"example {kind}; errors are measured over the unit ball of real inputs. Give one"
-            " floating-point tensor (of a model of tokens, measure the part behind its embedding)."
+            " floating-point tensor (for a model that reads tokens, measure the part after its"
+            " embedding)."
         )
     if example.ndim < 2 or example.numel() == 0:
         raise ArgumentError(
@@ -554,12 +556,15 @@ def measure_pruning(
     before, after = pair_of(dense, sparse, where)
     if points < 1 or restarts < 1 or steps < 0 or not 0 < confidence < 1:
         raise ArgumentError(
-            f"points = {points}, restarts = {restarts}, steps = {steps}, confidence ="
-            f" {confidence:g}."
+            f"points={points}, restarts={restarts}, steps={steps}, confidence={confidence:g}: give"
+            " at least one point and one restart, no negative number of steps, and a confidence"
+            " between 0 and 1."
         )
     # `not … > 0` refuses NaN as well.
     if epsilon is not None and not epsilon > 0:
-        raise ArgumentError(f"epsilon = {epsilon:g} is not positive.")
+        raise ArgumentError(
+            f"epsilon={epsilon:g} is not positive: give the error that would be too large."
+        )
     found = _errors(dense, sparse, None if example is None else example_for(example, dense))
     uses = {} if example is None else uses_of(dense, example_for(example, dense))
     owners = {name: owner for name, _, owner in owned_parameters(dense)}

@@ -152,7 +152,7 @@ def _unscale_(optimizer: Optimizer) -> None:
 
 
 def check_steps(**counts: object) -> None:
-    """Refuse what is not a number of optimizer steps from 0 on; `every` and `steps` begin at 1."""
+    """Refuse what is not a whole number of optimizer steps; `every` and `steps` are at least 1."""
     for name, value in counts.items():
         low = 1 if name in ("every", "steps") else 0
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
@@ -165,10 +165,10 @@ def check_between(name: str, value: object, low: float, high: float = float("inf
     """Refuse what is not a finite number in [low, high]."""
     real = isinstance(value, int | float) and not isinstance(value, bool)
     if not (real and low <= value <= high and value < float("inf")):  # type: ignore[operator]
-        upper = "" if high == float("inf") else f" to {high:g}"
-        raise ArgumentError(
-            f"{name}={value!r} is not a finite number from {low:g}{upper or ' on'}."
-        )
+        allowed = f"of at least {low:g}"
+        if high < float("inf"):
+            allowed = f"between {low:g} and {high:g}"
+        raise ArgumentError(f"{name}={value!r} is not a finite number {allowed}.")
 
 
 def check_finite(name: str, what: str, tensor: Tensor, iteration: int) -> None:

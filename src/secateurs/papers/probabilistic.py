@@ -569,7 +569,7 @@ def _moments(data: str, width: int, epochs: int, seed: int) -> Iterator[dict[str
     try:
         dataset = load(data)
     except DataError as error:
-        raise DataError(f"table 1 was trained on Covertype, and {error}") from None
+        raise DataError(f"table 1 needs Covertype, the paper's data: {error}") from None
     # With the seed of the training below: its own initial weights.
     before = weight_moments(network(dataset, width=width, seed=seed, start="glorot"))[0]
     model = train_network(data=dataset, width=width, epochs=epochs, seed=seed)
@@ -684,8 +684,9 @@ def prune_by_scheme(
         inner = {name: weight for name, weight in inner.items() if weight.ndim > 2}
     if not inner:
         raise TheoryError(
-            f"scheme {scheme!r} prunes inner layers and finds none among the {len(weights)}"
-            " weights."
+            f"scheme {scheme!r} finds nothing to prune among {len(weights)} weights: it takes inner"
+            f" {'convolutions' if scheme.startswith('filters') else 'layers'}, and the first and"
+            " the last weight stay as they are."
         )
     return SCHEMES[scheme](inner, alpha, generator)
 
@@ -783,7 +784,7 @@ def _densities(weights: Mapping[str, Tensor], alpha: float) -> dict[str, float]:
 def _draw_positions(size: int, draws: int, generator: torch.Generator | None) -> Tensor:
     """Which of `size` positions are hit by this many draws."""
     if draws < 0:
-        raise ArgumentError(f"{draws} draws.")
+        raise ArgumentError(f"draws={draws} is negative.")
     hit = torch.zeros(size, dtype=torch.bool)
     return hit.index_fill_(0, torch.randint(size, (draws,), generator=generator), True)
 

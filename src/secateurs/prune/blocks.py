@@ -272,8 +272,8 @@ def catch_call(model: nn.Module, blocks: Blocks, inputs: Inputs) -> BlockCall:
     if watch.call is None or len(watch.call.others) != len(blocks):
         seen = 0 if watch.call is None else len(watch.call.others)
         raise ArgumentError(
-            f"{seen} of {len(blocks)} blocks ran on the batch, in their order, the first of them"
-            f" {next(iter(blocks))!r}: name those that do with blocks=."
+            f"{seen} of {len(blocks)} blocks, of which {next(iter(blocks))!r} is the first, ran on"
+            " the batch in the order of the list: name those that do with blocks=."
         )
     return watch.call
 

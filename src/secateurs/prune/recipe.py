@@ -244,7 +244,7 @@ class Recipe(Selection):
 
     def _check_rounds(self) -> None:
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
-            raise ArgumentError(f"rounds={self.rounds!r} is not a whole number from 1 on.")
+            raise ArgumentError(f"rounds={self.rounds!r} is not a whole number of at least 1.")
 
     def _check_schedule(self) -> None:
         if self.schedule is not None:

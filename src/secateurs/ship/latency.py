@@ -208,7 +208,7 @@ class LatencyTable(Printed):
 def _numbers(values: Any) -> tuple[float, ...]:
     numbers = tuple(float(value) for value in values)
     if not all(math.isfinite(n) and n >= 0 for n in numbers):
-        raise ValueError(f"{numbers} are not all times or densities")
+        raise ValueError(f"{numbers} holds a number that is negative or not finite")
     return numbers
 
 

@@ -493,7 +493,7 @@ def _check(forms: Mapping[str, Form], batch_sizes: Sequence[int], seconds: float
     if not forms:
         raise ArgumentError("there is no form to measure: give {'dense': model, ...}.")
     if not batch_sizes or any(type(n) is not int or n < 1 for n in batch_sizes):
-        raise ArgumentError(f"batch_sizes={tuple(batch_sizes)!r} are not whole numbers from 1 on.")
+        raise ArgumentError(f"batch_sizes={tuple(batch_sizes)!r}: give whole numbers, 1 or more.")
     if not seconds > 0:
         raise ArgumentError(f"seconds={seconds!r}: give a positive number of seconds.")
 

@@ -87,11 +87,10 @@ def check_rank(rank: int, count: int) -> None:
     """A rank among that many weights."""
     check_whole(rank=rank, count=count)
     if not 1 <= rank <= count:
-        raise ArgumentError(f"rank = {rank} is not in 1..{count}, the number of weights.")
+        raise ArgumentError(f"rank = {rank} is not between 1 and {count}, the number of weights.")
 
 
-# What the explicit theorems are asked of linear networks: the layers, and how much each inner one
-# loses.
+# What the explicit theorems read of linear networks: the layers, and how much each inner one loses.
 
 
 def linear_network(
@@ -263,15 +262,15 @@ def known_levels(
     check_law(law)
     if (law == "bounded") != (thresholds is not None):
         raise ArgumentError(
-            f"law = {law!r} with thresholds = {thresholds}: what magnitude pruning removes is known"
-            " by law for iid entries only; for others give law='bounded' and the thresholds= seen"
-            " in the network."
+            f"law={law!r} with thresholds={thresholds}: a law gives the thresholds of iid entries"
+            " only. For other entries give law='bounded' and the thresholds= seen in the network."
         )
     if thresholds is not None and not (
         len(thresholds) == inner and all(0 <= t <= 1 for t in thresholds)
     ):
         raise ArgumentError(
-            f"thresholds = {list(thresholds)}: give one share in [0, 1] for each of {inner} layers."
+            f"thresholds = {list(thresholds)}: give one number in [0, 1] for each of the {inner}"
+            " inner layers."
         )
     return thresholds
 
@@ -282,7 +281,7 @@ def level_of(
     """The threshold in the unit of the layer: zero when nothing is pruned, the top when all is."""
     size = layer.positions
     if count > size:
-        raise ArgumentError(f"{count} entries cannot be pruned from a layer of {size}.")
+        raise ArgumentError(f"cannot prune {count} entries: the layer has {size}.")
     if count == 0:
         return 0.0
     if known is not None:
@@ -368,7 +367,7 @@ def global_threshold(
     """t with P(the total-th smallest magnitude of all layers exceeds t) ≤ failure."""
     count = sum(layer.positions for layer in layers)
     if total > count:
-        raise ArgumentError(f"{total} entries cannot be pruned from layers of {count} in all.")
+        raise ArgumentError(f"cannot prune {total} entries: the layers have {count} together.")
     if total == count:
         return law.top * max(layer.bound for layer in layers)
     # Hoeffding's comparison with one binomial law needs np̄ ≥ N + 1.
@@ -445,8 +444,8 @@ def theorem_1_global(
     )
     if law == "bounded":
         raise ArgumentError(
-            "law = 'bounded': a global threshold is known by law for iid entries only; for others"
-            " look it up and give theorem_1_explicit its thresholds=."
+            "law='bounded' gives no global threshold: a law gives one for iid entries only. Look"
+            " the thresholds up in the network and give them to theorem_1_explicit as thresholds=."
         )
     entries, inner, total = magnitude_law(law), layers[1:-1], sum(removed)
     # One threshold for all layers, two outer norms, and two events of each inner layer.

@@ -536,9 +536,9 @@ def scheme_for(name: str, chain: Chain) -> Scheme:
     if scheme is None or scheme.filters != convolutions:
         kind = [n for n, s in SCHEMES.items() if s.filters == convolutions]
         raise ArgumentError(
-            f"scheme = {name!r}: this network has {'' if convolutions else 'no '}"
-            f"convolutions; for it give one of {', '.join(map(repr, kind))}. (Widths with kernel="
-            " and input_size= stand for convolutions.)"
+            f"scheme = {name!r} does not fit a network {'with' if convolutions else 'without'}"
+            f" convolutions: give one of {', '.join(map(repr, kind))}. (Widths with kernel= and"
+            " input_size= stand for convolutions.)"
         )
     return scheme
 

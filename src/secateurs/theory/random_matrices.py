@@ -243,9 +243,7 @@ def hit_share(draws: int | None, positions: int, *, replacement: bool = True) ->
         # expm1 keeps the digits where few positions are drawn.
         return -math.expm1(-draws / positions)
     if draws > positions:
-        raise ArgumentError(
-            f"{draws} positions of {positions} cannot be drawn without replacement."
-        )
+        raise ArgumentError(f"cannot draw {draws} of {positions} positions without replacement.")
     return draws / positions
 
 

@@ -164,7 +164,10 @@ def filter_guarantee(
     norm; `caps`: the largest norm pruned of each, in units of the bound, where it is known.
     """
     if law not in LAWS or (law == "bounded") != (caps is not None):
-        raise ArgumentError(f"law = {law!r}: 'uniform', 'normal', or 'bounded' for given weights.")
+        raise ArgumentError(
+            f"law = {law!r}: give 'uniform' or 'normal', or 'bounded' with the norms of given"
+            " weights."
+        )
     # The pruned part, and its threshold if not looked up.
     events = 2 if caps is None else 1
     known: Sequence[float | None] = caps or [None] * len(counts)
@@ -194,7 +197,7 @@ def _filter_change(
     layer: RandomLayer, count: int, law: Law, known: float | None, *, failure: float
 ) -> float:
     if count > layer.positions:
-        raise ArgumentError(f"{count} filters cannot be pruned of {layer.positions}.")
+        raise ArgumentError(f"cannot prune {count} filters: the layer has {layer.positions}.")
     if count == 0:
         return 0.0
     if known is not None:
@@ -375,7 +378,7 @@ def check_norms(depth: int, norms: NormBounds) -> None:
     """One positive bound and one probability for each layer."""
     if not len(norms.bounds) == len(norms.failures) == depth:
         raise ArgumentError(
-            f"norms names {len(norms.bounds)} bounds and {len(norms.failures)} failures: one of"
+            f"norms has {len(norms.bounds)} bounds and {len(norms.failures)} failures: give one of"
             f" each for each of the {depth} layers."
         )
     check_positive(**{f"norm bound {k}": bound for k, bound in enumerate(norms.bounds, start=1)})
@@ -545,7 +548,9 @@ def theorem_3_magnitude(
     """
     check_setting(setting, scale=scale)
     if law == "bounded":
-        raise ArgumentError("law = 'bounded': give a model to plan(), which looks up its filters.")
+        raise ArgumentError(
+            "law = 'bounded' needs the filters of a model: give the model to plan()."
+        )
     return filter_guarantee(
         conv_layers(setting, scale),
         drawn_filters(setting.channels, alpha, counts, setting.depth - 2),

@@ -73,7 +73,7 @@ def test_bad_input(model):
         prune_by_scheme(model, "random-wiht", alpha=0.5)
     with pytest.raises(ArgumentError, match=r"alpha = 0 is not in \(0, 1\)"):
         prune_by_scheme(model, "random-with", alpha=0.0)
-    with pytest.raises(TheoryError, match="finds none among the 2 weights"):
+    with pytest.raises(TheoryError, match="nothing to prune among 2 weights"):
         prune_by_scheme(
             nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)),
             "magnitude-layer",

@@ -77,7 +77,7 @@ def text(renderable):
         ),
         ({"scope": {"fc.weight": 5}}, "density=5 is not between 0 and 1"),
         ({"scope": {"fc.weight": None}}, "scope= gives no density for 'fc.weight'"),
-        ({"sparsity": 0.5, "rounds": 0}, "rounds=0 is not a whole number from 1 on"),
+        ({"sparsity": 0.5, "rounds": 0}, "rounds=0 is not a whole number of at least 1"),
         ({"sparsity": 0.5, "rounds": True}, "rounds=True is not a whole number"),
         (
             {"sparsity": 0.5, "rounds": 3, "schedule": "one-shot"},

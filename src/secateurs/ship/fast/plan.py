@@ -188,7 +188,7 @@ def _take(free: list[tuple[int, int]], need: int) -> int:
         if size >= need:
             free[k] = (start + need, size - need)
             return start
-    raise MemoryError("the arena has no end")  # the last stretch is endless
+    raise RuntimeError("no free stretch is large enough, although the last one is endless")
 
 
 def _put(free: list[tuple[int, int]], start: int, size: int) -> None:
