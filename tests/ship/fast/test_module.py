@@ -310,11 +310,17 @@ def test_a_comparison_ends_when_the_fastest_is_clear(clock):
     forms = {"a": Waiting(clock, 0.03), "b": Waiting(clock, 0.005), "c": Waiting(clock, 0.006)}
     seconds = accelerated.compare(forms, torch.zeros(1, 2), 1)
     assert seconds["b"] < seconds["c"] < seconds["a"]
-    # One call warms up, two decide that a is out; b and c are too close to tell apart soon.
-    assert len(forms["a"].calls) == 3 and len(forms["b"].calls) == len(forms["c"].calls) >= 4
+    # Two calls decide that a is out; b and c are too close to tell apart soon.
+    assert len(forms["a"].calls) == 2 and len(forms["b"].calls) == len(forms["c"].calls) >= 4
     forms = {"a": Waiting(clock, 0.02), "b": Waiting(clock, 0.001)}
     accelerated.compare(forms, torch.zeros(1, 2), 1)
-    assert [len(form.calls) for form in forms.values()] == [3, 3]
+    assert [len(form.calls) for form in forms.values()] == [2, 2]
+
+
+def test_a_slow_first_call_does_not_put_a_form_out(clock):
+    forms = {"a": Waiting(clock, 0.001, disturbed=1), "b": Waiting(clock, 0.003)}
+    seconds = accelerated.compare(forms, torch.zeros(1, 2), 1)
+    assert seconds["a"] < seconds["b"] and len(forms["a"].calls) > 2
 
 
 @pytest.mark.parametrize(

@@ -495,10 +495,13 @@ def compare(
                 forms[name](*call[0], **call[1])
                 wait_for(device)
                 times[name].append(time.perf_counter() - start)
-            if done >= 2:
-                # By its slowest call, so that a disturbed one does not eliminate others.
-                bar = CLEARLY * min(max(times[name][1:]) for name in left)
-                left = [name for name in left if min(times[name][1:]) <= bar]
+            if done:
+                # Two calls each are enough. The one that warms up is among them as long as there
+                # are no others: a slow form is called as rarely as can be. By its slowest call, so
+                # that a disturbed one does not eliminate others.
+                seen = {name: times[name][int(done > 1) :] for name in left}
+                bar = CLEARLY * min(map(max, seen.values()))
+                left = [name for name in left if min(seen[name]) <= bar]
             if len(left) < min(2, len(forms)):
                 break
     # The lower of two, so that one disturbed call decides nothing.
