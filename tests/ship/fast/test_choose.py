@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.ship.fast import choose, compiled
+from secateurs.ship.fast import accelerated, choose, compiled
 from secateurs.ship.fast.choose import RememberedWays, remembered_ways
 from secateurs.ship.fast.compiled import KernelLibrary, library
 from secateurs.ship.fast.convolve import Choice
+from secateurs.ship.fast.module import FastModule
 
 WAYS = [Choice(layout="rows", tile=4, block=2), Choice(layout="columns", tile=2, block=1, parts=3)]
 
@@ -72,6 +73,62 @@ def test_the_second_build_times_nothing(timed, tmp_path):
     assert file_of(tmp_path).stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("tune", ["time", "guess"])
+def test_the_forms_of_a_network_are_compared_once(tune, timed, tmp_path, monkeypatch):
+    compared, compare = [], accelerated.compare
+    monkeypatch.setattr(
+        accelerated, "compare", lambda *asked: compared.append(asked) or compare(*asked)
+    )
+
+    def built(model, **options):
+        compared.clear()
+        return sc.accelerate(model, torch.zeros(1, 2, 8, 8), tune=tune, **options)
+
+    first, count = built(network()), len(compared)
+    again = built(network())
+    assert count == 2 and not compared and type(again) is type(first)
+    if isinstance(first, FastModule):
+        assert again.report.seconds == first.report.seconds
+    # Another shape, another code, another form beside it: all are compared.
+    model = network()
+    assert built(network(classes=7)) and len(compared) == 2
+    model[1] = nn.LeakyReLU()
+    assert built(model) and len(compared) == 2
+    assert built(network(), rivals={"other": network()}) and len(compared) == 2
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
+    assert built(network()) and len(compared) == 2
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        [1],
+        {"one": {"a": 0.5}},
+        {"1": [0.5]},
+        {"1": {"a": 0.0}},
+        {"1": {"a": "0.5"}},
+        {"1": {"a": 1}},
+    ],
+    ids="list name times zero text integer".split(),  # noqa: SIM905
+)
+def test_times_that_are_none_are_not_read(entry, tmp_path):
+    path, good = tmp_path / "k.ways.json", {1: {"a": 0.5}}
+    known = RememberedWays(path=path)
+    known.note_times("net", good)
+    known.save()
+    assert choose._read(path)[1] == {choose._digest("net"): good}
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps({**fields, "times": {choose._digest("net"): entry}}))
+    assert choose._read(path)[1] == {}
+
+
+def test_times_are_found_for_the_same_forms():
+    known = RememberedWays(path=None, times={choose._digest("net"): {1: {"a": 0.5, "b": 1.0}}})
+    assert known.find_times("net", {"a", "b"}) == {1: {"a": 0.5, "b": 1.0}}
+    assert known.find_times("net", {"a"}) is None and known.find_times("other", {"a", "b"}) is None
+
+
 def test_a_switch_turns_it_off(timed, tmp_path, monkeypatch):
     monkeypatch.setenv("SECATEURS_TUNING", "0")
     build(network())
@@ -116,7 +173,7 @@ def test_a_way_that_is_none_of_those_to_time_is_not_taken(tmp_path):
     known.note("layer", Choice(layout="rows", tile=16, block=977))
     known.note("other", WAYS[1])
     known.save()
-    read = RememberedWays(path=known.path, known=choose._read(known.path))
+    read = RememberedWays(path=known.path, known=choose._read(known.path)[0])
     assert read.find("layer", WAYS) is None and read.find("unknown", WAYS) is None
     assert read.find("other", WAYS) == WAYS[1] and read.used == 1
 
@@ -130,7 +187,7 @@ def test_what_another_process_has_added_stays_and_the_oldest_go(tmp_path, monkey
         two.note(f"b{number}", WAYS[1])
     one.save()
     two.save()
-    read = RememberedWays(path=path, known=choose._read(path))
+    read = RememberedWays(path=path, known=choose._read(path)[0])
     assert [read.find(key, WAYS) for key in ("a0", "a1", "b0", "b1")] == [
         None,
         WAYS[0],

@@ -108,8 +108,8 @@ def accelerate(
     Args:
         model: in evaluation mode; masks are zeros in its weights.
         example: the arguments of a call.
-        tune: "guess" skips the timing of layers. Timings are remembered on this machine, by the
-            shapes of layers; `SECATEURS_TUNING=0` times again.
+        tune: "guess" skips the timing of layers. Timings, of layers and of the forms of a network,
+            are remembered on this machine by shape; `SECATEURS_TUNING=0` times again.
         keep: "always" returns the program even if it is slower, and refuses a model that has none.
         values: "int8" rounds linear layers whose non-zeros are in blocks of four neighbouring
             inputs (`pattern="1x4"`) to eight bits, and their inputs row by row: outputs differ by
@@ -239,7 +239,11 @@ def _accelerate(
         cast(FastModule, found["fast"]).plain = model
     if keep == "always":
         return next(iter(found.values()))
-    return _fastest(_forms(model, small, rivals), found, example)
+    # What a rival is cannot be told from its shapes.
+    remembered = RememberedWays(path=None)
+    if kernels is not None and not rivals:
+        remembered = remembered_ways(kernels)
+    return _fastest(_forms(model, small, rivals), found, example, remembered)
 
 
 def _dtype_of(model: nn.Module, example: Example) -> torch.dtype:
@@ -428,10 +432,19 @@ def _ending(best: str) -> str:
 
 
 def _fastest(
-    forms: dict[str, nn.Module], found: dict[str, nn.Module], example: Example
+    forms: dict[str, nn.Module],
+    found: dict[str, nn.Module],
+    example: Example,
+    remembered: RememberedWays,
 ) -> nn.Module:
-    """The form that is fastest over all batch sizes; all are timed in turns."""
-    seconds = _time_forms(forms | found, example)
+    """The form that is fastest over all batch sizes; all are timed in turns, once for a network of
+    these shapes."""
+    key = _shapes(forms, found, example)
+    seconds = remembered.find_times(key, {*forms, *found})
+    if seconds is None:
+        seconds = _time_forms(forms | found, example)
+        remembered.note_times(key, seconds)
+        remembered.save()
     for form in found.values():
         form.report = replace(cast(FastReport, form.report), seconds=seconds)  # type: ignore[assignment]
     best = _best(seconds)
@@ -443,6 +456,34 @@ def _fastest(
             _ending(best),
         )
     return (forms | found)[best]
+
+
+def _shapes(
+    forms: Mapping[str, nn.Module], found: Mapping[str, nn.Module], example: Example
+) -> object:
+    """All that the times of these forms depend on: classes, shapes, how each layer runs."""
+    args, kwargs = arguments(example)
+    reports = [cast(FastReport, form.report) for form in found.values()]
+    return (
+        torch.get_num_threads(),
+        [(name, t.shape, str(t.dtype)) for name, t in enumerate((*args, *kwargs.values()))],
+        [
+            (
+                name,
+                [(at, type(module).__qualname__) for at, module in form.named_modules()],
+                [(at, p.shape, str(p.dtype)) for at, p in form.named_parameters()],
+            )
+            for name, form in forms.items()
+        ],
+        [
+            (
+                report.outside,
+                # Densities in steps of 5 %, as for single layers.
+                [(layer.place, round(20 * layer.density), layer.ways) for layer in report.layers],
+            )
+            for report in reports
+        ],
+    )
 
 
 def _figures(seconds: dict[int, dict[str, float]]) -> str:

@@ -1,5 +1,6 @@
 """How each convolution runs: every way worth trying is timed on this machine, at the size of the
-layer, and the fastest is remembered in a file by shape and machine.
+layer, and the fastest is remembered in a file by shape and machine. So are the times of a whole
+network in its forms.
 
 The file is next to the compiled kernels in the cache folder (`SECATEURS_CACHE`, else
 `~/.cache/secateurs`) and has their name, which stands for processor, compiler and kernels, with the
@@ -11,7 +12,9 @@ if it is among those that would be timed, so no file can make a kernel read beyo
 """
 
 import hashlib
+import json
 import logging
+import math
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -35,7 +38,11 @@ _log = logging.getLogger("secateurs.ship")
 ROUNDS = 5
 SWITCH = "SECATEURS_TUNING"
 MOST_WAYS = 8192  # in the file; the oldest are dropped
+MOST_TIMES = 512  # networks
 _LARGEST = 2**21  # bytes
+
+FormTimes: TypeAlias = dict[int, dict[str, float]]
+"""Seconds of a call of each form of a network, by the number of samples."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +55,8 @@ class RememberedWays:
     path: Path | None
     known: dict[str, list[Any]] = field(default_factory=dict)
     added: dict[str, list[Any]] = field(default_factory=dict)
+    times: dict[str, FormTimes] = field(default_factory=dict)
+    new_times: dict[str, FormTimes] = field(default_factory=dict)
     used: int = 0
 
     def find(self, key: object, ways: Sequence[Choice]) -> Choice | None:
@@ -61,17 +70,24 @@ class RememberedWays:
         """Note that this way was fastest for such a layer."""
         self.added[_digest(key)] = _entry(way)
 
+    def find_times(self, key: object, names: set[str]) -> FormTimes | None:
+        """How long the forms of such a network took, if they were these."""
+        found = self.times.get(_digest(key), {})
+        return found if found and all(set(took) == names for took in found.values()) else None
+
+    def note_times(self, key: object, seconds: FormTimes) -> None:
+        """Note how long the forms of such a network take."""
+        self.new_times[_digest(key)] = seconds
+
     def save(self) -> None:
         """Add new entries to the file; those added by another process in the meantime stay."""
-        if self.path is None or not self.added:
+        if self.path is None or not (self.added or self.new_times):
             return
-        entries = {**_read(self.path), **self.added}
-        kept = list(entries.items())[-MOST_WAYS:]
-        lines = ",\n".join(
-            f'"{key}": ["{layout}", {tile}, {block}, {parts}]'
-            for key, (layout, tile, block, parts) in kept
-        )
-        text = f'{{"code": "{_code()}", "ways": {{\n{lines}\n}}}}\n'
+        ways, times = _read(self.path)
+        kept = list({**ways, **self.added}.items())[-MOST_WAYS:]
+        timed = list({**times, **self.new_times}.items())[-MOST_TIMES:]
+        lines = [",\n".join(f'"{k}": {json.dumps(v)}' for k, v in part) for part in (kept, timed)]
+        text = f'{{"code": "{_code()}", "ways": {{\n{lines[0]}\n}}, "times": {{\n{lines[1]}\n}}}}\n'
         try:
             with replacing(self.path, error=ShipError, folders=False, private=True) as part:
                 part.write_text(text, encoding="utf-8")
@@ -213,28 +229,36 @@ def remembered_ways(library: KernelLibrary) -> RememberedWays:
     if os.environ.get(SWITCH, "1") == "0" or not compiled.is_absolute():
         return RememberedWays(path=None)
     path = compiled.with_suffix(".ways.json")
-    return RememberedWays(path=path, known=_read(path))
+    known, times = _read(path)
+    return RememberedWays(path=path, known=known, times=times)
 
 
-def _read(path: Path) -> dict[str, list[Any]]:
-    """The entries of a file; none if it is not ours, damaged, or of another version."""
+def _read(path: Path) -> tuple[dict[str, list[Any]], dict[str, FormTimes]]:
+    """The ways and the times in a file; none if it is not ours, damaged, or of another version."""
     try:
         status = path.lstat()
         if not (stat.S_ISREG(status.st_mode) and native.only_ours(status)):
             _log.info("%s is ignored: others can write to it", path)
-            return {}
+            return {}, {}
         if status.st_size > _LARGEST:
-            return {}
+            return {}, {}
         fields = json_object(path.read_bytes(), str(path), ShipError)
     except FileNotFoundError:
-        return {}
+        return {}, {}
     except (OSError, SecateursError) as problem:
         _log.info("%s is ignored: %s", path, problem)
-        return {}
-    ways = fields.get("ways")
-    if fields.get("code") != _code() or not isinstance(ways, dict):
-        return {}
-    return {key: entry for key, entry in ways.items() if _is_digest(key) and _is_entry(entry)}
+        return {}, {}
+    ways, times = fields.get("ways"), fields.get("times", {})
+    if fields.get("code") != _code() or not (isinstance(ways, dict) and isinstance(times, dict)):
+        return {}, {}
+    return (
+        {key: entry for key, entry in ways.items() if _is_digest(key) and _is_entry(entry)},
+        {
+            key: {int(batch): took for batch, took in entry.items()}
+            for key, entry in times.items()
+            if _is_digest(key) and _are_times(entry)
+        },
+    )
 
 
 def _entry(way: Choice) -> list[Any]:
@@ -246,6 +270,16 @@ def _is_entry(entry: object) -> bool:
         isinstance(entry, list)
         and [type(one) for one in entry] == [str, int, int, int]
         and entry[0].isalpha()
+    )
+
+
+def _are_times(entry: object) -> bool:
+    return isinstance(entry, dict) and all(
+        batch.isdecimal()
+        and len(batch) < 9
+        and isinstance(took, dict)
+        and all(type(seconds) is float and 0 < seconds < math.inf for seconds in took.values())
+        for batch, took in entry.items()
     )
 
 
@@ -262,7 +296,7 @@ def _code() -> str:
     """A digest of the code that determines which ways there are and how they are timed."""
     text = "".join(
         Path(__file__).with_name(name).read_text(encoding="utf-8")
-        for name in ("choose.py", "convolve.py", "plan.py")
+        for name in ("accelerated.py", "choose.py", "convolve.py", "plan.py")
     )
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 

@@ -86,7 +86,8 @@ class FastReport(Printed):
     Attributes:
         seconds: Per batch size, 1 and up to 64, the median of interleaved calls of the "model", of
             the "compact" one if channels were dead, of the "fast" program, and of the "layers"
-            compiled inside the model's modules, with `threads` threads; empty if not timed.
+            compiled inside the model's modules, with `threads` threads; those of an earlier build
+            of such a network on this machine, if there was one; empty if not timed.
         outside: The operators that stay in torch, with place and reason.
         remembered: How many timings of layers were taken from earlier builds on this machine.
     """
