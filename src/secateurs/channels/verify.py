@@ -60,7 +60,9 @@ def difference(one: nn.Module, other: nn.Module, example: Example) -> float:
     shape differs. Both models stay as they were."""
     *alone, _ = samples(example, _like(one))
     with _kept(one), _kept(other), convolving_in_parts():
-        return max(_apart(run(one, x), run(other, x)) for x in alone)
+        # The other first: where it does not even run, nothing was computed in vain.
+        found = [run(other, x) for x in alone]
+        return max(_apart(run(one, x), y) for x, y in zip(alone, found, strict=True))
 
 
 def difference_in_a_batch(
