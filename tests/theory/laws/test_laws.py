@@ -65,11 +65,11 @@ def test_appendix_e2_without_replacement(law):
         ),
         (
             lambda: theorem_1_global([4, 8, 8, 2], alpha=0.5, delta=0.1, law="bounded"),
-            "look it up",
+            "Look the thresholds up",
         ),
         (
             lambda: theorem_1_global([4, 8, 8, 2], counts=[65], delta=0.1),
-            "65 entries cannot",
+            "cannot prune 65 entries",
         ),
         (
             lambda: theorem_3_magnitude(
@@ -78,7 +78,7 @@ def test_appendix_e2_without_replacement(law):
                 delta=0.1,
                 law="bounded",
             ),
-            "give a model",
+            "give the model",
         ),
         (
             lambda: masked_norm_bound(

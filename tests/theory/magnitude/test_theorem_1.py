@@ -149,7 +149,7 @@ def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
         ),
         (
             lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[17]),
-            "17 entries cannot be pruned",
+            "cannot prune 17 entries",
         ),
         (
             lambda: theorem_1_explicit([4, 4, 4, 4], delta=0.1, counts=[1, 1]),
@@ -192,7 +192,7 @@ def needed_2(*, depth=3, bounds=(1.0,) * 3, k1=1.0, k2=3.0, **options):
         (lambda: NormConstants(c0=-1.0, delta0=0.1), "c0 = -1 is not positive"),
         (
             lambda: needed_2(depth=5),
-            "3 bounds and 3 failures: one of each for each of the 5 layers",
+            "3 bounds and 3 failures: give one of each for each of the 5 layers",
         ),
         (lambda: needed_2(depth=2), "depth = 2"),
         (lambda: needed_2(constant=-1.0), "constant = -1 is not positive"),

@@ -118,5 +118,5 @@ def test_normal_entries_take_their_deviation():
 
 
 def test_a_filter_scheme_needs_convolutions():
-    with pytest.raises(ArgumentError, match="no convolutions; for it give one of 'magnitude'"):
+    with pytest.raises(ArgumentError, match="without convolutions: give one of 'magnitude'"):
         plan([6, 8, 8, 2], alpha=0.5, scheme="filters-without")
