@@ -155,7 +155,7 @@ def test_the_legend_switches_lines_off_and_on(shown):
     button.click()
     assert in_figure(browser, visible) == before
     off = browser.find_element("css selector", ".legend button[aria-pressed=false]")
-    off.click()  # a method in print that we did not run
+    off.click()  # a published method that we did not run
     assert in_figure(browser, visible) == before + 1
 
 

@@ -1,4 +1,4 @@
-"""Figures in print: those that ship, and files of one's own."""
+"""Published figures: those that ship, and files of one's own."""
 
 from dataclasses import replace
 

@@ -126,7 +126,7 @@ COMMANDS = {
     "random-matrices": Command(
         "theory",
         "probabilistic",
-        "Norms of random matrices, or moments of trained weights, beside the tables in print.",
+        "Norms of random matrices, or moments of trained weights, beside the tables of the paper.",
     ),
     "reproduce": Command(
         "reproduce",

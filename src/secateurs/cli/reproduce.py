@@ -26,7 +26,7 @@ def reproduce(
         str,
         typer.Option(
             help="smoke (a minute), short (minutes, where there is one), cpu (an hour of two "
-            "cores) or full (as in print)."
+            "cores) or full (as in the paper)."
         ),
     ] = "smoke",
     part: Annotated[str, typer.Option(help="K/N: only every N-th job from the K-th on.")] = "1/1",

@@ -214,7 +214,7 @@ def report(
     published: Annotated[
         Path | None,
         typer.Option(
-            help="Figures in print, drawn dotted: CSV with method, compression, accuracy."
+            help="Published figures, drawn dotted: CSV with method, compression, accuracy."
         ),
     ] = None,
 ) -> None:

@@ -165,7 +165,7 @@ def probabilistic(
     ],
     matrices: Annotated[
         int | None,
-        typer.Option(help="Matrices per row of tables 2 and 3; as in print."),
+        typer.Option(help="Matrices per row of tables 2 and 3; by default as in the paper."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Where all random numbers come from.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
@@ -186,7 +186,7 @@ def probabilistic(
     root: Root = None,
     download: Download = False,
 ) -> None:
-    """Norms of random matrices, or moments of trained weights, beside the tables in print.
+    """Norms of random matrices, or moments of trained weights, beside the tables of the paper.
 
     Tables 1 to 3 of Qian & Klabjan (2021), A Probabilistic Approach to Neural Network Pruning.
     """

@@ -92,7 +92,7 @@ def theorem_g2_factor(found: Partition) -> float:
 
     c = 24√2·(2√(P ln 2) + 2√(H ln 2) + 24M·J(1/12M)·√E), M = max(D, d_out), P the coordinates,
     E = P − H, J(a) = ∫_0^a √ln(1/t) dt = a√ln(1/a) + (√π/2)·erfc √ln(1/a). It never exceeds
-    544·M·√P where H ≤ P, which is what print rounds it to.
+    544·M·√P where H ≤ P, to which the paper rounds it.
     """
     wide, ln2 = found.width, math.log(2)
     # There are at most 2^P sign patterns. √(a + b) ≤ √a + √b parts ln(2^H·X^E) into two

@@ -411,7 +411,7 @@ def write_page(
     Args:
         store: The folder of the store.
         out: The HTML file; or a file ending in .md, for the main tables as Markdown.
-        published: Figures in print to be drawn dotted, besides those that the study names and
+        published: Published figures to be drawn dotted, besides those that the study names and
             those that ship with the package for the same network and data.
         figures: A folder for every figure and table as files of their own (SVG, CSV, Markdown,
             LaTeX).

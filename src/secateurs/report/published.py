@@ -33,7 +33,7 @@ SHIPPED = (FACTORIZATION, SKETCHING)
 class Published:
     """One printed figure: accuracy (in percent) of a method at a compression.
 
-    `dense` is the accuracy of the dense network in the same print; `source` says where it stands.
+    `dense` is the accuracy of the dense network in the same paper; `source` says where it stands.
     """
 
     method: str
@@ -148,7 +148,7 @@ def _sketching() -> Iterator[Published]:
         )
 
 
-# Figures in print as dotted lines, beside those of ours that are the same method.
+# Published figures as dotted lines, beside those of ours that are the same method.
 
 
 def printed_lines(
@@ -198,7 +198,7 @@ def names_in_print(rows: Sequence[Row]) -> dict[str, str]:
         name = _name_in_print(row.settings.get("method", {}))
         if name:
             # Several labels of a study can be one method in
-            # print: the first takes its colour.
+            # a paper: the first takes its colour.
             found.setdefault(name, row.label)
     return found
 

@@ -393,7 +393,7 @@ def _figures(
     )
     text = "Medians over seeds; whiskers reach from the least to the most."
     if any(line.printed for line in lines):
-        text += " Dotted with hollow marks: figures in print."
+        text += " Dotted with hollow marks: published figures."
     text += lost
     yield Panel(name="frontier", head=HEAD, text=text, drawing=figure(), table=numbers)
     if dense is not None and _deep(lines, dense):
@@ -407,7 +407,7 @@ def _largest(
 ) -> Panel:
     text = f"Losing at most this many points; the dense network has {dense:.2f} %."
     if sources:
-        text += " Printed methods count from the dense network in print."
+        text += " Published methods count from the dense network of their paper."
     return Panel(
         name="largest",
         head="Largest compression",

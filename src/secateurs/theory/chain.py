@@ -677,6 +677,6 @@ def read_chain(
         raise TheoryError(f"{type(model_or_widths).__name__} has no linear layer to prune.")
     if convolutions:
         return convolutional(steps, layers, input_size)
-    # Zero is carried along: what it becomes is σ(b), which print takes to be 0.
+    # Zero is carried along: what it becomes is σ(b), which the paper takes to be 0.
     between, _ = walk(steps, torch.zeros(1, layers[0].weight.shape[1], dtype=torch.float64))
     return Chain(widths=widths_of(layers), layers=tuple(layers), between=between)

@@ -166,7 +166,7 @@ def stated_guarantee(
 # drop out).
 #
 # Biases, and σ_k(0) ≠ 0, drop out of the difference of two layers but not out of R_{k−1}, the size
-# of what a changed layer is fed: print, which has neither, says too little with them.
+# of what a changed layer is fed: the paper, which has neither, says too little with them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,7 +355,7 @@ def _refuse(problems: list[str]) -> None:
         raise ArgumentError(f"{'; '.join(problems)}.")
 
 
-# Powers that may leave the range of float64, and the floor that print takes of them.
+# Powers that may leave the range of float64, and the floor that the paper takes of them.
 
 
 def floor_power(base: int, exponent: float) -> int:

@@ -218,7 +218,7 @@ def theorem_1_width(
     check_positive(epsilon=epsilon, scale=scale, lipschitz=lipschitz, constant=constant)
     check_unit(alpha=alpha, delta=delta)
     constants = constants or lemma_3(scale)
-    # In powers of ten: the widths that print asks for exceed every float.
+    # In powers of ten: the widths that the paper asks for exceed every float.
     factor = doublings(depth - 2) + math.log10(lipschitz) + (depth - 1) * math.log10(constants.c0)
     pruned = (depth**2 - 2) * latala_c2(scale, constant) / delta
     norms = (math.log(1 / delta) + math.log(depth**2 - 2)) / (4 * constants.delta0)

@@ -485,7 +485,7 @@ class Scheme:
         guarantee: (setting, widths, alpha, delta) ↦ what is proved with explicit constants.
         printed: (setting, alpha, delta) ↦ the same put to the theorem as printed.
         needed: (setting, alpha, epsilon, delta) ↦ the widths its conditions ask for.
-        limited: Whether conditions (3) and (4) of print limit α.
+        limited: Whether conditions (3) and (4) of the paper limit α.
         replacement: Whether an entry can be drawn twice.
         filters: Whether whole filters go.
     """
@@ -498,7 +498,7 @@ class Scheme:
     filters: bool = False
 
     def limit(self, chain: Chain) -> float:
-        """The largest α that print allows."""
+        """The largest α that the paper allows."""
         if not self.limited:
             return 1.0
         if not self.filters:

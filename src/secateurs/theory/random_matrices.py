@@ -110,8 +110,7 @@ def lemma_2() -> SubGaussianNorm:
     >>> round(lemma_2().constant, 3), lemma_2().rate
     (4.193, 0.125)
     """
-    # 1 and not print's 2 in front: the nets bound xᵀAy itself, and −x lies in the
-    # sphere too.
+    # 1 in front, and not the paper's 2: the nets bound xᵀAy itself, and −x lies in the sphere, too.
     return SubGaussianNorm(constant=2 * math.sqrt(2 * NET), rate=1 / 8, factor=1.0)
 
 
@@ -527,10 +526,10 @@ def lemma_4(second: Tensor, fourth: Tensor, *, constant: float = LATALA_CONSTANT
 
     E‖A‖₂ ≤ C [max_i (Σ_j E a²)^½ + max_j (Σ_i E a²)^½ + (Σ E a⁴)^¼].
 
-    `second` and `fourth` are the matrices of moments. C is universal but not stated in print. The
-    default 1 is the least that can hold for every shape, and no matrix is known that needs more;
-    square matrices of iid entries have needed at most 2/3 (`LATALA_MEASURED`). Both are measured,
-    not proven.
+    `second` and `fourth` are the matrices of moments. C is universal, but the paper does not state
+    it. The default 1 is the least that can hold for every shape, and no matrix is known that needs
+    more; square matrices of iid entries have needed at most 2/3 (`LATALA_MEASURED`). Both are
+    measured, not proven.
 
     >>> import torch
     >>> n = 64

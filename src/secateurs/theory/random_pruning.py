@@ -262,7 +262,7 @@ def conv_layers(setting: ConvSetting, scale: float) -> list[RandomLayer]:
 def drawn_filters(
     channels: int, alpha: float | None, counts: Sequence[int] | None, layers: int
 ) -> list[int]:
-    """⌊d^{2−α}⌋; print allows α up to almost 1, where about one filter per channel is drawn."""
+    """⌊d^{2−α}⌋; the paper allows α up to almost 1, where about one filter per channel is drawn."""
     if counts is not None or alpha is None:
         return check_counts(counts, layers, alpha)
     if not 0 < alpha < 2:
@@ -323,7 +323,7 @@ def theorem_2(
     check_unit(alpha=alpha)
     check_positive(k1=k1, k2=k2, lipschitz=lipschitz, constant=constant)
     check_moments(k1, k2, "k1, k2")
-    # The smallest hidden width: print states all terms for it.
+    # The smallest hidden width: the paper states all terms for it.
     step = math.pow(min(widths[1:-1]), -alpha / 4)
     c2 = random_c2(k1, k2, constant)
     depth, inner = len(norms.bounds), norms.bounds[1:-1]
@@ -460,7 +460,7 @@ def theorem_3(
     C5/p^{1−β1}), C3 = C(2√C1 + C2^¼), C4 = C(2√(3 C1) + C2^¼), and ‖W*_k‖ ≤ p^{−β1} as the norm
     bound of every layer.
 
-    Default: √d0 throughout (print switches to √d), each norm event counted once (l−1 instead of
+    Default: √d0 throughout (the paper switches to √d), each norm event counted once (l−1 instead of
     (l²−l−2)/2) and exact binomial loads. C5 must satisfy E‖W*_l‖₂ ≤ C5/p: the paper derives it
     "similarly", but with E w² ≤ C1/(p² d) and fan-in p² d the norm is of order √C1, not 1/p; it
     takes E w² of order 1/(p⁴ d). A condition that fails raises, or is listed in the result
@@ -594,10 +594,10 @@ def theorem_2_explicit(
 
     ⌊D_k^{1−α}⌋ positions of every inner layer (or the `counts`) are drawn with replacement and
     zeroed. Entries are uniform on ±K/√max(d_k, d_{k−1}), or ("bounded") any independent mean-zero
-    entries there. Derivation: here and in `random_matrices`. Stronger than print: no constant of
-    Latała, no conditions (3)–(5), no Markov inequality (probability 0.99 at widths where print has
-    none), and errors add over layers instead of doubling. Weaker: entries must be bounded, where
-    print asks for fourth moments.
+    entries there. Derivation: here and in `random_matrices`. Stronger than the paper: no constant
+    of Latała, no conditions (3)–(5), no Markov inequality (probability 0.99 at widths where the
+    paper has none), and errors add over layers instead of doubling. Weaker: entries must be
+    bounded, where the paper asks for fourth moments.
 
     >>> theorem_2_explicit([784, 1024, 1024, 10], alpha=0.3, delta=0.01).vacuous
     False
@@ -636,7 +636,7 @@ def theorem_3_explicit(
     and zeroed. Entries of all layers, the linear one included, are uniform on ±K/(p√d) (so C1 =
     K²/3, C2 = K⁴/5), or ("bounded") any independent mean-zero entries there. Derivation: here
     and in `random_matrices`, with one bound for all frequencies of Lemma 7 at once. Stronger than
-    print: no Latała constant and no C5 (the norm of the linear layer is bounded as it is), no
+    the paper: no Latała constant and no C5 (the norm of the linear layer is bounded as it is), no
     condition on α, no β1, β2 to choose; norms of order q√d instead of q²√d. Weaker: bounded
     entries.
 

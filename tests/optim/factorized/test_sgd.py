@@ -159,6 +159,6 @@ def test_erratum_algorithm_2_divides_the_penalty_by_the_size_of_the_batch():
     printed = one_step_of_print(start, x, y, **options)
     doubled = one_step_of_print(start, *twice, **options)
     assert float((printed - doubled).abs().max()) > 1e-4
-    # Ours is print's step with λ multiplied by |B|: the division is all that differs.
+    # Ours is the paper's step with λ multiplied by |B|: the division is all that differs.
     mended = one_step_of_print(start, x, y, lr=0.01, strength=0.3 * len(x))
     torch.testing.assert_close(ours, mended)

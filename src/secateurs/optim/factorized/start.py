@@ -410,8 +410,9 @@ def dwf(start: Start) -> Started:
     with two standard deviations of a factor as its upper end, by inverse CDF.
 
     Erratum: the paper prints (2σ_w)^{1/D}, which is `dwf-as-printed`. With two deviations of the
-    factor its curves come out, and min(1, ·) binds for layers of print; see docs/errata.md. Where
-    ε leaves nothing below the upper end, ε becomes σ_w·3e-3/σ_w(784), and the result says so.
+    factor its curves come out, and min(1, ·) binds for layers of the paper's sizes; see
+    docs/errata.md. Where ε leaves nothing below the upper end, ε becomes σ_w·3e-3/σ_w(784), and the
+    result says so.
     """
     return _or_lower(start, _two_deviations(start))
 
