@@ -42,18 +42,18 @@ from secateurs.graph.primitives import Activation, Add, Affine, Input, Pool, Str
 _CELLS = 2**24  # entries of one backward pass: 128 MB in float64
 
 _PART = 2**19
-"""Entries of the widest windows of one pass: 4 MB, so that they stay near the processor."""
+"""Entries of the widest windows of one pass: 4 MB, so that they stay in the cache."""
 
 
 WIDE = 2
-"""Windows may hold this many times the cells of the maps. One of their cells costs a half of what a
-map's costs, or less: no autograd, no neurons that only other boxes want.
+"""Windows may hold this many times the cells of the maps. A cell of theirs costs half as much or
+less: there is no autograd, and no neuron that only other boxes want.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
-    """A value of f, of g, and their difference as tape, with forward bounds beside, exact ones up
+    """A value of f, of g and their difference on the tape, with forward bounds, which are exact up
     to `depth` 1.
 
     Attributes:
@@ -154,7 +154,7 @@ class Backward:
         used = [(v, c, m) for v, c, m in all_three if c is not None]
         rows = len(used[0][1])
         value = self._one.new_zeros(rows, len(self._one))
-        # No tape behind any of the values: they are zero throughout.
+        # No value has a tape: they are zero throughout.
         if not any(v.requires_grad for v, _, _ in used):
             return value
         slope, constant = torch.autograd.grad(
@@ -223,7 +223,7 @@ class Backward:
     def _by_windows(
         self, x: Relaxed, flat: Bounds, wanted: Tensor, behind: Cone
     ) -> tuple[Bounds, Tensor]:
-        """Bounds of the wanted neurons by passes on windows, and which were done in time."""
+        """Bounds of the wanted neurons by passes on windows, and which passes were made in time."""
         done = torch.zeros_like(wanted)
         if not bool(wanted.any()):
             return flat, done
@@ -251,7 +251,9 @@ class Backward:
         return flat, done
 
     def _by_maps(self, x: Relaxed, flat: Bounds, wanted: Tensor) -> tuple[Bounds, Tensor]:
-        """Bounds of the wanted neurons by passes over whole maps, and which were done in time."""
+        """Bounds of the wanted neurons by passes over whole maps, and which of them were made in
+        time.
+        """
         done = 0
         # Every box has its own list, so that none pays for what only other boxes need.
         most = int(wanted.sum(dim=1).max())
@@ -276,7 +278,7 @@ class Backward:
         ones, and late ones leave little unused.
         """
         price = 6.0 * cells
-        # Neither above twice the share nor above what is left.
+        # Never more than twice the share, nor more than what is left.
         purse = (2 * self.left / max(1, self._layers + 1)).minimum(self.left)
         count = torch.minimum(open_.sum(dim=1), (purse / price).floor().long())
         losses = torch.where(open_, loss(flat), -1.0)
@@ -300,7 +302,7 @@ class Backward:
         return 8 * gamma(self._steps + self._middle[0].numel(), self.unit)
 
     def times_one(self, value: Tensor) -> Tensor:
-        """Numbers as tape."""
+        """Numbers put on the tape."""
         return value * self.constant(value.ndim - 1)
 
     def constant(self, dims: int) -> Tensor:

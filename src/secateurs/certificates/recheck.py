@@ -48,7 +48,7 @@ from secateurs.errors import ArgumentError
 # Compares every claim of a record with what is proved now; disagreements are put into words.
 
 _SLACK = 1e-9
-"""Another machine may sum in another order: so much of a value is no disagreement."""
+"""Another machine may sum in another order: so small a share of a value counts as agreement."""
 
 
 def other_networks(
@@ -168,7 +168,7 @@ def _methods(stated: CertificateRecord, now: CertificateRecord, request: Request
         )
         for name in sorted(asked ^ (bounds | skipped))
     ]
-    # With a limit of time a method may have been skipped for that alone.
+    # With a time limit, a method may have been skipped for that reason alone.
     if request.seconds is None:
         problems += [
             f"the method {name!r} is skipped because {now.skipped.get(name)!r}, not {reason!r}"
@@ -219,7 +219,7 @@ def wrong_facts(stated: CertificateRecord, boxes: BoxesRecord, now: Certificate)
     found = float(torch.linalg.vector_norm(gap, ord=now.norm))
     # A difference of large outputs cancels, so allow for the rounding of float64.
     slack = 1e-6 * found + _SLACK * (now.worth.output_range or 1.0)
-    # More may be found than a bound below it lets one say.
+    # The stated difference was cut off at the stated bound, which the one found may exceed.
     if lower > found + slack or lower < min(found, stated.bound) - slack:
         problems.append(f"at the worst input {found:.6g} is found, not {lower:.6g}")
     return problems
@@ -319,7 +319,8 @@ class Recheck:
         stated: The bound in the record.
         problems: Disagreements, in words; empty if the certificate holds.
         open: Statements of the record that cannot be compared, with what they say.
-        weaker: Bounds that it states larger than necessary: true, but less than can be said.
+        weaker: Bounds that it states larger than necessary: true, but weaker than what is proved
+            now.
     """
 
     holds: bool

@@ -88,7 +88,8 @@ def _little_endian(value: Tensor, dtype: torch.dtype) -> numpy.ndarray[Any, Any]
 
 FORMAT = "secateurs certificate 1"
 INLINE = 2**20
-"""So many numbers of boxes are written into the text itself; more go into a file beside it."""
+"""Up to this many numbers of boxes are written into the text itself; more go into a file beside it.
+"""
 
 
 def states_of(dense: nn.Module, sparse: nn.Module) -> dict[str, str]:
@@ -146,7 +147,7 @@ def state_hash(model: nn.Module | Mapping[str, Tensor]) -> str:
 
 
 def _tensors_that_count(model: nn.Module | Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that count, tied ones once."""
+    """The tensors that matter, tied ones once."""
     state = unwrap(model).state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
     known = set[object]()
     for name, value in state.items():

@@ -44,12 +44,14 @@ both networks on all of them takes longer than bounding them.
 """
 
 _MOST_OPEN = 20_000
-"""Where more boxes wait than so many, the nearest to their target come first: what waits stays in
-memory."""
+"""If more boxes wait than this, those nearest to their target come first, since all that wait are
+in memory.
+"""
 
 _FEW = 12
-"""Inputs of some width, up to which they are cut: n of them, each cut once, make 2ⁿ parts. With
-more of them neurons are cut while any is open."""
+"""Up to this many inputs of some width, inputs are cut: n of them, each cut once, make 2ⁿ parts. If
+there are more, neurons are cut as long as any is open.
+"""
 
 _PRESSED = 4
 """Outputs of a part, the worst ones, whose bounds use the signs of its neurons."""
@@ -62,8 +64,9 @@ _AT_ONCE = 128
 
 _LEAF = 0
 _LONGEST = 2**22
-"""A kept tree has at most so many nodes, and so has a proof: else a hostile text of a few kilobytes
-could ask for days."""
+"""The most nodes of a kept tree, and of a proof: otherwise a hostile text of a few kilobytes could
+ask for days of work.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +172,7 @@ class _Bounder(Protocol):
     def neurons(self, boxes: "_Waiting") -> Tensor: ...
 
     def bound_cut_outputs(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
-        """Bounds per output that use the signs of the neurons that were cut; with `again` in more
+        """Bounds per output that use the signs of the neurons that were cut; with `again`, in more
         steps than the first time.
         """
         ...
@@ -202,7 +205,7 @@ class _ByChain:
         )
 
     def neurons(self, boxes: "_Waiting") -> Tensor:
-        # A claim is also about values, of which `press` knows nothing.
+        # A claim is also about values, which `bound_cut_outputs` does not bound.
         if boxes.known is None or self.claim is not None:
             return torch.full_like(boxes.row, -1)
         return self.chain.costliest(boxes.known[boxes.row], boxes.per_output.argmax(dim=1))
@@ -375,7 +378,7 @@ class _Waiting:
         return len(self.lo)
 
     def __getitem__(self, index: Tensor | slice) -> "_Waiting":
-        """These boxes alone."""
+        """Some of the boxes."""
         return _Waiting(**{n: getattr(self, n)[index] for n in _COLUMNS}, known=self.known)
 
 
@@ -487,7 +490,7 @@ class _Splitting:
             batch.size = torch.minimum(batch.size, own)
             batch.known, batch.row = found.known, torch.arange(len(batch), device=batch.row.device)
             # Of the part alone, so that another proof does the same to it. That one looks longer,
-            # and may find a whole within the target whose halves were pressed further before.
+            # and may find a whole within the target whose halves were bounded more tightly before.
             far = (batch.size > self.target[batch.root]) & _many(batch)
             if self.planned:
                 far = _many(batch)
@@ -534,7 +537,7 @@ class _Splitting:
             self.chunks.append(waiting)
 
     def _next(self) -> _Waiting:
-        """The worst boxes, some at a time; the best ones if too many wait."""
+        """The next boxes to bound: the worst ones, or the best ones if too many wait."""
         many = sum(map(len, self.chunks)) > _MOST_OPEN
         self.chunks.sort(key=lambda chunk: float(chunk.size.max()), reverse=many)
         taken: list[_Waiting] = []

@@ -4,9 +4,9 @@ f is confident of class c at x if its output c exceeds every other by more than 
 0 that is everywhere but at ties. Then g has to answer c, too: its output c exceeds every other.
 
 On a box, from bounds of y_i − y_j of each two outputs (of f, of g, and of what changed between
-them, d): class c can do no harm if f never leads with it by more than δ over some other class, or
-if for every other class j either g_c − g_j > 0 on the whole box, or d_c − d_j ≤ δ there: then
-g_c − g_j = (f_c − f_j) − (d_c − d_j) > δ − δ.
+them, d): class c breaks nothing if f never leads with it by more than δ over some other class, or
+if for every other class j either g_c − g_j > 0 on the whole box, or d_c − d_j ≤ δ there: then g_c −
+g_j = (f_c − f_j) − (d_c − d_j) > δ − δ.
 """
 
 import math
@@ -33,9 +33,9 @@ class TopClass:
     margin: float
 
     def violation(self, f: Tensor, g: Tensor) -> Tensor:
-        """Of each input how far another output of g exceeds that of f's class, and by how much f is
-        confident beyond δ, the smaller of both: above 0 where the claim is broken, and it can be
-        climbed where not.
+        """For each input the smaller of two numbers: how far another output of g exceeds that of
+        f's class, and how far f's lead exceeds δ. Above 0 the claim is broken; elsewhere its slope
+        leads there.
         """
         top = f.topk(2, dim=1)
         chosen = top.indices[:, :1]
@@ -64,7 +64,7 @@ class TopClass:
         lost = torch.where(lost < 0, lost, lost.clamp(min=torch.finfo(lost.dtype).tiny))
         same = torch.eye(classes, dtype=torch.bool, device=ends.device)
         harm = torch.minimum(d - self.margin, lost)
-        # Whatever is not a number proves nothing.
+        # NaN proves nothing.
         harm = harm.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(same, -math.inf)
         lead = (f - self.margin).nan_to_num(nan=math.inf, posinf=math.inf)
         lead = lead.masked_fill(same, math.inf)
@@ -73,7 +73,7 @@ class TopClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassAnswer:
-    """What became of the claim.
+    """The answer to the claim.
 
     Attributes:
         margin: How far f has to lead for the claim to cover an input.

@@ -16,7 +16,7 @@ from secateurs.graph import Graph, State, propagate
 from secateurs.random import uniform
 
 Change: TypeAlias = Callable[[Tensor, torch.Generator | None], Tensor]
-"""A weight to the weight of the changed network; drawn afresh at each call, differentiable."""
+"""Turns a weight into that of the changed network: drawn afresh at each call, differentiable."""
 
 
 def certified_gap(
@@ -66,7 +66,7 @@ def certified_gap(
 
 
 def certified_loss(outputs: Tensor, labels: Tensor, gap: Tensor, *, share: float = 0.5) -> Tensor:
-    """(1 − share)·CE(f) + share·CE(f moved against the label by all that is certified possible).
+    """(1 − share)·CE(f) + share·CE(f moved against the label as far as is certified possible).
 
     Where the second term is small, no change of that kind can alter the class on the ball.
 
@@ -127,7 +127,7 @@ def masked(sparsity: float, *, jitter: float = 0.3) -> Change:
 def rounded(bits: int) -> Change:
     """Rounds each entry up or down at random to a grid of 2^bits − 1 levels; the gradient passes.
 
-    Either neighbour may be drawn, so that the network learns to bear both.
+    Either neighbour may be drawn, so that the network learns to tolerate both.
     """
     if bits < 2:
         raise ArgumentError(f"bits={bits!r}: give at least 2 bits.")

@@ -40,12 +40,12 @@ Progress = Callable[[str], None]
 
 _ROUNDING = 1e-3
 
-# Outputs that are apart by less differ in digits that single precision lacks: whatever else goes
-# wrong in a compaction, such as a size that the code counts on, differs by more.
+# Outputs that differ by less differ in digits that single precision lacks: any other fault of a
+# compaction, such as a size that the code relies on, makes a larger difference.
 _OTHER_DIGITS = 1e-4
 
-# What a compaction did: what was removed, what stayed and why, and how far the outputs are from
-# what they were.
+# The record of a compaction: what was removed, what stayed and why, and how much the outputs
+# changed.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ def read_model(
     in_float64: trace the float64 model, not the one in the model's own precision.
     """
     copy = private_copy(model, error=ShipError)
-    # As the model has them: what was compared with its graph is not compared again.
+    # In the model's own precision: what was compared with its graph is not compared again.
     _restore_(copy, model)
     if masks:
         apply_(copy, masks)
@@ -232,9 +232,9 @@ def _graph_in_own_precision(
     """The graph of a float32 model that is the one of its float64 copy too; None where it may not
     be.
 
-    `prune_channels_` or an earlier call has mostly read this model already, and then nothing is
-    traced. Where its code, or a number in it, depends on the precision, a spot check of the
-    float64 copy shows that; what is too small for it, the comparison of the outputs.
+    `prune_channels_` or an earlier call has usually read this model already: then nothing is
+    traced. If its code, or a number in it, depends on the precision, a spot check of the float64
+    copy shows it; what is too small for that, the comparison of the outputs.
     """
     tensors = [*sparse.parameters(), *sparse.buffers()]
     if {t.dtype for t in tensors if t.is_floating_point()} != {torch.float32}:
@@ -278,7 +278,7 @@ def compact(
     A channel is dead when no input reaches it or no output uses it, by the zeros of the weights.
     What dead channels emit (a bias behind zero weights) moves into the layers that read it,
     exactly, at every pixel and resolution. The outputs of both models are compared in float64 on
-    every call. The record is `.compaction` of the result: print it.
+    every call. `.compaction` of the result is the record: print it.
 
     Args:
         model: any module that `secateurs.capture` reads, in evaluation mode; it is left as it is.
@@ -313,7 +313,7 @@ def compact(
     return small
 
 
-@torch.inference_mode(False)  # following use backwards takes a gradient
+@torch.inference_mode(False)  # which channels are used is found by a gradient
 @torch.no_grad()
 def compaction(
     model: nn.Module,
@@ -380,7 +380,7 @@ def _compaction(
                 if known
                 else partial(difference_in_every_mode, alike=not read.graph.alone),
             )
-            # Rounding alone is far below: else float64 decides for batches as well.
+            # Rounding alone differs by far less; above it, float64 decides for batches as well.
             if not done.rounding <= _ROUNDING:
                 apart = difference_in_a_batch(read.exact.inner, tried.inner, example)
             if apart <= tolerance:
@@ -428,9 +428,9 @@ def _more_careful(
 ) -> RemovalOptions | None:
     """The options to try after a failure, each more cautious; None after the last.
 
-    First the class of modules whose code failed gets all attributes that could be meant, then it
-    keeps its sizes, then every reshape that asks for
-    the old sizes, at last everything that passes through a reshape at all.
+    First all attributes that could be meant are set in the class of modules whose code failed; then
+    it keeps its sizes, then so does every reshape that asks for the old sizes, and at last
+    everything that passes through any reshape.
     """
     if options.hopeful:
         failing = failing_module(tried.inner, example)
@@ -462,7 +462,7 @@ def _narrow_tensors(read: ReadModel, choice: Removal) -> dict[str, Tensor]:
     }
 
 
-# The record: the smaller model in its own dtype, with everything that is reported of it.
+# The record: the smaller model in its own dtype, and everything that is reported about it.
 
 
 def account(
@@ -475,7 +475,7 @@ def account(
     tolerance: float,
     differ: Callable[[nn.Module, nn.Module, Example], float],
 ) -> Compaction:
-    """The record of a compaction: the smaller model in its own dtype, and everything reported of
+    """The record of a compaction: the smaller model in its own dtype, and everything reported about
     it.
 
     differ: how far two models differ in the model's own precision.
@@ -523,7 +523,7 @@ def _restore_(model: nn.Module, original: nn.Module) -> None:
     wanted = {
         name: p.requires_grad for name, p in original.named_parameters(remove_duplicate=False)
     }
-    # A new bias has no counterpart: it trains where anything of the model trains.
+    # A new bias has no counterpart: it is trained if anything in the model is.
     anything = any(wanted.values())
     for name, parameter in model.named_parameters(remove_duplicate=False):
         parameter.requires_grad_(wanted.get(name, anything))

@@ -36,7 +36,7 @@ def move_constants_(model: nn.Module, graph: Graph, node: Affine, arrive: Tensor
         return
     state = {name: value.detach() for name, value in graph.state(model).items()}
     recorder = Recorder()
-    # What no input reaches is the same for every input: zeros are as good as any.
+    # What no input reaches is the same for every input, so zeros serve as well as any.
     propagate(graph, recorder, constant_inputs(graph, state, 0.0), state)
     source = recorder.values[node.inputs[0]]
     # All positions of the channel: at one position alone it would not be constant.
@@ -63,9 +63,9 @@ def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
     A constant channel's emission (such as ReLU(b)) moves into the bias of the layers that read it,
     where it is the same at every position; where zero padding makes it differ at the border, where
     there is no bias, or where weight or bias act elsewhere too (tied tensors, a layer used twice),
-    it stays. Where the model returns several tensors, a channel is dead when it is so for each of
-    them; if one cannot be read, nothing is changed and an error says which. At the end all outputs
-    are compared in float64; a difference is taken back and raised.
+    it stays. If the model returns several tensors, a channel is dead if it is dead for each of
+    them; if one cannot be read, nothing is changed and an error names it. At the end all outputs
+    are compared in float64; if they differ, everything is undone and an error is raised.
 
     The guarantee is about `forward` in the mode the model is in. Other readers of the weights
     (another method, another model that shares them) cannot be seen."""
@@ -73,7 +73,7 @@ def remove_dead_(model: nn.Module, example: Example | Graph) -> Liveness:
     model, graph = whole(model, example, "remove_dead_")
     before = liveness(model, graph)
     with unchanged(model, example, graph, "remove_dead_"):
-        # What is moved reads channels where no input arrives: where others arrive stays.
+        # What is moved reads channels that no input reaches; what reads others stays.
         arrive = zero_pattern(graph, graph.state(model)).arrive
         for node in affines(graph):
             # Constants first: moving one may leave its channel unread, and so dead.

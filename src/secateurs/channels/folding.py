@@ -15,13 +15,14 @@ from secateurs.channels.labels import Labelled, LayerUse, own_name
 from secateurs.graph import Affine, Graph, Named, State
 from secateurs.paths.reach import Reachability, rows
 
-# What is added to which tensors when constant channels go, and the tensors after it.
+# What is added to which tensors when constant channels are removed, and the tensors afterwards.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Input channels of a weight that go, the channel that stands for them, and how often it stands
-    for each."""
+    """Input channels of a weight that are removed, the channel that stands for them, and its factor
+    for each.
+    """
 
     dim: int
     index: Tensor
@@ -161,8 +162,8 @@ def folds(model: nn.Module, found: Labelled, known: Reachability, gone: Tensor) 
     result = Folds()
     by_weight: dict[tuple[str, ...], list[Reading]] = {}
     for use in found.uses:
-        # In a grouped layer inputs and outputs of a group go together: nobody is left
-        # to read the constant.
+        # In a grouped layer, inputs and outputs of a group go together: nothing is left to read the
+        # constant.
         if use.axes.groups == 1:
             reading = _reading(use, found, known, gone)
             # By weight, because one fold serves all uses of a shared weight.
@@ -183,7 +184,7 @@ def _reading(use: LayerUse, found: Labelled, known: Reachability, gone: Tensor) 
     arrive = rows(known.arrive[use.x], axes.x, count).any(1)
     used = rows(known.used[use.node.name], axes.y, use.out.numel()).any(1)
     reads = ((known.weights[use.node.name][0] != 0).any(2) & used.unsqueeze(1)).any(0)
-    # NaN != 0: a constant that is not one number.
+    # NaN != 0 marks a constant that is not a single number.
     needed = gone[labels] & reads & ~arrive & (values != 0)
     return Reading(use=use, labels=labels, values=values, gone=gone[labels], needed=needed)
 

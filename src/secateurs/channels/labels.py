@@ -1,6 +1,6 @@
 """One label per channel of every value, united where the network ties channels to each other.
 
-`LabelFlow` says what has to go when one channel goes (`compact`, `prune_channels_`). Another
+`LabelFlow` says what else has to go when one channel goes (`compact`, `prune_channels_`). Another
 question of ties overrides the rules that differ: `scaling.ScaleFlow` asks which channels share one
 scale.
 """
@@ -45,8 +45,8 @@ def alignment_of(source: Source, graph: Graph) -> Alignment | None:
     may be cut.
 
     A tensor itself, a transposed, viewed or unsqueezed one, and anything elementwise (a folded
-    batch norm, a weight times its mask) are known. What is assumed here is checked on the values
-    once something has been cut.
+    batch norm, a weight times its mask) are known. These assumptions are checked on values once
+    something has been cut.
     """
     if isinstance(source, Named):
         return {source.name: tuple(range(len(source.shape)))}
@@ -142,7 +142,7 @@ def _dimension(coordinates: Tensor) -> int | None:
         shape = [1] * coordinates.ndim
         shape[dim] = -1
         counting = torch.arange(size).reshape(shape)
-        # Along a dimension of size 1 every coordinate is 0, which says nothing.
+        # Along a dimension of size 1 every coordinate is 0, which proves nothing.
         if size > 1 and bool((coordinates == counting).all()):
             return dim
     return None
@@ -181,8 +181,8 @@ class Groups:
     """Labels, united where the network ties them. Label 0 is pinned: whatever is united with it
     stays.
 
-    The ties among the others are kept beside it, so that of channels that stay it can be told which
-    of them are dead, and why they stay.
+    Ties that do not involve label 0 are kept as well, so that of the channels that stay it is known
+    which are dead, and why they stay.
     """
 
     def __init__(self) -> None:
@@ -264,7 +264,7 @@ def _unite_pairs(root: Tensor, pairs: Tensor) -> Tensor:
     """Every label's root once the roots in each column of `pairs` are one group."""
     if not pairs.numel():
         return root
-    # Reading a sparse file opens this module, too, and ties nothing.
+    # Imported here: reading a sparse file loads this module, too, and ties nothing.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -279,8 +279,7 @@ def _unite_pairs(root: Tensor, pairs: Tensor) -> Tensor:
     return joined[root]
 
 
-# A model seen through all its outputs at once, so that nothing an output needs is taken for
-# dead.
+# A model seen through all its outputs at once, so that nothing an output needs counts as dead.
 
 _PREFIX = "inner."
 
@@ -290,14 +289,14 @@ class AllOutputs(Wrapper):
     returns."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Σ of nothing: a row per sample with every number the model returns."""
+        """A row per sample with every number the model returns."""
         found = list(leaves(self.read(self.inner(*args, **kwargs))))
         if not found:
             raise ShipError(f"{type(self.inner).__name__} returns no real-valued tensor.")
         return found[0] if len(found) == 1 else torch.cat([_row(leaf) for leaf in found], dim=1)
 
     def read(self, out: Any) -> Any:
-        """What counts of a result: all of it."""
+        """The part of a result that counts: all of it."""
         return out
 
 
@@ -314,7 +313,7 @@ class Answers(AllOutputs):
 def leaves(out: Any) -> Iterator[Tensor]:
     """The real-valued tensors of a result, in order, each once."""
     if isinstance(out, Tensor):
-        # Indices and flags that a model returns have no relative difference.
+        # Indices and flags have no relative difference.
         if out.is_floating_point():
             yield out
         return
@@ -343,7 +342,7 @@ def _row(leaf: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerUse:
-    """A weight between two lots of channels, with the labels of both."""
+    """A weight between two sets of channels, with the labels of both."""
 
     node: Affine
     weight: Source
@@ -412,7 +411,7 @@ def label_channels(graph: Graph, model: nn.Module, *, exact: bool = True) -> Lab
     for node, source, y in flow.later:
         flow.tie_elementwise(node, source, compress_marks(found.groups.roots(y)))
     for name, labels in found.values.items():
-        # What ties nothing goes with nothing either.
+        # Padding that ties nothing is not removed with anything either.
         found.values[name] = torch.where(labels < 0, PINNED, labels)
     # The user reads the outputs, so they keep their
     # shape even where a channel is constant.
@@ -502,7 +501,7 @@ class LabelFlow:
         whole = []
         for i, row in enumerate(rows):
             others = [self.groups.roots(r) for j, r in enumerate(rows) if j != i]
-            # One gate for many channels cannot go with any of them.
+            # One gate for many channels cannot be removed with any of them.
             if varies(node, i, others):
                 self.groups.pin(row, f"{describe_node(node)} applies it to many channels")
             else:
@@ -523,8 +522,7 @@ class LabelFlow:
         self._elementwise(node, bias, y)
 
     def mixes(self, weight: Source) -> bool:
-        """Whether a weight with known axes is one between channels: something learnt is behind
-        it."""
+        """Whether a weight with known axes lies between channels, that is, whether it is learnt."""
         graph = self.found.graph
         return any(name in graph.parameters or name in graph.buffers for name in weight.names)
 
@@ -533,7 +531,7 @@ class LabelFlow:
         return self.mixes(weight)
 
     def tie_weight(self, use: LayerUse) -> None:
-        """Give the labels of a layer's channels to its weight."""
+        """Pass the labels of a layer's channels on to its weight."""
         axes, where = use.axes, describe_node(use.node)
         labels = {axes.weight_in: use.into, axes.weight_out: use.out}
         if axes.groups > 1:
@@ -582,7 +580,7 @@ class LabelFlow:
         labels = {
             i: self.vector(y, dim, node.shape[dim])
             for i, dim in enumerate(dims)
-            # What is broadcast along a dimension belongs to none of the channels there.
+            # A value that is broadcast along a dimension belongs to none of its channels.
             if source.shape[i] > 1 and dim < y.ndim and y.shape[dim] > 1
         }
         self._tie(source, labels, describe_node(node))
@@ -708,7 +706,7 @@ class LabelFlow:
         covered = {dim for dims in known.values() for dim in dims}
         for whole, vector in labels.items():
             if whole not in covered:
-                # No tensor would lose anything with these channels.
+                # Removing these channels would take nothing from any tensor.
                 self.groups.pin(vector, f"{where} computes its weight")
         for name, dims in known.items():
             for own, dim in enumerate(dims):

@@ -48,8 +48,7 @@ class Macs(Reported):
     """Multiply-accumulate operations of one sample, layer by layer in the order they run.
 
     A shared layer stands in the list once for every use. Batch norms, biases and pools are not
-    counted: they
-    cost one operation an activation, or nothing once they are folded.
+    counted: they cost one operation per activation, or none once they are folded.
     """
 
     layers: tuple[LayerMacs, ...]

@@ -23,17 +23,17 @@ from secateurs.graph import (
 )
 from secateurs.paths.reach import along
 
-# What enters each neuron when every antecedent counts 1, carried through a graph.
+# What enters each neuron if every antecedent counts as 1, carried through a graph.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edges:
-    """What enters a neuron when every antecedent counts 1, entry by entry.
+    """What enters a neuron if every antecedent counts as 1, entry by entry.
 
     Attributes:
         total: ‖(θ^{→v}, b_v)‖₁.
         fixed: The part of it that a scale of the channel does not move: edges from the same
-            channel, which a skip connection makes 1 for good.
+            channel, which a skip connection fixes at 1.
     """
 
     total: Tensor
@@ -315,12 +315,14 @@ def _normalize_one_(
 def _normalize_tied_(
     model: nn.Module, graph: Graph, found: Coupling, tied: Tensor, position: int
 ) -> Tensor:
-    """Scale the tied channels that this activation is the first to receive; which were scaled."""
+    """Scale the tied channels that this activation is the first to receive; returns which were
+    scaled.
+    """
     state = graph.state(model)
     neurons = next(n for n in first_neurons(graph, found, state, tied) if n.position == position)
     # An edge of fixed size cannot be scaled to a given norm.
     able = (neurons.fixed == 0) & (neurons.norms > 0)
-    # Who reads the channel before it is scaled was normalised too early.
+    # A layer that reads the channel before it is scaled was normalised too early.
     for use in layers_before(graph, found, position):
         able &= ~torch.isin(neurons.roots, found.root_of(use.into))
     scales = torch.ones(len(found.groups), dtype=torch.float64)

@@ -107,13 +107,12 @@ class Channels:
                     index[inside],
                     torch.full_like(rows.sum(1), rows.shape[1])[inside],
                 )
-        # A channel without a single scored entry was not
-        # meant to be judged: inf keeps it.
+        # A channel without any scored entry is not to be judged: inf keeps it.
         return torch.where(count > 0, total / count.clamp_min(1), torch.inf)
 
 
 def _stays(kept: Tensor, index: Tensor) -> Tensor:
-    # −1 would read the last channel's entry; the left side has then decided already.
+    # −1 would read the last channel's entry, but then the left side has already decided.
     return (index < 0) | kept[index.clamp_min(0)]
 
 
@@ -145,7 +144,7 @@ class Packed:
 
 
 def _keep_best(kept: Tensor, members: Tensor, count: int, rank: Tensor) -> Tensor:
-    """Exactly so many of the members stay: those that are kept first, then the best by rank."""
+    """Exactly this many of the members stay: first those that are kept, then the best by rank."""
     order = members[rank[members].argsort(descending=True, stable=True)]
     order = order[(~kept[order]).long().argsort(stable=True)]
     chosen = kept.clone()
@@ -253,9 +252,9 @@ def channels(model: nn.Module, example: Example, *, exact: bool = True) -> Chann
 
 @torch.no_grad()
 def narrow_(model: nn.Module, example: Example, found: Channels, kept: Tensor) -> None:
-    """Take the other channels out of the model itself, whose parameters stay the same objects.
+    """Remove the other channels from the model itself, whose parameters stay the same objects.
 
-    A copy is cut and run first: where its code counts on the old sizes nothing has changed.
+    A copy is cut and run first: if its code relies on the old sizes, nothing has changed.
     """
     gone = torch.zeros(len(found.labelled.groups), dtype=torch.bool)
     gone[found.labels[~kept]] = True
@@ -313,7 +312,7 @@ def _refusing(
 
 
 def _half(found: Labelled, labels: Tensor) -> Tensor:
-    """Marks of every second channel of each layer that may go; a layer keeps one at least."""
+    """Marks every second removable channel of each layer; a layer keeps at least one."""
     free = torch.zeros(len(found.groups), dtype=torch.bool)
     free[labels] = True
     gone = torch.zeros_like(free)
@@ -328,7 +327,7 @@ def _half(found: Labelled, labels: Tensor) -> Tensor:
 
 
 def _mask_model(model: AllOutputs, found: Labelled, gone: Tensor) -> AllOutputs:
-    """The model with zeros in the place of what goes."""
+    """The model with zeros in place of what is removed."""
     copy = type(model)(private_copy(model.inner, error=ScoreError))
     own = dict(copy.named_parameters(remove_duplicate=False))
     for (name, dim), labels in found.dims.items():

@@ -65,11 +65,9 @@ def removal(
     dead = _dead(found, known)
     gone = dead.clone()
     kept: dict[str, Tensor] = {}
-    # Labels given back can block others. It ends,
-    # because every round gives at least one back.
+    # Labels given back can block others. The loop ends because every round gives at least one back.
     while True:
-        # `or`: one reason a round, since labels given back
-        # for it change what the later ones see.
+        # `or`: one reason per round, since labels given back for it change what the later ones see.
         blocked = (
             last_of_layers(found, gone)
             or uneven_slices(found, gone)
@@ -125,7 +123,7 @@ def _lifeless(found: Labelled, known: Reachability, roots: Callable[[Tensor], Te
         both = known.arrive[node.name] & known.used[node.name]
         labels, both = together(labels, both)
         live[labels[both]] = True
-    # Labels united into another are seen on no value any more: they are not channels.
+    # Labels united into another no longer occur on any value: they are not channels.
     return seen & ~live
 
 
@@ -154,7 +152,7 @@ def find_resized(
         for before, after, counts in _sizes(found, gone, node):
             for name, value in vars(owner).items():
                 mine = type(value) is int and value == before
-                # A name that says heads is not contested by another dimension of that size.
+                # A name that mentions heads is not contested by another dimension of that size.
                 counted = after < before or (stays and not counts)
                 if mine and counts == _counts(name) and counted:
                     claim = claims.setdefault((node.place.module, name), set())
@@ -192,7 +190,7 @@ def _sizes(found: Labelled, gone: Tensor, node: Structural) -> Iterator[tuple[in
 
 
 def _counts(attribute: str) -> bool:
-    """Whether an attribute's name says that it counts heads."""
+    """Whether an attribute counts heads, judged by its name."""
     return attribute.rstrip("s").endswith("head")
 
 
@@ -260,13 +258,13 @@ def still_fits(
     few, expected = tried
     try:
         found = node.function(*few)
-    # The code asks for a size that is gone.
+    # The code asks for a size that no longer exists.
     except (RuntimeError, IndexError, ValueError):
         return False
     return found.shape == expected.shape and torch.equal(found, expected)
 
 
-# Rearrangements that ask for sizes or places by number; a flip or a roll asks for none.
+# Rearrangements that name sizes or places by number; a flip or a roll names none.
 _SIZED = ("view", "shape", "flatten", "split", "getitem", "expand", "slice", "narrow")
 
 
@@ -473,7 +471,7 @@ def uneven_slices(found: Labelled, gone: Tensor) -> dict[str, Tensor]:
 
 
 def surplus_to_multiple(found: Labelled, gone: Tensor, multiple: int) -> dict[str, Tensor]:
-    """Give channels back until every layer writes a multiple of what is asked, or all it had."""
+    """Give channels back until every layer writes the multiple asked for, or all it had."""
     if multiple <= 1:
         return {}
     for use in found.uses:

@@ -52,7 +52,7 @@ class ScaleFlow(LabelFlow):
     """
 
     def __init__(self, found: Coupling) -> None:
-        # The model is asked only whether its groups can go, and a scale leaves them alone.
+        # The model only tells whether its groups can be removed, and a scale leaves them alone.
         super().__init__(found, nn.Module())
         self.coupling = found
 
@@ -97,7 +97,7 @@ def coupling(graph: Graph) -> Coupling:
     """Label every channel of the graph."""
     found = Coupling(graph)
     label(ScaleFlow(found))
-    # Outputs keep their scale: nobody divides it out behind them.
+    # Outputs keep their scale: nothing behind them divides it out.
     found.groups.pin(found.values[graph.output], "is an output of the model")
     _pin_foreign(found)
     # A tied tensor is multiplied once, so all its uses must ask for the same scales.
@@ -208,8 +208,8 @@ def _multiply_(tensor: Tensor, scale: Tensor) -> bool:
 # Rewrites a model and checks that its function is unchanged; a rewrite that fails is undone.
 
 _FEW, _MANY, _LARGE = 2, 32, 1_000_000
-"""Random inputs that are compared: many where they are cheap, since a neuron that is off on all of
-them hides its change. Models of so many numbers get few.
+"""Random inputs that are compared: many if they are cheap, since a neuron that is off on all of
+them hides its change. Models of this many numbers get few.
 """
 
 
@@ -335,7 +335,7 @@ def whole(model: nn.Module, example: Example | Graph, name: str) -> tuple[nn.Mod
     """The model and the graph of all it returns; the names of the graph are those of the first.
 
     Refused where one of the outputs cannot be read, or where the forward pass writes into a buffer:
-    then nobody knows what else reads the channels that are to be changed.
+    then it is unknown what else reads the channels to be changed.
     """
     model = unwrap(model)
     check_parameters(model)
@@ -369,7 +369,9 @@ def whole(model: nn.Module, example: Example | Graph, name: str) -> tuple[nn.Mod
 
 
 def _refuse_mixed_batch(graph: Graph, name: str) -> Graph:
-    """What is equal for one sample need not be for a batch whose samples act on each other."""
+    """Refuse models whose samples act on each other: what is equal for one need not be so for a
+    batch.
+    """
     if graph.alone:
         raise UnsupportedOperation(
             f"{name} keeps the function of each input alone, and {graph.alone}. Leave the batch out"

@@ -60,7 +60,7 @@ def difference(one: nn.Module, other: nn.Module, example: Example) -> float:
     shape differs. Both models stay as they were."""
     *alone, _ = samples(example, _like(one))
     with _kept(one), _kept(other), convolving_in_parts():
-        # The other first: where it does not even run, nothing was computed in vain.
+        # The other first: if it does not even run, nothing was computed in vain.
         found = [run(other, x) for x in alone]
         return max(_apart(run(one, x), y) for x, y in zip(alone, found, strict=True))
 
@@ -125,7 +125,7 @@ def _in_mode(model: nn.Module, together: Example, wanted: object, mode: Callable
 
 @contextmanager
 def _kept(model: nn.Module) -> Iterator[None]:
-    """Keeps our copies as they are whatever runs: one of them is returned to the user."""
+    """Keeps our copies as they are, whatever runs, since one of them is returned to the user."""
     before = [(b, b.clone()) for b in model.buffers()]
     with keeping(model):
         yield
@@ -178,7 +178,7 @@ def failing_module(model: nn.Module, example: Example) -> str | None:
 
     with ExitStack() as stack:
         for module in names:
-            # What raises never ends: the module on top of the list is the one.
+            # A module that raises never ends, so it is on top of the list.
             for handle in (
                 module.register_forward_pre_hook(begin),
                 module.register_forward_hook(end),
@@ -213,8 +213,8 @@ def shrink_in_place_(
 ) -> None:
     """Give a labelled model the tensors of a smaller copy of it, and the sizes.
 
-    Parameters stay the objects they are, so that an optimizer made before goes on with them; what
-    it remembers of their entries no longer fits.
+    Parameters stay the objects they are, so that an existing optimizer goes on with them; what it
+    has stored for their entries no longer fits.
     """
     smaller = tensors_of(small)
     for name, tensor in tensors_of(model).items():
@@ -272,8 +272,9 @@ def _register_(model: nn.Module, name: str, value: Tensor) -> None:
 
 
 def resize_(model: nn.Module, found: Labelled) -> None:
-    """Set the sizes that PyTorch's own layers remember; the number of groups is one that the
-    forward pass reads."""
+    """Set the sizes that PyTorch's own layers store; their forward pass reads the number of
+    groups.
+    """
     for use in found.uses:
         owner = model.get_submodule(use.node.place.module)
         if use.axes.groups > 1 and isinstance(owner, nn.modules.conv._ConvNd):
@@ -298,7 +299,7 @@ def describe_(module: nn.Module) -> None:
         module.out_features, module.in_features = module.weight.shape
     elif (
         isinstance(module, nn.modules.batchnorm._NormBase)
-        # The statistics are there even in a norm without a weight of its own.
+        # Even a norm without a weight of its own has the statistics.
         and module.running_var is not None
     ):
         module.num_features = module.running_var.shape[0]
@@ -311,7 +312,7 @@ def describe_(module: nn.Module) -> None:
 
 
 def _describe_attention_(module: nn.MultiheadAttention, width: int) -> None:
-    """Its heads keep their size: a narrower one has fewer of them."""
+    """The heads keep their size: a narrower attention has fewer of them."""
     if width != module.embed_dim:
         module.embed_dim, module.num_heads = width, width // module.head_dim
         if module._qkv_same_embed_dim:

@@ -46,14 +46,14 @@ from secateurs.paths.norms import first_order_names, on_one_scale, repeated_para
 
 
 class Collector:
-    """Hands the mass of effective weights and biases to the parameters they are made of."""
+    """Passes the mass of effective weights and biases on to the parameters behind them."""
 
     def __init__(self, graph: Graph, state: State, q: float, *, relative: bool) -> None:
         self.graph, self.state, self.q, self.relative = graph, state, q, relative
         self.shares: dict[str, Scaled] = {}
 
     def collect(self, masses: dict[str, Mass]) -> dict[str, Scaled]:
-        """The share of every parameter the graph reads."""
+        """The cost of every parameter that the graph reads."""
         for node in affines(self.graph):
             # Popped, so that the mass of one layer is freed before the next is made.
             mass = masses.pop(node.name, None)
@@ -75,7 +75,7 @@ class Collector:
             if (
                 role == "offset"
                 and gradient is not None
-                # Only where γ or β lies entry by entry under the bias it makes.
+                # Only where γ or β matches the bias it makes entry by entry.
                 and self.state[name].shape == mass.value.shape
             ):
                 self._offset(node, source, name, mass, gradient)
@@ -107,8 +107,7 @@ class Collector:
     ) -> None:
         """Exact: what the bias loses when this parameter is zero."""
         if self.relative:
-            # γ acts through its edge and through the bias: counting both would count it
-            # twice.
+            # γ acts through its edge and through the bias: adding both would count it twice.
             through_edge = node.weight is not None and name in node.weight.names
             self._give(
                 name,
@@ -162,7 +161,7 @@ class PathCosts(Mapping[str, Tensor]):
         return len(self.costs)
 
 
-@torch.inference_mode(False)  # costs are gradients
+@torch.inference_mode(False)  # costs are computed as gradients
 def path_costs(
     model: nn.Module,
     example: Example | Graph,

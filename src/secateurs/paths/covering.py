@@ -16,12 +16,12 @@ from secateurs.paths.partition import Partition
 def theorem_h1(found: Partition, *, radius: float, scale: float, signs: bool = False) -> float:
     """Theorem H.1, corrected: ln of a bound on the covering number N(Φ(Θ), ‖·‖₁, t).
 
-    N ≤ 2^H · X^E with X = max(1, 24·max(D, d_out)·r/t), H the kinds of hidden neurons and
-    E = Σ_hidden k_ℓ + Σ_outputs (k_ℓ + 1) for biased kinds. Print has E = Σ k_ℓ + 1, which forgets
-    that the outputs are not normalised: false for two output kinds (docs/errata.md).
-    For parameters of one sign pattern, the case that Theorem G.2 needs; with `signs=True` for all
-    parameters at once: 3^H in place of 2^H (the sphere has two halves, and there is the zero), and
-    2^coordinates sign patterns are not needed.
+    N ≤ 2^H · X^E with X = max(1, 24·max(D, d_out)·r/t), H the kinds of hidden neurons and E =
+    Σ_hidden k_ℓ + Σ_outputs (k_ℓ + 1) for biased kinds. The paper has E = Σ k_ℓ + 1, which forgets
+    that the outputs are not normalised: false for two output kinds (docs/errata.md). For parameters
+    of one sign pattern, the case that Theorem G.2 needs; with `signs=True` for all parameters at
+    once: 3^H in place of 2^H (the sphere has two halves, and there is the zero), and 2^coordinates
+    sign patterns are not needed.
 
     Args:
         radius: r, a bound on ‖Φ(θ)‖₁ over Θ.
@@ -72,8 +72,9 @@ def lemma_g1(
 ) -> float:
     """Lemma G.1: ∫ √ln N(Θ, d_X, t) dt ≤ 2rσ_X·√ln|S| + σ_X·∫_0^{2r} √ln f(u) du.
 
-    Print takes S, the sign patterns, from parameters without any zero coordinate. That set is empty
-    when a bias is missing or a weight is fixed to zero: S must be taken over the free coordinates.
+    The paper takes S, the sign patterns, from parameters without any zero coordinate. That set is
+    empty when a bias is missing or a weight is fixed to zero: S must be taken over the free
+    coordinates.
 
     Args:
         log_covering: u ↦ ln f(u), the covering numbers of Φ(Θ_s) in ℓ¹, the largest over signs s.

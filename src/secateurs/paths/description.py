@@ -35,10 +35,10 @@ from secateurs.printing import Reported, plain
 from secateurs.stateless import call_with, evaluating
 
 LEVELS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
-"""How many values are tried; any number up to 256 may be asked for."""
+"""How many values are tried by default; any number up to 256 may be given."""
 
 FORMATS = {torch.float8_e4m3fn: 8, torch.bfloat16: 16}
-"""In which a value is listed, and its bits."""
+"""The formats in which a value may be listed, with their bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class DescriptionLength(Reported):
             f" {self.training_error:.2%} of {self.samples} samples are wrong"
         )
         table = Table(title=title, caption="; ".join(self.assumptions))
-        # As wide as what is said above and below it.
+        # As wide as the text above and below it.
         table.add_column("part of the message", min_width=80)
         table.add_column("bits", justify="right")
         for name, bits in self.parts.items():
@@ -168,8 +168,8 @@ def description_length(
 
         best, found, errors = math.inf, messages[0], 0
         for message in sorted(messages, key=hoped):
-            # Whatever comes after is longer, and would have to be right more often than the
-            # network before rounding.
+            # All further messages are longer, so their networks would have to be right more often
+            # than the network before rounding.
             if hoped(message) >= best:
                 break
             if tune:
@@ -211,7 +211,7 @@ def largest_error(wrong: int, samples: int, log_chance: float) -> float:
     if wrong >= samples:
         return 1.0
     if log_chance > -600:
-        # Clopper and Pearson's, exactly; a smaller chance is no float any more.
+        # Exactly Clopper and Pearson's limit; a smaller chance underflows.
         return float(beta.isf(math.exp(log_chance), wrong + 1, samples - wrong))
 
     def excess(p: float) -> float:
@@ -251,7 +251,7 @@ class _Message:
 def _write(
     model: nn.Module, levels: int, kind: torch.dtype, alternatives: int, graph: Graph | None
 ) -> _Message:
-    """The weights rounded to so many values of a format, as a message."""
+    """The weights, rounded to this many values of a format, as a message."""
     own = {name: p.detach() for name, p in model.named_parameters()}
     values = torch.cat([w[w != 0].double().flatten().cpu() for w in own.values()])
     if not bool(torch.isfinite(values).all()):
@@ -270,7 +270,7 @@ def _message(
     alternatives: int,
     graph: Graph | None,
 ) -> _Message:
-    """What these weights cost, whose values are numbers of the format."""
+    """The cost of these weights, whose values are numbers of the format."""
     values = torch.cat([w[w != 0].double().flatten().cpu() for w in weights.values()])
     codebook, counts = torch.unique(values, return_counts=True)
     parts = {
@@ -292,7 +292,7 @@ def _tune(
     steps: int,
     generator: torch.Generator | None,
 ) -> Mapping[str, Tensor]:
-    """The same weights with the same ones equal, and better values."""
+    """Better values for the weights; those that were equal stay equal."""
     if not message.levels:
         return message.weights
     first = next(iter(message.weights.values()))
@@ -336,8 +336,9 @@ def _count_wrong(
 
 
 def _codebook(values: Tensor, levels: int, kind: torch.dtype) -> Tensor:
-    """At most so many numbers of this format, none of them 0, near the values, sorted: Lloyd's
-    algorithm from quantiles."""
+    """At most this many numbers of this format, none of them 0, near the values, sorted: Lloyd's
+    algorithm from quantiles.
+    """
     if not len(values):
         return values
     ordered = values.sort().values
@@ -347,7 +348,7 @@ def _codebook(values: Tensor, levels: int, kind: torch.dtype) -> Tensor:
         nearest = _nearest(ordered, centres)
         count = torch.bincount(nearest, minlength=len(centres))
         total = torch.zeros(len(centres), dtype=torch.float64).index_add_(0, nearest, ordered)
-        # A centre that no value is near goes.
+        # A centre that is nearest to no value is dropped.
         centres = torch.unique((total / count)[count > 0])
     codebook: Tensor = torch.unique(_in_format(centres, kind))
     return codebook
@@ -424,7 +425,7 @@ def _symbols(counts: Tensor) -> float:
         return 0.0
     total, more = int(counts.sum()), len(counts) - 1
     orders = float(gammaln(total + 1)) - math.fsum(float(gammaln(int(c) + 1)) for c in counts)
-    # The number of weights is known from their places.
+    # The reader knows the number of weights from their places.
     return _log2_choose(total + more, more) + orders / math.log(2)
 
 
@@ -443,7 +444,7 @@ def _layers(graph: Graph | None, weights: Mapping[str, Tensor]) -> list[MatrixLa
 
     Its matrices must be the parameters themselves, each once and in this order: units of a matrix
     that is shared, or computed from others, cannot change places by themselves; and in another
-    order the places of the columns would be told from rows of another layer.
+    order the places of the columns would be derived from the rows of another layer.
     """
     layers = [] if graph is None else layers_of(graph, weights) or []
     used = [t for layer in layers for t in (layer.weight, layer.bias) if t is not None]
@@ -452,8 +453,8 @@ def _layers(graph: Graph | None, weights: Mapping[str, Tensor]) -> list[MatrixLa
 
 
 def _orders(layers: list[MatrixLayer]) -> float:
-    """log₂ of how many different messages say the same function with its hidden units in another
-    order; at most that.
+    """log₂ of how many different messages describe the same function with its hidden units in
+    another order, or less.
 
     Exchanging equal units changes nothing. Units are equal only if their incoming weights and bias
     are, seen from a layer before whose order is fixed; counting every such pair as equal can only

@@ -125,8 +125,7 @@ class Enumeration:
         taken: set[int] = set()
         for i, basis in enumerate(bases(self.values[name])):
             for j in node.total(basis).flatten().nonzero().flatten().tolist():
-                # Of a tie exactly one edge is active, else ⟨Φ, A·x⟩ would count the
-                # maximum twice.
+                # In a tie exactly one edge is active, or ⟨Φ, A·x⟩ would count the maximum twice.
                 first = before[i] == after[j] and j not in taken
                 taken |= {j} if first else set()
                 yield Edge((name, i), j, Fraction(1), first)

@@ -24,7 +24,7 @@ from secateurs.printing import Printed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the rows are made of."""
+    """What the rows are computed from."""
 
     depth: int
     inputs: int
@@ -64,7 +64,7 @@ def outside_definitions(f: Facts) -> str:
 
 def printed_factor(f: Facts) -> float:
     """The factor that the paper states beside L·B/√n and the path norm."""
-    # Print's 240√2 is a slip for 384√2 ≈ 543.06, which 544 rounds up (docs/errata.md).
+    # The paper's 240√2 is a slip for 384√2 ≈ 543.06, which 544 rounds up (docs/errata.md).
     return 544 * f.partition.width * math.sqrt(f.parameters)
 
 
@@ -215,7 +215,7 @@ RULES = (
 )
 
 
-# What the rows of the comparison are made of, read off one network.
+# What the rows of the comparison are computed from, read from one network.
 
 
 def facts_of(
@@ -225,7 +225,7 @@ def facts_of(
     input_bound: float,
     loss_lipschitz: float,
 ) -> Facts:
-    """Read off the graph of a network, with what the caller says of the data and the loss."""
+    """Read from the graph and from what the caller says about the data and the loss."""
     with torch.no_grad():
         layers = layers_of(graph, graph.state(model))
     pools = [node for node in graph.nodes if isinstance(node, Pool)]
@@ -321,7 +321,8 @@ def verdict_of(log2: float, facts: Facts, constant: bool, loss_range: float) -> 
     size = f"{2.0**log2:.3g}" if log2 < 1000 else f"2^{log2:.0f}"
     over = log2 - math.log2(loss_range)
     if not constant:
-        # A rate times an unknown number proves nothing about this network, however small it is.
+        # A rate times an unknown constant proves nothing about this network, however small the rate
+        # is.
         limit = f"{2.0**-over:.3g}" if over < 1000 else f"2^{-over:.0f}"
         return (
             f"undecided: {size} times a constant that the paper does not state; it says something"
@@ -364,9 +365,9 @@ def generalization_bounds(
         input_bound: B with ‖x‖_∞ ≤ B; below 1 it counts as 1.
         loss_lipschitz: L of the loss in the network's output (Euclidean norm).
         loss_range: the largest value the loss can take; a bound above it is vacuous.
-        data: all training samples and their classes, for the row "description length": what a
-            short message proves of the share of wrong classes (`paths.description_length`). It says
-            something where the network is very sparse.
+        data: all training samples and their classes, for the row "description length": what a short
+            message proves of the share of wrong classes (`paths.description_length`). It is not
+            vacuous if the network is very sparse.
         confidence: with which probability that row holds.
 
     >>> import torch
@@ -429,7 +430,7 @@ def _described_row(
     gap = found.bound - found.training_error
     sure = f"of the network in {found.levels} values, with probability {confidence:g}"
     size = f"{found.bits:.0f} bits, {found.training_error:.2%} of {samples} samples wrong"
-    # A classifier that answers one class is right once in as many as there are.
+    # A classifier that always gives one class is right for one in that many samples.
     trivial = 1 - float(torch.bincount(labels).max()) / samples
     word = "says something" if found.bound < trivial else "vacuous"
     return GeneralizationBound(

@@ -58,7 +58,7 @@ class Scaled:
 
 def two_to(exponent: int) -> float:
     """2^exponent as a float: 0 or inf beyond its range."""
-    # ldexp would answer 0 below the smallest subnormal 2^-1074, and overflow raises.
+    # ldexp would return 0 below the smallest subnormal 2^-1074, and raises on overflow.
     if exponent < -1100:
         return 0.0
     return math.ldexp(1.0, exponent) if exponent < 1024 else math.inf
@@ -67,7 +67,7 @@ def two_to(exponent: int) -> float:
 def rescale(value: Tensor, exponent: int = 0) -> Scaled:
     """Move the magnitude of the largest entry into the exponent when it leaves the safe range."""
     top = _largest(value)
-    # No exponent can be read off zeros.
+    # Zeros have no exponent.
     if top == 0:
         return Scaled(value, ZERO)
     if 2.0**-LIMIT <= top <= 2.0**LIMIT or not math.isfinite(top):
@@ -78,7 +78,7 @@ def rescale(value: Tensor, exponent: int = 0) -> Scaled:
 
 
 def _largest(value: Tensor) -> float:
-    """The largest magnitude, 0 of nothing; NaN where an entry is."""
+    """The largest magnitude; 0 if there are no entries, NaN if one is."""
     if not value.numel():
         return 0.0
     # One pass that writes nothing: |value| would be a tensor as large as the value.
@@ -216,7 +216,7 @@ class Mass:
 
 def pull_through(step: TapeStep, out: Scaled) -> list[tuple[str, Scaled]]:
     """The gradients for the inputs of a node without parameters."""
-    # Nothing was computed, or nothing comes in: a relu hands on what it is given.
+    # Nothing was computed, or nothing arrives: a relu passes on what it is given.
     if step.result is None:
         return [(name, out) for name in step.names]
     gradients = torch.autograd.grad(step.result, step.leaves, out.value)
@@ -285,7 +285,7 @@ class Tape:
         flow_out = {self.graph.output: Scaled(torch.ones_like(output.value), 0)}
         masses: dict[str, Mass] = {}
         for node in reversed(self.graph.nodes):
-            # Popped, so that nothing is held longer than it is needed.
+            # Popped, so that nothing is kept longer than needed.
             out = flow_out.pop(node.name, None)
             step = self.steps.pop(node.name, None)
             if out is None:
@@ -351,7 +351,7 @@ class MassFlow:
         """A factor, usually 1."""
         factor = growth(node, self.q)
         if factor == 1:
-            # For relu nothing is computed here, and nothing looked at on the way back.
+            # For relu nothing is computed here, nor looked at on the way back.
             step = TapeStep(result=None, leaves=(), shifts=(), names=(x.name,))
             return self._record(node.name, x.scaled, step)
         return self._local(node.name, lambda t: t * factor, [x])
@@ -460,7 +460,7 @@ def _zeros(node: Affine) -> Scaled:
     return Scaled(torch.zeros(node.shape, dtype=torch.float64), ZERO)
 
 
-# What norms are computed on: a graph and constant inputs; and why they may only be bounds.
+# What norms are computed from (a graph and constant inputs), and why they may be mere bounds.
 
 
 def graph_of(model: nn.Module, x: Example | Graph, output: str | int | None = None) -> Graph:
@@ -503,7 +503,7 @@ def compare(a: Tensor, b: Tensor) -> PathOrder:
     """How the entries of b compare with those of a."""
     if bool((a == b).all()):
         return PathOrder.EQUAL
-    # Signs before sizes: a weight of the other sign is no smaller version of the first.
+    # Signs before sizes: a weight of the other sign is not a smaller version of the first.
     if not same_sign(a, b):
         return PathOrder.MIXED
     if bool((b.abs() <= a.abs()).all()):
@@ -520,5 +520,5 @@ def join(a: PathOrder, b: PathOrder) -> PathOrder:
     """The order on all paths that follows from two orders on parts of them."""
     if a is b or b is PathOrder.EQUAL:
         return a
-    # EQUAL is neutral; from two different orders nothing follows.
+    # EQUAL is neutral; two different orders imply nothing.
     return b if a is PathOrder.EQUAL else PathOrder.MIXED

@@ -205,7 +205,7 @@ def _nothing(node: Affine) -> PathDifference:
 
 
 class PathMetric(float):
-    """‖Φ(θ) − Φ(θ')‖₁ as a float, with what goes with it.
+    """‖Φ(θ) − Φ(θ')‖₁ as a float, with its logarithm, its parts and what was assumed.
 
     Attributes:
         log2: Its base-2 logarithm.
@@ -247,10 +247,10 @@ def path_metric(
     """‖Φ(θ) − Φ(θ')‖₁ for the parameters of two models, in one pass that carries the difference.
 
     Exact when one network is the other pruned or rounded toward zero (any layers at once), when
-    they differ in one layer only, or are equal, and where the paths are few enough to be told apart
-    (some two million that are changed and alive in both); otherwise the edgewise bound of
-    `DifferenceFlow`, and `exact` is False. No sign assumption is needed for the value; Theorem 3.1
-    needs `same_sign`.
+    they differ in one layer only, or are equal, and where the paths are few enough to be compared
+    one by one (some two million that are changed and alive in both); otherwise the edgewise bound
+    of `DifferenceFlow`, and `exact` is False. No sign assumption is needed for the value; Theorem
+    3.1 needs `same_sign`.
 
     >>> from copy import deepcopy
     >>> from torch import nn
@@ -335,15 +335,13 @@ def _path_by_path(
 
 
 def _gap(pair: PathDifference) -> float:
-    """A lower bound: the difference of the norms; it may lose all its digits, but not its
-    validity.
-    """
+    """A lower bound: the difference of the norms. It may lose all its digits, but stays valid."""
     first, second = total(pair.first), total(pair.second)
     gap = (
         # ∞ − ∞ is not a number, and 0 is always a lower bound.
         abs(first - second) if math.isfinite(first) and math.isfinite(second) else 0.0
     )
-    # The subtraction cancels; so much may be lost by the sums behind both norms.
+    # The subtraction cancels: this much may be lost to the sums behind both norms.
     return max(0.0, gap - 1e-12 * max(first, second)) if gap else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Plain layered networks: affine layers with ReLU between, nothing else. Some theorems speak of
+"""Plain layered networks: affine layers with ReLU between, nothing else. Some theorems hold for
 these only.
 """
 
@@ -60,8 +60,7 @@ def normalized(layers: list[MatrixLayer]) -> list[MatrixLayer]:
     result: list[MatrixLayer] = []
     carried: Tensor | None = None
     for index, layer in enumerate(layers):
-        # λ of the layer before multiplies the columns: what the division there took,
-        # these weights give back.
+        # λ of the layer before multiplies the columns: it undoes the division there.
         weight = layer.weight if carried is None else layer.weight * carried
         bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias
         if index == len(layers) - 1:
@@ -127,8 +126,7 @@ def neuron_of(edges: Sequence[tuple[Tensor, Tensor]], *, before: Tensor) -> Norm
     """A neuron whose edges θλ_u, θ'λ'_u (its bias among them) are known one by one."""
     f, g = (torch.stack([pair[k].abs() for pair in edges]).sum(0) for k in (0, 1))
     raw = torch.stack([(a - b).abs() for a, b in edges]).sum(0)
-    # Shares, not sizes: a neuron that is scaled as a whole adds nothing as a hidden
-    # one.
+    # Shares, not sizes: a hidden neuron that is scaled as a whole adds nothing.
     own = torch.stack([(_over(a, f) - _over(b, g)).abs() for a, b in edges]).sum(0)
     return Normalized(f=f, g=g, raw=raw, own=own, before=before)
 

@@ -30,7 +30,8 @@ from secateurs.stateless import evaluating
 
 
 class PathNorm(float):
-    """‖Φ‖_q as a float (inf where float64 overflows), with what goes with it.
+    """‖Φ‖_q as a float (inf if float64 overflows), with its logarithm, its parts and what was
+    assumed.
 
     Attributes:
         log2: Its base-2 logarithm, finite at any depth (−inf for a norm of zero).
@@ -292,6 +293,6 @@ def on_one_scale(
             # In place: a second copy of every weight in float64 would double the
             # memory.
             factor = two_to(max(share.exponent - offset - common, -2000)) / divisor
-            # Usually 1, and then the weights are not read once more.
+            # Usually 1: then the weights are not read again.
             costs[name] = share.value if factor == 1 else share.value.mul_(factor)
     return costs, common

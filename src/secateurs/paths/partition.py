@@ -184,8 +184,8 @@ class Numbering:
         value = node.weight(self.state).cpu()
         # Products of two numbers, and a sum of as many as a neuron has antecedents at most.
         bits = (EXACT_BITS - math.ceil(math.log2(max(2.0, most)))) // 2
-        # Trained weights are told apart by place, for that two of them are equal is
-        # chance; fixed ones by value.
+        # Trained weights are distinguished by place, since two equal ones are a coincidence; fixed
+        # ones by value.
         numbers = self.random(value.numel(), bits=min(bits, 20)).reshape(value.shape)
         if not self.free(node.weight):
             numbers = by_value(value, numbers)
@@ -230,7 +230,7 @@ class Numbering:
         return sum(math.prod(shape) for shape in shapes)
 
     def random(self, count: int, *, bits: int = 20) -> Tensor:
-        """Whole numbers from 1 on; never 0, which means that there is nothing."""
+        """Whole numbers of at least 1; 0 means that there is nothing."""
         drawn = torch.randint(1, 2**bits, (count,), generator=self.generator)
         return drawn.double()
 
@@ -238,9 +238,8 @@ class Numbering:
 # The kinds of neurons of a network: the coarsest partition that definitions G.3 and G.4 allow.
 #
 # Two neurons of one node are of one kind when they have the same bias and, for each kind of
-# antecedent, as many antecedents of it with the same weights. Such a partition is directed,
-# regular and weight-sharing compatible by construction, so Theorem G.2 speaks of it, whatever the
-# padding.
+# antecedent, as many antecedents of it with the same weights. Such a partition is directed, regular
+# and weight-sharing compatible by construction, so Theorem G.2 covers it, whatever the padding.
 #
 # A neuron's antecedents form a set of pairs (weight, kind). Give every weight and every kind a
 # random number; then the sum of their products over the antecedents is one pass through the node,
@@ -333,7 +332,7 @@ class KindsFlow:
             for k in range(DRAWS)
         ]
         branches = torch.stack([x.present for x in xs]).sum(0)
-        # A neuron that is added to itself needs an identity neuron between.
+        # A neuron that is added to itself needs an identity neuron in between.
         same = any(bool((a.numbers == b.numbers).any()) for a in xs for b in xs if a is not b)
         twice = same or len(set(node.inputs)) < len(node.inputs)
         depth = max(x.depth for x in xs) + 1 + twice
