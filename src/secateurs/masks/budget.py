@@ -35,8 +35,7 @@ class AmountFields(TypedDict, total=False):
 class Amount:
     """How much is kept: exactly one of these, or none where a pattern or a scope decides it.
 
-    What is wrong with an amount is said here and nowhere else, as soon as its `fraction` is asked
-    for.
+    Errors in an amount are raised here and nowhere else, as soon as its `fraction` is read.
 
     Attributes:
         sparsity, density, compression: Of all entries together.
@@ -115,8 +114,8 @@ class SelectionFields(AmountFields, total=False):
 class Selection(Amount):
     """How much is kept, where, in which shapes, and how it is chosen; see `secateurs.select`.
 
-    What `select`, recipes and pruned files have in common. Checked when it is made: whatever is
-    wrong with it, whatever the scores are, is refused here.
+    What `select`, recipes and pruned files have in common. Checked when it is made: everything that
+    is wrong whatever the scores are is refused here.
 
     >>> Selection(sparsity=0.9, scope="layer").fraction
     Fraction(1, 10)
@@ -151,7 +150,7 @@ class Selection(Amount):
 
     def _check_amount(self) -> None:
         fraction, mapped = self.fraction, isinstance(self.scope, Mapping)
-        # N:M says itself how much stays, and so does a density per parameter.
+        # N:M determines how much stays, and so does a density per parameter.
         free = mapped or isinstance(self.pattern, NM) or ":" in str(self.pattern)
         if not (self.stated or free):
             raise ArgumentError(
@@ -327,7 +326,7 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
         fixed |= over if excess >= lack else under
 
 
-# How many entries each parameter keeps: what a selection asks of its scope, and the answer.
+# How many entries each parameter keeps: the demand of a selection, and what its scope makes of it.
 
 
 def demand_of(

@@ -1,5 +1,5 @@
-"""Random choice of so many units, likelier where the score is larger: exact probabilities, O(n)
-memory.
+"""Random choice of a given number of units, likelier where the score is larger: exact
+probabilities, O(n) memory.
 
 Every rule draws each row of a matrix of scores on its own and returns a mask and, when asked,
 weights with E[weight] = 1 on every unit of positive score, so that `weights * parameter` is an
@@ -218,8 +218,7 @@ def _chances(rows: ScoreRows) -> Tensor:
     alike = torch.ones_like(value)
     if rows.allowed is not None:
         value, alike = value * rows.allowed, rows.allowed.double()
-    # Where no allowed unit has a score, all are equally good, and the count still has
-    # to be met.
+    # If no allowed unit has a score, all are equally good, and the count still has to be met.
     return torch.where(value.amax(1, keepdim=True) > 0, value, alike)
 
 

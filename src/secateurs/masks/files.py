@@ -166,8 +166,8 @@ _SEAL = hashlib.blake2b(digest_size=16)
 class MaskWriter:
     """Takes the pieces of masks in the order of their names.
 
-    The seal stands in the header and covers what follows, so it is written last, over a
-    placeholder of its length. The file takes its name when it is whole.
+    The seal stands in the header and covers what follows, so it is written last, over a placeholder
+    of its length. The file gets its name once it is complete.
     """
 
     def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -200,6 +200,6 @@ class MaskWriter:
             os.replace(self.part, self.path)
 
     def drop(self) -> None:
-        """Leave nothing behind after an error."""
+        """Remove the unfinished file after an error."""
         self.file.close()
         self.part.unlink(missing_ok=True)

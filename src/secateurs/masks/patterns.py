@@ -111,8 +111,8 @@ class NM:
         """
         rows = self.runs(score)
         allowed = torch.ones_like(rows, dtype=torch.bool) if within is None else self.runs(within)
-        # Ranking a run compares each entry with each: M² temporaries an entry, hence
-        # shorter pieces.
+        # Ranking a run compares each entry with each: M² temporaries per entry, hence shorter
+        # pieces.
         length = max(1, PIECE // self.m**2)
         parts = zip(torch.split(rows, length), torch.split(allowed, length), strict=True)
         return self.unrun(

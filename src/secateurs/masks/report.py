@@ -35,7 +35,7 @@ class TensorSparsity:
 
     @classmethod
     def of(cls, name: str, tensor: Tensor, kept: int, **more: Any) -> Self:
-        """The figures of a tensor of which so many entries are kept."""
+        """The figures of a tensor of which this many entries are kept."""
         return cls(name=name, shape=tuple(tensor.shape), total=tensor.numel(), kept=kept, **more)
 
     @property
@@ -199,10 +199,10 @@ def sparsity_report(
         model: a model, or a mapping of tensors or masks (what is not zero counts as kept).
         where: which parameters of a model; the default rule is that of `prunable`.
         masks: count these instead of the values; only parameters with a mask are listed.
-        example: one input of the model; says of every collapsed parameter whether that matters,
-            that is whether the output still depends on the input (`secateurs.liveness`), or why
-            that is unknown.
-        judge: a function that says it instead, in your own words.
+        example: one input of the model; then the report says of every collapsed parameter whether
+            that matters, that is, whether the output still depends on the input
+            (`secateurs.liveness`), or why that is unknown.
+        judge: a function that says so instead, in your own words.
 
     Tied parameters are counted once. density = kept / total, sparsity = 1 − density, compression =
     total / kept.

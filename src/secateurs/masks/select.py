@@ -139,7 +139,7 @@ def check_selection(
 def choice_of(
     selection: Selection, units: SomeUnits, demand: Demand
 ) -> CheckedSelection[SomeUnits]:
-    """The answer of the scope to the demand."""
+    """The units, with the number of entries that the scope gives each parameter."""
     counts = counts_of(selection.scope, demand)
     if counts is not None:
         # A density of 0 in a mapping asks for nothing from that parameter, so its floor is ignored.
@@ -194,7 +194,9 @@ def _with_floors(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnMask:
-    """The draw from one parameter; `biased`: whether entries of positive score had no chance."""
+    """What was drawn from one parameter; `biased`: whether entries of positive score had no
+    chance.
+    """
 
     mask: Tensor
     weights: Tensor | None = None

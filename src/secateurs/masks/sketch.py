@@ -16,8 +16,7 @@ from secateurs.registry import refuse_unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Masks and weights by parameter name. Multiply a parameter with its weights for the sketch of
-    it.
+    """Masks and weights by parameter name. A parameter times its weights is its sketch.
 
     E[weight] = 1 on every entry of positive score, given how many units each parameter draws.
     `biased` names the parameters where that fails because nothing at all is drawn in some place (a

@@ -18,17 +18,17 @@ from secateurs.masks.topk import largest
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Cost = Callable[[Array], Array]
-"""Amounts to what they cost, elementwise."""
+"""From amounts to their costs, elementwise."""
 
 EXACT = 2048
 """A total no larger is shared out exactly, entry by entry."""
 UNITS = 512
-"""A larger one is first shared out in so many parts."""
+"""A larger one is first shared out in this many parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostCurve:
-    """What 0 to `room` of the total costs: one of those among which it is shared out."""
+    """The cost of 0 to `room` of the total, for one of those among which it is shared out."""
 
     room: int
     cost: Cost
@@ -110,7 +110,7 @@ def _exchange_(amounts: dict[str, int], curves: Mapping[str, CostCurve], step: i
         givers, getters = (sorted(price, key=lambda name: price[name])[:2] for price in (down, up))
         pairs = [(down[a] + up[b], a, b) for a in givers for b in getters if a != b]
         change, giver, getter = min(pairs, default=(0.0, "", ""))
-        # Rounding alone must not keep two curves swapping for ever.
+        # Rounding alone must not make two curves swap for ever.
         if not change < -1e-12:
             return
         amounts[giver] -= step
@@ -164,8 +164,8 @@ Curve = Mapping[int, float]
 def layer_of(
     weight: Tensor, scores: Tensor, *, allowed: Tensor | None, first: int, room: int
 ) -> RankedWeight:
-    """What is not allowed goes first, then the smallest scores; of equal ones the later, as in
-    `largest`.
+    """The order of removal: first what is not allowed, then the smallest scores; of equal ones the
+    later first, as in `largest`.
     """
     scores = scores.detach().flatten()
     if allowed is not None:
@@ -219,7 +219,7 @@ def power_laws(layer: RankedWeight, curve: Curve) -> Cost:
 
 def chords(layer: RankedWeight, curve: Curve) -> Cost:
     """The curve as lines between its measured points: its budgets lie at these in all layers but
-    one, so that what is measured of the roughness of the curves is made use of.
+    one, so that the measured roughness of the curves is used.
     """
     at, cost = _columns(curve)
     return lambda amounts: np.interp(amounts, at, cost)
@@ -257,8 +257,7 @@ def _powers(amounts: Array, x: Array, y: Array) -> Array:
     if len(x) == 1:
         return np.zeros_like(amounts)
     i = np.clip(np.searchsorted(x, amounts, side="right") - 1, 0, len(x) - 2)
-    # log 0 at the first point is meant: where it gives no number, the line below is
-    # taken.
+    # log 0 at the first point is intended: where it gives no number, the line below is used.
     with np.errstate(divide="ignore", invalid="ignore"):
         powers = np.diff(np.log(y)) / np.diff(np.log(x))
         powers[0] = powers[1] if len(powers) > 1 else 1.0
@@ -347,8 +346,8 @@ def _cost(curves: Curves, amounts: Amounts) -> float:
 __all__ = ["matrix_norm", "product_bound", "spectral"]
 
 WHOLE = 2**21
-"""A layer whose size times the entries it may lose is no larger has its curve measured at every
-count.
+"""If a layer's size times the entries it may lose is no larger than this, its curve is measured at
+every count.
 """
 _SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _AROUND = (0.25, 0.5, 1.5, 2.0)
@@ -441,7 +440,7 @@ def _grid(layer: RankedWeight, tried: list[int]) -> set[int]:
 
 
 def _global(demand: Demand) -> Mapping[str, int]:
-    """What each keeps when all compete; floors as near as `share` gets."""
+    """What each keeps if all compete; floors as nearly as `share` can."""
     masks = largest(demand.scores, demand.keep, within=demand.allowed, absolute=demand.absolute)
     sizes = demand.sizes
     return share(

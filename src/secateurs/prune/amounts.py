@@ -24,7 +24,7 @@ SPREAD = 0.08
 """How far the density of a block may lie from the overall one (λ of OWL, for language models)."""
 
 OUTLIER = 5
-"""An outlier's score is so many times the mean of its tensor (M of OWL)."""
+"""An outlier's score is this many times the mean of its tensor (M of OWL)."""
 
 
 def block_densities(
@@ -57,7 +57,7 @@ def block_densities(
             + " Or give a mapping from names or places of blocks to amounts."
         )
     if amounts == "progression":
-        # Errors of early blocks run through all that follow, so the first block keeps the most.
+        # Errors of early blocks pass through all later ones, so the first block keeps the most.
         return _spread([-float(number) for number in range(len(sizes))], overall, sizes)
     return _spread(measure(amounts), overall, sizes)
 

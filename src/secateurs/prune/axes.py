@@ -41,7 +41,8 @@ def orders_of(
     # Most recipes end here: where order does not matter, no unknown layer should be refused.
     if not isinstance(pattern_of(pattern), ORDERED) and scope != "row":  # type: ignore[arg-type]
         return Orders(orders={}, shapes=shapes)
-    # The type of the module tells most; only what is left is watched while the example runs.
+    # The type of the module decides most orders; only the other weights are watched while the
+    # example runs.
     owners = {name: owner for name, _, owner in owned_parameters(model)}
     orders: dict[str, AxisOrder] = {}
     unknown: list[str] = []

@@ -110,12 +110,12 @@ def cut_block(
     idle: dict[str, Any] | None = None,
     split: bool = False,
 ) -> Iterator[tuple[str, Tensor]]:
-    """The masks of a block by parameter name; nothing is changed. All that can be wrong is found
-    before the first mask. `split` says that some layers stand for slices of one parameter, which no
-    copy of the block would know.
+    """The masks of a block by parameter name; nothing is changed. Everything that can be wrong is
+    found before the first mask. `split` says that some layers stand for slices of one parameter,
+    which no copy of the block would know.
 
-    `idle` takes up which layers no batch reached, experts that nobody asks: they have no other
-    score than their weights.
+    `idle` collects the layers that no batch reached, such as experts that no token is sent to:
+    their only score is their weights.
     """
     if not (_each_alone(recipe) or (split and _plain(recipe))):
         yield from cut(block, recipe, batch=given, generator=generator).masks.items()
@@ -236,10 +236,10 @@ def _mask(
 
 # What each block of a model is called with, found without running the blocks.
 #
-# The model's own forward pass runs once for every batch, with blocks that hand their input on: it
+# The model's own forward pass runs once for every batch, with blocks that pass their input on: it
 # embeds, makes masks, positions and rotations as it always does, and stops at the last block. So
-# nothing of the model has to be known, and blocks that are called differently (every other one
-# with a sliding window) get what is theirs.
+# nothing of the model has to be known, and blocks that are called differently (every other one with
+# a sliding window) get what they need.
 
 CACHES = ("past_key_value", "past_key_values", "layer_past", "cache_params")
 """Arguments that carry keys and values from call to call; a block that is run twice must not."""
@@ -334,7 +334,7 @@ class _Watch:
         if number == self.count - 1:
             raise _Reached
         if self.output is None:
-            # The first block runs once, for the form of what it returns.
+            # The first block runs once, to show the form of what it returns.
             self.output = forward(*args, **given)
             if first_of(self.output).shape != hidden.shape:
                 raise ArgumentError(
@@ -349,7 +349,7 @@ class _Watch:
 
 @contextmanager
 def _handing_on(blocks: Blocks, watch: _Watch) -> Iterator[None]:
-    """Blocks that only say what they were given. Their own forward is back afterwards."""
+    """Blocks that only record what they are given. Afterwards they have their own forward again."""
     before = {name: vars(block).get("forward") for name, block in blocks.items()}
     try:
         for number, block in enumerate(blocks.values()):
@@ -462,7 +462,7 @@ class PackedMasks(Mapping[str, Tensor]):
         return len(self._bits)
 
 
-# A model of blocks pruned with calibration batches, one block in work at a time.
+# A model of blocks pruned with calibration batches, one block at a time.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -519,7 +519,7 @@ def prune_blocks_(
     progress: Callable[[str], None] | None = None,
     **fields: Unpack[RecipeFields],
 ) -> PrunedBlocks:
-    """Prune every block by a recipe, each on what the pruned blocks before it give.
+    """Prune every block by a recipe, each on the outputs of the pruned blocks before it.
 
     That is how Wanda and SparseGPT prune language models; the name `"sparsegpt"` in the place of a
     score chooses masks and changes the weights that stay as the latter does. The model's own

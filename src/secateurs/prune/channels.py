@@ -104,7 +104,7 @@ class Ranking:
 
     order: Tensor
     rank: Tensor
-    """Of every channel, the larger the better."""
+    """The score of every channel: the larger, the better."""
 
     def __len__(self) -> int:
         return len(self.order)
@@ -120,7 +120,7 @@ def ranked_channels(found: Channels, scores: Tensor, scope: str, floor: float) -
         # Stable: of equal channels the first stays, on every machine.
         order = layer[scores[layer].argsort(descending=True, stable=True)]
         count = math.ceil(floor * len(layer)) if floor < 1 else int(floor)
-        # One at least, even with floor=0: an empty layer cuts the network in two.
+        # At least one, even with floor=0: an empty layer cuts the network in two.
         protected[order[: max(1, count)]] = True
     # By family, not by layer: a residual stream that is as safe as in the best of its layers would
     # keep more than its share, and the layers between would pay for it.
@@ -135,8 +135,9 @@ def ranked_channels(found: Channels, scores: Tensor, scope: str, floor: float) -
 def largest_within(
     ranked: Ranking, found: Channels, measure: Callable[[Tensor], float], share: float
 ) -> Tensor:
-    """As many channels as fit into the share; the measure falls as channels go, so halving finds
-    the count."""
+    """As many channels as fit into the share; the measure falls as channels are removed, so halving
+    finds the count.
+    """
     total = measure(without(found, ranked, 0))
     if measure(without(found, ranked, len(ranked))) > share * total:
         least = measure(without(found, ranked, len(ranked))) / total
@@ -153,7 +154,7 @@ def largest_within(
 
 
 def without(found: Channels, ranked: Ranking, count: int) -> Tensor:
-    """Without so many channels; where heads go with a stream, with a few more or less."""
+    """Without this many channels; a few more or fewer if heads go with a stream."""
     kept = torch.ones(len(found.labels), dtype=torch.bool)
     kept[ranked.order[:count]] = False
     for packed in found.packed:
@@ -251,7 +252,7 @@ def seconds(model: nn.Module, example: Example, *, times: int = 15) -> float:
         start = time.perf_counter()
         run(model, example)
         seen.append(time.perf_counter() - start)
-    # The median, since other work on the machine only ever makes single passes longer.
+    # The median, since other work on the machine only makes some passes longer.
     return statistics.median(seen)
 
 

@@ -1,4 +1,4 @@
-"""Whole blocks dropped: those whose output points where their input does."""
+"""Drops whole blocks: those whose output points where their input does."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -219,7 +219,7 @@ def _floating_input(name: str, args: Any, given: Mapping[str, Any]) -> Tensor:
 
 
 def _counted(inputs: Inputs, key: str, cosine: Tensor) -> Tensor:
-    """Which tokens are no padding."""
+    """Which tokens are not padding."""
     mask = inputs.get(key) if isinstance(inputs, Mapping) else None
     if isinstance(mask, Tensor) and mask.shape == cosine.shape:
         return mask.to(cosine.device).bool()

@@ -3,8 +3,8 @@
 Experts of transformers are one parameter (experts, outputs, inputs), of which an expert takes its
 slice, or (experts, inputs, outputs), as of GPT-OSS and Llama 4; a router keeps a matrix and no
 `nn.Linear`. While a block is pruned, each slice becomes a linear layer whose weight is a view of
-it, so that what is known of linear layers (their inputs, their order, how to solve for them) holds
-for experts, each on the tokens it gets.
+it, so that everything known about linear layers (their inputs, their order, how to solve for them)
+holds for experts, each on the tokens it gets.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,7 +55,7 @@ def split_into_layers(
         for name, (module, key, parameter) in owners.items():
             matrices = parameter.detach().view(-1, *parameter.shape[-2:])
             ways = {seen.met[place] for place in map(_place, matrices) if place in seen.met}
-            # One that is used both ways, as a table and its transpose are, is no layer.
+            # One that is used both ways, as a table and its transpose are, is not a layer.
             if ways not in ({"rows"}, {"columns"}):
                 continue
             kind = Conv1D if ways == {"rows"} else _linear
@@ -192,7 +192,7 @@ _MATMULS = {
 
 @contextmanager
 def _one_by_one(block: nn.Module) -> Iterator[None]:
-    """Experts of transformers by a loop over them, not by one product for all."""
+    """Experts of transformers run in a loop, not as one product for all."""
     configs = {
         id(config): config
         for module in block.modules()

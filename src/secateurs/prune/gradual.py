@@ -1,4 +1,4 @@
-"""Pruning during training: a little every so many steps, held in between."""
+"""Pruning during training: a little at a time, at regular steps, held in between."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -149,7 +149,7 @@ class GradualPruning:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; the masks held until now must contain those of the
+        """Continue where `state_dict` was taken; the masks held until now must contain those of the
         state, and the cuts to come must be those of this run. On an error nothing is changed.
         """
         # Read first: an invalid state is refused before masks change.
@@ -199,8 +199,7 @@ class GradualPruning:
                 f"to {ends[1]}: make GradualPruning with the recipe, start, end and every of the "
                 "run that was saved. Nothing was changed."
             )
-        # Taken over, not only compared: budgets that depend on the weights were computed at the
-        # start.
+        # Adopted, not only compared: budgets that depend on the weights were computed at the start.
         return saved
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 STEPS = 500
-"""At most so many steps of conjugate gradients; some fifty are usual."""
+"""At most this many steps of conjugate gradients; some fifty are usual."""
 RESIDUAL = 1e-4
 """A row is solved when its residual has fallen to this share of its first one."""
 
@@ -29,13 +29,13 @@ def solve_together(
     weights: Tensor, mask: Tensor, gram: Tensor, damping: float
 ) -> tuple[Tensor, bool]:
     """The same by conjugate gradients on all these rows at once, preconditioned by the diagonal;
-    and whether every row came to its end.
+    and whether every row converged.
 
     One matrix product a step serves all rows, where each alone would need a factorization of its
     own. H itself is not changed or copied; four matrices of the size of the rows are held.
     """
     diagonal = gram.diagonal() + damping
-    # An input that never came has no equation: its weights stay as they are.
+    # An input that never occurs has no equation: its weights stay as they are.
     scale = torch.where(diagonal > 0, 1 / diagonal, 0.0)
 
     gone = ~mask
@@ -43,7 +43,7 @@ def solve_together(
     # what a block needs were those.
     solved = weights.masked_fill(gone, 0.0)
     residual = ((weights - solved) @ gram).masked_fill_(gone, 0.0)
-    # From the masked weights: the damping pulls towards them, so it has no share in the residual.
+    # From the masked weights: the damping pulls towards them, so it adds nothing to the residual.
     direction = residual * scale
     image = torch.empty_like(residual)
     size = products(residual, direction)

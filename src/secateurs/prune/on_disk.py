@@ -41,14 +41,15 @@ from secateurs.registry import refuse_unknown
 from secateurs.safefile import StoredTensor
 from secateurs.scores import SCORES
 
-# Which stored tensors are pruned. No module says what they are, so their names have to.
+# Which stored tensors are pruned. No module says what they are, so their names must.
 
 _NOT_WEIGHTS = re.compile(
     r"norm|embed|(^|[._])(wte|wpe|ln|bn|rotary|pos|bias|lm_head|shared|codebook)([._0-9]|$)",
     re.IGNORECASE,
 )
-"""Parts of names of what is looked up, scaled or added, and of the table that ends a language
-model, which is often the embedding itself."""
+"""Parts of names of tensors that are looked up, scaled or added, and of the table that ends a
+language model, which is often the embedding itself.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +66,8 @@ def choose_stored(stored: Stored, where: Sequence[str] | None) -> ChosenTensors:
     """
     names = [entry.name for _, entry in stored.entries()]
     rules = read_where(where or None, names, owners=False)
-    # A glob that fits nothing is a misspelt name: pruning everything else would be the
-    # worst answer.
+    # A glob that fits nothing is a misspelt name: pruning everything else would be the worst
+    # response.
     if wrong := (*rules.strange, *rules.unmatched):
         raise ParameterError(f"{'; '.join(wrong)}.")
     chosen, left = list[tuple[Shard, StoredTensor]](), dict[str, str]()
@@ -93,7 +94,8 @@ def _reason(entry: StoredTensor, rules: Rules) -> str:
     if wanted and not asked:
         return "no glob chooses it"
     if not entry.kind.floating or entry.kind.bits < 16:
-        # Eight bits and less come with scales in other tensors: their sizes say nothing alone.
+        # Values of eight bits and less come with scales in other tensors: their sizes alone mean
+        # nothing.
         problem = f"its dtype is {entry.dtype}, not a float of 16 or more bits"
         # Named in full it is an error; caught by a glob it is only left out.
         if asked and "*" not in "".join(wanted):
@@ -108,7 +110,7 @@ def _reason(entry: StoredTensor, rules: Rules) -> str:
     return "of its name" if _NOT_WEIGHTS.search(name) else ""
 
 
-# How many entries of a stored tensor are not zero, whatever its dtype, from its bits alone.
+# How many entries of a stored tensor are not zero, from its bits alone, whatever its dtype.
 
 _WHOLE = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
@@ -251,7 +253,7 @@ class StoredScores:
         return torch.cat(pieces).view(self.places[name][1].shape)
 
     def lengths(self, name: str) -> list[int]:
-        """In how many entries a time its bytes are read and written."""
+        """How many entries of it are read and written at a time."""
         return [len(piece) for piece in self.chunks(*self.places[name])]
 
     def _magnitudes(self, name: str) -> Iterator[Tensor]:
@@ -332,8 +334,8 @@ class StoredEntries(Units[Threshold]):
         return sum(int(cut.mask(piece).sum()) for piece in self.scores.read(name))
 
     def _reaches(self, name: str, value: float, least: int) -> bool:
-        """Whether so many entries lie above the threshold. Reading ends as soon as they do: with
-        the usual floor of one entry that is at the first piece.
+        """Whether at least this many entries lie above the threshold. Reading ends as soon as they
+        are found: with the usual floor of one entry that is at the first piece.
         """
         found = 0
         for piece in self.scores.read(name):
@@ -368,7 +370,7 @@ class StoredGroups(StoredEntries):
         return dict.fromkeys(names, shared)
 
     def at_least(self, name: str, keep: int) -> Threshold:
-        """The fewest groups of one tensor with so many entries."""
+        """The fewest groups of one tensor that have this many entries."""
         scores, size = self._groups(name)
         if keep <= 0:
             return Threshold()

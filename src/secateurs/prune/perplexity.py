@@ -21,7 +21,7 @@ ROWS = 256
 50,000 words takes 400 MB more in single precision."""
 
 GLANCE = 8
-"""Tokens on which is tried whether the model sees what it is to predict."""
+"""Tokens on which a model is tested for seeing what it is to predict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ def _check_context(model: nn.Module, context: object, length: int) -> None:
 
 
 def _refuse_foresight(model: nn.Module, text: Tensor) -> None:
-    """A model that sees the tokens it is to predict (BERT) has a perplexity that means nothing."""
+    """Refuse a model that sees the tokens it is to predict (BERT): its perplexity means nothing."""
     other = text.clone()
     other[-1] = text[0] if text[0] != text[-1] else int(text[0] == 0)
     first, second = (_logits_of(model, ids[None])[:-1].float() for ids in (text, other))

@@ -37,7 +37,7 @@ class Pruned(Reported):
     """What pruning did.
 
     Attributes:
-        recipe: What was asked.
+        recipe: The recipe as it was given.
         masks: By parameter name, True = kept; for `hold`, `save_masks` or as `within` of a further
             pruning.
         rounds: Entries asked for and kept after each round.
@@ -244,8 +244,8 @@ def _cut_to_count(
 
 
 WORTH_A_NOTE = 0.01
-"""The share of unexpected zeros from which on they are worth a note. A few occur by chance (a fresh
-bias, rounding), and saying so every time would be noise.
+"""The least share of unexpected zeros that is worth a note. A few occur by chance (a fresh bias,
+rounding), and saying so every time would be noise.
 """
 
 

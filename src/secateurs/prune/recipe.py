@@ -344,7 +344,7 @@ class Prepared:
     """A recipe made ready for one model.
 
     Attributes:
-        recipe: What was asked.
+        recipe: The recipe as it was given.
         parameters: The values of the chosen parameters by name.
         within: Masks of an earlier pruning.
         orders: Which dimensions are outputs and inputs, where that matters.
@@ -352,7 +352,7 @@ class Prepared:
         final: The selection of the last round: its units, and how many entries it keeps.
         targets: What each round is to keep.
         generator: Where random selections draw from.
-        notes: What is to be known of the parameters chosen.
+        notes: What a user should know about the choice of parameters.
     """
 
     recipe: Recipe
@@ -433,7 +433,7 @@ def cut_in_training(
     return cut_once(recipe, scores, target, weights=weights, within=within, generator=generator)
 
 
-# What a recipe would do to a model: the answer of `Recipe.check`.
+# What a recipe would do to a model: the result of `Recipe.check`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Pruned layers of a block made to answer as before: their kept weights solved for on real inputs.
 
-Which weights go is one question, what the others are afterwards is another. For a layer with inputs
-X (what the pruned layers before it give), weights W and a mask, the weights V on the mask that
-minimise ‖X(V − W)ᵀ‖ are a least-squares problem for each row. Layers are taken in the order in
+Which weights are cut is one question; what becomes of the others is another. For a layer with
+inputs X (what the pruned layers before it give), weights W and a mask, the weights V on the mask
+that minimise ‖X(V − W)ᵀ‖ are a least-squares problem for each row. Layers are taken in the order in
 which the block calls them. Those that are given the same tensor (query, key and value) share one
 matrix H = XᵀX, and no more than one is held at a time.
 """
@@ -81,7 +81,7 @@ def solve_(
     turned = lies_along(layer) == "rows"
     weights, kept = (parameter.T, mask.T) if turned else (parameter, mask)
     most = int(kept.sum(1).max())
-    # Fewer inputs than unknowns leave a row undecided, and it would be fitted to chance.
+    # With fewer inputs than unknowns a row is underdetermined, and would be fitted to noise.
     if gram is None or samples < most:
         parameter.copy_(torch.where(mask, parameter, 0.0))
         return (
@@ -101,7 +101,7 @@ def solve_(
             solved, done = solve_together(wide, keep, gram, share * mean)
         whole, before = energies(wide, gram), energies(masked - wide, gram)
         after = energies(solved - wide, gram)
-        # Never worse than the mask alone, and never anything but numbers.
+        # Never worse than the mask alone, and never NaN.
         better = (after <= before)[:, None] & solved.isfinite()
         # `wide` may be these very rows, so nothing is measured of it from here on.
         rows.copy_(torch.where(better, solved, masked))
@@ -135,7 +135,7 @@ ROWS = 64
 
 
 def rows_together(inputs: int) -> int:
-    """How many rows of so many inputs are in work at a time."""
+    """How many rows of this many inputs are solved at a time."""
     return max(ROWS, PIECE // inputs)
 
 
@@ -189,14 +189,14 @@ def stages_of(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> lis
     together: dict[tuple[object, ...], list[str]] = {}
     for name in sorted(order, key=order.__getitem__):
         together.setdefault(tuple(met[name]), []).append(name)
-    # Layers that this batch does not reach, such as an expert nobody asks, come last.
+    # Layers that this batch does not reach, such as an expert that gets no token, come last.
     return [
         Stage(names=tuple(names), once=len(met[names[0]]) == 1) for names in together.values()
     ] + [Stage(names=(name,), once=False) for name in layers if name not in order]
 
 
 class _Collected(Exception):
-    """The layer that is watched has been called: the rest of the block need not run."""
+    """The watched layer has been called: the rest of the block need not run."""
 
 
 def gram_of(layer: nn.Module, runs: Runs, *, once: bool) -> tuple[Tensor | None, int]:

@@ -56,9 +56,8 @@ class Snapshot:
 
     @torch.no_grad()
     def undo_(self, model: nn.Module) -> None:
-        """Put back all that is still there, gradients too: after an error."""
-        # Never raises: it runs while another error is on its way, and that one is the
-        # news.
+        """After an error, put back everything that is still there, gradients too."""
+        # Never raises: it runs while another error is on its way, which is the one to report.
         changed = self._changed(model)
         for name, parameter in model.named_parameters():
             if name not in changed:
@@ -74,7 +73,7 @@ class Snapshot:
             module.training = self.modes.get(name, module.training)
 
     def _changed(self, model: nn.Module) -> list[str]:
-        """Names that were not there, are not there any more, or have another shape."""
+        """Names that are new, missing, or of another shape."""
         saved, current = (
             {name: value.shape for name, value in tensors}
             for tensors in (

@@ -103,7 +103,8 @@ def counts_by_share(
     `end` are.
 
     The last round cuts less where the others do not lead to `end` (iterative magnitude pruning).
-    With `rounds`, exactly so many: for one parameter of a model whose rounds follow from the whole.
+    With `rounds`, exactly this many, for one parameter of a model whose rounds follow from the
+    whole.
 
     >>> counts_by_share(start=1000, end=500, per_round=0.2)
     [800, 640, 512, 500]
@@ -168,7 +169,7 @@ def targets_of(
     """What each round is to keep, down to the final selection. Parameters with a density of their
     own (scope "layer", a mapping) each follow their own schedule.
 
-    A later pruning falls from what an earlier one has left, not from everything.
+    A later pruning starts from what an earlier one has left, not from everything.
     """
     start = {**final.demand.sizes, **entries_left(within)}
     # Where each parameter has its own amount, a schedule over the sum would starve the small ones.

@@ -16,7 +16,7 @@ from secateurs.bits import write_masked_
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 FEWEST = 1 << 18
-"""Entries of a tensor from which on the compiled cut is worth its start; small models never compile
+"""The fewest entries of a tensor for which the compiled cut pays off; small models never compile
 anything.
 """
 
@@ -25,8 +25,9 @@ _log = logging.getLogger("secateurs.scores")
 
 
 def first_mask(target: Tensor, whole: Tensor) -> Tensor | None:
-    """The mask of a target that is whole, as the first `last` of `recut_`; None where that gains
-    nothing."""
+    """The mask of an uncut target, as the first `last` of `recut_`; None where that gains
+    nothing.
+    """
     mask = torch.ones(target.shape, dtype=torch.bool, device=target.device)
     return mask if _large(target, whole, mask) and kernel() else None
 

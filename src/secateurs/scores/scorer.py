@@ -392,7 +392,7 @@ class Copy:
         self._whole: dict[str, Tensor] = {}
         # The masks that large parameters are cut by now.
         self._last: dict[str, Tensor] = {}
-        # Masks that all parameters are cut by already, by somebody else.
+        # Masks by which somebody else has already cut all parameters.
         self._done: Params | None = None
 
     def keep(self) -> None:
@@ -483,7 +483,7 @@ def gradient_of(
         allow_unused=True,
     )
     return [
-        # An unused parameter has gradient zero, and not none.
+        # An unused parameter has the gradient zero, not None.
         torch.zeros_like(p) if g is None else g
         for p, g in zip(parameters, found, strict=True)
     ]
@@ -515,7 +515,7 @@ def normalise(scores: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def wide_dtype(parameter: Tensor) -> torch.dtype:
-    """The precision scores are kept in: at least single, products of half-precision numbers would
+    """The precision of scores: at least single, since products of half-precision numbers would
     vanish.
     """
     return torch.promote_types(parameter.dtype, torch.float32)

@@ -177,7 +177,7 @@ def call(model: nn.Module, inputs: Inputs) -> Any:
         if isinstance(inputs, Mapping):
             return model(**inputs)
         return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
-    # Memory that is full has nothing to do with the data's shape, and loops catch it by its type.
+    # Running out of memory has nothing to do with the data's shape, and loops catch it by its type.
     except (SecateursError, torch.OutOfMemoryError):
         raise
     except (

@@ -30,7 +30,7 @@ def jacobian(
         raise ArgumentError(f"draws is {draws}; give at least 1, or None for the exact norms.")
     set_mode(task, mode, default="eval")
     parameters = list(task.parameters.values())
-    # Squares of small numbers vanish in less.
+    # In lower precision, squares of small numbers vanish.
     total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
     for batch in task.batches():
         output = logits(call(task.model, batch.inputs)).flatten()
@@ -51,7 +51,7 @@ def jacobian(
 def _directions(
     output: Tensor, draws: int | None, generator: torch.Generator | None
 ) -> Iterator[Tensor]:
-    """Each unit vector of the outputs, or so many vectors of random signs."""
+    """The unit vectors of the outputs, or this many vectors of random signs."""
     for index in range(len(output) if draws is None else draws):
         if draws is None:
             direction = torch.zeros_like(output)

@@ -14,7 +14,7 @@ from secateurs.scores.task import Task, score_rule
 if TYPE_CHECKING:
     from secateurs.graph import Example, Graph
 
-# Weak, so that a graph goes when its private copy goes.
+# Weak, so that a graph is freed with its private copy.
 _GRAPHS: "WeakKeyDictionary[nn.Module, Graph]" = WeakKeyDictionary()
 
 
@@ -22,7 +22,7 @@ def capture_once(task: Task) -> None:
     """Read the private copy once; all rounds share its graph."""
     # Batch norm must be the affine map of its running statistics.
     task.model.eval()
-    # Reading a model is a large part of the package, and of the scores this one alone needs it.
+    # Imported here: reading a model is a large part of the package, and only this score needs it.
     from secateurs.graph import capture
 
     _GRAPHS[task.model] = capture(task.model, _example(task))

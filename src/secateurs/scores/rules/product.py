@@ -17,7 +17,7 @@ from secateurs import native
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 FEWEST = 1 << 18
-"""Entries of a tensor from which on the compiled product is worth its start."""
+"""The fewest entries of a tensor for which the compiled product pays off."""
 
 _NEGATIVE, _BROKEN = 1, 2
 Product: TypeAlias = Callable[[Tensor, Tensor], int]
@@ -43,7 +43,9 @@ def absolute_product(gradient: Tensor, weight: Tensor) -> Tensor | None:
 
 
 def _multiply_(gradient: Tensor, weight: Tensor) -> int:
-    """gradient *= weight, in two passes of torch; returns what the entries showed."""
+    """gradient *= weight, in two passes of torch; returns flags: whether an entry is negative, or
+    not finite.
+    """
     gradient.mul_(weight)
     if not gradient.numel():
         return 0

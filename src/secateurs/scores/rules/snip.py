@@ -20,7 +20,7 @@ def snip(task: Task, *, mode: Mode | None = None) -> dict[str, Tensor]:
     set_mode(task, mode, default="eval" if reference else "keep")
     gradient = mean_gradient(task)
     scores = {
-        # In place: the gradient is ours and nobody reads it again.
+        # In place: the gradient is ours, and nothing reads it again.
         name: g.mul_(p.detach()).abs_()
         for (name, p), g in zip(task.parameters.items(), gradient, strict=True)
     }

@@ -66,7 +66,9 @@ def input_squares(task: Task, *, idle: bool = False) -> tuple[dict[str, Tensor],
 
 @contextmanager
 def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
-    """Add up what the weights meet while the model runs, a tied weight wherever it is used."""
+    """Add up the inputs that the weights meet while the model runs; those of a tied weight wherever
+    it is used.
+    """
     names = {id(parameter): name for name, parameter in task.parameters.items()}
     handles = []
     for module in task.model.modules():
