@@ -128,7 +128,7 @@ def _trace(
 # What has to agree is what every node *does*; where its weight comes from does not matter. So a
 # weight times a mask, a weight-normed layer or a tied one matches a plain layer. Each model's
 # effective weights are computed through its own graph; functions are compared by their labels and
-# by what they answer on random values, so that an index list hidden in a function is seen too.
+# by their results on random values, so that an index list hidden in a function is seen too.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ def joint(a: Graph, b: Graph, states: tuple[State, State]) -> Joint:
         decided=(),
         alone=left.alone or right.alone,
     )
-    # With the first model's weights in both: what differs then is the function.
+    # With the first model's weights in both, only the function can differ.
     _same_functions(graph, right, first)
     return Joint(graph=graph, first=first, second=second)
 
@@ -204,7 +204,7 @@ def _same_shapes(first: Mapping[str, Tensor], second: Mapping[str, Tensor], grap
 
 
 def _same_functions(a: Graph, b: Graph, weights: Mapping[str, Tensor]) -> None:
-    """Every pair of matched nodes answers alike on random values."""
+    """Refuse matched nodes that give different results on random values."""
     generator = torch.Generator().manual_seed(0)
     device = next((t.device for t in weights.values()), torch.device("cpu"))
 

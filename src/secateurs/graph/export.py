@@ -1,5 +1,6 @@
 """What `torch.export` is given and what it returns: calls and parameters checked, the model traced,
-in-place operators renamed, and what no input reaches computed at once."""
+in-place operators renamed, and everything that no input reaches computed at once.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -93,7 +94,7 @@ def check_parameters(model: nn.Module) -> None:
 
 
 def check_example(example: object) -> None:
-    """A module in this place is most likely the model itself."""
+    """Refuse what is not an example; a module here is most likely the model itself."""
     if isinstance(example, nn.Module):
         raise CaptureError(
             f"the example is a {type(example).__name__}: the model comes first, then an example of"
@@ -175,10 +176,11 @@ _DATA_DEPENDENT = (
 
 def refusal(model: nn.Module, error: Exception) -> UnsupportedOperation:
     """The error for a model that cannot be traced: data-dependent control flow, or anything else
-    the tracer stumbles on."""
+    that stops the tracer.
+    """
     name, reason = kind_of(model), first_line(error)
     kinds = [kind.__name__ for kind in type(error).__mro__]
-    # Names are looked up along the whole line of base classes.
+    # Names of all base classes are compared.
     asks_for_data = any(word in kind for word in _DATA_DEPENDENT for kind in kinds)
     if asks_for_data or "data-dependent" in str(error).lower():
         return UnsupportedOperation(
@@ -208,7 +210,7 @@ def cache_advice(model: nn.Module) -> str:
 
 
 def _advice(model: nn.Module) -> str:
-    """Batch norm in training mode refuses the one sample that is traced."""
+    """What to do; batch norm in training mode refuses the one sample that is traced."""
     if any(isinstance(m, _BatchNorm) and m.training for m in model.modules()):
         return "It is in training mode: call model.eval(), or give an input of the right shape."
     return "Give an input of the right shape."
@@ -366,7 +368,7 @@ def aliased_value(node: fx.Node, packed: Any) -> fx.Node | None:
     """The value an operator may return a view of."""
     if node.op != "call_function":
         return None
-    # The first tensor is the one that views and in-place operators speak of.
+    # The first tensor is the one that views and in-place operators refer to.
     first = next(iter(nodes_in(packed)), None)
     schema = getattr(node.target, "_schema", None)
     # Getitem of a split, an einsum.
@@ -445,7 +447,7 @@ def resolve_in_place(program: ExportedProgram, model: str) -> tuple[ExportedProg
 def _functional(program: ExportedProgram, model: str) -> ExportedProgram:
     try:
         functional: ExportedProgram = program.run_decompositions({})
-    # Tracers of some versions refuse changed parameters, by errors of their own insides.
+    # Tracers of some versions refuse changed parameters, with internal errors.
     except (AssertionError, RuntimeError) as error:
         raise UnsupportedOperation(
             f"{model} changes values in place in a way that torch {torch.__version__} cannot"

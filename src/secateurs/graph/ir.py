@@ -39,7 +39,7 @@ class Graph:
         decided: Indices that the model computes from its floating-point tensors, with the values
             that were read: other values need another graph.
         alone: In which way the samples of a batch act on each other; "" where they do not. The
-            graph speaks of each input fed alone.
+            graph is about each input fed alone.
     """
 
     nodes: tuple[Node, ...]

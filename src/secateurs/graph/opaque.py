@@ -45,7 +45,7 @@ def read_opaquely(build: Builder, node: fx.Node, args: Any, kwargs: Any) -> Any:
 
 
 def mixture(build: Builder, operator: Any, args: Any, kwargs: Any, expected: Any) -> Any:
-    """A node of which nothing is known but its shape."""
+    """A node about which only its shape is known."""
     leaves, spec = pytree.tree_flatten((list(args), dict(kwargs)))
     slots = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Value | Source)]
 
@@ -353,7 +353,7 @@ def mul(build: Builder, a: Value, b: Value) -> Value:
 
 @lowers_opaquely(aten.embedding.default)
 def embedding(build: Builder, weight: Any, ids: Any, *args: Any) -> Value:
-    """A row of the weight for each id: what stands in a column stays in it."""
+    """A row of the weight for each id: entries of a column stay in it."""
     rows = len(ids.shape)
     return build.opaque(
         lambda w, i: F.embedding(i.long(), w),

@@ -119,7 +119,7 @@ def elementwise(
     label: str, function: Callable[..., Tensor], *args: Any, roles: Mapping[str, Role]
 ) -> Computed:
     """A source of the shape to which the sources among `args` are broadcast."""
-    # Told from the shapes: running the function without values took half of the time of reading.
+    # From the shapes alone: running the function without values took half of the time of reading.
     shapes = [a.shape for a in pytree.tree_leaves(args) if isinstance(a, Source)]
     shape = tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
     return Computed(function, *args, label=label, shape=shape, roles=roles)
@@ -141,7 +141,7 @@ def scale_source(source: Source, factor: float) -> Source:
 
 
 def _roles_of_product(source: Source, factor: float) -> Mapping[str, Role]:
-    # 0 · w no longer says anything of w.
+    # 0 · w no longer depends on w.
     return source.roles if factor else dict.fromkeys(source.roles, "other")
 
 
@@ -331,7 +331,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opaque:
-    """Any other function of values, known by which dimensions it carries through.
+    """Any other function of values, described by which dimensions it carries through.
 
     Attributes:
         carried: For each dimension of each input, the dimension of the result that has the same

@@ -1,4 +1,6 @@
-"""The only loop over a graph: a flow says what travels, `propagate` carries it."""
+"""The only loop over a graph: a flow says what travels through it, and `propagate` carries that
+along.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -73,7 +75,7 @@ def propagate(graph: Graph, flow: Flow[V], inputs: Sequence[Any], params: Any) -
 
 
 def step(flow: Flow[V], node: Node, xs: list[V], inputs: Sequence[Any], params: Any) -> V:
-    """What the flow makes of one node; for analyses that keep every value."""
+    """One node of the flow; for analyses that keep every value."""
     match node:
         case Affine():
             return flow.affine(node, xs[0] if xs else None, params)

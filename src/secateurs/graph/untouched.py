@@ -39,10 +39,13 @@ _ABSENT = object()
 _MOST_OBJECTS = 200_000
 _MOST_BYTES = 2**28
 """Where a model holds more than so many objects, or tensors and arrays of its own of more bytes, a
-whole data set hangs on it: what lies beyond is left out."""
+whole data set is attached to it: what exceeds this is left out.
+"""
 
 _SMALL = 2**16
-"""Tensors and arrays of at most so many bytes are told by their values, larger ones by form."""
+"""Tensors and arrays of at most this many bytes are identified by their values, larger ones by
+their form.
+"""
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""What acts at every step of somebody's optimizer, through its hooks, until it is released.
+"""Methods that act at every step of an existing optimizer, through its hooks, until they are
+released.
 
-And what a sparse training costs.
+And what sparse training costs.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +53,7 @@ class StepMethod:
 
     @property
     def key(self) -> str:
-        """Where the method's state lies in that of the optimizer."""
+        """Under which key the optimizer's state has that of the method."""
         return f"secateurs.{type(self).__name__}"
 
     def before(self) -> None:
@@ -62,11 +63,11 @@ class StepMethod:
         """After the optimizer has moved the weights; `skipped` where a `GradScaler` forbade it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the method needs to go on from here."""
+        """What the method needs to continue from here."""
         return {"iteration": self.iteration}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was taken."""
+        """Continue where the state was taken."""
         self.iteration = int(state["iteration"])
 
     def release(self) -> None:
@@ -111,7 +112,7 @@ class StepMethod:
         return {**state, self.key: self.state_dict()}
 
     def _on_load(self, _: Optimizer, state: dict[str, Any]) -> None:
-        # A state from before the method has nothing to say of it.
+        # A state saved before the method was attached has nothing about it.
         if self.key in state:
             self.load_state_dict(state[self.key])
 
@@ -133,7 +134,7 @@ def _one_optimizer(optimizer: Optimizer) -> Optimizer:
 
 
 def _answer_now(closure: Callable[[], Any]) -> Callable[[], Any]:
-    """The closure's answer, computed now, while the weights are the model's."""
+    """The result of the closure, computed now, while the weights are the model's."""
     with torch.enable_grad():
         loss = closure()
     return lambda: loss
@@ -181,7 +182,7 @@ def check_finite(name: str, what: str, tensor: Tensor, iteration: int) -> None:
 
 
 class TrainingCost:
-    """Multiplications of a training so far, beside those of dense training.
+    """Multiplications of a training so far, compared with those of dense training.
 
     A dense step costs 3f: the forward pass, the gradient by the inputs and the gradient by the
     weights, f multiplications each. Where weights are zero each of the three falls to the share

@@ -79,7 +79,7 @@ class ChangingMasks(StepMethod):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold the saved masks and count on."""
+        """Hold the saved masks and continue counting."""
         self.change(state["masks"])
         super().load_state_dict(state)
         self.cost.load_state_dict(state["cost"])
@@ -328,14 +328,14 @@ class ACDC(ChangingMasks):
             )
         self._selection: dict[str, Any] = {**amount, "scope": scope}
         parameters = prunable(model, where)
-        # An amount or a scope that is none is refused now, not after the dense steps.
+        # A wrong amount or scope is refused now, not after the dense steps.
         first = select(parameters, absolute=True, **self._selection)
         if not self.is_sparse_at(0):
             first = {name: torch.ones_like(mask) for name, mask in first.items()}
         super().__init__(model, first, optimizer, where=where, generator=None, example=example)
 
     def is_sparse_at(self, iteration: int) -> bool:
-        """Whether the step after so many is one of a sparse phase."""
+        """Whether the step after this many belongs to a sparse phase."""
         if iteration >= self.end:
             return True
         if iteration < self.start or iteration >= self.end - self.last_dense:
@@ -354,7 +354,7 @@ class ACDC(ChangingMasks):
             return
         self.change({name: torch.ones_like(mask) for name, mask in self.masks.items()})
         for p in self._parameters.values():
-            # Step counts stay: they say how much Adam's averages are to be trusted.
+            # Step counts stay: they tell how far Adam's averages can be trusted.
             for value in self._optimizer.state.get(p, {}).values():
                 if isinstance(value, Tensor) and value.shape == p.shape and p.ndim:
                     value.zero_()

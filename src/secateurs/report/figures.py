@@ -23,8 +23,8 @@ DARK = (
 INK, PAPER = ("#1b1b1b", "#ffffff"), ("#e8e8e8", "#161616")
 """Ink in light and dark, paper in light and dark (as pairs: INK[0] on INK[1] is light)."""
 
-# Seven shapes and eight colours: because 7 and 8 share no factor, the pairs repeat only
-# after 56 methods.
+# Seven shapes and eight colours: as 7 and 8 share no factor, the pairs repeat only after 56
+# methods.
 SHAPES = (
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0",  # disc
     "m-3.6-3.6h7.2v7.2h-7.2z",  # square
@@ -89,7 +89,7 @@ class Drawing:
             f' viewBox="0 0 {self.width} {height}" role="img"'
             f' aria-label="{escape(self.label)}" fill="currentColor"'
             f' font-family="system-ui, sans-serif" font-size="13"><style>{own_style()}'
-            # A file may be laid on any background, so it brings paper of its own.
+            # A file may be shown on any background, so it has its own.
             f'</style><rect width="100%" height="100%" class="paper"/>{self.body}{keys}'
             "</svg>\n"
         )
@@ -246,7 +246,7 @@ def chart(
         return None
     heights = [value for dot in dots for value in (dot.low, dot.high)]
     heights = [h for h in heights if floor is None or h >= floor]
-    # The level has to be in the picture even where no line comes near it.
+    # The level has to be visible even where no line comes near it.
     heights += [level[1]] if level else []
     if not heights:
         return None
@@ -306,8 +306,7 @@ def _line(line: ChartLine, place: int, across: Axis, up: Axis, marks: bool) -> s
     step = 1 if marks or not line.joined else -(-len(spots) // SPECKS)
     marked = list(zip(line.dots, spots, strict=True))[::-1][::step][::-1]
     for dot, (left, top) in marked:
-        # Below the floor the line alone leads out of the picture: its marks would pile
-        # up on the border.
+        # Below the floor only the line leaves the picture: its marks would pile up on the border.
         if dot.y < up.low:
             continue
         parts += [_whisker(dot, left, up)]
@@ -325,17 +324,17 @@ def _line(line: ChartLine, place: int, across: Axis, up: Axis, marks: bool) -> s
 def _clip(parts: Sequence[str]) -> str:
     """A drawing within the drawing: what leaves the field between the axes is cut off."""
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    # A little wider than the field, so that marks on its border stay whole.
+    # A little wider than the field, so that marks on its border are not cut.
     box = f"{LEFT - 6} {TOP - 6} {wide + 12} {high + 12}"
     place = f'x="{LEFT - 6}" y="{TOP - 6}" width="{wide + 12}" height="{high + 12}"'
     return f'<svg {place} viewBox="{box}">{"".join(parts)}</svg>'
 
 
 SPECKS = 12
-"""At most so many dots on a line without large marks."""
+"""The most dots on a line without large marks."""
 DASHES = ("", "16 4", "10 4", "6 4", "3 4", "3 7", "3 11", "3 16")
-"""How the lines of one method are broken: less and less of them is drawn. What comes after the
-eighth is broken as the eighth.
+"""The dashes of the lines of one method: less and less of each line is drawn. From the eighth on
+they are alike.
 """
 
 

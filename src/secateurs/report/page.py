@@ -55,7 +55,7 @@ def write_files(folder: Path, parts: Sequence[tuple[str, Sequence[Panel]]]) -> l
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
     return path
@@ -185,7 +185,7 @@ def _dynamics(first: Sequence[Row], colour: Mapping[str, int]) -> Iterator[Panel
 
 
 def _histograms(first: Sequence[Row], colour: Mapping[str, int]) -> Iterator[Panel]:
-    # The dense network is in every histogram: what pruning took away shows beside it.
+    # The dense network is in every histogram: it shows what pruning took away.
     dense = [row for row in first if row.kind == "dense"][:1]
     for compression in compressions(first):
         near = [*dense, *at(first, compression)]
@@ -406,7 +406,7 @@ def write_page(
     published: Sequence[Published] = (),
     figures: str | Path | None = None,
 ) -> Path:
-    """Write the page of a study's store; the file is whole or not there.
+    """Write the page of a study's store; the file is complete or not there.
 
     Args:
         store: The folder of the store.
@@ -473,7 +473,7 @@ def parts(
 
 
 def _lead(rows: Sequence[Row]) -> str:
-    """What was compared, in two lines; and what went wrong, so that nobody overlooks it."""
+    """What was compared, in two lines; and what went wrong, so that nobody misses it."""
     ours = [row for row in rows if not row.hidden]
     if not any(map(is_result, ours)):
         return "<p>Nothing to show yet: no run has ended.</p>"

@@ -178,8 +178,8 @@ def printed_lines(
             ChartLine(
                 name=name,
                 dots=tuple(_dot(p) for p in sorted(points, key=_compression)),
-                # What only papers have takes the colours after
-                # ours, so that ours never change.
+                # Methods that only papers have take the colours after ours, so that ours never
+                # change.
                 colour=ours.get(label or "", len(ours) + place),
                 printed=True,
                 shipped=source in SHIPPED,

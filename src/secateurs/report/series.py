@@ -139,8 +139,8 @@ def _format_tick(value: float, step: float) -> str:
 
 
 POINTS = 60
-"""Marks of one training in a figure. Twice as many lie on each other, and a browser on a busy
-machine took 0.4 s longer to show them.
+"""Marks of one training in a figure. Twice as many would overlap, and a browser on a busy machine
+took 0.4 s longer to show them.
 """
 
 
@@ -160,8 +160,8 @@ class ChartLine:
     """Marks from left to right. Lines of one name share a colour and an entry of the legend.
 
     `printed` figures come from a paper and are dotted (`shipped`: one whose figures ship with the
-    package); `hidden` ones wait to be switched on. Marks that are not `joined` are a cloud.
-    Lines of one name differ by `dashes`: 0 is a whole line, and more are more broken.
+    package); `hidden` ones wait to be switched on. Marks that are not `joined` are a cloud. Lines
+    of one name differ by `dashes`: 0 is a solid line, and larger numbers are more broken.
     """
 
     name: str
@@ -310,7 +310,7 @@ def title(row: Row) -> str:
 
 
 def within(line: ChartLine, dense: float, points: float) -> float | None:
-    """The largest compression of a line that loses at most so many points against `dense`."""
+    """The largest compression at which a line loses at most this many points against `dense`."""
     good = [dot.x for dot in line.dots if dot.y >= dense - points]
     return max(good, default=None)
 
@@ -334,7 +334,7 @@ def first_seeds(rows: Iterable[Row]) -> list[Row]:
 
 
 def spread(entries: Sequence[Entry], most: int = MOST) -> list[Entry]:
-    """At most so many, evenly from the first to the last.
+    """At most this many, evenly from the first to the last.
 
     >>> spread([1, 2, 3, 4, 5], 3)
     [1, 3, 5]

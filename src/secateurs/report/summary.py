@@ -122,7 +122,7 @@ def _accuracy(groups: Groups, label: str, compression: float) -> str:
     text = f"{median(found):.2f}"
     if len(found) > 1:
         text += f" ({min(found):.2f}–{max(found):.2f})"
-    # A method that lands elsewhere than it was asked is not compared at this compression.
+    # A method that ends at another compression than asked for is not compared here.
     rows = groups[label, compression]
     # A median over the survivors would hide that the others were lost.
     if len(found) < len(rows):
@@ -152,7 +152,7 @@ def _ends_of_the_table(
                 f"* {number(compression)}×: best is {foreign.markdown(first)}"
                 f" ({_middle(groups, first, compression):.2f}), worst is {foreign.markdown(last)}"
                 f" ({_middle(groups, last, compression):.2f})."
-                # Worse than the worst is what has no number at all.
+                # A method without any number is worse than the worst.
                 + (f" Lost with every seed: {'; '.join(lost)}." if lost else "")
             )
 
@@ -166,10 +166,10 @@ def _share(
 
 
 def _chain(row: Row, known: Mapping[str, Row]) -> Iterator[Row]:
-    """The run, and those that it went on from."""
+    """The run, and those that it continued from."""
     seen = set[str]()
     at: Row | None = row
-    # A store of somebody else may hold runs that need each other in a ring.
+    # A store from elsewhere may hold runs that need each other in a circle.
     while at is not None and at.key not in seen:
         seen.add(at.key)
         yield at
@@ -219,7 +219,9 @@ def _tuned(rows: Sequence[Row], compared: Sequence[Row], known: Mapping[str, Row
 
 
 def _settings(row: Row, known: Mapping[str, Row]) -> dict[str, Any]:
-    """What decides a run besides data, seed and compression; of its beginning, too."""
+    """The settings that decide a run besides data, seed and compression; those of its beginning,
+    too.
+    """
     found: dict[str, Any] = {}
     for place, each in enumerate(_chain(row, known)):
         before = "before the cut: " if place else ""
@@ -227,7 +229,7 @@ def _settings(row: Row, known: Mapping[str, Row]) -> dict[str, Any]:
             found |= {
                 f"{before}{name}": value
                 for name, value in flat(each.settings.get(table, {})).items()
-                # What it goes on from comes next, as a run of its own.
+                # The run that it continues from comes next.
                 if not name.startswith("after.")
             }
     return found

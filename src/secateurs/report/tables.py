@@ -440,18 +440,18 @@ def _dense_label(rows: Sequence[Row]) -> str:
 # How much the masks of two methods agree.
 
 METHODS = 12
-"""Methods compared at one compression: every pair of masks is laid on each other."""
+"""The most methods compared at one compression: each pair of masks is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """The masks of several runs laid on each other.
+    """The masks of several runs compared pair by pair.
 
     Attributes:
         data, model, compression: Where, and at which compression they were compared.
         names: The runs.
         shares: For each pair |A ∩ B| / min(|A|, |B|): of what the sparser keeps, the share that the
-            other keeps, too.
+            other also keeps.
         chance: The same for a mask drawn at random against each run: its density.
     """
 
@@ -601,8 +601,7 @@ def overlap_panel(overlap: Overlap) -> Panel:
 
 
 def _agree(name: str, other: str, value: float) -> Field | None:
-    # A mask agrees with itself at 100 % always: that
-    # says nothing, and the field stays blank.
+    # A mask always agrees with itself at 100 %, which is no information: the field stays blank.
     if name == other:
         return None
     about = f"{name} and {other}: {100 * value:.1f} %"

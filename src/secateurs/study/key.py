@@ -13,7 +13,7 @@ from typing import Any
 from secateurs.study.fields import CheckedSettings
 
 SCHEMA = 1
-"""Counted up when equal settings begin to mean another result: every run then has another key, and
+"""Increased when equal settings begin to mean another result: every run then has another key, and
 counts as new in the stores that hold it.
 """
 

@@ -36,7 +36,7 @@ from secateurs.study.fields import (
 from secateurs.study.settings import Training, When, at_least_one_step, comes_after
 
 MOST_ROUNDS = 10_000
-"""More rounds than this are a slip of the pen; counting them would take for ever."""
+"""More rounds than this are a typing error; counting them would take for ever."""
 
 METHODS: Registry[type["Method"]] = Registry("method")
 """Kinds of methods by name. A new kind is a frozen subclass of `Method` and its trainer in

@@ -249,7 +249,7 @@ def kth_largest(build: Builder, x: Value, rank: int, dim: int, keepdim: bool) ->
 
 
 def _values(make: Any) -> Many:
-    """The first of (values, indices), made when it is asked for."""
+    """The first of (values, indices), made on request."""
     return Many(lambda i: make() if i == 0 else refuse(INDICES))
 
 

@@ -56,8 +56,8 @@ def check_class(cls: type[Optimizer]) -> None:
         # Older torch has no Muon; () is a subclass test that nothing passes.
         if issubclass(cls, getattr(torch.optim, refused, ())):
             raise ArgumentError(f"base={name} cannot move factors: {reason}.")
-    # Asked of the signature and not of a list of names: foreign optimizers may need a
-    # closure, too.
+    # From the signature, not from a list of names: optimizers of other packages may need a closure,
+    # too.
     _, *rest = inspect.signature(cls.step).parameters.values()
     if any(
         p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
@@ -148,7 +148,7 @@ def kind(cls: type[Optimizer], given: Mapping[str, Any]) -> Kind:
         raise ArgumentError(
             f"base={cls.__name__} has no lr in its defaults, which the decay and schedulers need."
         )
-    # AdamW decays by default: its decay would press on the factors beside ours.
+    # AdamW decays by default: its decay would shrink the factors in addition to ours.
     decay = {"weight_decay": 0.0} if "weight_decay" in defaults else {}
     return Kind(cls=cls, options={**given, **decay}, defaults={**defaults, **decay})
 
@@ -165,7 +165,7 @@ def check_saved(base: Optimizer, saved: Mapping[str, Any]) -> None:
         )
     ours = type(base).__name__
     theirs = saved.get("base_class", ours)
-    # States of old carry no class name; the keys of their groups tell nearly as much.
+    # Old states have no class name; the keys of their groups tell nearly as much.
     lacks = set(base.defaults) - {
         key for group in saved["base"].get("param_groups", []) for key in group
     }
@@ -259,7 +259,8 @@ class Move:
     def write_back_(self, dead: Tensor | None) -> Tensor | None:
         """New weights; returns which are dead now.
 
-        What was dead stays so, though the base may have moved it: by momentum, or by dividing by 0.
+        What was dead stays dead, though the base may have moved it by momentum, or by dividing by
+        0.
         """
         factors = self.factors
         if factors is None or dead is None:
@@ -401,8 +402,8 @@ class Factorized(FactorizedOptimizer):
 
     def _load_(self, saved: Mapping[str, Any]) -> None:
         own = checkpoint.factors_only(saved)
-        # The base holds references to these tensors. torch's loading would replace them
-        # by new ones, and the base would go on moving tensors that nobody reads.
+        # The base holds references to these tensors. torch's loading would replace them by new
+        # ones, and the base would go on moving tensors that nothing reads.
         held = dict(self.state)
         # Loading into the base itself could fail half way. A trial of the same shape
         # fails first.
@@ -439,9 +440,7 @@ class Factorized(FactorizedOptimizer):
         super().check(groups)
 
     def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:
-        """Take these factors; the base goes on with the tensor it has, and remembers nothing of the
-        old ones.
-        """
+        """Take these factors; the base keeps the tensor it has, and forgets the old factors."""
         held = self.state.get(parameter, {}).get("factors")
         # The tensor is written into, never replaced: the base moves the one it was
         # given.
@@ -466,8 +465,8 @@ class Factorized(FactorizedOptimizer):
         clear_(self.base, self.state[parameter]["factors"], dead)
 
     def shrinks(self, group: Group) -> bool:
-        """An adaptive base rescales the penalty like any gradient: the formula knows nothing of
-        it.
+        """An adaptive base rescales the penalty like any gradient, which the formula does not
+        account for.
         """
         return bool(group["decoupled"]) or (
             issubclass(self.kind.cls, SGD) and not group.get("dampening")
@@ -501,8 +500,8 @@ class Factorized(FactorizedOptimizer):
         )
 
     def _forget(self, factors: Tensor | None, dead: Tensor | None) -> None:
-        """Clear what the base remembers of the dead, now and then only: it costs a pass over every
-        tensor of the base's state, and dead weights are put back in each step anyway.
+        """Clear what the base stores about dead weights, only now and then: it costs a pass over
+        every tensor of the base's state, and each step zeroes dead weights again anyway.
         """
         if factors is None or dead is None or self.taken % FLUSH_EVERY:
             return

@@ -29,8 +29,8 @@ NEEDED = (
     "freeze",
     "taken",
 )
-"""Options that a step, or a check, looks at; those of the base of a `Factorized` are its own
-business.
+"""Options that a step, or a check, reads; those of the base of a `Factorized` are left to the
+base.
 """
 FIXED = ("depth", "lean", "groups", "shared")
 """Options that the layout of the factors depends on."""
@@ -83,7 +83,9 @@ def _same_sizes(ours: Sequence[Saved], theirs: Sequence[Saved]) -> None:
 
 
 def _order(i: int, ours: Saved, theirs: Saved) -> list[int] | str:
-    """Where each of our parameters stands in the saved group; in words, what does not fit."""
+    """The position of each of our parameters in the saved group; and, in words, what does not
+    fit.
+    """
     here, there = ours.get("param_names"), theirs.get("param_names")
     as_it_is = list(range(len(ours["params"])))
     if not here or not there:
@@ -91,7 +93,7 @@ def _order(i: int, ours: Saved, theirs: Saved) -> list[int] | str:
     if len(there) != len(as_it_is):
         return f"group {i} was saved with {len(there)} names of {len(as_it_is)} parameters"
     if set(here) != set(there):
-        # What a wrapper put around a name is no other name.
+        # A wrapper's prefix does not make it another name.
         here, there = [plain(name) for name in here], [plain(str(n)) for n in there]
     places = {name: at for at, name in enumerate(there)}
     if set(here) != set(there) or len(places) != len(there):
@@ -121,7 +123,7 @@ def _turned_base(saved: Saved, turned: Sequence[Saved]) -> dict[str, Any]:
         return {}
     theirs = base.get("param_groups")
     had = [[x for x in group["params"] if x in saved["state"]] for group in groups]
-    # A base that does not fit is refused later, in words of its own.
+    # A base that does not fit is refused later, with its own message.
     if not isinstance(theirs, list) or [len(x) for x in had] != [
         len(group.get("params", ())) for group in theirs
     ]:
@@ -159,7 +161,7 @@ def restore_(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     """Every tensor of the state in the dtype it was saved in, and as a copy: torch casts it to that
     of the weight.
 
-    Devices are where torch has put them, since some optimizers keep their step count on the CPU.
+    Devices stay as torch has chosen them, since some optimizers keep their step count on the CPU.
     """
     for parameter, index in _pairs(optimizer, saved):
         for key, value in saved["state"].get(index, {}).items():
@@ -225,7 +227,7 @@ def _control(control: Control | None, first: Saved) -> Iterator[str]:
         )
     elif (
         not isinstance(state, Mapping)
-        # A state of before does not count what was cut.
+        # An older state has no count of what was cut.
         or {"cut", *state} != control.start().keys()
         or not all(map(is_number, state.values()))
     ):
@@ -252,9 +254,9 @@ def _states(members: Members, saved: Saved) -> Iterator[str]:
 
 
 def _of_another(members: Members, saved: Saved) -> Iterator[str]:
-    """Factors that make up the weights of another parameter: the order was another one.
+    """Factors that make up the weights of another parameter, since the order differed.
 
-    Names say so at once; without them a model that has its weights already still tells.
+    Names show it at once; without them, a model that already has its weights still shows it.
     """
     names, products = members.names(), {}
     for ours, theirs in zip(members.groups, saved["param_groups"], strict=True):
@@ -269,7 +271,7 @@ def _of_another(members: Members, saved: Saved) -> Iterator[str]:
         for parameter, product in products.items()
         if not _equal(product, parameter)
         for other in products
-        # Zeros, and biases that all start alike, tell nothing.
+        # Zeros, and biases that all start alike, prove nothing.
         if _equal(product, other) and bool((product != product.view(-1)[0]).any())
     ]
     if moved:

@@ -1,4 +1,4 @@
-"""From factors to an exactly sparse model: which weights count as zero, and what came of it."""
+"""From factors to an exactly sparse model: which weights count as zero, and the result."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from secateurs.masks import SparsityReport
 from secateurs.optim.factorized.maths import EPS
 from secateurs.optim.factorized.options import is_number
 
-# Magnitudes that part weights: by how many are kept, and by how much the rest carries.
+# Magnitudes that separate weights: by how many are kept, and by how much the rest contributes.
 
 
 def quantile(weights: Sequence[Tensor], *, kept: int) -> float:
@@ -35,9 +35,9 @@ def quantile(weights: Sequence[Tensor], *, kept: int) -> float:
 
 
 DEAD_ENERGY = 0.01
-"""Share of Σ w² that a gap may cut away at most: what is dead carries next to nothing. Without this
-limit a dozen large biases at the top can pass for the survivors, and the rest of the net for the
-dead (seen: accuracy 89 % to 10 %).
+"""The largest share of Σ w² that a gap may cut away: dead weights contribute next to nothing.
+Without this limit a dozen large biases at the top can pass for the survivors, and the rest of the
+net for dead (this once took an accuracy from 89 % to 10 %).
 """
 
 
@@ -76,13 +76,13 @@ BINS_PER_DECADE = 10
 
 
 DEAD_AT_MOST = 1.0
-"""No gap is looked for above: what dies comes from where weights start. In a net that has diverged
-all are larger.
+"""No gap is sought above this: dying weights come from where weights start. In a net that has
+diverged all are larger.
 """
 
 
 HUMP = 4
-"""Weights in the highest bin of a hump, at least."""
+"""The fewest weights in the highest bin of a hump."""
 
 
 def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
@@ -93,8 +93,8 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
     two humps with a valley between them. Each bin is compared with the highest bins on both sides:
     the one that is lowest against the lower of the two humps wins, and of equally low neighbours
     (an empty stretch) the middle. What lies below the cut carries at most a hundredth of Σ w², and
-    a tenth in every matrix or kernel. Without a valley at most half as high as both humps the
-    answer is `lowest`.
+    a tenth in every matrix or kernel. Without a valley at most half as high as both humps, the
+    result is `lowest`.
 
     >>> gap([torch.tensor([1e-6] * 5 + [0.5] * 5)]) > 1e-5
     True
@@ -114,7 +114,7 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
     # One is added so that an empty bin between low humps does not beat one between high
     # humps, and nothing is divided by 0.
     depth = (counts + 1) / (torch.minimum(left, right) + 1)
-    depth[right < HUMP] = math.inf  # a few stragglers at the top are not a hump
+    depth[right < HUMP] = math.inf  # a few outliers at the top are not a hump
     edges = 10.0 ** torch.linspace(low, high, bins + 1, dtype=torch.float64)[1:]
     depth[edges > min(DEAD_AT_MOST, dead_below(weights, sizes))] = math.inf
     best = float(depth.min())

@@ -19,7 +19,7 @@ from torch import Tensor
 from secateurs import native
 from secateurs.optim.factorized.maths import StepRule, root, step
 
-# The arguments of the compiled step, as C lays them out, and what it answers.
+# The arguments of the compiled step, as C lays them out, and its results.
 
 
 class CRule(ctypes.Structure):
@@ -101,7 +101,7 @@ class CompiledStep:
     """The arguments of the compiled step for some parameters, written once and kept while no tensor
     moves.
 
-    What is left to do per step and parameter is the address of the gradient and a look at those of
+    Per step and parameter, all that remains is to set the address of the gradient and to compare
     the others.
     """
 
@@ -128,8 +128,8 @@ class CompiledStep:
         self._threads = max(1, sum(weight.numel() for weight in weights) // PER_THREAD)
 
     def point(self, grads: Sequence[Tensor]) -> bool:
-        """Take the gradients of this step; False if something is not where or what it was, and a
-        new block is due.
+        """Take the gradients of this step; False if anything has moved or changed, so that the
+        arguments must be written anew.
         """
         # Any step may bring a strided gradient, or one of another dtype: read as plain
         # memory these would be other numbers.
@@ -154,7 +154,7 @@ class CompiledStep:
             *(c_rule(rule, self._depths.get(i, 2)) for i, rule in enumerate(rules))
         )
         self._kernel.move(self._jobs, self._grads, self._count, native, self._fan())
-        # The kernel writes behind autograd's back: say that the weights have changed.
+        # The kernel writes without autograd's knowledge: tell it that the weights have changed.
         torch.autograd.graph.increment_version(self._weights)
 
     def _fan(self) -> int:

@@ -153,8 +153,8 @@ class Dynamics:
     def _due(self) -> bool:
         """Not after a skipped step, nor twice after one step."""
         taken, skipped = self._optimizer.taken, len(self._optimizer.skipped)
-        # A skipped step leaves weights and step number as they were: a second sample
-        # would say nothing.
+        # A skipped step leaves weights and step number as they were: a second sample would add
+        # nothing.
         fresh, self._skipped = skipped == self._skipped, skipped
         return (
             fresh

@@ -1,10 +1,10 @@
 """Will this λ reach sparsity in the planned steps? Read off the shrinkage of a dead weight, before
 or during training.
 
-A weight that the loss has let go decays under the penalty alone: its factors shrink like
+A weight without a gradient from the loss decays under the penalty alone: its factors shrink like
 exp(−(2λ/D) Σ_t η_t/(1−μ)), so |w| = |ω|^D shrinks like exp(−2λ Σ_t η_t/(1−μ)), whatever the depth.
-It is zero when it has come from where it started
-(or was held) to the threshold. A decoupled decay goes past the momentum: then 1/(1−μ) is left out.
+It counts as zero once it has shrunk from where it started (or was held) to the threshold. A
+decoupled decay bypasses the momentum: then 1/(1−μ) is left out.
 """
 
 import math
@@ -108,7 +108,9 @@ def _whole(value: object) -> bool:
 
 
 TYPICAL_WEIGHT = 0.03
-"""From where a weight has to come: the size of a weight of a 784-input layer at the start."""
+"""The size from which a dying weight shrinks: that of a weight of a 784-input layer at the
+start.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +156,7 @@ def forecast(
             optimizer takes it.
         start: magnitude a dead weight comes from.
         threshold: what counts as zero.
-        decoupled: the decay goes past the momentum, as under `FactorizedSGD(decoupled=True)`.
+        decoupled: the decay bypasses the momentum, as under `FactorizedSGD(decoupled=True)`.
         taken, shrunk: of a run that is under way, the steps taken, and the logarithm of the factor
             by which dead weights have shrunk in them; the rates of the remaining steps are added to
             it.
@@ -179,7 +181,7 @@ def forecast(
     )
     # A start below the threshold needs no shrinkage, rather than a negative one.
     whole, needed = shrunk + strength * reach, math.log(max(start / threshold, 1.0))
-    # Under way, what is past counts too: λ is assumed to be scaled in the whole run.
+    # During a run, the steps taken count, too: λ is assumed to be scaled in the whole run.
     per_strength = whole / strength if strength else reach
     needed_strength = needed / per_strength if per_strength else math.inf
     needed_steps = steps * needed_strength / strength if strength else math.inf

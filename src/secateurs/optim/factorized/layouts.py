@@ -70,8 +70,8 @@ class Stacked:
 
     def start(self, factors: Tensor, momentum: bool) -> State:
         """Factors as given, momenta zero."""
-        # Balanced factors of a weight in channels_last are turned in memory as it is: the fast ways
-        # want plain memory.
+        # Balanced factors of a weight in channels_last would share its layout: the fast ways need
+        # plain memory.
         factors = factors.contiguous()
         return {
             "factors": factors,
@@ -208,8 +208,8 @@ class Lean:
 
     def put_(self, state: State, factors: Tensor) -> None:
         """Balanced factors only."""
-        # One number per weight cannot tell factors of different size apart: writing
-        # them would lose something without a word.
+        # One number per weight cannot tell factors of different size apart: writing them would
+        # silently lose something.
         if not is_balanced(factors):
             raise ArgumentError(
                 "lean=True keeps balanced factors only: all factors of a weight have one "
@@ -328,7 +328,7 @@ def grouping(name: str, shape: tuple[int, ...]) -> Grouping | None:
     """
     name, _, size = name.partition(":")
     rule, width = GROUPINGS[name], _block_size(name, size)
-    # A bias has one entry per neuron: grouping it would say nothing.
+    # A bias has one entry per neuron: grouping it would change nothing.
     if len(shape) < 2 or 0 in shape:
         return None
     return _blocks(shape, width) if name == "block" else rule(shape)
@@ -388,8 +388,8 @@ def minimal_group_penalty(
 
 
 def group_misalignment(own: Tensor, shared: Tensor, group: Grouping, *, depth: int) -> Tensor:
-    """(1/D)(Σ‖ω‖² + Σ‖u‖²) above its least value, ≥ 0; group by group, so that rounding of large
-    ones hides no small.
+    """(1/D)(Σ‖ω‖² + Σ‖u‖²) above its least value, ≥ 0; group by group, so that the rounding of
+    large groups does not hide small ones.
 
     `own`: the single factors, stacked (e, *shape); `shared`: the s factors per group, stacked (s,
     *group.shape).

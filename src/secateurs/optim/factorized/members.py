@@ -1,7 +1,7 @@
 """The parameters of a factorized optimizer: their groups, states, names and layouts.
 
-Everything that looks at an optimizer without being one takes this view of it, so that the files
-beside the optimizer need not know the optimizer's class.
+Everything that reads an optimizer without being one takes this view of it, so that the files beside
+the optimizer need not know the optimizer's class.
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -67,7 +67,7 @@ class Members:
                 yield from ((group, p) for p in group["params"] if p in self.state)
 
     def waiting(self) -> Pairs:
-        """Parameters that were frozen at the start and are no more, but have no factors yet."""
+        """Parameters that were frozen at the start, no longer are, and have no factors yet."""
         return [(group, p) for group, p in self.every() if p.requires_grad and p not in self.state]
 
     def names(self, model: nn.Module | None = None) -> Names:
@@ -152,7 +152,7 @@ class RunLength:
         return None if self.control is None else self.control.target
 
     def multiplier(self, taken: int, control: Mapping[str, float] | None) -> float:
-        """What λ is multiplied with after so many steps, in this state of the controller."""
+        """What λ is multiplied with after this many steps, in this state of the controller."""
         factor = 1.0
         if self.schedule is not None and self.steps:
             # Runs that go on beyond `steps` stay at the schedule's end.

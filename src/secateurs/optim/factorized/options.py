@@ -24,8 +24,8 @@ FACTORIZATION = (
     *("depth", "strength", "decoupled", "init", "sigma", "match_variance"),
     *("zeros", "groups", "shared", "lean", "freeze"),
 )
-"""Options of a parameter group that say what becomes of a weight: how many factors, how they start,
-what presses on them. `FactorizedSGD` explains each.
+"""Options of a parameter group that decide about a weight: how many factors it has, how they start,
+what shrinks them. `FactorizedSGD` explains each.
 """
 
 
@@ -66,7 +66,7 @@ def check_run(
 
 
 def check_parameters(params: object) -> None:
-    """A model, or nothing, where its parameters are meant."""
+    """Refuse a model, or nothing, in place of a model's parameters."""
     if isinstance(params, nn.Module):
         raise ArgumentError(
             f"params is a {type(params).__name__}: give model.named_parameters(), whose names the"
@@ -127,7 +127,7 @@ def check_masks(
             problems.append(unknown("parameter", name, list(names)[:12]).rstrip("."))
         elif problem := mask_misfit(mask, names[name].shape):
             problems.append(f"{name!r} {problem}")
-        # A mask that keeps everything asks for nothing, so it is let pass.
+        # A mask that keeps everything asks for nothing, so it is accepted.
         elif names[name] not in factorized and not bool(mask.all()):
             problems.append(
                 f"{name!r} has no factors (excluded, or frozen): hold(model, masks, optimizer)"

@@ -75,19 +75,20 @@ def density(factorized: Iterable[Tensor], *, total: int) -> float:
 
 
 FALL = 5.0
-"""The most that a weight nothing holds may shrink over a run, in powers of e, where the decay is
+"""The most that a weight which nothing holds may shrink over a run, in powers of e, where the decay
+is
 decoupled: from a starting weight of 0.15 to `SMALL`.
 """
 HELD_FALL = 10.0
-"""The same where the decay is coupled: gradients stand against it, so it may be stronger. Without
-it 60 epochs of the digits at rate 0.3 sent λ from 0.0005 to 0.027 before the first weight was
-small, and ended at 56 %; with it they end at 96 %. In 15 epochs of Fashion-MNIST, steered to a
-sparsity of 99.5 %, it is worth half a point.
+"""The same where the decay is coupled: gradients counteract it, so it may be stronger. Without it
+60 epochs of the digits at rate 0.3 sent λ from 0.0005 to 0.027 before the first weight was small,
+and ended at 56 %; with it they end at 96 %. In 15 epochs of Fashion-MNIST, steered to a sparsity of
+99.5 %, it is worth half a point.
 """
 BEGUN = 0.1
-"""The share of the run from which on the density is wanted to fall."""
+"""The share of the run after which the density should fall."""
 REACHED = 0.6
-"""The share of the run at which the density is wanted at its target. docs/factorization.md says
+"""The share of the run at which the density should be at its target. docs/factorization.md states
 both shares, and `test_one_measurement_by_hand` has them as numbers.
 """
 
@@ -96,15 +97,15 @@ both shares, and `test_one_measurement_by_hand` has them as numbers.
 class Control:
     """A feedback controller of log λ, with a lock.
 
-    The density (share of weights with |w| ≥ 1e-3) is wanted to fall log-linearly from 1 at `BEGUN`
-    of the run to the target at `REACHED`. Every `every` steps the density expected a twentieth of
-    the run ahead, at its present slope, is compared with the wanted one, and log λ moves by `gain`
-    times the difference of the logarithms. Death is for good (Lemma 4), so overshooting cannot be
+    The density (share of weights with |w| ≥ 1e-3) should fall log-linearly from 1 at `BEGUN` of the
+    run to the target at `REACHED`. Every `every` steps the density expected a twentieth of the run
+    ahead, at its present slope, is compared with the wanted one, and log λ moves by `gain` times
+    the difference of the logarithms. Dead weights never return (Lemma 4), so overshooting cannot be
     undone: once the density is within `margin` of the target, what is small is zeroed, λ becomes 0
     and the survivors train on. Where it never gets there, `collapse_` cuts by rank at the end.
 
     λ has a ceiling. Until the first weights become small the density does not move, and log λ would
-    rise all the while: the decay would then take the good weights with the bad.
+    rise all the while: the decay would then kill useful weights with the others.
 
     A decoupled decay seldom gets there. It is the same for every weight, so it lowers the good and
     the bad alike, and the noise of an adaptive step holds both above `SMALL`. An adaptive base is

@@ -240,7 +240,7 @@ def kurtosis(factors: Tensor) -> float:
     return float(weight.pow(4).mean() / weight.square().mean().square())
 
 
-# Weights that were trained, told from fresh ones: what a drawn start would throw away.
+# Detects trained weights, which a drawn start would destroy.
 
 _log = logging.getLogger("secateurs.optim")
 
