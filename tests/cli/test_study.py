@@ -118,6 +118,36 @@ def test_status_does_not_wait_for_torch(tmp_path):
     assert "synflow" in told.stdout
 
 
+@pytest.mark.parametrize(("load", "told"), [(0.5, ""), (40.0, "load 40.0 on 2 processors")])
+def test_an_estimate_on_a_busy_machine_says_so(load, told, file, monkeypatch, capsys):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert run("check", file) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert told in out and ("20.0 times as long" in out) == bool(told)
+
+
+def test_runs_of_a_killed_study_wait(tmp_path, capsys):
+    """Its store says "running"; that nobody writes to it says otherwise."""
+    from secateurs.study.store import only_writer
+
+    folder = tmp_path / "e.study"
+    with example_store(folder, seeds=1) as store:
+        key = store.rows()[0].key
+        store.mark(key, state="running", progress=0.4)
+    with only_writer(folder):
+        assert run("status", folder) == 0
+        assert run("status", folder, "--runs") == 0
+    told = capsys.readouterr().out
+    assert "1 running" in told and ": running, 40 %" in told and "does not run now" not in told
+    assert run("status", folder) == 0
+    assert run("status", folder, "--runs") == 0
+    told = capsys.readouterr().out
+    assert "0 running" in told and ": waiting, 40 %" in told and told.count("does not run now") == 2
+    assert run("status", folder, "--json") == 0
+    assert '"running"' not in capsys.readouterr().out
+
+
 def test_a_preset_is_run_by_its_name(tmp_path, monkeypatch, capsys):
     from secateurs.study import Prune, Study, Training, presets
 

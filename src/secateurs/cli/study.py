@@ -1,7 +1,9 @@
 """`secateurs study`: check, run, watch, resume, repeat, report and export a study."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
-from time import process_time
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -102,6 +104,7 @@ def check(
     """List every problem of a study; if there is none, how many runs it has and how long they may
     take.
     """
+    begun = perf_counter()
     study = written_study(file)
     runs = study.runs(study.choose((), or_first=True))
     # An estimate times real steps, which takes seconds for every model of the study.
@@ -122,9 +125,16 @@ def check(
     import torch
 
     torch.set_num_threads(threads)
-    # Workers import what this process has imported, which took this long.
-    found = estimate(study, rows, Bench(), begin=process_time())
+    # `study run` imports what this process has imported, and then every worker does.
+    found = estimate(study, rows, Bench(), begin=2 * (perf_counter() - begun))
     say(f"{file}: {found.describe(workers, threads=threads)}")
+    # A few steps pass before others get their turn, so they tell nothing of what is lost to these.
+    load, processors = os.getloadavg()[0], os.cpu_count() or 1
+    if found.costs and load > 1.5 * processors:
+        say(
+            f"The machine is busy (load {load:.1f} on {processors} processors): as long as it is,"
+            f" this may take up to {load / processors:.1f} times as long."
+        )
 
 
 def cancel(file: File, key: str, store: Folder = None) -> None:
@@ -157,6 +167,10 @@ def status(
     with Store.open(folder) as opened:
         # Without details: histories of a thousand runs would be read for one line each.
         rows = opened.rows(details=False, hidden=True)
+    # A study that was killed looks the same as one that runs, but for the lock of its writer.
+    stopped = not being_written(folder)
+    if stopped:
+        rows = [replace(row, state="waiting") if row.state == "running" else row for row in rows]
     if json:
         import json as writer
 
@@ -173,10 +187,8 @@ def status(
         from secateurs.cli.commands import show
 
         show(table(rows, title=escape(f"{file}: {score.summary()}")))
-        # A study that was killed looks the same as one that runs, but for the lock of
-        # its writer.
-        if not being_written(folder) and not all(row.ended for row in rows):
-            say(f"It does not run now: `secateurs study resume {file}` goes on.")
+    if stopped and not all(row.ended for row in rows):
+        say(f"It does not run now: `secateurs study resume {file}` goes on.")
 
 
 def rerun(file: File, key: str, store: Folder = None, device: Device = "") -> None:

@@ -12,7 +12,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch import nn
+from torch.optim import SGD
 
 from secateurs.errors import SecateursError
 from secateurs.step import Step
@@ -96,7 +98,7 @@ def estimate(
 ) -> Estimate:
     """Do a little of every kind of run in the study, and add up. It is an estimate, not a promise.
 
-    `begin` is the time that a worker takes to start, if there are workers.
+    `begin` is the time that the command and a worker take to start, if there are workers.
     """
     # The first candidate of an undecided choice stands for the one to be chosen.
     runs = study.runs(study.choose(rows.values(), or_first=True))
@@ -104,6 +106,8 @@ def estimate(
     start = perf_counter()
     for run in left:
         bench.data(run.data)
+    # With its first optimizer torch imports its compiler, which is no part of a run.
+    SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     once = perf_counter() - start
     tried: dict[str, TrialTimes] = {}
     for run in left:

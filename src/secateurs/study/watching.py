@@ -145,7 +145,8 @@ def run_line(row: Row) -> str:
     if row.accuracy is not None and row.compression is not None:
         accuracy = f"{100 * row.accuracy:.2f} %"
         figures = f": {accuracy}, compression {row.compression:.1f}, {row.seconds:.1f} s"
-    if row.state == "running":
+    # One that waits has begun where its driver was stopped.
+    if row.state == "running" or (row.state == "waiting" and row.progress):
         figures = f", {100 * row.progress:.0f} %"
     reason = f" ({row.reason})" if row.reason else ""
     # One line per run: a label with a line feed would look like a separate run. A job that trains
