@@ -42,7 +42,9 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same in one line, where another line would look like another entry."""
+    """The text of `visible` in one line, for places where another line would look like another
+    entry.
+    """
     return visible(text).replace("\n", "␊").replace("\t", "␉")
 
 

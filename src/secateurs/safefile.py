@@ -333,7 +333,7 @@ def _read_stored(
 def json_object(
     text: bytes, where: str, error: type[SecateursError], *, most: int | None = None
 ) -> dict[str, Any]:
-    """A JSON object that gives every key once, of at most so many objects."""
+    """A JSON object in which no key is repeated. `most`: how many objects it may hold."""
     # Every one of them would cost a hundred bytes or more.
     if most is not None and text.count(b"{") > most + 2:
         raise error(f"{where} describes more than {most} tensors.")

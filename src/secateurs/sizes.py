@@ -223,7 +223,7 @@ def changed_sizes(model: nn.Module) -> ChangedSizes:
 
 
 def size_problems(model: nn.Module, sizes: ChangedSizes) -> list[str]:
-    """What keeps these sizes from being set on a model."""
+    """Why these sizes cannot be set on a model; empty if they can."""
     modules = dict(model.named_modules())
     whole = _whole_lists(model, sizes)
     problems = []

@@ -111,7 +111,7 @@ class Pruner:
             self.gradual.step()
 
     def report(self, log: Callable[[dict[str, float]], object]) -> None:
-        """Report the share of zeros in the way of the loop."""
+        """Report the share of zeros through the loop's own logging."""
         if self.gradual is not None:
             masks = self.gradual.masks
             log({"sparsity": sparsity_report(masks).total.sparsity})
@@ -147,7 +147,7 @@ class Pruner:
         self.release()
 
     def release(self) -> None:
-        """Stop holding as it is, as after an error."""
+        """Stop holding, and leave the weights as they are, such as after an error."""
         if self.gradual is not None:
             self.gradual.held.release()
         self._holds = False
@@ -165,7 +165,7 @@ class Pruner:
         done: int,
         broken_off: bool,
     ) -> None:
-        """Whether the saved state is of this run: an error for anything else."""
+        """Raise unless the saved state belongs to this run."""
         problems = []
         if saved["when"] != asdict(self.when):
             problems.append(
@@ -201,9 +201,7 @@ class Pruner:
 
 
 def read_state(saved: Mapping[str, Any], masks: Mapping[str, Tensor], place: str) -> dict[str, Any]:
-    """A state as `Pruner.state` gives it, from what a checkpoint holds; an error for anything
-    else.
-    """
+    """The state in a checkpoint, in the form that `Pruner.state` gives; anything else raises."""
     try:
         state = {
             "masks": dict(masks),
@@ -241,7 +239,7 @@ def read_state(saved: Mapping[str, Any], masks: Mapping[str, Tensor], place: str
 
 
 def _other_weights(model: nn.Module, saved: Mapping[str, Any], recipe: Recipe) -> list[str]:
-    """Descriptions of parameters whose zeros are not those of the saved state."""
+    """Describe the parameters whose zeros are not those of the saved state."""
     problems = []
     for name, parameter in prunable(model, recipe.where).items():
         mask = saved["masks"].get(name)

@@ -169,8 +169,9 @@ def _tokenizer_files(tokenizer: Any) -> list[Path] | None:
 
 
 def _shards(model: nn.Module, most: int) -> Iterator[dict[str, Tensor]]:
-    """The tensors by name in parts of so many dense bytes; a tied tensor lies in one part with all
-    its names."""
+    """The tensors by name, in parts of at most that many dense bytes; a tied tensor lies in one
+    part with all its names.
+    """
     names: dict[int, list[str]] = {}
     state = model.state_dict(keep_vars=True)
     for name, tensor in state.items():
@@ -244,7 +245,7 @@ def _indexed(folder: Path) -> list[Path]:
     if not isinstance(files, dict):
         raise SparseFileError(f"{index}: the files are not listed with their SHA-256 digests.")
     for name, seal in files.items():
-        # A name, not a way out of the folder.
+        # Only plain names: a path could lead out of the folder.
         if Path(name).name != name or "\\" in name or not name.isprintable():
             raise SparseFileError(f"{index} names {quote(name)}, which is not a file beside it.")
         if _seal(folder / name) != seal:

@@ -112,8 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _make_notices_visible() -> None:
-    """Warnings and log lines name parameters, too: what Python itself writes of them is made
-    visible as well.
+    """Warnings and log lines name parameters, too, so the control characters in them are shown as
+    signs.
     """
     warnings.formatwarning = _format_warning
     if logging.lastResort is not None:

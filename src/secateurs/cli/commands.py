@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Where the function of a command is, and the first sentences of its help.
+    """Where the function of a command lies, and the first sentences of its help.
 
     `secateurs --help` needs these words alone. Importing all functions for them takes a tenth of
     its time.
@@ -163,7 +163,7 @@ COMMANDS = {
 STUDY = "Compare methods in a crash-safe study."
 
 
-# The network of a checkpoint, opened with suspicion: what its notes say must fit its tensors.
+# Opens the network of a checkpoint without trusting it: what its notes say must fit its tensors.
 
 
 def open_model(
@@ -255,7 +255,7 @@ def _number(left: dict[str, str], key: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which network a file holds, as far as options say so; the file's notes say the rest."""
+    """Which network a file holds, as given by options; the file's notes give the rest."""
 
     arch: str | None = None
     in_channels: int | None = None

@@ -345,7 +345,7 @@ def _forms(network: "nn.Module", example: Any, fast: bool, step: Any) -> "dict[s
     }
     if fast:
         makers["fast"] = lambda: accelerate(
-            # Kept even where it does not pay off: the table is there to show that.
+            # Kept even where it is slower: the table is there to show that.
             network,
             example,
             keep="always",

@@ -247,7 +247,7 @@ def _table_after_training(
     from secateurs.data import load
     from secateurs.papers.probabilistic import data_at_hand, train_network
 
-    # Told, since the table depends on it and the choice is made by what lies on this
+    # Printed, because the table depends on it, and which one is used depends on what is on this
     # machine.
     if data is None:
         found, reason = data_at_hand(root, download=download)

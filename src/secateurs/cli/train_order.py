@@ -99,7 +99,7 @@ def _dwf(model: "nn.Module", settings: MethodOptions) -> TrainingMethod:
         # Zeros of a pruned checkpoint stay zero.
         zeros="frozen",
     )
-    # Steered to a target, λ is not the one given, and a forecast for that one would
+    # With a target, λ is steered and is not the one given: a forecast for the given one would
     # mislead.
     if settings.target_sparsity is None:
         expected = forecast(

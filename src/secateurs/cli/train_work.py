@@ -57,7 +57,7 @@ def carry_out(
     )
     reached = result.accuracy
     if method.finish is not None:
-        # It changes the weights: what is said must be measured on what is written.
+        # It changes the weights, and the report must be measured on the weights that are written.
         method.finish()
         reached = None if reached is None else evaluate(model, data).accuracy
     accuracy = "" if reached is None else f", test accuracy {100 * reached:.2f} %"

@@ -65,7 +65,7 @@ def _check(records: list[Path]) -> None:
         try:
             found = check(path)
         except SecateursError as error:
-            # The others are looked at all the same.
+            # The other records are still checked.
             bad += 1
             say(f"{path}: {error}", err=True)
             continue

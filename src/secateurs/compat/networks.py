@@ -87,7 +87,7 @@ def read_onnx(path: str | Path, *, logits: bool = False) -> OnnxNetwork:
         weights = {one.name: _tensor(numpy_helper.to_array(one)) for one in graph.initializer}
     except DataError:
         raise
-    # protobuf and onnx raise errors of their own insides for whatever a file may hold.
+    # protobuf and onnx raise internal errors of many types for damaged files.
     except Exception as error:
         raise DataError(f"{path} is not an ONNX file ({type(error).__name__}: {error}).") from None
     inputs = [one.name for one in graph.input if one.name not in weights]
@@ -199,8 +199,8 @@ def _linear_from_left(weight: Tensor, x: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-# Each makes an operator from its attributes and the known inputs (None for values), or says what
-# about it is not supported.
+# Each function makes an operator from its attributes and its known inputs (None for those that are
+# computed), or raises with what is not supported.
 
 Known = Sequence[Tensor | None]
 

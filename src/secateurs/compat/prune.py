@@ -25,10 +25,10 @@ from secateurs.registry import unknown
 
 
 class Marker:
-    """Says that a parameter of the module it hooks is pruned. Copied with the module.
+    """Marks a parameter of the module that it hooks as pruned. It is copied with the module.
 
-    Scripts look through the hooks of a module for the one of a tensor and list its history: it has
-    the two things they look at.
+    Scripts search the hooks of a module for that of a tensor, and list its history; the marker has
+    the two attributes that they read.
     """
 
     def __init__(self, name: str) -> None:
@@ -175,7 +175,7 @@ def keep(
     """
     parameter = parameter_of(module, name)
     if (marker := marker_of(module, name)) is None:
-        # Ours would silently take the place of an attribute that the model uses.
+        # Our buffer would silently replace an attribute that the model uses.
         if hasattr(module, f"{name}_mask"):
             raise ArgumentError(
                 f"{type(module).__name__} has an attribute '{name}_mask' of its own: rename it."
@@ -392,7 +392,7 @@ class BasePruningMethod(torch_prune.BasePruningMethod):
         return method_of(module, name)
 
     def apply_mask(self, module: nn.Module) -> Tensor:
-        """The weight with its mask; it has it already."""
+        """The weight times its mask. Pruned entries are zero already, so it equals the weight."""
         weight: Tensor = getattr(module, self._tensor_name)
         mask: Tensor = getattr(module, f"{self._tensor_name}_mask")
         return weight * mask.to(weight.dtype)
@@ -575,7 +575,7 @@ def global_unstructured(
             " L1Unstructured, RandomUnstructured or a class of your own with a compute_mask."
         )
     method: Any = pruning_method(**kwargs)
-    # A subclass may say otherwise what is small: only the plain methods take the fast way.
+    # A subclass may rank the entries in another way, so only the plain methods take the fast path.
     own = type(method).compute_mask
     if own is TorchL1Unstructured.compute_mask:
         prune_smallest(places, method.amount, importance_scores or {})

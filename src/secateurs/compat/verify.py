@@ -120,7 +120,7 @@ def verify(
 
 
 def _allowed(question: Question, epsilon: float | None, instance: str | Path) -> float:
-    """ε, as given or as the file says."""
+    """ε: the argument if it is given, else from the file."""
     allowed = question.epsilon if epsilon is None else epsilon
     if allowed is None:
         raise ArgumentError(f"{instance} does not say how far outputs may differ: give epsilon.")

@@ -1,4 +1,4 @@
-"""VNN-LIB: the questions of the verification competition that are about two networks.
+"""Reads VNN-LIB: the questions of the verification competition that are about two networks.
 
 Version 2.0 declares two networks, f and g, a box of inputs that both are given, and when a point
 counts as a counterexample: that some output of g is further than ε from the same output of f.
@@ -43,7 +43,7 @@ class Question:
         lo, hi: The ends of the box, in the order of the flat input.
         epsilon: None where the file does not say (version 1).
         names: What the file calls inputs and outputs: x, the output of f, the output of g.
-        remark: What had to be read otherwise than it is written; "" for nothing.
+        remark: What was read differently from what the file says; "" if nothing was.
     """
 
     lo: tuple[float, ...]

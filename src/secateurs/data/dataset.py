@@ -1,4 +1,6 @@
-"""A data set is five tensors and a name; its images moved at random, its source filed by name."""
+"""A data set is five tensors and a name. Also: random augmentation of images, and the table of data
+sets by name.
+"""
 
 import math
 from collections.abc import Callable, Iterator

@@ -1,5 +1,5 @@
-"""Where data files lie, and how they get there: folders to look in, downloads that arrive whole or
-not at all.
+"""Where data files lie, and how they get there: the folders that are searched, and downloads, which
+never leave half a file.
 """
 
 import gzip
@@ -96,7 +96,9 @@ def _copy(url: str, write: Callable[[bytes], object], kind: str) -> str:
 
 
 def missing(name: str, looked: Iterable[Path], ways: Sequence[str]) -> DataError:
-    """The error for a data set that is not there: where we looked and each way to get it."""
+    """The error for a missing data set: the folders that were searched, and each way to get the
+    files.
+    """
     folders = ", ".join(map(str, looked))
     return DataError(f"{name} was not found in {folders}. To get it: {'; or '.join(ways)}.")
 

@@ -237,8 +237,8 @@ def read_family(family: Family, root: Path | None, download: bool) -> Dataset:
 
 
 def _four(folder: Path) -> list[Path] | None:
-    """The four files of a folder, compressed or not, under either usual spelling; None unless all
-    are there.
+    """The paths of the four files in a folder, compressed or not, in either usual spelling; None if
+    one is missing.
     """
     # Some mirrors write "train-images.idx3-ubyte".
     spelled = [(part, part.replace("-idx", ".idx")) for part in PARTS]

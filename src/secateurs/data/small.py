@@ -25,7 +25,7 @@ SHA256 = "614360d0257557dd1792834a85a1cdebfadc3c4f30b011d56afee7ffb5b15771"
 """The address of scikit-learn's `fetch_covtype`, and the checksum published there."""
 ROWS, COLUMNS, CLASSES = 581_012, 54, 7
 NUMERICAL = 10
-"""The first columns are measurements; the other 44 say 0 or 1."""
+"""The first columns are measurements; the other 44 hold 0 or 1."""
 
 
 def read_covertype(root: Path | None, download: bool) -> Dataset:

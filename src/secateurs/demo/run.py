@@ -107,7 +107,7 @@ def ship_pruned(outcome: Outcome) -> RenderableType:
     """The pruned network, compacted and on the fast path, measured against the dense one."""
     dense, sparse = outcome.dense, outcome.sparse
     example = outcome.data.test_x[:1]
-    # In the order a user would take: first dead channels are cut, then the rest is made fast.
+    # In a user's order: first dead channels are cut, then the rest is made fast.
     small = compact(sparse, example)
     forms = {"dense": dense, "pruned": sparse, "compact": small}
     forms["fast"] = accelerate(small, example)

@@ -33,7 +33,7 @@ MANY, FEW = 1_000, 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """The figures the assumptions are about, free of scale. `heavy` = E w⁴/(E w²)²."""
+    """The scale-free figures that the assumptions are about. `heavy` = E w⁴/(E w²)²."""
 
     count: int
     varied: bool
@@ -68,7 +68,7 @@ class Entries:
     @property
     def tame(self) -> bool:
         """A fourth moment that is there, and not so large that it decides the bound."""
-        # Of few entries one always carries much of Σ w⁴: that share says nothing then.
+        # With few entries, one always makes up much of Σ w⁴: its share then proves nothing.
         return self.heavy <= HEAVY and (self.count < MANY or self.carried <= CARRIED)
 
 
@@ -98,12 +98,12 @@ class Role:
 
 
 def module_roles(model: nn.Module) -> dict[str, Role]:
-    """By parameter name, from the modules that hold them."""
+    """The roles by parameter name, from the modules that hold the parameters."""
     inside = {
         id(parameter): type(module).__name__
         for module in model.modules()
-        # Their matrices look like linear layers and are none: they are used once per
-        # step, or in parts.
+        # Their matrices look like those of linear layers but are not: they are used once per step,
+        # or in parts.
         if isinstance(module, nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention)
         for parameter in module.parameters()
     }
@@ -160,7 +160,7 @@ _NOT_A_LAYER = re.compile(
 
 
 def checkpoint_roles(weights: Mapping[str, Tensor]) -> dict[str, Role]:
-    """By name and shape alone: matrices count as linear layers unless torch's names say
+    """The roles from name and shape alone: matrices count as linear layers unless torch's names say
     otherwise.
     """
     return {name: _named_role(name, weight, weights) for name, weight in weights.items()}
@@ -357,7 +357,7 @@ def _line(layer: LayerDiagnosis) -> str:
 def moments_of(
     scaled: "np.ndarray[Any, Any]", size: float, shape: Sequence[int], varied: bool
 ) -> Moments:
-    """Of entries `size` times as large as the scaled ones."""
+    """The moments of a layer's entries, which are `size` times as large as the scaled ones."""
     mean, variance, square = float(scaled.mean()), float(scaled.var()), size * size
     second = float((scaled**2).mean()) * square
     fourth = float((scaled**4).mean()) * square * square
@@ -386,7 +386,7 @@ def fit_of_entries(entries: Entries) -> Fit:
 
 
 def alive(name: str, weight: Tensor) -> tuple["np.ndarray[Any, Any]", float]:
-    """The entries that speak for the law (zeros left out when there are many), and the share of
+    """The entries that the law is fitted to (without zeros where these are many), and the share of
     zeros.
     """
     values = weight.double().cpu().numpy().ravel()

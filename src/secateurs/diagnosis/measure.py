@@ -140,7 +140,7 @@ def layer_change(
     norm, change = (
         layer_norm(owner, weight, uses or frozenset()) for weight in (before, before - after)
     )
-    # Entries that were zero before were not pruned by anybody.
+    # Entries that were zero before were not pruned.
     pruned = int(((after == 0) & (before != 0)).sum())
     alpha = (
         1 - math.log(pruned) / math.log(before.numel())
@@ -172,7 +172,7 @@ def clopper_pearson(successes: int, trials: int, *, confidence: float) -> tuple[
     tail = (1 - confidence) / 2
     low = (
         0.0
-        # Beta(0, ·) does not exist; no success says nothing from below.
+        # Beta(0, ·) does not exist; without a success the lower end is 0.
         if successes == 0
         else float(stats.beta.ppf(tail, successes, trials - successes + 1))
     )
@@ -331,9 +331,8 @@ class OutputErrors:
             size = _norms(slope) if slope is not None else None
             if slope is None or size is None or not bool((size > 0).any()):
                 return best
-            # A step of fixed length that shrinks slowly: the size of the gradient says
-            # nothing of how far the boundary is. The clamp keeps points with no
-            # gradient where they are.
+            # A step of fixed length that shrinks slowly: the size of the gradient does not show how
+            # far away the boundary is. The clamp keeps points with no gradient where they are.
             moved = x.detach() + slope / size.clamp_min(1e-30) / (1 + 0.2 * step)
             # Back onto the ball; points inside stay.
             x = moved / _norms(moved).clamp_min(1.0)

@@ -30,7 +30,7 @@ def quantized_layers(model: nn.Module) -> list[str]:
 
 
 def refuse_quantized(model: nn.Module) -> None:
-    """Say what such a model is, and what can be done with it instead."""
+    """Raise if the model has quantised layers; the message says what can be done instead."""
     names = quantized_layers(model)
     if names:
         shown = ", ".join(repr(name) for name in names[:4])

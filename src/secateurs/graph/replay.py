@@ -67,11 +67,11 @@ class Compared:
         self._done: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
 
     def is_done(self, model: nn.Module, what: str) -> bool:
-        """Whether something that is done once for a model has been done."""
+        """Whether this step, which is done once for a model, has been done."""
         return what in self._done.get(model, ())
 
     def note(self, model: nn.Module, what: str) -> None:
-        """From now on it has been done."""
+        """Remember that this step has been done."""
         self._done.setdefault(model, set()).add(what)
 
     def seen(self, model: nn.Module, key: str) -> Seen | None:
@@ -110,7 +110,9 @@ class Compared:
 
 @torch.no_grad()
 def _sums(model: nn.Module) -> tuple[float, ...]:
-    """Something that changes when a weight does, also behind the back of its version."""
+    """A sum for each parameter, which changes when its weights do, even where torch's version
+    counter does not.
+    """
     return tuple(float(p.sum()) for p in model.parameters())
 
 

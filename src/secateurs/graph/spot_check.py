@@ -33,7 +33,8 @@ def own_answer(
     *,
     cast: Mapping[str, Tensor],
 ) -> tuple[Tensor, bool]:
-    """The model's outputs, and whether they are in this dtype (else in the model's own precision).
+    """The model's outputs, and whether they were computed in this dtype (else in the model's own
+    precision).
 
     `cast` is as for `answers`.
     """
@@ -204,7 +205,7 @@ class _Difference:
         scale: The largest output.
         size: The largest value on the way, which rounding is measured against: outputs may cancel
             to far less.
-        finite: The model answers finite numbers.
+        finite: The model's outputs are finite.
         telling: A misreading would have shown.
         precise: The model ran in the precision asked for.
     """
@@ -286,7 +287,7 @@ def _compare_calls(model: nn.Module, points: list[Call], expected: "_Expected") 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """The expected outputs, from the graph, and the largest value on the way.
+    """The outputs that the graph gives, and the largest value on the way.
 
     alive: every activation let something through, so that a misreading would have shown.
     """
@@ -387,7 +388,7 @@ def _check_points(
                 return unseen
         return _thorough(model, points, expected, small=small)
     except ParameterError:
-        # NaN or infinite weights: whoever needs values refuses them later.
+        # NaN or infinite weights: callers that need values refuse them later.
         return None
 
 

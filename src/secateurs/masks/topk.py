@@ -312,7 +312,7 @@ def _raw(piece: Tensor, absolute: bool) -> Tensor:
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 FEWEST = 1 << 18
-"""Entries from which on the compiled selection is worth its start; small models never compile
+"""The compiled selection is used for at least this many entries. Small models never compile
 anything.
 """
 

@@ -456,7 +456,8 @@ class RigLMethod(Method):
 
     Attributes:
         every, fraction: ΔT and α of the paper.
-        end: The point from which on the masks stay; by default three quarters of the training.
+        end: The point after which the masks stay as they are; by default three quarters of the
+            training.
         scope: How the budget is divided among the layers.
 
     >>> RigLMethod(every="1ep").title

@@ -32,8 +32,8 @@ from secateurs.study.work import Hopeless, Work
 from secateurs.train import evaluate
 
 SLOW = 2.0
-"""Seconds from which on the result of a cut is kept: what is quicker is done again after a
-crash.
+"""The result of a cut is kept if it took at least this many seconds; a quicker one is done again
+after a crash.
 """
 
 

@@ -560,7 +560,7 @@ def _node_step(node: Node, before: Node, state: State, model: nn.Module) -> Chai
 
 def _rearranges(node: Structural, shape: tuple[int, ...]) -> bool:
     """Every value goes to one place: norms stay. Seen on values that differ."""
-    # From 1 on: a 0 could not be told from padding.
+    # The numbers begin at 1: a 0 could not be told from padding.
     numbers = torch.arange(1.0, math.prod(shape) + 1, dtype=torch.float64)
     return torch.equal(node.function(numbers.view(shape)).flatten().sort().values, numbers)
 
@@ -669,7 +669,8 @@ def read_chain(
             f"kernel = {kernel}: goes with widths; a model's kernels are read off it."
         )
     convolutions = has_convolutions(model_or_widths)
-    # An nn.Sequential is walked, and asked for its input size only when its obstacles are told.
+    # Torch's own layers are read without an input size, so that obstacles are reported first;
+    # `convolutional` asks for a missing one.
     size = None if input_size is None or not convolutions else entry_size(input_size)
     steps = steps_of(model_or_widths, size)
     layers = [step for step in steps if isinstance(step, ChainLayer)]

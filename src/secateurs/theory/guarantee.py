@@ -344,7 +344,7 @@ def check_widths(widths: Sequence[int]) -> None:
 
 
 def _not_whole(value: object) -> str:
-    # True is an Integral of value 1, and surely a slip. numpy's integers are welcome.
+    # True is an Integral of value 1, but passing it is a mistake. numpy's integers are accepted.
     if not isinstance(value, Integral) or isinstance(value, bool):
         return "is not a whole number"
     return "" if value >= 1 else "is below 1"  # type: ignore[operator]

@@ -425,13 +425,12 @@ def theorem_1_global(
     """Appendix E.3 with explicit constants [ours]: the N smallest magnitudes of all inner layers
     go.
 
-    Print throws balls into bins: layers of one size get N/l each, up to a constant. Here the
-    threshold itself is bounded: for any t the number of entries below t is a sum of independent
-    0/1 variables, so P(at most N below t) ≤ P(Bin(n, p̄) ≤ N) when N ≤ np̄ − 1 (Hoeffding 1956),
-    n entries in all and p̄ = Σ D_k F_k(t)/n. Solve for t; then each layer's pruned part consists of
-    entries below t, and `theorem_1_explicit` goes on, with one event for all thresholds.
-    N = Σ ⌊D_k^{1−α}⌋, or the sum of `counts`; the result's `removed` is what a layer loses on
-    average.
+    The paper throws balls into bins: layers of one size get N/l each, up to a constant. Here the
+    threshold itself is bounded: for any t the number of entries below t is a sum of independent 0/1
+    variables, so P(at most N below t) ≤ P(Bin(n, p̄) ≤ N) when N ≤ np̄ − 1 (Hoeffding 1956), n
+    entries in all and p̄ = Σ D_k F_k(t)/n. Solve for t; then each layer's pruned part consists of
+    entries below t, and `theorem_1_explicit` goes on, with one event for all thresholds. N = Σ
+    ⌊D_k^{1−α}⌋, or the sum of `counts`; the result's `removed` is what a layer loses on average.
 
     >>> from secateurs.theory import theorem_1_explicit
     >>> layered = theorem_1_explicit([64, 256, 256, 256, 10], alpha=0.6, delta=0.01)
@@ -481,8 +480,8 @@ def theorem_1_global(
 def theorem_4(rank: int, count: int, *, below: float, as_printed: bool = False) -> float:
     """Theorem 4, corrected: P(X_(m) < x) ≈ Φ((nF(x) − m)/√m), X_(m) the m-th smallest of n.
 
-    The error tends to zero, uniformly in x, for n → ∞, m → ∞, m/n → 0. Print has Φ(nF(x)/√m) and
-    the m-th *largest*: without −m the limit is 1 at every x with F(x) ≥ m/n, and the count runs
+    The error tends to zero, uniformly in x, for n → ∞, m → ∞, m/n → 0. The paper has Φ(nF(x)/√m)
+    and the m-th *largest*: without −m the limit is 1 at every x with F(x) ≥ m/n, and the count runs
     from the wrong end (docs/errata.md). `exact_order_statistic` needs no limit.
 
     Args:

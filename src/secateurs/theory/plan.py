@@ -434,7 +434,7 @@ def _random_pruning_options(setting: Setting, delta: float) -> dict[str, Any]:
     condition (5).
     """
     second, fourth = _MOMENTS[setting.law]
-    # Print has one K1, K2 for all layers, so the largest layer speaks for all.
+    # The paper has one K1 and one K2 for all layers, so the largest layer decides.
     k, depth = max(setting.scales), len(setting.scales)
     # The induction charges δ_l + Σ(l − i)δ_i = (1 + l(l − 1)/2) failures: half of δ in
     # all.
@@ -524,8 +524,9 @@ SCHEMES: dict[str, Scheme] = {
     "filters-without": Scheme(guarantee=partial(random_guarantee, False), filters=True),
     "filters-magnitude": Scheme(guarantee=filters_by_norm, filters=True),
 }
-"""Print has statements for "magnitude" and "random"; for filters it has two free exponents and one
-channel count, so that there is no one statement to compare with."""
+"""The paper has statements for "magnitude" and "random"; for filters it has two free exponents and
+one channel count, so that there is no one statement to compare with.
+"""
 
 
 def scheme_for(name: str, chain: Chain) -> Scheme:
@@ -646,7 +647,9 @@ def _hit(size: int, draws: int) -> float:
 
 
 def _least(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The least whole number above `low` from which on it holds, as at `high`."""
+    """The smallest whole number above `low` for which it holds. It holds at `high`, and once true
+    stays true.
+    """
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)

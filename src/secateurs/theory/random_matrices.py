@@ -102,7 +102,8 @@ class SubGaussianNorm:
 def lemma_2() -> SubGaussianNorm:
     """Lemma 2 (Rudelson & Vershynin 2010): P(‖A‖₂ > C(√n1 + √n2) + t) ≤ 2e^{−ct²} for proxies ≤ 1.
 
-    Print says that C and c exist. Here C = 2√(2 ln 9) ≈ 4.19 and c = 1/8, with 1 in place of 2.
+    The paper says that such C and c exist. Here C = 2√(2 ln 9) ≈ 4.19 and c = 1/8, with 1 in place
+    of 2.
     Proof: xᵀAy is sub-Gaussian with proxy 1 for unit x, y. With ¼-nets of both spheres, of at most
     9^{n1} and 9^{n2} points, ‖A‖ ≤ 2·max xᵀAy over the nets, so P(‖A‖ > 2s) ≤ 9^{n1+n2}e^{−s²/2}.
     Take 2s = √(8(n1+n2) ln 9) + t ≤ C(√n1 + √n2) + t and use (a + b)² ≥ a² + b².

@@ -328,7 +328,7 @@ def theorem_2(
     c2 = random_c2(k1, k2, constant)
     depth, inner = len(norms.bounds), norms.bounds[1:-1]
     conditions = list(load_conditions(widths, alpha))
-    # Print charges a norm event once for every layer behind it.
+    # The paper charges a norm event once for every layer behind it.
     rest = 1 - len(inner) * c2 * step
     if as_printed:
         conditions += [
@@ -405,8 +405,8 @@ def theorem_2_width(
     """Theorem 2, eqs. (25)–(27): the width each condition needs, with δ0 = δ − [δ_l + Σ(l−i)δ_i] of
     condition (5).
 
-    Print asks δ0 ≥ 0; at δ0 = 0 no width suffices, so δ0 > 0 is required here. The exponent of (26)
-    is 1/(3 ln 3 − 3) ≈ 3.38; as printed 3.
+    The paper asks for δ0 ≥ 0; at δ0 = 0 no width suffices, so δ0 > 0 is required here. The exponent
+    of (26) is 1/(3 ln 3 − 3) ≈ 3.38; the paper has 3.
     """
     check_depth(depth)
     check_norms(depth, norms)
@@ -472,7 +472,7 @@ def theorem_3(
     d, l, p = setting.channels, setting.depth, setting.map_size
     area = setting.kernel**2
     norm, step = math.pow(p, -beta1), math.pow(d, -beta2)
-    # Print writes √d for √d0 in its later lines (docs/errata.md).
+    # The paper writes √d for √d0 in its later lines (docs/errata.md).
     norm_in = setting.input_norm * (math.sqrt(d / setting.input_channels) if as_printed else 1.0)
     reach = power(setting.lipschitz, l - 1) * norm_in
     c3 = constant * (2 * math.sqrt(c1) + c2**0.25)
@@ -505,7 +505,8 @@ def theorem_3(
 def filter_conditions(channels: int, alpha: float) -> tuple[Condition, ...]:
     """⌊d^{2−α}⌋ ≥ d log d: enough balls for Lemma 6.
 
-    Print states the sufficient α ≤ 2 − (log(d+1) + log log d)/log d."""
+    The paper states the sufficient α ≤ 2 − (log(d+1) + log log d)/log d.
+    """
     draws = float(floor_power(channels, 2 - alpha))
     limit = channels * math.log(channels)
     return (Condition(name="floor(d^(2-alpha)) >= d log d", value=draws, limit=limit),)
@@ -513,12 +514,12 @@ def filter_conditions(channels: int, alpha: float) -> tuple[Condition, ...]:
 
 # Magnitude pruning of 2-D filters (appendix C.2) with explicit constants [ours].
 #
-# Source: Qian & Klabjan (2021), appendix C.2: the filters of an inner convolution with the
-# smallest ℓ¹ norms are set to zero. Print gives ideas, with two approximations; here is a
-# statement with a proof. Filters are iid; given the (r+1)-th smallest ℓ¹ norm T, the r smaller
-# ones are iid with the law of a filter given ‖F‖₁ < T, at positions drawn without replacement, and
-# their entries have fair signs given the magnitudes. `random_matrices`, steps 3 and 6, bounds the
-# norm of such a layer at all frequencies at once. T is a quantile of the order statistic of ‖F‖₁:
+# Source: Qian & Klabjan (2021), appendix C.2: the filters of an inner convolution with the smallest
+# ℓ¹ norms are set to zero. The paper gives the idea, with two approximations; here is a statement
+# with a proof. Filters are iid; given the (r+1)-th smallest ℓ¹ norm T, the r smaller ones are iid
+# with the law of a filter given ‖F‖₁ < T, at positions drawn without replacement, and their entries
+# have fair signs given the magnitudes. `random_matrices`, steps 3 and 6, bounds the norm of such a
+# layer at all frequencies at once. T is a quantile of the order statistic of ‖F‖₁:
 #
 # * uniform entries: a sum of q² uniform variables, whose distribution function is a B-spline;
 # * normal entries: ‖F‖₁ ≤ q‖F‖₂, and q times a χ quantile;

@@ -167,9 +167,9 @@ def lemma_b1(
     """Lemma B.1: E Xᵀ(w⊙m) = Xᵀw, if p_k > 0 wherever w_k X_(k) ≠ 0; otherwise this raises and
     names the coordinates.
 
-    Print claims it for any w, and `as_printed=True` returns Xᵀw for any. With p from a w0 that is
-    zero where w is not, those coordinates are never drawn: the true expectation is that of w·(p >
-    0) (docs/errata.md).
+    The paper claims it for any w, and `as_printed=True` returns Xᵀw for any. With p from a w0 that
+    is zero where w is not, those coordinates are never drawn: the true expectation is that of w·(p
+    > 0) (docs/errata.md).
     """
     X, w, p = inputs(features, weights, probabilities, 1)
     if not as_printed:
@@ -298,8 +298,8 @@ def theorem_44(
 
     E ≤ (1/s)‖w0‖₁ (‖w−w0‖² max_k 1/|w0_k| + 2‖w−w0‖₁ + ‖w0‖₁). `exact=True` gives the expectation
     itself, (m_n²/s)(‖w0‖₁ Σ_k w_k²/|w0_k| − ‖w‖²); it, too, blows up when some |w0_k| is tiny (mix
-    in uniform mass). As printed ‖w0‖_∞ stands in place of max_k 1/|w0_k|. The text at hand leaves
-    open whether it multiplies or divides; both are false (docs/errata.md) and `as_printed=True`
+    in uniform mass). The paper has ‖w0‖_∞ in place of max_k 1/|w0_k|. Our copy of its text does not
+    show whether it multiplies or divides; both are false (docs/errata.md) and `as_printed=True`
     gives the larger.
     """
     s, w0, w = (

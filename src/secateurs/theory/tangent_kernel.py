@@ -236,8 +236,8 @@ def theorem_72(
     R0/λ).
 
     F(A) = Σ_k 1/‖A_(k)‖ over the columns of J(θ0) (given by their norms, `columns`) and over the
-    entries of θ0, with ‖θt − θ0‖ ≤ 3KR0/λ_min. Print has K⁴ for K² and K³ for K: larger, hence also
-    valid, for K > 1 as it assumes; the proof needs the smaller powers only. Infinite F (a zero
+    entries of θ0, with ‖θt − θ0‖ ≤ 3KR0/λ_min. The paper has K⁴ for K² and K³ for K: larger, hence
+    also valid, for K > 1 as it assumes; the proof needs the smaller powers only. Infinite F (a zero
     parameter, a dead column) raises.
     """
     check_positive(K=constants.K, R0=constants.R0, lambda_min=constants.lambda_min)
@@ -253,7 +253,7 @@ def theorem_72(
         float((1 / columns).sum()),
     )
     K, drift = constants.K, constants.R0 / constants.lambda_min
-    # Print has K⁴ and K³ where the proof gives K² and K (docs/errata.md).
+    # The paper has K⁴ and K³ where the proof gives K² and K (docs/errata.md).
     extra = K**2 if as_printed else 1.0
     far = 9 * K**2 * extra * drift**2 * F_theta + 6 * math.sqrt(theta.numel()) * K * extra * drift
     return K**3 * size * F_J * (size + far) / s

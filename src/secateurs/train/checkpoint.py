@@ -19,8 +19,8 @@ from secateurs.train.fit import Checkpoint, check_fit, wanted
 
 
 def to_bytes(tensors: dict[str, Tensor], notes: Mapping[str, str]) -> bytes:
-    """What safetensors would write, with the notes in a fixed order: it shuffles them from call to
-    call.
+    """The bytes that safetensors would write, but with the notes in a fixed order: safetensors
+    changes the order from call to call.
     """
     blob = save(tensors)
     end = 8 + int.from_bytes(blob[:8], "little")

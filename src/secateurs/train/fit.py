@@ -66,7 +66,7 @@ class Line(Protocol):
 
 
 class Progress:
-    """Shows nothing."""
+    """Shows nothing; the base of the other two."""
 
     def step(self, done: int) -> None:
         """`done` optimizer steps are taken."""
@@ -86,7 +86,7 @@ class _Lines(Progress):
 
 
 class _Bar(Progress):
-    """A bar that says the last epoch's figures."""
+    """A progress bar that shows the last epoch's figures."""
 
     def __init__(self, bar: RichProgress, total: int) -> None:
         self.bar = bar
@@ -104,7 +104,7 @@ class _Bar(Progress):
 def progress(
     total: int, *, verbose: bool = True, console: Screen | None = None
 ) -> Iterator[Progress]:
-    """The way to show `total` steps here, on standard error."""
+    """How the progress of `total` steps is shown here, on standard error."""
     console = Screen(stderr=True) if console is None else console
     if not verbose:
         yield Progress()

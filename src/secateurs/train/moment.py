@@ -1,4 +1,6 @@
-"""What a training shows while it runs, and what it needs to go on from where it stopped."""
+"""What a training passes to callbacks as it runs, and the state from which a stopped one goes
+on.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -32,7 +32,7 @@ class Ranks:
         if self.world == 1:
             return x, y, 1.0
         mine = slice(self.rank, None, self.world)
-        # Fewer examples than processes: take part with one that counts nothing.
+        # Fewer examples than processes: take part with one example of weight zero.
         if self.rank >= len(y):
             return x[:1], y[:1], 0.0
         # DDP divides the sum of the gradients by the number of processes; the weight

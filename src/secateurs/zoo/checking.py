@@ -1,5 +1,5 @@
-"""A record is looked at again: is the file the one it names, is it this network, are the numbers
-what it says, does its certificate hold.
+"""Checks a record: whether the file is the one it names and holds this network, whether its numbers
+are right, and whether its certificate holds.
 """
 
 import copy
@@ -27,9 +27,9 @@ class RecordCheck:
     """What was found.
 
     Attributes:
-        record: What was looked at.
-        holds: Nothing that could be compared disagrees.
-        accuracy: Measured now; None where the data are not on this machine.
+        record: The record that was checked.
+        holds: Whether everything that could be compared agrees.
+        accuracy: As measured by this check; None where the data are not on this machine.
         problems: What disagrees, in words.
         open: What could not be compared, and why.
     """
@@ -49,10 +49,10 @@ class RecordCheck:
 
 
 def check(path: str | Path) -> RecordCheck:
-    """Look at a record and its file again.
+    """Check a record and its file.
 
-    Read with suspicion: a text or file that is damaged, foreign or hostile is a RecordError. What
-    is sound and not true is told in `problems`.
+    Neither is trusted: a text or file that is damaged, foreign or hostile raises a RecordError.
+    What can be read and is wrong is listed in `problems`.
 
     >>> from importlib.resources import files
     >>> folder = files("secateurs.zoo").joinpath("networks")

@@ -76,7 +76,7 @@ Share = Annotated[float, within(0, 1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Record(CheckedSettings):
-    """What is said of a sparse network.
+    """The description of a sparse network in the zoo.
 
     Attributes:
         name: network/data/name, such as "lenet-300-100/fashion-mnist/500x".
@@ -120,7 +120,7 @@ class Record(CheckedSettings):
     certificate: Mapping[str, Any] | None = None
 
     def conflicts(self) -> Iterator[Problem]:
-        """Numbers that cannot belong together."""
+        """Describe the numbers that contradict each other."""
         if self.kept > self.total:
             yield Problem(("kept",), f"{self.kept} of {self.total} weights are more than all")
         if len(self.seeds) != len(self.accuracies):
@@ -160,7 +160,7 @@ class Record(CheckedSettings):
         if self.model not in MODELS:
             raise RecordError(unknown("model", self.model, MODELS.names()))
         try:
-            # Without memory first: options may ask for any size.
+            # Built without memory first: options may ask for any size.
             empty = skeleton(self.model, **shape, **self.options)
             entries = sum(p.numel() for p in empty.parameters())
             if entries > LARGEST_NETWORK:
@@ -261,7 +261,7 @@ def _at(name: str) -> str:
 
 
 def record(name: str) -> Record:
-    """What is known of a network of the zoo.
+    """The record of a network of the zoo.
 
     >>> record("lenet-300-100/fashion-mnist/50x").compression > 49
     True

@@ -56,8 +56,8 @@ def test_lemmas_b1_b2_41_43_by_enumeration(case, s):
 
 
 def test_lemma_b1_needs_every_coordinate_drawn(case):
-    """Print says Xᵀw for any p; a coordinate that is never drawn is named, unless its feature is
-    zero anyway.
+    """The paper says Xᵀw for any p; a coordinate that is never drawn is named, unless its feature
+    is zero anyway.
     """
     X, _, w, _ = case
     p = torch.tensor([0.0, 0.5, 0.0, 0.5], dtype=torch.float64)

@@ -25,7 +25,7 @@ CUTS = (10, 20, 35, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 2000)
 """Compressions to which every net is cut."""
 
 LIMIT = 80.0
-"""Print compares at 80 % test accuracy."""
+"""The paper compares at 80 % test accuracy."""
 
 PENALTIES = {
     "l1": "plain L1",

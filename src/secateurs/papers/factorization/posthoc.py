@@ -143,7 +143,7 @@ def table(rows: Sequence[Row]) -> str:
         "",
         "## Every cut",
         "",
-        "Print says: sparser by up to three times at some accuracies.",
+        "The paper says: sparser by up to three times at some accuracies.",
         "",
         "| λ | tuned at | times its own compression | in all | cut | tuned | as trained, there |",
         "|---|---|---|---|---|---|---|",
