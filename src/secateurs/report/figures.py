@@ -142,6 +142,10 @@ def _key(key: Key, left: int, top: int) -> str:
     )
 
 
+SPECK_STYLE = '.line path{stroke-linecap:round}.line path[d$="h.01"]{stroke-width:4}'
+"""As in the style of the page: without round ends a dot of no length is not seen."""
+
+
 def own_style() -> str:
     """The colours of a drawing that stands alone, in light and in dark."""
     light, dark = (
@@ -155,7 +159,7 @@ def own_style() -> str:
     # SVG itself does not know `hidden`: in the page its style hides such lines, here
     # this rule does.
     hollow = ".printed path{fill:none}[hidden]{display:none}"
-    return f"{light}@media(prefers-color-scheme:dark){{{dark}}}{hollow}"
+    return f"{light}@media(prefers-color-scheme:dark){{{dark}}}{hollow}{SPECK_STYLE}"
 
 
 # The positions of values in a chart, and the lines and numbers around it.
@@ -340,7 +344,7 @@ they are alike.
 
 def _speck(left: float, top: float) -> str:
     """A dot: a line of no length, which round ends make visible."""
-    return f"M{left:.1f} {top:.1f}m-1.2 0h2.4"
+    return f"M{left:.1f} {top:.1f}h.01"
 
 
 def _whisker(dot: Dot, left: float, up: Axis) -> str:

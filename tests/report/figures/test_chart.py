@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from secateurs.report.figures import HEIGHT, WIDTH, chart
+from secateurs.report.page import STYLE
 from secateurs.report.series import ChartLine, Dot
 
 NUMBER = r"-?\d+(?:\.\d+)?"
@@ -178,6 +179,10 @@ def test_a_long_line_carries_few_dots_and_its_last_value_always():
     assert len(line.get("points").split()) == 60
     shown = [path.get("data-t") for path in svg.iter("path") if path.get("data-t")]
     assert 6 <= len(shown) <= 12 and shown[-1] == "epoch 59"
+    # A line of no length with round ends is a dot, and not a dash.
+    dots = [path.get("d") for path in svg.iter("path") if path.get("data-t")]
+    assert all(dot.endswith("h.01") for dot in dots)
+    assert 'd$="h.01"' in STYLE and 'd$="h.01"' in chart([long], x="epoch", y="loss").file()
     large = parsed(chart([long], x="epoch", y="loss"))
     assert sum(path.get("data-t") is not None for path in large.iter("path")) == 60
 
