@@ -13,7 +13,7 @@ from secateurs.channels import verify
 from secateurs.channels.compact import compaction
 from secateurs.channels.labels import leaves
 from secateurs.channels.verify import difference_in_every_mode
-from secateurs.errors import ArgumentError, MaskError, ShipError, UnsupportedOperation
+from secateurs.errors import ArgumentError, CaptureError, MaskError, ShipError, UnsupportedOperation
 from ship.random_nets import KINDS, random_net
 
 
@@ -459,6 +459,20 @@ def test_what_differs_between_precisions_is_read_in_float64(net, again, traces):
     assert small.a.weight.shape == (5, 4)
     with torch.no_grad():
         assert small.compaction.difference <= 1e-9 and apart(net(x), small(x)) <= 1e-5
+
+
+class Scaled(Rounded):
+    """Is another function in float64."""
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)) * (1 if x.dtype == torch.float32 else 2))
+
+
+def test_another_function_in_float64_is_read_and_refused(traces):
+    with pytest.raises(CaptureError, match="does not give the same output"):
+        # Too large an input to be looked at in float64 when it is read.
+        sc.compact(without_a_neuron(Scaled()), torch.randn(1, 1100, 4))
+    assert traces == [torch.float32, torch.float64]
 
 
 def test_a_model_is_traced_once_for_pruning_and_compaction(traces):

@@ -24,11 +24,10 @@ from secateurs.channels.verify import (
     failing_module,
     shrink_,
 )
-from secateurs.errors import ArgumentError, SecateursError, ShipError
+from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Add, Example, Graph, capture
-from secateurs.graph.export import call_of, check_parameters
+from secateurs.graph.export import check_parameters
 from secateurs.graph.replay import COMPARED
-from secateurs.graph.spot_check import spot_check
 from secateurs.graph.untouched import keeping
 from secateurs.masks import apply_
 from secateurs.parameters import Params, refuse_wrapped
@@ -191,7 +190,7 @@ def read_model(
     _pick_experts_(exact.inner)
     for ours in (sparse, exact):
         COMPARED.share(ours, model)
-    graph = None if in_float64 else _graph_in_own_precision(sparse, exact, example)
+    graph = None if in_float64 else _graph_in_own_precision(sparse, example)
     read_in = torch.float64 if graph is None else torch.float32
     if graph is None:
         try:
@@ -226,15 +225,13 @@ def _pick_experts_(model: nn.Module) -> None:
             held._experts_implementation = "batched_mm"
 
 
-def _graph_in_own_precision(
-    sparse: AllOutputs, exact: AllOutputs, example: Example
-) -> Graph | None:
-    """The graph of a float32 model that is the one of its float64 copy too; None where it may not
-    be.
+def _graph_in_own_precision(sparse: AllOutputs, example: Example) -> Graph | None:
+    """The graph of a float32 model, which usually is that of its float64 copy, too; None where it
+    cannot be.
 
     `prune_channels_` or an earlier call has usually read this model already: then nothing is
-    traced. If its code, or a number in it, depends on the precision, a spot check of the float64
-    copy shows it; what is too small for that, the comparison of the outputs.
+    traced. If its code, or a number in it, depends on the precision, the comparison of the outputs
+    shows it, and the float64 copy is read after all.
     """
     tensors = [*sparse.parameters(), *sparse.buffers()]
     if {t.dtype for t in tensors if t.is_floating_point()} != {torch.float32}:
@@ -242,13 +239,7 @@ def _graph_in_own_precision(
     graph = capture(sparse, example, opaque=True)
     # A tensor that the code makes in single precision has seven digits, not sixteen. Plain numbers
     # are read in float64.
-    if torch.float32 in {value.dtype for value in graph.constants.values()}:
-        return None
-    try:
-        spot_check(exact, call_of(example, exact, integers=True), graph)
-    except (SecateursError, RuntimeError):
-        return None
-    return graph
+    return None if torch.float32 in {value.dtype for value in graph.constants.values()} else graph
 
 
 def shrunken_copy(
@@ -350,7 +341,8 @@ def _compaction(
 ) -> Compaction:
     say("reading the model")
     read = read_model(model, example, masks)
-    options: RemovalOptions | None = RemovalOptions(multiple_of=multiple_of, hopeful=True)
+    hopeful = RemovalOptions(multiple_of=multiple_of, hopeful=True)
+    options: RemovalOptions | None = hopeful
     while options is not None:
         say("choosing the channels that go")
         choice = removal(read.exact, read.found, read.known, read.state, options)
@@ -360,8 +352,9 @@ def _compaction(
         tried = shrunken_copy(read.exact, read, choice, small)
         try:
             apart = difference(read.exact.inner, tried.inner, example)
-        # The smaller model does not even run: its code relies on the old sizes.
-        except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
+        # The smaller model does not even run: its code relies on the old sizes. Or the model does
+        # not run in float64, which is said where it is read in that.
+        except Exception:
             apart = float("inf")
         if apart <= tolerance:
             # Checked once per model, cut and input size: whether gradients change anything does not
@@ -388,11 +381,16 @@ def _compaction(
                 COMPARED.note(model, cut)
                 say("done")
                 return done
-        if read.read_in != torch.float64 and apart < _OTHER_DIGITS:
+        again = read.read_in != torch.float64
+        if again and apart < _OTHER_DIGITS:
             say("reading the model in float64")
             read = read_model(model, example, masks, in_float64=True)
             continue
         options = _more_careful(options, tried, example)
+        if again and options is None:
+            # The model's code may do something else in each precision.
+            say("reading the model in float64")
+            read, options = read_model(model, example, masks, in_float64=True), hopeful
     raise ShipError(
         f"the compacted {type(model).__name__} would differ from the model by {apart:.1e}: its "
         "code relies on sizes that are not in its operators"
