@@ -251,7 +251,7 @@ def certify(
     # given, and only without both may a bound be hopeless.
     if methods == "auto" and chosen.seconds is None and beyond_effort(problem):
         proven = bound(find(restarts=0), spare=True)
-        # Beside such a bound, a thorough search is hopeless work as well.
+        # Beside such a bound, a thorough search would be wasted as well.
         few = HOPELESS in proven.skipped.values()
         found = find(restarts=min(chosen.restarts, 1) if few else chosen.restarts)
         proven = _add_differences(proven, problem, found)
@@ -304,7 +304,7 @@ def settings(
 
 
 def _whole(value: object, least: int) -> bool:
-    """A whole number of at least this much; True and False are none."""
+    """Whether this is a whole number of at least this much, and not a boolean."""
     # NumPy's numbers are `Integral` and `Real` as well, and they are neither int nor float.
     if isinstance(value, bool) or not isinstance(value, Integral):
         return False

@@ -231,8 +231,8 @@ def _cut_to_count(
     last, notes = rounds[-1], list[str]()
     if last.kept != last.asked:
         notes.append(
-            f"{last.kept} entries are kept where {last.asked} were asked for: "
-            "groups are kept whole, floors are respected, and draws with replacement may meet twice"
+            f"{last.kept} entries are kept where {last.asked} were asked for: groups are"
+            " kept whole, floors are respected, and draws with replacement may repeat an entry"
         )
     if report.collapsed:
         notes.append(f"nothing is left of {', '.join(report.collapsed)}")
@@ -259,7 +259,7 @@ def _note_on_earlier_zeros(
         zero = parameter == 0
         count = count_true(zero)
         zeros += count
-        # Zeros that `within` has cut were to be expected.
+        # Zeros that `within` has cut are expected.
         earlier = within.get(name)
         unexplained += count if earlier is None else count_true(zero & earlier.to(zero.device))
         kept_zeros += count_true(zero & masks[name].to(zero.device)) if count else 0

@@ -209,7 +209,7 @@ def _advice(message: str) -> str:
     return f"{message}."
 
 
-# The parts of a row: moments of a training, what is left of a layer, what is certified.
+# The parts of a row: points of a training, what is left of each layer, and certificates.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +246,7 @@ class LayerKept:
     histogram: tuple[int, ...] = ()
     """Counts of the non-zero entries by log10|w|, in the bins of `HISTOGRAM_EDGES`."""
     verdict: str = ""
-    """What it means that nothing is left, where nothing is."""
+    """What it means for the network, if no weight is left; empty otherwise."""
 
     @property
     def density(self) -> float:

@@ -57,7 +57,7 @@ class Board:
         return self.jobs[key]
 
     def back(self, key: str) -> None:
-        """The job waits again, at the head of the queue."""
+        """Put the job back, at the head of the queue."""
         self.states[key] = "waiting"
         if key not in self.queue:
             self.queue.insert(0, key)

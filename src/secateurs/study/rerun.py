@@ -1,4 +1,4 @@
-"""Doing a finished run again, from the weights it started with, to see whether the result is the
+"""Does a finished run again, from the weights it started with, to see whether the result is the
 same.
 """
 

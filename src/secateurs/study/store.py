@@ -119,7 +119,7 @@ class Store:
         return {layer.name: held[layer.name] != 0 for layer in row.layers}
 
     def held(self, key: str) -> dict[str, str]:
-        """Artefacts of a run that is on its way or done, by their purpose."""
+        """Artefacts of a run that is under way or done, by their purpose."""
         lines = self._read("SELECT purpose, name FROM held WHERE key = ?", key)
         return {line["purpose"]: line["name"] for line in lines}
 
@@ -144,8 +144,8 @@ class Store:
     # ---------------------------------------------------------------- writing
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Put the runs of a study in; those that are there keep their results and take the new
-        label and place, and others stay in the file, out of sight.
+        """Add the runs of a study. Runs that are there keep their results and get the new label and
+        place; other runs stay in the file, hidden.
         """
         with self.writing() as db:
             # All runs leave the study; those that are in it get a place again below.
@@ -186,7 +186,7 @@ class Store:
             db.execute(f"DELETE FROM held WHERE key = ?{some}", (key, *purposes))
 
     def reset(self, key: str) -> None:
-        """Put a run back to the beginning: as if it had never run."""
+        """Reset a run, as if it had never started."""
         row = self.row(key)
         # Keeps the run's settings and drops all of its results.
         fresh = Row(
@@ -208,7 +208,7 @@ class Store:
         self.forget(key)
 
     def remember(self, name: str, value: Any) -> None:
-        """Keep something about the study as a whole."""
+        """Store something about the study as a whole."""
         with self.writing() as db:
             db.execute(
                 "INSERT OR REPLACE INTO notes (name, value) VALUES (?, ?)",
@@ -287,7 +287,7 @@ def being_written(folder: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
-    except OSError:  # somebody holds it
+    except OSError:  # another process holds it
         return True
     return False
 

@@ -171,7 +171,7 @@ def drive(sweep: Sweep) -> None:
 def _warn_of_metrics(study: Study, store: Store) -> None:
     """Warn that finished runs do not have metrics that were changed or added since."""
     now = {name: own.fingerprint_of_metric(f) for name, f in study.metrics.items()}
-    # The store of an earlier version says nothing of its metrics.
+    # A store of an earlier version has no list of its metrics.
     before = store.note("metrics") or {}
     known = store.note("metrics") is not None
     changed = [name for name in now if known and before.get(name) != now[name]]

@@ -365,7 +365,9 @@ class FactorizedOptimizer(Optimizer):
     # ------------------------------------------------------------------ around a step
 
     def _gather_gradients(self) -> Gradients:
-        """The gradients of this step; what has changed since the last one is followed."""
+        """The gradients of this step, after taking over what others have changed since the last
+        one.
+        """
         members = self.members
         found = gradients(members)
         self._follow_changes_()
@@ -379,7 +381,7 @@ class FactorizedOptimizer(Optimizer):
             self.kill_(group, parameter, zeroed)
 
     def _next_rules(self) -> list[StepRule]:
-        """The numbers of this step; the watch has seen them and the controller has moved λ."""
+        """The rules of this step, after the watch has looked and the controller has moved λ."""
         # The watch comes first: at step 0 it forecasts with the λ that the user asked for.
         members = self.members
         self.watch.begin(members, self.length)
@@ -419,8 +421,8 @@ class FactorizedOptimizer(Optimizer):
             self.kill_(group, parameter, parameter.abs() < limit)
 
     def _count_cut_(self, weights: Sequence[Tensor], limit: float) -> int:
-        """Add what a cut takes though it is not small; returns how much it is by now. The count is
-        saved with the controller of the target, where there is one.
+        """Add the number of weights that a cut takes although they are not small; returns the total
+        so far. The count is saved with the controller of the target, where there is one.
         """
         found = count_cut(weights, limit)
         state = self.param_groups[0].get("control")
@@ -491,8 +493,8 @@ def are_finite(grads: Sequence[Tensor]) -> bool:
 
 
 def check_weights_finite(members: Members, names: Mapping[nn.Parameter, str]) -> None:
-    """Refuse weights that are not finite: they stay so, and neither a step nor a collapse means
-    anything.
+    """Refuse weights that are not finite: they never recover, so neither a step nor a collapse
+    would mean anything.
     """
     broken = [p for _, p in members.every() if p.numel() and not bool(p.detach().isfinite().all())]
     if broken:

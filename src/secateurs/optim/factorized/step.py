@@ -109,7 +109,7 @@ class Route:
 
 
 def _torch_takes(factors: Tensor, momenta: Tensor | None) -> bool:
-    """Whether torch can move these at its best: plainly laid out, where torch has a fused SGD."""
+    """Whether torch's fused SGD can take these: contiguous, on a device that has it."""
     plain = factors.is_contiguous() and (momenta is None or momenta.is_contiguous())
     return plain and factors.device.type in FUSED
 
@@ -148,24 +148,24 @@ Rows: TypeAlias = tuple[Tensor, ...]
 """The factors of one parameter, or their gradients."""
 
 PIECE = 1 << 18
-"""Entries of a parameter that a CPU moves at once: what is written on the way stays in the cache,
-and small.
+"""Entries of a parameter that a CPU moves at once, so that intermediate results are small and stay
+in the cache.
 """
 
 FUSED = ("cpu", "cuda", "mps", "xpu")
 """Devices on which torch has a fused SGD."""
 
 FLUSH_EVERY = 16
-"""Steps between two looks for dead weights, since a look costs two passes over the factors."""
+"""Steps between two searches for dead weights, since each costs two passes over the factors."""
 
 
 class OneByOne:
     """A parameter on a CPU with its factors and momenta, kept as D rows of every piece.
 
-    A loop is no slower than foreach there, and what it has written, the next operation finds in the
-    cache. Every operation is given rows: torch cuts what it is given into one part per thread, and
-    so each thread meets the same entries in all of them. Given (D, n) at once, what one core has
-    written the other would read next.
+    A loop is no slower than foreach there, and the next operation finds its results in the cache.
+    Every operation is given rows: torch cuts them into one part per thread, so each thread gets the
+    same entries of all rows. Given (D, n) at once, one core would next read what another has
+    written.
     """
 
     def __init__(self, weight: Tensor, factors: Tensor, momenta: Tensor | None) -> None:
@@ -244,8 +244,8 @@ def _write_(weight: Tensor, factors: Sequence[Tensor]) -> None:
 
 
 class AllAtOnce:
-    """Parameters of one depth, dtype and device, moved together: outside of a CPU launches are
-    dear, and `torch._foreach` takes one for all of them.
+    """Parameters of one depth, dtype and device, moved together: on a GPU launches are expensive,
+    and `torch._foreach` takes one for all of them.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ def _all_times(rows: Sequence[Rows], grads: list[Tensor] | Rows) -> list[Tensor]
     return list(result)
 
 
-# Both ways end with these: the fused SGD, and every few steps the look for what is dead.
+# Both ways end with these: the fused SGD, and every few steps the search for dead weights.
 
 
 def _sgd_(rows: Rows, grads: Rows, momenta: Rows, rule: StepRule) -> None:
@@ -322,7 +322,7 @@ def flush_(
     """Denormal factors and momenta become 0; weights whose factors all lie below the threshold die
     for good.
 
-    `scratch`: a tensor like the factors that is needed no more.
+    `scratch`: a tensor like the factors that may be overwritten.
     """
     tiny, threshold = torch.finfo(factors.dtype).tiny, root(freeze, len(factors))
     # On a CPU an infinity norm along dimension 0 takes 300 times as long, and filling by a mask 10

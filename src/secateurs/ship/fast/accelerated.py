@@ -133,7 +133,7 @@ def accelerate(
     _check_options(tune, keep, values)
     check(model, gpu=True)
     _check_devices(model, example)
-    _forms(model, None, rivals)  # a wrong name is said before anything is built
+    _forms(model, None, rivals)  # a wrong name is reported before anything is built
     # Everything is timed in turns, including the model itself.
     with untouched(model):
         return _accelerate(
@@ -239,7 +239,7 @@ def _accelerate(
         cast(FastModule, found["fast"]).plain = model
     if keep == "always":
         return next(iter(found.values()))
-    # What a rival is cannot be told from its shapes.
+    # Times are remembered by shapes, which do not tell one rival from another.
     remembered = RememberedWays(path=None)
     if kernels is not None and not rivals:
         remembered = remembered_ways(kernels)
@@ -308,7 +308,7 @@ def _build(
     args, kwargs = arguments(example)
     other = {str(t.dtype) for t in (*args, *kwargs.values())} - {str(dtype)}
     if other:
-        # Said before tracing, which takes seconds: the program would refuse each call.
+        # Checked before tracing, which takes seconds: the program would refuse each call.
         raise UnsupportedOperation(
             f"{type(model).__name__} is called with {', '.join(sorted(other))}, and programs take"
             f" {dtype} alone: accelerate the part after the embedding, or whatever reads it."

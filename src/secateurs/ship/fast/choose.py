@@ -47,7 +47,7 @@ FormTimes: TypeAlias = dict[int, dict[str, float]]
 
 @dataclass(slots=True, kw_only=True)
 class RememberedWays:
-    """The fastest ways of earlier builds, and those that this one adds.
+    """The fastest ways found by earlier builds, and those that this build adds.
 
     path: None remembers nothing.
     """
@@ -302,6 +302,8 @@ def _code() -> str:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until a GPU has done what was asked of it; it would be timed by its queue otherwise."""
+    """Wait until a GPU has finished its work; otherwise only the time to queue it would be
+    measured.
+    """
     if device.type == "cuda":
         torch.cuda.synchronize(device)

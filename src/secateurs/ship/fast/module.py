@@ -30,7 +30,7 @@ from secateurs.ship.fixed import Fixed
 BEFORE, AFTER = hooks._global_forward_pre_hooks, hooks._global_forward_hooks
 
 Runner: TypeAlias = Callable[[dict[str, Any], int], None]
-"""Runs one part: reads and writes tensors by name, for so many images."""
+"""Runs one part for a number of images: reads and writes tensors by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,7 +111,7 @@ class Arena:
         """
         planes, line = self.segment.planes, self.lanes
         self.margin = -(-self._margin() // line) * line
-        # The last stretch has no end: the arena is created afterwards, as large as needed.
+        # The last stretch is unlimited: the arena is created afterwards, as large as needed.
         free: list[tuple[int, int]] = [(self.margin, 2**62)]
         ends = self._last_reads()
         taken: dict[str, tuple[int, int]] = {}
@@ -365,7 +365,7 @@ def _dense_rows(op: Conv, made: convolve.Copies | None) -> Any:
 
 
 Chooser: TypeAlias = Callable[[Conv, int], Choice]
-"""How a convolution runs in groups of so many images."""
+"""How a convolution runs in groups of a given number of images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

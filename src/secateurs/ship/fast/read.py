@@ -678,7 +678,7 @@ def _moving(operator: Any) -> Callable[..., Any]:
 
 
 def _positions(places: Tensor, operator: Any) -> Tensor:
-    """Positions for both samples, from 1 on, so that zeros which the operator adds stay zero.
+    """Positions for both samples, counted from 1, so that zeros which the operator adds stay zero.
     Floats if it does not support integers.
     """
     first = places + 1

@@ -332,7 +332,7 @@ def smaller(model: nn.Module, example: Example) -> nn.Module | None:
         return None  # reading the graph takes seconds, and most models have nothing dead
     try:
         small = compact(model, example)
-    # The program does without it: code that cannot be copied or narrowed fails in many ways.
+    # A program can be made without it: code that cannot be copied or narrowed fails in many ways.
     except (
         SecateursError,
         RuntimeError,

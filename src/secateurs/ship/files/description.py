@@ -304,8 +304,9 @@ WORDS = (
     b'num_batches_tracked","I64",[],.running_var.running_mean","F16{"streams":[],"lines":,"ties":0,'
     b'"digests":"-2]-1].bias","F32",[.weight","F32",['
 )
-"""What stands in thought before a compact description: the dictionary of its deflate stream, with
-the most common at its end."""
+"""The dictionary of a compact description's deflate stream: text that both sides assume before it,
+with the most common parts at its end.
+"""
 
 
 def pack(described: Description) -> bytes:

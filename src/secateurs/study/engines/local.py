@@ -120,7 +120,7 @@ class _threads:
 TICK = 0.2
 """Seconds between two looks at the clocks."""
 PATIENCE = 5.0
-"""Seconds that workers have to leave off when asked to stop; the whole takes at most ten."""
+"""Seconds that workers have to stop when asked to; in all, stopping takes at most ten."""
 
 
 def drive(sweep: Sweep) -> None:
@@ -167,7 +167,7 @@ class LocalDriver:
             self._look_at_clocks()
 
     def close(self) -> None:
-        """No worker outlives us."""
+        """End all workers, so that none outlives the driver."""
         self.server.end()
         for worker in self.workers:
             worker.order("quit")
