@@ -346,13 +346,15 @@ def exporting(name: str) -> dict[str, float]:
 
 
 def exporting_bare(name: str) -> dict[str, float]:
-    """`torch.onnx.export` alone, batch free, and the first call of its session."""
+    """`torch.onnx.export` alone, batch and the length of token sequences free as in ours, and the
+    first call of its session."""
     import torch
 
     model, example = made(name)
     args, kwargs = call_of(example)
-    auto = {0: torch.export.Dim.AUTO}
-    shapes = dict.fromkeys(kwargs, auto) if kwargs else tuple(auto for _ in args)
+    length = {1: torch.export.Dim.DYNAMIC} if kwargs else {}
+    free = {0: torch.export.Dim("batch", min=1), **length}
+    shapes = dict.fromkeys(kwargs, free) if kwargs else tuple(free for _ in args)
     parts: dict[str, float] = {}
     with seconds(parts, "torch.onnx"), tempfile.TemporaryDirectory() as folder, torch.no_grad():
         doubled = [torch.cat([t, t]) for t in (*args, *kwargs.values())]
