@@ -8,6 +8,7 @@ import importlib
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.func import jacrev, vmap
 
 from secateurs.errors import ArgumentError
@@ -74,6 +75,16 @@ def test_cutting_changes_nothing_but_the_size(data):
         9,
     ]
     assert torch.allclose(net.forward(x[:, net.pixels])[-1], wanted, atol=1e-5)
+
+
+def test_a_tiny_net_inside_a_larger_one_gives_the_same_outputs(net, data):
+    x, _ = data
+    net.weights[0][:, :2] = 0.0  # the pixels read are not the first ones
+    net.cut_()
+    large = nn.Sequential(nn.Linear(10, 9), nn.ReLU(), nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 4))
+    net.write_into_(large)
+    assert torch.allclose(large(x), net.forward(x[:, net.pixels])[-1], atol=1e-6)
+    assert sum(int((p != 0).sum()) for p in large.parameters()) == net.kept
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
