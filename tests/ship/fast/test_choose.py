@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.ship.fast import accelerated, choose, compiled
+from secateurs.ship.fast import accelerated, choose, compiled, layers
 from secateurs.ship.fast.choose import RememberedWays, remembered_ways
 from secateurs.ship.fast.compiled import KernelLibrary, library
 from secateurs.ship.fast.convolve import Choice
@@ -98,6 +98,26 @@ def test_the_forms_of_a_network_are_compared_once(tune, timed, tmp_path, monkeyp
     threads = torch.get_num_threads()
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
     assert built(network()) and len(compared) == 2
+
+
+def test_layers_are_compared_with_torch_once(timed, monkeypatch):
+    compared, time = [], layers._time
+    monkeypatch.setattr(layers, "_time", lambda *asked: compared.append(asked) or time(*asked))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 256), nn.Linear(256, 512), nn.Linear(512, 256)).eval()
+    for layer in model[1:]:
+        layer.weight.data *= torch.rand(layer.weight.shape) < 0.1
+
+    def built():
+        compared.clear()
+        return sc.accelerate(model, torch.zeros(1, 4, dtype=torch.long))
+
+    first, count = built(), len(compared)
+    again = built()
+    assert count > 0 and not compared and type(again) is type(first)
+    assert getattr(again, "report", None) is None or (
+        again.report.layers == first.report.layers and again.report.seconds == first.report.seconds
+    )
 
 
 @pytest.mark.parametrize(

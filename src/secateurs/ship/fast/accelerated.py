@@ -463,7 +463,7 @@ def _shapes(
 ) -> object:
     """All that the times of these forms depend on: classes, shapes, how each layer runs."""
     args, kwargs = arguments(example)
-    reports = [cast(FastReport, form.report) for form in found.values()]
+    reports = {name: cast(FastReport, form.report) for name, form in found.items()}
     return (
         torch.get_num_threads(),
         [(name, t.shape, str(t.dtype)) for name, t in enumerate((*args, *kwargs.values()))],
@@ -477,11 +477,20 @@ def _shapes(
         ],
         [
             (
-                report.outside,
+                name,
+                # Of compiled layers it holds measured gains, which differ from build to build, and
+                # so does what follows their way.
+                report.outside if name == "fast" else (),
                 # Densities in steps of 5 %, as for single layers.
-                [(layer.place, round(20 * layer.density), layer.ways) for layer in report.layers],
+                [
+                    (
+                        *(layer.place, round(20 * layer.density)),
+                        *(way.partition(";")[0] for way in layer.ways),
+                    )
+                    for layer in report.layers
+                ],
             )
-            for report in reports
+            for name, report in reports.items()
         ],
     )
 

@@ -38,7 +38,7 @@ _log = logging.getLogger("secateurs.ship")
 ROUNDS = 5
 SWITCH = "SECATEURS_TUNING"
 MOST_WAYS = 8192  # in the file; the oldest are dropped
-MOST_TIMES = 512  # networks
+MOST_TIMES = 2048  # of networks, and of layers beside torch's own
 _LARGEST = 2**21  # bytes
 
 FormTimes: TypeAlias = dict[int, dict[str, float]]
@@ -296,7 +296,7 @@ def _code() -> str:
     """A digest of the code that determines which ways there are and how they are timed."""
     text = "".join(
         Path(__file__).with_name(name).read_text(encoding="utf-8")
-        for name in ("accelerated.py", "choose.py", "convolve.py", "plan.py")
+        for name in ("accelerated.py", "choose.py", "convolve.py", "layers.py", "plan.py")
     )
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 

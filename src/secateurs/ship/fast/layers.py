@@ -175,7 +175,7 @@ def compiled_layers(
         result: _CompiledCall | str = (
             ready
             if isinstance(ready, str)
-            else _compile(one, shape, ready, dtype, known if timed else None)
+            else _compile(one, shape, ready, dtype, known if timed else None, remembered)
         )
         if isinstance(result, str):
             lines.append(f"{one.name}: {result}")
@@ -356,8 +356,10 @@ def _compile(
     ready: _Call,
     dtype: torch.dtype,
     known: dict[Any, Any] | None,
+    remembered: RememberedWays,
 ) -> _CompiledCall | str:
-    """The layer as a compiled call, or why it stays in torch; known timings are reused."""
+    """The layer as a compiled call, or why it stays in torch; known timings are reused, and those
+    of earlier builds."""
     samples = min(MOST_ROWS, prod(shape[0][: -len(ready.dims)]))
     x = torch.randn((samples, *ready.dims), generator=torch.Generator().manual_seed(0))
     x = x.to(one.weight.device, dtype)
@@ -375,7 +377,13 @@ def _compile(
             *(round(20 * one.density), samples, ready.exact),
         )
         if key not in known:
-            known[key] = _time(one.layer, ready.call, ready.dims, x[:0], (*ready.groups, samples))
+            named = (key, ready.way, str(dtype), type(one.layer).__name__, torch.get_num_threads())
+            earlier = remembered.find_times(named, {"torch", "compiled"})
+            if earlier is None:
+                taken = _time(one.layer, ready.call, ready.dims, x[:0], (*ready.groups, samples))
+                earlier = {n: {"torch": a, "compiled": b} for n, (a, b) in taken.items()}
+                remembered.note_times(named, earlier)
+            known[key] = {n: (took["torch"], took["compiled"]) for n, took in earlier.items()}
         times = known[key]
         rows = tuple((n, ours * GAIN <= theirs) for n, (theirs, ours) in times.items())
         gains = ", ".join(f"{theirs / ours:.2f}× for {n}" for n, (theirs, ours) in times.items())
