@@ -124,8 +124,12 @@ def kernels() -> compiled.KernelLibrary:
     return made
 
 
-def run(op: Conv, x: Tensor, added: Tensor | None, choice: Choice, group: int) -> Tensor:
-    """One convolution in one way, for batches of this group size."""
+def run(
+    op: Conv, x: Tensor, added: Tensor | None, choice: Choice, group: int, threads: int = 1
+) -> Tensor:
+    """One convolution in one way, for batches of this group size; with threads, one image is
+    divided among them.
+    """
     sample = expected(op, x[:1], None if added is None else added[:1])
     planes = {
         "x": tuple(x.shape[1:]),
@@ -140,12 +144,12 @@ def run(op: Conv, x: Tensor, added: Tensor | None, choice: Choice, group: int) -
         dims={"out": planes["y"]},
         planes=planes,
     )
-    program = compiled.Program(kernels(), x.dtype)
+    program = compiled.Program(kernels(), x.dtype, divided=threads > 1)
     made = plan.build(segment, x.dtype, group, lambda *_: choice)
     program.plan(made.ops, made.memory, group, made.numbers)
     result = torch.full((len(x), *planes["y"]), float("nan"), dtype=x.dtype)
     given = [x, added] if added is not None else [x]
-    program.run(given, [result], len(x), 1)
+    program.run(given, [result], len(x), threads)
     return result
 
 

@@ -30,6 +30,36 @@ def test_every_way_equals_torch(case: Case, group: int, dtype: torch.dtype, gene
         assert close(found, wanted, TOLERANCE[dtype]), f"{choice} of {case}"
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("case", GRID, ids=range(len(GRID)))
+def test_a_divided_image_has_the_same_bits(case: Case, dtype: torch.dtype, generator):
+    """Every channel is computed as before, only by another thread."""
+    op = conv(case, generator)
+    x = torch.randn(1, case.inp, *case.size, generator=generator, dtype=dtype)
+    blank = torch.zeros((), dtype=dtype)
+    shape = expected(op, x, blank if case.added else None).shape
+    added = torch.randn(shape, generator=generator, dtype=dtype) if case.added else None
+    lanes = kernels().lanes[dtype]
+    for choice in ways(op, 1, (case.inp, *case.size), lanes):
+        alone = run(op, x, added, choice, 1)
+        for threads in (2, 3):
+            assert torch.equal(run(op, x, added, choice, 1, threads), alone), choice
+
+
+def test_narrow_planes_of_two_threads_do_not_meet(generator):
+    """Where a vector is longer than a row, the end of a channel runs over into the next."""
+    many = 4096  # enough for the second thread to begin
+    case = Case(
+        inp=many, out=many, size=(4, 4), kernel=(3, 3), padding=(1, 1), groups=many, density=1.0
+    )
+    op = conv(case, generator)
+    x = torch.randn(1, many, 4, 4, generator=generator)
+    (choice, *_) = [way for way in ways(op, 1, (many, 4, 4), 16) if way.layout == "near"]
+    alone = run(op, x, None, choice, 1)
+    for _ in range(20):
+        assert torch.equal(run(op, x, None, choice, 1, 2), alone)
+
+
 def test_copies_keep_no_number_of_the_image_before(generator):
     """A program's memory is used again: whatever was there must not come back as padding."""
     op = conv(Case(size=(6, 6), density=1.0), generator)

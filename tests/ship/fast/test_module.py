@@ -13,6 +13,7 @@ from secateurs.ship import accelerate as public
 from secateurs.ship.fast import accelerated, compiled
 from secateurs.ship.fast.module import FastReport
 from ship.fast.fast_cases import check_in_threads, close, zeroed
+from ship.fast.fast_nets import KINDS, build
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler")
 
@@ -258,6 +259,36 @@ def test_small_work_stays_on_the_callers_thread(monkeypatch):
         monkeypatch.setattr(torch, "get_num_threads", lambda: 50)
         # Nothing is divided, so that not even the last bit differs.
         assert torch.equal(module.forward(x), alone)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_share_one_image(monkeypatch, kind):
+    """Whoever takes which piece, the bits are those of one thread."""
+    monkeypatch.setattr("secateurs.ship.fast.plan.WORTH_DIVIDING", 1)
+    model = build(kind, 3).float()
+    module, x = fast(model, 3, 12, 12), torch.randn(1, 3, 12, 12)
+    with torch.inference_mode():
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+        alone = module.forward(x)
+        assert close(alone, model(x), 1e-5)
+        for threads in (2, 3, 5):
+            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            for _ in range(20):
+                assert torch.equal(module.forward(x), alone)
+
+
+def test_divided_images_of_several_callers(monkeypatch):
+    monkeypatch.setattr("secateurs.ship.fast.plan.WORTH_DIVIDING", 1)
+    model = small()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    inputs = [torch.randn(1, 2, 8, 8) for _ in range(4)]
+    check_in_threads(fast(model), model, inputs, calls=50)
+
+
+def test_only_a_large_image_is_divided():
+    assert not fast(small())._runners[0].program.divided
+    large = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()).eval()
+    assert fast(large, 64, 32, 32)._runners[0].program.divided
 
 
 class Clock:

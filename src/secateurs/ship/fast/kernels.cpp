@@ -6,6 +6,7 @@
 // No torch, no library but the standard one. Vectors are the compiler's own (GCC and clang), of the widest kind that
 // the flags allow; elsewhere a vector is one number.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -274,6 +275,14 @@ struct Call {  // what one group of images works on
     int64_t first, group;
 };
 
+// What one thread does of an operation: the values of `arena`, its own notes in `notes`, and of the operation's units
+// (output channels or blocks of them) those from `first` to before `end`.
+template <class R>
+struct Share {
+    R *arena, *notes;
+    int64_t first, end;
+};
+
 // ---- small pieces ----------------------------------------------------------------------------------------------------
 
 template <class R>
@@ -475,10 +484,11 @@ void finish(const Conv& op, R* y, R* to, const R* add, R bias, int64_t first, in
     }
 }
 
-// One tile of positions, all output channels. In several turns over the input channels the sums wait in the arena.
+// One tile of positions, a share of the output channels. In several turns over the input channels the sums wait in the arena.
 template <class R, int B>
-void conv_tile(const Conv& op, R* arena, int64_t group, int64_t span, int64_t first, int64_t tile) {
+void conv_tile(const Conv& op, const Share<R>& share, int64_t group, int64_t span, int64_t first, int64_t tile) {
     constexpr int lanes = Lanes<R>::count;
+    R* const arena = share.arena;
     alignas(LINE) R buffer[MOST * lanes];
     const Sums<R> run = kernel<R>(tile, B);
     const auto* bias = static_cast<const R*>(op.bias);
@@ -488,9 +498,9 @@ void conv_tile(const Conv& op, R* arena, int64_t group, int64_t span, int64_t fi
     for (int64_t part = 0; part < op.parts; ++part) {
         const int64_t* starts = op.starts + part * (op.blocks + 1);
         const R* x = from + first;
-        if (!op.direct) x = copied(op, from, arena + op.scratch, part, first, n, op.spans > 1 ? 1 : group);
-        for (int64_t o = 0; o < op.blocks; ++o) {
-            R* y = op.parts > 1 ? arena + op.sums + o * B * size : buffer;
+        if (!op.direct) x = copied(op, from, share.notes + op.scratch, part, first, n, op.spans > 1 ? 1 : group);
+        for (int64_t o = share.first; o < share.end; ++o) {
+            R* y = op.parts > 1 ? share.notes + op.sums + o * B * size : buffer;
             const int64_t count = starts[o + 1] - starts[o];
             if (count || !part) run(x, entries + starts[o], count, y, part > 0);
             if (part + 1 < op.parts) continue;
@@ -504,14 +514,14 @@ void conv_tile(const Conv& op, R* arena, int64_t group, int64_t span, int64_t fi
 }
 
 template <class R, int B>
-void conv_spans(const Conv& op, R* arena, int64_t group) {
+void conv_spans(const Conv& op, const Share<R>& share, int64_t group) {
     constexpr int lanes = Lanes<R>::count;
     // Features of fewer images than planned for: as many vectors as they fill.
     const int64_t length = op.direct && pixels(op.to) == 1 ? std::min(op.length, group) : op.length;
     const int64_t vectors = (length + lanes - 1) / lanes;
     for (int64_t s = 0; s < op.spans; ++s)
         for (int64_t v = 0; v < vectors; v += op.tile)
-            conv_tile<R, B>(op, arena, group, s, v * lanes, std::min(op.tile, vectors - v));
+            conv_tile<R, B>(op, share, group, s, v * lanes, std::min(op.tile, vectors - v));
 }
 
 template <class R>
@@ -545,11 +555,13 @@ R sparse_dot(const R* x, const Entry<R, 1>* e, int64_t n) {
 
 // One output position: a matrix times one vector. Planes of one number stand without gaps.
 template <class R>
-void conv_dots(const Conv& op, R* arena) {
+void conv_dots(const Conv& op, const Share<R>& share) {
+    if (share.first == share.end) return;
+    R* const arena = share.arena;
     const auto* bias = static_cast<const R*>(op.bias);
     const R* from = arena + op.from.at;
-    if (!op.direct) from = copied(op, from, arena + op.scratch, 0, 0, 1, 1);
-    for (int64_t k = 0; k < op.listed; ++k) {
+    if (!op.direct) from = copied(op, from, share.notes + op.scratch, 0, 0, 1, 1);
+    for (int64_t k = share.first; k < share.end; ++k) {
         const int64_t o = op.read[k], at = op.starts[o], n = op.starts[o + 1] - at;
         R y = bias[o];
         if (op.tile == 0)
@@ -561,19 +573,21 @@ void conv_dots(const Conv& op, R* arena) {
     }
     // All at once: signs are random, and a branch for each would be guessed wrong half of the time. What stands between
     // the channels that are read may be shaped too, nobody looks.
-    for (int64_t c = 0; c < (op.to.stride == 1 ? 1 : op.to.channels); ++c)
-        shape_row(arena + op.to.at + c * op.to.stride, op.to.stride == 1 ? op.to.channels : 1, op.shape);
+    const int64_t from_channel = op.read[share.first], end_channel = op.read[share.end - 1] + 1;
+    R* const y = arena + op.to.at;
+    if (op.to.stride == 1) return shape_row(y + from_channel, end_channel - from_channel, op.shape);
+    for (int64_t c = from_channel; c < end_channel; ++c) shape_row(y + c * op.to.stride, 1, op.shape);
 }
 
 template <class R>
-void run_conv(const Conv& op, R* arena, int64_t group) {
-    if (op.tile < 1) return conv_dots(op, arena);
+void run_conv(const Conv& op, const Share<R>& share, int64_t group) {
+    if (op.tile < 1) return conv_dots(op, share);
     switch (op.block) {
-        case 1: return conv_spans<R, 1>(op, arena, group);
-        case 2: return conv_spans<R, 2>(op, arena, group);
-        case 4: return conv_spans<R, 4>(op, arena, group);
-        case 8: return conv_spans<R, 8>(op, arena, group);
-        case 16: return conv_spans<R, 16>(op, arena, group);
+        case 1: return conv_spans<R, 1>(op, share, group);
+        case 2: return conv_spans<R, 2>(op, share, group);
+        case 4: return conv_spans<R, 4>(op, share, group);
+        case 8: return conv_spans<R, 8>(op, share, group);
+        case 16: return conv_spans<R, 16>(op, share, group);
     }
 }
 
@@ -677,7 +691,8 @@ void untransform(const Winograd& op, const R* from, int64_t far, R* rows, int64_
 }
 
 template <class R>
-void run_winograd(const Winograd& op, R* arena, int64_t group) {
+void run_winograd(const Winograd& op, const Share<R>& share, int64_t group) {
+    R* const arena = share.arena;
     constexpr int lanes = Lanes<R>::count;
     using Whole = typename Kind<R>::Whole;
     const int64_t channels = op.from.channels, total = group * op.tall;
@@ -686,7 +701,7 @@ void run_winograd(const Winograd& op, R* arena, int64_t group) {
     for (int64_t q = 0; q < int64_t(inside.size()); ++q) inside[q] = q >= op.left && q < op.left + op.from.width ? ~Whole(0) : 0;
     const Product<R> run = product_of<R>(op.tile, op.block);
     const int64_t step = op.tile * lanes, far = channels * op.stride + lanes;
-    R *const v = arena + op.inputs, *const m = arena + op.sums;
+    R *const v = share.notes + op.inputs, *const m = share.notes + op.sums;
     for (int64_t first = 0; first < total; first += op.rows) {
         const int64_t end = std::min(total, first + op.rows), padded = ((end - first) * op.wide + step - 1) / step * step;
         for (int64_t c = 0; c < channels; ++c)
@@ -694,7 +709,7 @@ void run_winograd(const Winograd& op, R* arena, int64_t group) {
                 const R* plane = arena + op.from.at + c * op.from.stride + row / op.tall * pixels(op.from);
                 transformed(op, plane, row % op.tall, v + c * op.stride + (row - first) * op.wide, far, zeros, inside.data());
             }
-        for (int64_t o = 0; o < op.blocks; ++o) {
+        for (int64_t o = share.first; o < share.end; ++o) {
             const R* u = static_cast<const R*>(op.weights) + o * 16 * channels * op.block;
             for (int64_t k = 0; k < 16; ++k)
                 for (int64_t p = 0; p < padded; p += step)
@@ -704,7 +719,7 @@ void run_winograd(const Winograd& op, R* arena, int64_t group) {
                     const int64_t c = o * op.block + b, image = row / op.tall;
                     next = std::min(end, (image + 1) * op.tall);
                     const int64_t at = image * pixels(op.to);
-                    untransform(op, m + b * padded + (row - first) * op.wide, op.block * padded, arena + op.result,
+                    untransform(op, m + b * padded + (row - first) * op.wide, op.block * padded, share.notes + op.result,
                                 row - image * op.tall, next - image * op.tall, arena + op.to.at + c * op.to.stride + at,
                                 op.add.channels ? arena + op.add.at + c * op.add.stride + at : nullptr,
                                 static_cast<const R*>(op.bias)[c]);
@@ -825,13 +840,14 @@ inline int64_t rows_at_once(const Near& op, int64_t row) {
 }
 
 template <class R>
-void run_near(const Near& op, R* arena, int64_t group) {
+void run_near(const Near& op, const Share<R>& share, int64_t group) {
+    R* const arena = share.arena;
     constexpr int lanes = Lanes<R>::count;
     const Columns<R> columns(op);
     const Shaped<R> shaped(op.shape);
     const auto* bias = static_cast<const R*>(op.bias);
     const int64_t width = op.to.width;
-    for (int64_t c = 0; c < op.to.channels; ++c) {
+    for (int64_t c = share.first; c < share.end; ++c) {
         const auto* taps = static_cast<const char*>(op.taps) + op.starts[c] * (3 + op.block) * sizeof(R);
         const int64_t n = op.starts[c + 1] - op.starts[c];
         const R* const plane = arena + op.from.at + c / op.outputs * op.inputs * op.from.stride;
@@ -926,21 +942,22 @@ void packed(const R* from, int64_t stride, int64_t deep, int64_t tile, R* to) {
 }
 
 template <class R>
-void run_matrix(const Matrix& op, R* arena, int64_t group) {
+void run_matrix(const Matrix& op, const Share<R>& share, int64_t group) {
+    R* const arena = share.arena;
     constexpr int lanes = Lanes<R>::count;
     const int64_t vectors = (group * pixels(op.to) + lanes - 1) / lanes, channels = op.from.channels;
     const auto *weights = static_cast<const R*>(op.weights), *bias = static_cast<const R*>(op.bias);
-    R* const panel = arena + op.panel;
+    R* const panel = share.notes + op.panel;
     const Shaped<R> shaped(op.shape);
     for (int64_t k = 0; k < channels; k += op.deep) {
         const Turn turn{std::min(op.deep, channels - k), k == 0, k + op.deep >= channels};
-        for (int64_t some = 0; some < op.blocks; some += op.together)
+        for (int64_t some = share.first; some < share.end; some += op.together)
             for (int64_t v = 0, tile; v < vectors; v += tile) {
                 const int64_t passes = (vectors - v + op.tile - 1) / op.tile;
                 tile = (vectors - v + passes - 1) / passes;  // all of nearly the same length
                 packed(arena + op.from.at + k * op.from.stride + v * lanes, op.from.stride, turn.deep, tile, panel);
                 const MatrixTile<R> run = matrix_tile_of<R>(tile, op.block);
-                for (int64_t o = some; o < std::min(op.blocks, some + op.together); ++o) {
+                for (int64_t o = some; o < std::min(share.end, some + op.together); ++o) {
                     const int64_t c = o * op.block;
                     run(op, shaped, panel, weights + (op.blocks * k + o * turn.deep) * op.block, turn, op.to.channels - c, bias + c,
                         op.add.channels ? arena + op.add.at + c * op.add.stride + v * lanes : nullptr,
@@ -1040,9 +1057,10 @@ void run_store(const Store& op, const R* arena, const Call& call) {
 }
 
 template <class R>
-void run_scale(const Scale& op, R* arena, int64_t group) {
+void run_scale(const Scale& op, const Share<R>& share, int64_t group) {
+    R* const arena = share.arena;
     const int64_t n = group * pixels(op.from);
-    for (int64_t c = 0; c < op.from.channels; ++c) {
+    for (int64_t c = share.first; c < share.end; ++c) {
         const R scale = op.scale ? static_cast<const R*>(op.scale)[c] : R(1);
         const R shift = op.shift ? static_cast<const R*>(op.shift)[c] : R(0);
         const R* x = arena + op.from.at + c * op.from.stride;
@@ -1053,10 +1071,11 @@ void run_scale(const Scale& op, R* arena, int64_t group) {
 }
 
 template <class R>
-void run_add(const Add& op, R* arena, int64_t group) {
+void run_add(const Add& op, const Share<R>& share, int64_t group) {
+    R* const arena = share.arena;
     const int64_t n = group * pixels(op.to);
     const R sign = R(op.sign);
-    for (int64_t c = 0; c < op.to.channels; ++c) {
+    for (int64_t c = share.first; c < share.end; ++c) {
         const R *a = arena + op.a.at + c * op.a.stride, *b = arena + op.b.at + c * op.b.stride;
         R* y = arena + op.to.at + c * op.to.stride;
         for (int64_t i = 0; i < n; ++i) y[i] = a[i] + sign * b[i];
@@ -1090,9 +1109,10 @@ void pool_plane(const Pool& op, const R* x, R* y, R* row) {
 }
 
 template <class R>
-void run_pool(const Pool& op, R* arena, int64_t group) {
+void run_pool(const Pool& op, const Share<R>& share, int64_t group) {
+    R* const arena = share.arena;
     std::vector<R> row(op.from.width);
-    for (int64_t c = 0; c < op.from.channels; ++c)
+    for (int64_t c = share.first; c < share.end; ++c)
         for (int64_t g = 0; g < group; ++g)
             pool_plane(op, arena + op.from.at + c * op.from.stride + g * pixels(op.from),
                        arena + op.to.at + c * op.to.stride + g * pixels(op.to), row.data());
@@ -1125,21 +1145,52 @@ void run_cat(const Cat& op, R* arena, int64_t group) {
                     group * pixels(op.from) * sizeof(R));
 }
 
+// How many units an operation consists of; one is computed without regard to the others.
+int64_t units(const Op& op) {
+    switch (op.name) {
+        case CONV: {
+            const auto& conv = *static_cast<const Conv*>(op.body);
+            return conv.tile < 1 ? conv.listed : conv.blocks;
+        }
+        case WINOGRAD: return static_cast<const Winograd*>(op.body)->blocks;
+        case MATRIX: return static_cast<const Matrix*>(op.body)->blocks;
+        case NEAR: return static_cast<const Near*>(op.body)->to.channels;
+        case SCALE: return static_cast<const Scale*>(op.body)->from.channels;
+        case ADD: return static_cast<const Add*>(op.body)->to.channels;
+        case POOL: return static_cast<const Pool*>(op.body)->from.channels;
+    }
+    return 1;
+}
+
+// Whether the units may be computed at once. These two store whole vectors, and what runs over into the next channel
+// has to be overwritten afterwards.
+template <class R>
+bool divisible(const Op& op) {
+    if (op.name == MATRIX) return static_cast<const Matrix*>(op.body)->to.stride >= Lanes<R>::count;
+    if (op.name == NEAR) return static_cast<const Near*>(op.body)->to.width >= Lanes<R>::count;
+    return true;
+}
+
+template <class R>
+void run_share(const Op& op, const Share<R>& share, const Call& call) {
+    switch (op.name) {
+        case LOAD: return run_load(*static_cast<const Load*>(op.body), share.arena, call);
+        case STORE: return run_store(*static_cast<const Store*>(op.body), share.arena, call);
+        case CONV: return run_conv(*static_cast<const Conv*>(op.body), share, call.group);
+        case SCALE: return run_scale(*static_cast<const Scale*>(op.body), share, call.group);
+        case ADD: return run_add(*static_cast<const Add*>(op.body), share, call.group);
+        case POOL: return run_pool(*static_cast<const Pool*>(op.body), share, call.group);
+        case GATHER: return run_gather(*static_cast<const Gather*>(op.body), share.arena, call.group);
+        case CAT: return run_cat(*static_cast<const Cat*>(op.body), share.arena, call.group);
+        case WINOGRAD: return run_winograd(*static_cast<const Winograd*>(op.body), share, call.group);
+        case NEAR: return run_near(*static_cast<const Near*>(op.body), share, call.group);
+        case MATRIX: return run_matrix(*static_cast<const Matrix*>(op.body), share, call.group);
+    }
+}
+
 template <class R>
 void run_op(const Op& op, R* arena, const Call& call) {
-    switch (op.name) {
-        case LOAD: return run_load(*static_cast<const Load*>(op.body), arena, call);
-        case STORE: return run_store(*static_cast<const Store*>(op.body), arena, call);
-        case CONV: return run_conv(*static_cast<const Conv*>(op.body), arena, call.group);
-        case SCALE: return run_scale(*static_cast<const Scale*>(op.body), arena, call.group);
-        case ADD: return run_add(*static_cast<const Add*>(op.body), arena, call.group);
-        case POOL: return run_pool(*static_cast<const Pool*>(op.body), arena, call.group);
-        case GATHER: return run_gather(*static_cast<const Gather*>(op.body), arena, call.group);
-        case CAT: return run_cat(*static_cast<const Cat*>(op.body), arena, call.group);
-        case WINOGRAD: return run_winograd(*static_cast<const Winograd*>(op.body), arena, call.group);
-        case NEAR: return run_near(*static_cast<const Near*>(op.body), arena, call.group);
-        case MATRIX: return run_matrix(*static_cast<const Matrix*>(op.body), arena, call.group);
-    }
+    run_share(op, Share<R>{arena, arena, 0, units(op)}, call);
 }
 
 // ---- programs --------------------------------------------------------------------------------------------------------
@@ -1173,6 +1224,7 @@ struct Program {
     std::vector<Arena<R>*> idle;
     int64_t numbers = 0;
     int64_t least = 1;  // images that are worth a thread of their own
+    bool divided = false;  // one image is worth several
 
     ~Program() {
         for (auto* arena : idle) delete arena;
@@ -1223,12 +1275,107 @@ int run_alone(Program<R>& program, const Call& call, int64_t images) {
     return 0;
 }
 
+constexpr int64_t MOST_THREADS = 64;
+
+inline void pause() {
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+    __builtin_ia32_pause();
+#endif
+}
+
+// One image, divided among threads: every operation in as many pieces, which whoever is free takes. The caller takes
+// part, so that a thread that does not get a processor costs at most the piece that it has begun. A piece may read what
+// another is writing next to its own input only where that is masked away (`shifted`). The ticket holds the operation and
+// the next piece of it; since both only grow, nobody can take a piece of an operation that is over.
+template <class R>
+class Team {
+public:
+    Team(const Plan<R>& plan, const Call& call, const std::vector<Arena<R>*>& arenas)
+        : plan(plan), call(call), arenas(arenas), workers(int64_t(arenas.size())) {}
+
+    // The caller: opens one operation after the other.
+    void lead() {
+        for (int64_t k = 0; k < plan.count; ++k) {
+            finished.store(0, std::memory_order_relaxed);
+            ticket.store(k * PIECES, std::memory_order_release);
+            while (take(0)) {
+            }
+            for (int64_t waited = 0; finished.load(std::memory_order_acquire) < pieces(k); ++waited) rest(waited);
+        }
+        ticket.store(plan.count * PIECES, std::memory_order_release);
+    }
+
+    // Another thread: takes pieces until there is no operation left.
+    void follow(int64_t who) {
+        for (int64_t waited = 0; ticket.load(std::memory_order_acquire) / PIECES < plan.count;)
+            if (take(who)) waited = 0;
+            else rest(++waited);
+    }
+
+private:
+    static constexpr int64_t PIECES = 1 << 16;  // more than there are threads
+
+    int64_t pieces(int64_t k) const {
+        return divisible<R>(plan.ops[k]) ? std::max<int64_t>(1, std::min(workers, units(plan.ops[k]))) : 1;
+    }
+
+    bool take(int64_t who) {
+        int64_t seen = ticket.load(std::memory_order_acquire);
+        for (;;) {
+            const int64_t k = seen / PIECES, piece = seen % PIECES;
+            if (k >= plan.count || piece >= pieces(k)) return false;
+            if (!ticket.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
+            const int64_t all = units(plan.ops[k]), some = pieces(k);
+            const Share<R> share{arenas[0]->data, arenas[who]->data, all * piece / some, all * (piece + 1) / some};
+            run_share(plan.ops[k], share, call);
+            finished.fetch_add(1, std::memory_order_release);
+            return true;
+        }
+    }
+
+    // An operation takes some 100 µs; on a busy machine the processor is better left to whoever has the piece.
+    static void rest(int64_t waited) {
+        if (waited > 4000) std::this_thread::yield();
+        else pause();
+    }
+
+    const Plan<R>& plan;
+    const Call& call;
+    const std::vector<Arena<R>*>& arenas;
+    const int64_t workers;
+    alignas(LINE) std::atomic<int64_t> ticket{PIECES - 1};  // before the first operation there is no piece
+    alignas(LINE) std::atomic<int64_t> finished{0};
+};
+
+template <class R>
+int run_divided(Program<R>& program, Call call, int64_t threads) {
+    call.group = 1;
+    std::vector<Arena<R>*> arenas;
+    try {
+        while (int64_t(arenas.size()) < threads) arenas.push_back(program.borrow());
+    } catch (const std::bad_alloc&) {
+        for (auto* arena : arenas) program.give_back(arena);
+        return 1;
+    }
+    Team<R> team(program.plans.back(), call, arenas);
+    std::vector<std::thread> others;
+    try {
+        for (int64_t k = 1; k < threads; ++k) others.emplace_back([&team, k] { team.follow(k); });
+    } catch (const std::system_error&) {  // no more threads to be had: those there are do all
+    }
+    team.lead();
+    for (auto& other : others) other.join();
+    for (auto* arena : arenas) program.give_back(arena);
+    return 0;
+}
+
 // Threads over images; whoever has nothing to do sleeps. Fresh threads cost microseconds and survive a fork.
 template <class R>
 int run(Program<R>& program, const void* const* inputs, void* const* outputs, int64_t images, int64_t threads) {
     const Call call{inputs, outputs, 0, 0};
     const int64_t even = (images + std::max<int64_t>(threads, 1) - 1) / std::max<int64_t>(threads, 1);
     const int64_t share = std::max(even, program.least);
+    if (images == 1 && threads > 1 && program.divided) return run_divided(program, call, std::min(threads, MOST_THREADS));
     if (share >= images) return run_alone(program, call, images);
     std::vector<Arena<R>*> arenas;
     try {  // all memory first: no thread can fail later
@@ -1303,7 +1450,10 @@ int time_plan(Program<R>& program, int64_t which, const void* const* inputs, voi
         program.plans.push_back({ops, count, group, numbers, features});                                               \
         program.numbers = std::max(program.numbers, numbers);                                                          \
     }                                                                                                                  \
-    extern "C" void fast_least_##R(void* p, int64_t images) { static_cast<Program<R>*>(p)->least = images; }           \
+    extern "C" void fast_threads_##R(void* p, int64_t least, int64_t divided) {                                        \
+        static_cast<Program<R>*>(p)->least = least;                                                                    \
+        static_cast<Program<R>*>(p)->divided = divided;                                                                \
+    }                                                                                                                  \
     extern "C" int fast_run_##R(void* p, const void* const* in, void* const* out, int64_t images, int64_t threads) {   \
         return run(*static_cast<Program<R>*>(p), in, out, images, threads);                                            \
     }                                                                                                                  \

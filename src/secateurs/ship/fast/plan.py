@@ -461,6 +461,8 @@ FEATURE_GROUP = 128  # networks without images: the batch fills the vectors
 # machine and several times that on a busy one. A million each was too little there: a LeNet at 2 %
 # density took 0.18 ms for 256 images in one thread, 0.35 in two (the best of 60).
 WORTH_A_THREAD = 4_000_000
+# The same of one image, whose operations wait for one another: each costs a microsecond or two.
+WORTH_DIVIDING = 20_000_000
 
 
 def groups_of(segments: list[Segment], dtype: torch.dtype, guess: Chooser) -> tuple[int, ...]:
@@ -486,7 +488,13 @@ def program_of(
     choose: Chooser,
 ) -> compiled.Program:
     """A segment ready to run, for groups of these sizes."""
-    program = compiled.Program(kernels, dtype, least=-(-WORTH_A_THREAD // _products(segment)))
+    products = _products(segment)
+    program = compiled.Program(
+        kernels,
+        dtype,
+        least=-(-WORTH_A_THREAD // products),
+        divided=products >= WORTH_DIVIDING,
+    )
     for group in groups:
         made = build(segment, dtype, group, choose)
         program.plan(made.ops, made.memory, group, made.numbers, features=_features([segment]))
