@@ -52,7 +52,7 @@ double layer() {
     R *x = arena.data + 1024, *y = arena.data + 4096;
     for (int c = 0; c < in; ++c)
         for (int i = 0; i < height * width; ++i) x[c * 64 + i] = R(int((c * 61 + i * 13) % 23) - 11) / 8;
-    run_winograd(op, arena.data, 1);
+    run_winograd(op, Share<R>{arena.data, arena.data, 0, op.blocks}, 1);
     double worst = 0;
     for (int o = 0; o < out; ++o)
         for (int r = 0; r < height; ++r)
