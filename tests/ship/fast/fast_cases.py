@@ -144,7 +144,7 @@ def run(
         dims={"out": planes["y"]},
         planes=planes,
     )
-    program = compiled.Program(kernels(), x.dtype, divided=threads > 1)
+    program = compiled.Program(kernels(), x.dtype, shared=threads)
     made = plan.build(segment, x.dtype, group, lambda *_: choice)
     program.plan(made.ops, made.memory, group, made.numbers)
     result = torch.full((len(x), *planes["y"]), float("nan"), dtype=x.dtype)

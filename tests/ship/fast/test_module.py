@@ -264,7 +264,7 @@ def test_small_work_stays_on_the_callers_thread(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_threads_share_one_image(monkeypatch, kind):
     """Whoever takes which piece, the bits are those of one thread."""
-    monkeypatch.setattr("secateurs.ship.fast.plan.WORTH_DIVIDING", 1)
+    monkeypatch.setattr("secateurs.ship.fast.plan.WORTH_SHARING", 1)
     model = build(kind, 3).float()
     module, x = fast(model, 3, 12, 12), torch.randn(1, 3, 12, 12)
     with torch.inference_mode():
@@ -278,7 +278,7 @@ def test_threads_share_one_image(monkeypatch, kind):
 
 
 def test_divided_images_of_several_callers(monkeypatch):
-    monkeypatch.setattr("secateurs.ship.fast.plan.WORTH_DIVIDING", 1)
+    monkeypatch.setattr("secateurs.ship.fast.plan.WORTH_SHARING", 1)
     model = small()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     inputs = [torch.randn(1, 2, 8, 8) for _ in range(4)]
@@ -286,9 +286,10 @@ def test_divided_images_of_several_callers(monkeypatch):
 
 
 def test_only_a_large_image_is_divided():
-    assert not fast(small())._runners[0].program.divided
+    assert fast(small())._runners[0].program.shared < 2
     large = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()).eval()
-    assert fast(large, 64, 32, 32)._runners[0].program.divided
+    # 37.7 million products, and the numbers read and written: a thread for every ten.
+    assert fast(large, 64, 32, 32)._runners[0].program.shared == 3
 
 
 class Clock:

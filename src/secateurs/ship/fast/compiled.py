@@ -278,10 +278,10 @@ class Program:
     """
 
     def __init__(
-        self, library: KernelLibrary, dtype: torch.dtype, *, least: int = 1, divided: bool = False
+        self, library: KernelLibrary, dtype: torch.dtype, *, least: int = 1, shared: int = 1
     ) -> None:
         """least: number of images that are worth a separate thread; fewer stay on the caller's.
-        divided: whether one image alone is worth several threads."""
+        shared: number of threads at most that share one image."""
         name = NAMES[dtype]
         self._new = getattr(library.library, f"fast_new_{name}")
         self._free = getattr(library.library, f"fast_free_{name}")
@@ -291,9 +291,9 @@ class Program:
         self._time = getattr(library.library, f"fast_time_plan_{name}")
         self._kept: list[Any] = []
         self._sizes: list[int] = []
-        self.least, self.divided = least, divided
+        self.least, self.shared = least, shared
         self.handle: int = self._new()
-        getattr(library.library, f"fast_threads_{name}")(self.handle, least, divided)
+        getattr(library.library, f"fast_threads_{name}")(self.handle, least, shared)
 
     def plan(
         self, ops: list[Op], memory: KeptArrays, group: int, numbers: int, *, features: bool = False
@@ -403,7 +403,7 @@ class _Entry(Structure):
     _fields_ = [
         *[(name, c_void_p) for name in ("torch", "type", "requires_grad", "is_neg")],
         *[(name, c_void_p) for name in ("threads", "no", "run", "program")],
-        *[(name, c_int64) for name in ("bits", "products", "divided", "dims")],
+        *[(name, c_int64) for name in ("bits", "products", "shared", "dims")],
         ("shape", c_int64 * MOST_DIMS),
         ("dims_out", c_int64),
         ("out", c_int64 * MOST_DIMS),
@@ -470,7 +470,7 @@ def entry(
         torch=compiled.exchange, type=id(Tensor), requires_grad=id(kept[0]),
         is_neg=id(kept[1]), threads=id(kept[2]), no=id(False),
         run=_address(program.run_one), program=program.handle, bits=8 * dtype.itemsize,
-        products=products, divided=program.divided,
+        products=products, shared=program.shared,
         dims=len(dims), shape=(c_int64 * MOST_DIMS)(*dims),
         dims_out=len(made), out=(c_int64 * MOST_DIMS)(*made),
     )  # fmt: skip
@@ -572,7 +572,7 @@ def _from_python(
         # Creating a numpy array takes half of the time of torch.empty.
         y = from_numpy(empty(shape, numpy))
         images = shape[0]
-        threads = 1 if images == 1 and not program.divided else torch.get_num_threads()
+        threads = 1 if images == 1 and program.shared < 2 else torch.get_num_threads()
         if run(handle, x.data_ptr(), y.data_ptr(), images, threads):
             raise MemoryError(f"no memory for the planes of {program}")
         return y

@@ -83,7 +83,7 @@ struct Entry {  // entry.py fills it in
     int (*run)(void*, const void*, void*, int64_t, int64_t);
     void* program;
     int64_t bits, products;      // of a number; of an image
-    int64_t divided;             // whether one image is worth several threads
+    int64_t shared;              // threads at most that share one image
     int64_t dims, shape[MOST];   // of an input, without the batch
     int64_t dims_out, out[MOST];
 };
@@ -140,7 +140,7 @@ Managed* fresh(const Entry& e, int64_t images) {
 }
 
 int64_t threads(const Entry& e, int64_t images) {
-    if (images == 1 && !e.divided) return 1;
+    if (images == 1 && e.shared < 2) return 1;
     Object* number = python.call(e.threads);
     const int64_t found = number ? python.number(number) : 1;
     if (number) python.drop(number);

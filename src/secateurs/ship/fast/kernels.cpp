@@ -1224,7 +1224,7 @@ struct Program {
     std::vector<Arena<R>*> idle;
     int64_t numbers = 0;
     int64_t least = 1;  // images that are worth a thread of their own
-    bool divided = false;  // one image is worth several
+    int64_t shared = 1;  // threads at most that share one image
 
     ~Program() {
         for (auto* arena : idle) delete arena;
@@ -1274,8 +1274,6 @@ int run_alone(Program<R>& program, const Call& call, int64_t images) {
     program.give_back(arena);
     return 0;
 }
-
-constexpr int64_t MOST_THREADS = 64;
 
 inline void pause() {
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -1375,7 +1373,8 @@ int run(Program<R>& program, const void* const* inputs, void* const* outputs, in
     const Call call{inputs, outputs, 0, 0};
     const int64_t even = (images + std::max<int64_t>(threads, 1) - 1) / std::max<int64_t>(threads, 1);
     const int64_t share = std::max(even, program.least);
-    if (images == 1 && threads > 1 && program.divided) return run_divided(program, call, std::min(threads, MOST_THREADS));
+    const int64_t together = std::min(threads, program.shared);
+    if (images == 1 && together > 1) return run_divided(program, call, together);
     if (share >= images) return run_alone(program, call, images);
     std::vector<Arena<R>*> arenas;
     try {  // all memory first: no thread can fail later
@@ -1450,9 +1449,9 @@ int time_plan(Program<R>& program, int64_t which, const void* const* inputs, voi
         program.plans.push_back({ops, count, group, numbers, features});                                               \
         program.numbers = std::max(program.numbers, numbers);                                                          \
     }                                                                                                                  \
-    extern "C" void fast_threads_##R(void* p, int64_t least, int64_t divided) {                                        \
+    extern "C" void fast_threads_##R(void* p, int64_t least, int64_t shared) {                                         \
         static_cast<Program<R>*>(p)->least = least;                                                                    \
-        static_cast<Program<R>*>(p)->divided = divided;                                                                \
+        static_cast<Program<R>*>(p)->shared = shared;                                                                  \
     }                                                                                                                  \
     extern "C" int fast_run_##R(void* p, const void* const* in, void* const* out, int64_t images, int64_t threads) {   \
         return run(*static_cast<Program<R>*>(p), in, out, images, threads);                                            \

@@ -461,8 +461,10 @@ FEATURE_GROUP = 128  # networks without images: the batch fills the vectors
 # machine and several times that on a busy one. A million each was too little there: a LeNet at 2 %
 # density took 0.18 ms for 256 images in one thread, 0.35 in two (the best of 60).
 WORTH_A_THREAD = 4_000_000
-# The same of one image, whose operations wait for one another: each costs a microsecond or two.
-WORTH_DIVIDING = 20_000_000
+# The same of one image for each thread that shares it: its operations wait for one another, which
+# costs a microsecond or two each time. More than two threads were not measured: hence the limit.
+WORTH_SHARING = 10_000_000
+MOST_SHARING = 8
 
 
 def groups_of(segments: list[Segment], dtype: torch.dtype, guess: Chooser) -> tuple[int, ...]:
@@ -493,7 +495,7 @@ def program_of(
         kernels,
         dtype,
         least=-(-WORTH_A_THREAD // products),
-        divided=products >= WORTH_DIVIDING,
+        shared=min(MOST_SHARING, products // WORTH_SHARING),
     )
     for group in groups:
         made = build(segment, dtype, group, choose)
