@@ -231,6 +231,9 @@ QUANTITIES = {
 }
 """What is drawn over the epochs, and whether on a logarithm."""
 
+SCHEDULES = {"0": "constant rate", "1": "cosine", "steps": "rate in steps"}
+"""`anneal` in words."""
+
 LAYERS = ("weight", "bias")
 """What a layer of the fully connected net has, in this order."""
 
@@ -263,19 +266,22 @@ def _comparisons(rows: Sequence[Row]) -> dict[str, tuple[str, dict[str, list[Row
     """The trainings that differ from the usual one in a single setting."""
     usual = rows[0]
     found = {}
-    sets = {
-        "depth": ("depths", ("depth",), "depth {}"),
-        "strength": ("strengths", ("strength",), "λ {}"),
-        "start": (
-            "starts and rates",
-            ("init", "anneal"),
-            "init {}, cosine to the power {}",
-        ),
+    # What a comparison is called, where it differs from the usual training, and in what.
+    sets: dict[str, tuple[str, dict[str, str], tuple[str, ...], str]] = {
+        "depth": ("depths", {}, ("depth",), "depth {}"),
+        "strength": ("strengths", {}, ("strength",), "λ {}"),
+        "start": ("starts and rates", {}, ("init", "anneal"), "init {}, {}"),
+        "schedule": ("rates at depth 4", {"depth": "4"}, ("anneal",), "{}"),
     }
-    for name, (words, columns, title) in sets.items():
-        fixed = {"depth", "strength", "init", "rate", "anneal"} - set(columns)
-        own = [row for row in rows if all(row[f] == usual[f] for f in fixed)]
-        groups = {title.format(*key): g for key, g in groups_by(own, *columns).items()}
+    for name, (words, at, columns, title) in sets.items():
+        shown = {"depth", "strength", "init", "rate", "anneal"} - set(columns)
+        fixed = {column: at.get(column, usual[column]) for column in shown}
+        own = [row for row in rows if all(row[column] == x for column, x in fixed.items())]
+        # No depth and no λ is 0 or 1, so only `anneal` is put into words.
+        groups = {
+            title.format(*(SCHEDULES.get(part, part) for part in key)): g
+            for key, g in groups_by(own, *columns).items()
+        }
         # A single training is not a comparison; it is drawn once, with the depths.
         if len(groups) > 1 or name == "depth":
             found[name] = (words, groups)

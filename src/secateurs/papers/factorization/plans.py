@@ -64,6 +64,12 @@ REACHING = (
 """λ from the start of two deviations, the most telling first: up to where every curve has passed
 10 points."""
 
+MORE_SEEDS = (3, 4, 5)
+"""Three more seeds of depth 3, which say how much the compression within 10 points scatters."""
+
+SCATTER = (5e-3, 6e-3, 4e-3, 7e-3, 2e-3, 1e-3, 1.5e-3, 3e-3, 6e-4)
+"""λ of these seeds: from 2 to 15 points below the dense net."""
+
 FEWER = (1e-3, 2e-3, 1.5e-3, 6e-4, 3e-3, 4e-3, 2.5e-3, 4e-4)
 CONVOLUTIONS = (
     *(1e-3, 2e-3, 4e-3, 3e-3, 1.5e-3, 6e-3, 8e-3, 6e-4, 2.5e-3, 5e-3),
@@ -153,6 +159,8 @@ def _fashion() -> list[FactorizationSettings]:
         for seed in SEEDS
     ]
     plan += [replace(convolutions, strength=x, seed=seed) for x in CONVOLUTIONS for seed in SEEDS]
+    plan += [replace(TEXT, method="dense", seed=seed) for seed in MORE_SEEDS]
+    plan += [replace(TEXT, strength=x, seed=seed) for x in SCATTER for seed in MORE_SEEDS]
     plan += [replace(AS_PRINTED, strength=x, seed=seed) for seed in SEEDS for x in STRENGTHS]
     plan += [
         replace(AS_PRINTED, depth=depth, strength=x, seed=seed)
@@ -255,11 +263,16 @@ def starts(scale: Scale) -> list[FactorizationSettings]:
         *({"init": x} for x in ("dwf", "dwf-as-printed", "varmatch", "vanilla", "gaussian")),
         {"init": "root", "match_variance": True},
     )
-    return plan + [
+    plan += [
         replace(base, model=model, depth=depth, strength=2e-3, **start)
         for model in models
         for start in begun
         for depth in (3, 2)
+    ]
+    # Figure 23 has depth 4, too. λ of a tenth: where the usual start may live at depth 2.
+    plan += [replace(base, depth=4, strength=x, **start) for start in begun for x in (2e-3, 1e-3)]
+    return plan + [
+        replace(base, model=model, depth=2, strength=2e-4, init="vanilla") for model in models
     ]
 
 
