@@ -1,20 +1,27 @@
 """What factorization costs in a training step: dense SGD, explicit factors (parametrize), ours in
 torch, ours compiled.
 
-python benchmarks/factorized_step.py [lenet|resnet|late|floor|torch|cuda]… prints tables (Markdown);
-threads: OMP_NUM_THREADS
+python benchmarks/factorized_step.py [lenet|resnet|late|floor|torch|batches|cuda]… prints tables
+(Markdown); threads: OMP_NUM_THREADS
 
 "torch" compares the two ways of the step in torch, one parameter after the other as on a CPU and
 all at once as elsewhere, and the reference, where the compiled one is missing or refuses.
+
+"batches" is figures 26 and 27 of Kolb et al. 2025 on a CPU: time of a sample and peak memory of the
+paper's two networks, against the batch size.
 
 "bare loop" is the least a factorized step can be: the compiled loop over factors, momenta and
 weights and nothing else, no check of the gradients, no groups, no schedule.
 """
 
+import math
+import re
 import statistics
+import subprocess
 import sys
 import time
 from itertools import chain
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -348,7 +355,97 @@ def waited(step, count):
     return (time.perf_counter() - start) * 1e3
 
 
+BATCHES = (1, 4, 16, 64)
+"""Batch sizes of figures 26 and 27, as far as a CPU gets through them."""
+
+COSTS = {
+    "dense SGD": (dense, (0,)),
+    "parametrize": (explicit, (2, 3, 4)),
+    "ours, compiled": (ours(None), (2, 3, 4)),
+}
+
+
+def against_batch_size(name, rounds=2):
+    """Figures 26 and 27: milliseconds of a sample, ways in turns, and the peak of memory, each in a
+    process of its own.
+    """
+    cases = [(label, depth) for label, (_, depths) in COSTS.items() for depth in depths]
+    steps, data = {}, {b: (torch.randn(b, 3, 32, 32), torch.randint(10, (b,))) for b in BATCHES}
+    for label, depth in cases:
+        torch.manual_seed(0)
+        model = models.build(name)
+        steps[label, depth] = model, COSTS[label][0](model, depth)
+    best = {}
+    for _ in range(rounds + 1):
+        for batch in BATCHES:
+            for case in cases:
+                spent = one_step(*steps[case], *data[batch])
+                # The first round only warms up, but a minimum does not mind it.
+                best[case, batch] = min(spent, best.get((case, batch), math.inf))
+    peaks = {case: peak_of(name, *case) for case in cases}
+    heads = " | ".join(f"batch {batch}" for batch in BATCHES)
+    print(f"\n{name}: milliseconds of processor time per sample (to dense); peak of memory in MB\n")
+    print(f"| | {heads} | {heads.replace('batch', 'MB, batch')} |")
+    print(f"|{' --- |' * (2 * len(BATCHES) + 1)}")
+    for label, depth in cases:
+        times = [
+            f"{1e3 * best[(label, depth), b] / b:.1f}"
+            f" ({best[(label, depth), b] / best[cases[0], b]:.2f}×)"
+            for b in BATCHES
+        ]
+        title = f"{label}, D={depth}" if depth else label
+        print(f"| {title} | {' | '.join([*times, *peaks[label, depth]])} |", flush=True)
+
+
+def one_step(model, optimizer, x, y):
+    """Processor seconds of one step, the other ways' models lying beside it."""
+    start = time.process_time()
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    spent = time.process_time() - start
+    optimizer.zero_grad(set_to_none=True)
+    return spent
+
+
+def peak_of(name, label, depth):
+    """Megabytes resident at most after one step of each batch size, above those of an empty
+    process.
+    """
+    code = f"import factorized_step as f; f.print_peaks({name!r}, {label!r}, {depth})"
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return out.stdout.split()
+
+
+def print_peaks(name, label, depth):
+    """What `peak_of` reads: largest residence after the steps of each batch size."""
+    empty = resident_at_most()
+    torch.manual_seed(0)
+    model = models.build(name)
+    optimizer = COSTS[label][0](model, depth)
+    for batch in BATCHES:
+        x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+        for _ in range(2):
+            one_step(model, optimizer, x, y)
+        print(round(resident_at_most() - empty))
+
+
+def resident_at_most():
+    """Megabytes. `getrusage` would count what the parent had when it started this process."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1e3
+
+
 def main(parts):
+    if "batches" in parts:
+        for name in ("wrn-16-8", "vgg-19"):
+            against_batch_size(name)
     if "cuda" in parts:
         on_gpu()
     if "torch" in parts:

@@ -127,3 +127,31 @@ def test_every_number_of_the_specifications_has_a_row(spec):
     found = set(re.findall(rf"\b({kinds}) ([A-Z]?\.?\d+(?:\.\d+)?)\b", text))
     assert found
     assert [f"{kind} {n}" for kind, n in sorted(found) if not has_row(spec, f"{kind} {n}")] == []
+
+
+def test_every_table_and_figure_is_measured_in_one_way():
+    """Each once in the two tables of the last section, or among the drawings."""
+    text = PAGE.split("## How the tables and figures were measured")[1]
+    drawings = {
+        ("paths.md", "Figure 1"),
+        ("factorization.md", "Figure 2"),
+        ("factorization.md", "Figure 3"),
+    }
+    named = {
+        "Path metrics": "paths.md",
+        "Probabilistic": "probabilistic.md",
+        "Sketching": "sketching.md",
+        "Factorization": "factorization.md",
+    }
+    found = []
+    for row in re.findall(r"^\| (\w[^|]*): ([^|]*) \|", text, flags=re.MULTILINE):
+        for kind, numbers in re.findall(r"(Table|Figure)s? ((?:\d+[ab]?(?:, )?)+)", row[1]):
+            found += [(named[row[0]], f"{kind} {n}") for n in re.findall(r"\d+[ab]?", numbers)]
+    whole = {
+        (spec, s)
+        for spec, own in STATEMENTS.items()
+        for s in own
+        if s.startswith(("Table", "Figure"))
+    }
+    assert len(whole) == 52 and len(found) == len(set(found))
+    assert set(found) == whole - drawings

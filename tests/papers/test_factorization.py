@@ -403,6 +403,11 @@ def test_rate_in_steps_falls_to_a_tenth_and_a_hundredth(dataset):
     assert rates == pytest.approx([1.0] * 2 * steps + [0.1] * steps + [0.01] * steps)
 
 
+def one_job(rows):
+    own = [{**row, "job": "one"} for row in text_rows(*rows)]
+    return {f.what.removeprefix("one: "): f.ours for f in dynamics.compare(own)}
+
+
 def test_dynamics_describe_the_whole_net_though_it_was_cut(dataset):
     settings = FactorizationSettings(
         **{**SPARSE, "epochs": 40, "ramp": 0.0, "relax": 0.0, "strength": 1.2e-2}
@@ -413,10 +418,14 @@ def test_dynamics_describe_the_whole_net_though_it_was_cut(dataset):
     kept = [int(count) for count in rows[-1]["kept"].split()]
     assert len(kept) == 6 and 266_610 / max(1, sum(kept)) == pytest.approx(rows[-1]["compression"])
     assert rows[-1]["misalignment"] < 0.01 * rows[0]["misalignment"]
-    figures = {
-        f.what.partition(": ")[2]: f.ours for f in dynamics.compare(text_rows(*rows[:1], *rows))
-    }
+    figures = one_job(rows)
     assert "accuracy at the end" in figures
+    share = "misalignment then, as a share of that after epoch 1"
+    assert figures[share][0] < 0.1
+    # Balanced factors have only the rounding of their magnitudes: no share of it is shown.
+    balanced = [{**row, "misalignment": 1e-12 * row["minimal_penalty"]} for row in rows]
+    figures = one_job(balanced)
+    assert "first epoch with zeros" in figures and share not in figures
 
 
 def test_a_layer_without_a_weight_has_collapsed_though_its_bias_is_left():

@@ -78,6 +78,10 @@ def _sample(epoch: EpochEnd, total: int) -> dict[str, object]:
     }
 
 
+ROUNDING = 1e-9
+"""Of the penalty: a misalignment below it is that of balanced factors in float32."""
+
+
 def compare(rows: Sequence[Row]) -> list[Comparison]:
     """When zeros appear, how misaligned the factors are then, and the figures at the end."""
     figures = []
@@ -86,15 +90,19 @@ def compare(rows: Sequence[Row]) -> list[Comparison]:
         # From one weight in a hundred on: before that, single zeros come and go.
         first = next((row for row in own if float(row["compression"]) > 1 / 0.99), None)
         if first is not None:
-            share = float(first["misalignment"]) / float(own[0]["misalignment"])
             figures.append(
                 Comparison(
                     what=f"{job}: first epoch with zeros",
                     ours=(float(first["epoch"]),),
                 )
             )
-            what = f"{job}: misalignment then, as a share of that after epoch 1"
-            figures.append(Comparison(what=what, ours=(share,)))
+            start = float(own[0]["misalignment"])
+            # Factors that begin balanced stay so: what is left is rounding, and no share of it
+            # says anything.
+            if start > ROUNDING * float(own[0]["minimal_penalty"]):
+                what = f"{job}: misalignment then, as a share of that after epoch 1"
+                share = float(first["misalignment"]) / start
+                figures.append(Comparison(what=what, ours=(share,)))
         for name in ("compression", "accuracy", "norm"):
             figures.append(
                 Comparison(what=f"{job}: {name} at the end", ours=(float(own[-1][name]),))
