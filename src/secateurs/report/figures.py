@@ -240,7 +240,7 @@ def chart(
         log_x, log_y: Whether they are logarithmic; `log_y=None` decides by the values.
         level: A name and a height: a thin line across, such as the dense network's accuracy.
         floor: Where the upward axis begins; lines go on below it, unseen.
-        marks: A large mark at every value, each method its own; else a small dot at some.
+        marks: A mark at every value; else at some of a line, and a dot where nothing joins them.
     """
     # The axes fit what is seen at first; only where everything is hidden do they fit
     # all of it.
@@ -264,7 +264,7 @@ def chart(
     keys = _keys(lines)
     names = [key.name for key in keys]
     parts = [grid(across, up), level_line(level, up) if level else ""]
-    drawn = [_line(l, names.index(l.name), across, up, marks) for l in lines]
+    drawn = [_line(l, names.index(l.name), len(names), across, up, marks) for l in lines]
     return Drawing(
         body="".join(parts) + _clip(drawn),
         width=WIDTH,
@@ -293,7 +293,7 @@ def _inside(line: ChartLine, across: Axis, up: Axis) -> ChartLine:
     return replace(line, dots=tuple(fits))
 
 
-def _line(line: ChartLine, place: int, across: Axis, up: Axis, marks: bool) -> str:
+def _line(line: ChartLine, place: int, of: int, across: Axis, up: Axis, marks: bool) -> str:
     key = Key(name=line.name, colour=line.colour)
     spots = [(x_of(across, dot.x), y_of(up, dot.y)) for dot in line.dots]
     # A tenth of a unit is finer than any screen shows, and keeps the page small.
@@ -306,15 +306,16 @@ def _line(line: ChartLine, place: int, across: Axis, up: Axis, marks: bool) -> s
         if line.joined and len(spots) > 1
         else ""
     ]
-    # Sixty dots on a line would hide it: some carry the numbers, and the last is always one.
-    step = 1 if marks or not line.joined else -(-len(spots) // SPECKS)
-    marked = list(zip(line.dots, spots, strict=True))[::-1][::step][::-1]
-    for dot, (left, top) in marked:
+    # Sixty marks on a line would hide it: some carry the numbers.
+    step = 1 if marks or not line.joined else -(-len(spots) // MOST_MARKS)
+    for index in _marked(len(spots), step, place * step // of):
+        dot, (left, top) = line.dots[index], spots[index]
         # Below the floor only the line leaves the picture: its marks would pile up on the border.
         if dot.y < up.low:
             continue
         parts += [_whisker(dot, left, up)]
-        shape = mark(line.colour, left, top) if marks else _speck(left, top)
+        large = marks or line.joined
+        shape = mark(line.colour, left, top) if large else _speck(left, top)
         parts += [f'<path d="{shape}" data-t="{escape(dot.text)}"/>']
     classes = f"line {key.classes}{' printed' if line.printed else ''}"
     # A bare `hidden` is HTML only: a file of this figure has to be well-formed XML.
@@ -323,6 +324,16 @@ def _line(line: ChartLine, place: int, across: Axis, up: Axis, marks: bool) -> s
         f'<g class="{classes}" data-key="{place}" stroke="currentColor"'
         f' fill="currentColor"{off}>{"".join(parts)}</g>'
     )
+
+
+def _marked(count: int, step: int, shift: int) -> list[int]:
+    """Every so many values of a line, and the last; lines that lie close have theirs at different
+    places.
+
+    >>> _marked(10, 4, 0), _marked(10, 4, 1)
+    ([1, 5, 9], [0, 4, 8, 9])
+    """
+    return sorted({*range(count - 1 - shift, -1, -step), count - 1}) if count else []
 
 
 def _clip(parts: Sequence[str]) -> str:
@@ -334,8 +345,8 @@ def _clip(parts: Sequence[str]) -> str:
     return f'<svg {place} viewBox="{box}">{"".join(parts)}</svg>'
 
 
-SPECKS = 12
-"""The most dots on a line without large marks."""
+MOST_MARKS = 12
+"""The most marks on a line that has not one at every value, but for the last."""
 DASHES = ("", "16 4", "10 4", "6 4", "3 4", "3 7", "3 11", "3 16")
 """The dashes of the lines of one method: less and less of each line is drawn. From the eighth on
 they are alike.

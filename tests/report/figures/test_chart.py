@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from secateurs.report.figures import HEIGHT, WIDTH, chart
+from secateurs.report.figures import HEIGHT, SHAPES, WIDTH, chart
 from secateurs.report.page import STYLE
 from secateurs.report.series import ChartLine, Dot
 
@@ -55,14 +55,15 @@ def read(place, ticks, *, log):
     return a + share * (b - a)
 
 
+def marked(svg, place):
+    """The marks of a line."""
+    group = next(g for g in svg.iter("g") if g.get("data-key") == str(place))
+    return [path for path in group.iter("path") if path.get("data-t") is not None]
+
+
 def marks(svg, place):
     """Where the marks of a line are."""
-    group = next(g for g in svg.iter("g") if g.get("data-key") == str(place))
-    return [
-        tuple(numbers(path.get("d"))[:2])
-        for path in group.iter("path")
-        if path.get("data-t") is not None
-    ]
+    return [tuple(numbers(path.get("d"))[:2]) for path in marked(svg, place)]
 
 
 @pytest.mark.parametrize("log_x", [False, True])
@@ -172,19 +173,30 @@ def test_a_file_with_a_hidden_line_is_well_formed():
     ElementTree.fromstring(chart([*LINES, hidden], x="x", y="y").file())
 
 
-def test_a_long_line_carries_few_dots_and_its_last_value_always():
-    long = ChartLine(name="long", dots=tuple(dot(x, x * x, text=f"epoch {x}") for x in range(60)))
-    svg = parsed(chart([long], x="epoch", y="loss", marks=False))
-    line = next(svg.iter("polyline"))
-    assert len(line.get("points").split()) == 60
-    shown = [path.get("data-t") for path in svg.iter("path") if path.get("data-t")]
-    assert 6 <= len(shown) <= 12 and shown[-1] == "epoch 59"
+def test_a_long_line_carries_few_marks_and_its_last_value_always():
+    dots = tuple(dot(x, x * x, text=f"epoch {x}") for x in range(60))
+    lines = [ChartLine(name=name, dots=dots, colour=n) for n, name in enumerate("abc")]
+    svg = parsed(chart(lines, x="epoch", y="loss", marks=False))
+    assert [len(line.get("points").split()) for line in svg.iter("polyline")] == [60] * 3
+    shown = [[path.get("data-t") for path in marked(svg, n)] for n in range(3)]
+    assert all(6 <= len(own) <= 13 and own[-1] == "epoch 59" for own in shown)
+    # Equal lines lie on each other; their marks do not, but for the last.
+    first, second, third = (set(own[:-1]) for own in shown)
+    assert not (first & second or second & third or first & third)
+    # The legend shows the marks that the lines have.
+    for colour in range(3):
+        assert all(path.get("d").endswith(SHAPES[colour]) for path in marked(svg, colour))
+    large = parsed(chart(lines[:1], x="epoch", y="loss"))
+    assert len(marks(large, 0)) == 60
+
+
+def test_values_that_nothing_joins_are_dots():
+    cloud = ChartLine(name="cloud", dots=tuple(dot(x, x) for x in range(1, 60)), joined=False)
+    figure = chart([cloud], x="x", y="y", marks=False)
+    dots = [path.get("d") for path in marked(parsed(figure), 0)]
     # A line of no length with round ends is a dot, and not a dash.
-    dots = [path.get("d") for path in svg.iter("path") if path.get("data-t")]
-    assert all(dot.endswith("h.01") for dot in dots)
-    assert 'd$="h.01"' in STYLE and 'd$="h.01"' in chart([long], x="epoch", y="loss").file()
-    large = parsed(chart([long], x="epoch", y="loss"))
-    assert sum(path.get("data-t") is not None for path in large.iter("path")) == 60
+    assert len(dots) == 59 and all(d.endswith("h.01") for d in dots)
+    assert 'd$="h.01"' in STYLE and 'd$="h.01"' in figure.file()
 
 
 def test_lines_of_one_name_are_told_apart_by_their_dashes():
