@@ -260,11 +260,11 @@ SPARSE_RESNET = sparse_training(
     model=Net(name="resnet-20", options={"width": 4}),
     data=Data(name="fashion-mnist", train=10_000, test=2_000),
     compressions=(10.0, 20.0),
-    seeds=(0,),
+    seeds=SEEDS,
     epochs=(4, 2),
     tuning=Tuning(compression=20, held_out=2000),
 )
-"""A ResNet-20 of width 4 on 10,000 images, two sparsities, one seed, settings of its own."""
+"""A ResNet-20 of width 4 on 10,000 images, two sparsities, three seeds, settings of its own."""
 
 ZOO = Study(
     name="zoo",
