@@ -1,5 +1,6 @@
 """The weight-factorization paper in small: trainings by the library's loop, curves, tables."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from secateurs import data
+from secateurs import data, models
 from secateurs.data import from_tensors
 from secateurs.errors import ArgumentError, DataError
 from secateurs.optim import FactorizedSGD
@@ -563,6 +564,35 @@ def test_beyond_starts_from_factorized_training_and_keeps_what_was_asked(dataset
     assert exchange.compare(text_rows(row.flat()))[0].ours == pytest.approx(
         (row.accuracy,), abs=1e-3
     )
+
+
+def test_stages_begin_where_the_one_before_ended(dataset):
+    short = {name: value for name, value in SPARSE.items() if name != "strength"}
+    start = FactorizationSettings(**short, strength=SPARSE["strength"], tune=0)
+    first = ExchangeSettings(compression_asked=10_000.0, strength=SPARSE["strength"], rounds=1)
+    net, row = exchange.search(first, start)
+    legs = [[replace(first, compression_asked=x)] for x in (13_000.0, 15_000.0)]
+    before = copy.deepcopy(net)
+    rows = [found for _, found in exchange.descend(net, dataset, 3, legs)]
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters, before.parameters, strict=True))
+    assert [r.settings.after for r in rows] == [750.0, 13_000.0]
+    assert [r.settings.seed for r in rows] == [3, 3]
+    reached = [row.compression, *(r.compression for r in rows)]
+    assert [r.start_compression for r in rows] == reached[:-1] and reached == sorted(reached)
+    assert rows[1].start_accuracy == rows[0].accuracy
+    whats = [c.what for c in exchange.compare([r.flat() for r in (row, *rows)])]
+    assert whats[0].endswith("after the exchange") and whats[1].endswith("in stages")
+
+
+def test_stages_only_get_sparser_and_their_limits_are_the_paper_s_doubled():
+    asked = [
+        exchange.ZOO[1].compression_asked,
+        *(s.compression_asked for leg in exchange.LEGS for s in leg),
+    ]
+    assert asked == sorted(asked) and asked[2] == 2 * exchange.PAPER[0]
+    assert asked[-1] < 2 * exchange.PAPER[1]
+    model = models.build("lenet-300-100")
+    assert sum(p.numel() for p in model.parameters()) == exchange.TOTAL
 
 
 @pytest.mark.slow

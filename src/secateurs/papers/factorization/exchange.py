@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from secateurs.data import Dataset
 from secateurs.errors import ArgumentError
 from secateurs.papers.experiment import (
     Comparison,
@@ -23,7 +24,7 @@ from secateurs.papers.experiment import (
     publish,
 )
 from secateurs.papers.factorization.plans import OURS, SEEDS, SMOKE, train_and_cut
-from secateurs.papers.factorization.training import FactorizationSettings
+from secateurs.papers.factorization.training import FactorizationSettings, load_images
 from secateurs.random import generator
 from secateurs.train.denormals import flushed_denormals
 
@@ -513,7 +514,7 @@ overfits).
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSettings:
     """Train at `strength` as in the table of factorization, then exchange down to this
-    compression.
+    compression; or begin `after` a network that was exchanged at that compression.
     """
 
     compression_asked: float
@@ -522,6 +523,7 @@ class ExchangeSettings:
     rounds: int = 60
     share: float = 0.6
     q: float = 0.25
+    after: float = 0.0
 
 
 ZOO = (
@@ -529,6 +531,27 @@ ZOO = (
     ExchangeSettings(compression_asked=750.0, strength=2e-3),
 )
 """The sparsest networks of `secateurs.zoo`."""
+
+_below = partial(ExchangeSettings, strength=2e-3)
+LEGS = (
+    (
+        _below(compression_asked=870.0, rounds=20),
+        _below(compression_asked=2.0 * PAPER[0]),
+    ),
+    (
+        _below(compression_asked=1200.0, rounds=20),
+        _below(compression_asked=1450.0, rounds=30, share=0.8, q=0.3),
+        _below(compression_asked=1700.0, rounds=30, share=1.0, q=0.4),
+        _below(compression_asked=2000.0, rounds=30, share=1.0, q=0.4),
+        _below(compression_asked=2400.0, rounds=40, share=1.2, q=0.5),
+    ),
+)
+"""The stages of `descend`, which begins with the network of 750×: to twice the paper's first limit,
+and on towards twice its second. Random numbers begin anew with each leg.
+"""
+
+TOTAL = 266_610
+"""Parameters of LeNet-300-100, dense."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -551,8 +574,8 @@ class ExchangeRow:
 
 
 def grid() -> list[ExchangeSettings]:
-    """Both limits of the paper, doubled, and two nets for the zoo on three seeds; then the limits
-    as they are on one.
+    """In one search: both limits of the paper, doubled, and two nets for the zoo on three seeds;
+    then the limits as they are on one.
     """
     # Both limits at twice the compression at which the paper reaches them.
     five, ten = (
@@ -585,9 +608,33 @@ def search(
     start = perf_counter()
     usual = FactorizationSettings(seed=settings.seed, strength=settings.strength, **OURS)
     parameters, images = train_and_cut(training or usual)
-    net, total = Tiny.of(parameters), sum(p.numel() for p in parameters)
+    net = Tiny.of(parameters)
+    return _exchanged(net, images, settings, generator(settings.seed, "exchange"), start)
+
+
+def descend(
+    net: Tiny, images: Dataset, seed: int, legs: Sequence[Sequence[ExchangeSettings]] = LEGS
+) -> Iterator[tuple[Tiny, ExchangeRow]]:
+    """From the net of 750×, stage by stage, each from the result of the one before."""
+    after = ZOO[1].compression_asked
+    for leg in legs:
+        for number, stage in enumerate(leg):
+            own = replace(stage, seed=seed, after=after)
+            draws = generator(seed, f"chain {number}")
+            net, row = _exchanged(net, images, own, draws, perf_counter())
+            after = own.compression_asked
+            yield net, row
+
+
+def _exchanged(
+    net: Tiny,
+    images: Dataset,
+    settings: ExchangeSettings,
+    generator: torch.Generator,
+    start: float,
+) -> tuple[Tiny, ExchangeRow]:
     x, test_x = images.train_x.flatten(1), images.test_x.flatten(1)
-    began = total / max(1, net.kept), net.accuracy(test_x, images.test_y)
+    began = TOTAL / max(1, net.kept), net.accuracy(test_x, images.test_y)
     how = Exchange(rounds=settings.rounds, share=settings.share, q=settings.q)
     # Weights on their way to zero become denormal numbers, which make a CPU several times slower.
     with flushed_denormals():
@@ -596,15 +643,15 @@ def search(
             x,
             images.train_y,
             # Rounded down, so that the compression asked for is reached rather than just missed.
-            keep=int(total / settings.compression_asked),
+            keep=int(TOTAL / settings.compression_asked),
             how=how,
-            generator=generator(settings.seed, "exchange"),
+            generator=generator,
         )
     row = ExchangeRow(
         settings=settings,
         start_compression=began[0],
         start_accuracy=began[1],
-        compression=total / net.kept,
+        compression=TOTAL / net.kept,
         train_accuracy=net.accuracy(x, images.train_y),
         accuracy=net.accuracy(test_x, images.test_y),
         units="-".join(str(n) for n in (len(net.pixels), *(len(b) for b in net.biases))),
@@ -619,13 +666,26 @@ def jobs(scale: Scale) -> list[Measurement]:
         # In so few steps, a smaller strength leaves all weights and a larger one none.
         short = ExchangeSettings(compression_asked=3_000.0, strength=1.22e-2, rounds=2)
         return [Measurement(name="2,000 images, 8 epochs, 2 rounds", work=partial(_short, short))]
-    return [
-        Measurement(name=" ".join(key(each).values()), work=partial(_work, each)) for each in grid()
+    single = [Measurement(name=name_of(each), work=partial(_work, each)) for each in grid()]
+    return single + [
+        Measurement(name=f"in stages, seed {seed}", work=partial(_descend, seed)) for seed in SEEDS
     ]
+
+
+def name_of(settings: ExchangeSettings) -> str:
+    """The settings of one search in a line: the name of its job."""
+    return " ".join(value for name, value in key(settings).items() if name != "after")
 
 
 def _work(settings: ExchangeSettings) -> list[dict[str, str]]:
     return [run(settings).flat()]
+
+
+def _descend(seed: int) -> Iterator[dict[str, str]]:
+    # The network of 750× has a job, and a row, of its own.
+    net, _ = search(replace(ZOO[1], seed=seed))
+    images = load_images(FactorizationSettings(seed=seed))
+    yield from (row.flat() for _, row in descend(net, images, seed))
 
 
 def _short(settings: ExchangeSettings) -> list[dict[str, str]]:
@@ -634,14 +694,16 @@ def _short(settings: ExchangeSettings) -> list[dict[str, str]]:
 
 
 def compare(rows: Sequence[Row]) -> list[Comparison]:
-    """Accuracy at each compression; the paper's limits were reached at half of it."""
+    """Accuracy at each compression, in one search and in stages; the paper's limits were reached at
+    half of it.
+    """
     found: dict[str, list[float]] = {}
     for row in rows:
-        found.setdefault(row["compression_asked"], []).append(float(row["accuracy"]))
-    return [
-        Comparison(what=f"{asked}×: accuracy % after the exchange", ours=tuple(values))
-        for asked, values in found.items()
-    ]
+        way = "after the exchange" if row["after"] == "0" else "after the exchange, in stages"
+        found.setdefault(f"{row['compression_asked']}×: accuracy % {way}", []).append(
+            float(row["accuracy"])
+        )
+    return [Comparison(what=what, ours=tuple(values)) for what, values in found.items()]
 
 
 publish(
@@ -653,7 +715,7 @@ publish(
         compare=compare,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, 2 rounds",
-            "cpu": "LeNet-300-100 on Fashion-MNIST, four compressions from 750× to 2867×, three seeds",
+            "cpu": "LeNet-300-100 on Fashion-MNIST, eleven compressions from 750× to 2867×, three seeds",
             "full": "as at cpu",
         },
     )
