@@ -120,7 +120,8 @@ publish(
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, one λ",
             "short": f"{plans.DIGITS}, depths 2-4, three λ, two starts",
-            "cpu": "LeNet-300-100 on Fashion-MNIST, 75 epochs, depths 2-4, three λ, two starts, three schedules",
+            "cpu": "LeNet-300-100 on Fashion-MNIST, 75 epochs, depths 2-4, three λ, two starts, three"
+            " schedules of the rate",
             "full": "as at cpu (the paper also shows ResNet-18)",
         },
     )

@@ -532,18 +532,18 @@ ZOO = (
 )
 """The sparsest networks of `secateurs.zoo`."""
 
-_below = partial(ExchangeSettings, strength=2e-3)
+_stage = partial(ExchangeSettings, strength=ZOO[1].strength)
 LEGS = (
     (
-        _below(compression_asked=870.0, rounds=20),
-        _below(compression_asked=2.0 * PAPER[0]),
+        _stage(compression_asked=870.0, rounds=20),
+        _stage(compression_asked=2.0 * PAPER[0]),
     ),
     (
-        _below(compression_asked=1200.0, rounds=20),
-        _below(compression_asked=1450.0, rounds=30, share=0.8, q=0.3),
-        _below(compression_asked=1700.0, rounds=30, share=1.0, q=0.4),
-        _below(compression_asked=2000.0, rounds=30, share=1.0, q=0.4),
-        _below(compression_asked=2400.0, rounds=40, share=1.2, q=0.5),
+        _stage(compression_asked=1200.0, rounds=20),
+        _stage(compression_asked=1450.0, rounds=30, share=0.8, q=0.3),
+        _stage(compression_asked=1700.0, rounds=30, share=1.0, q=0.4),
+        _stage(compression_asked=2000.0, rounds=30, share=1.0, q=0.4),
+        _stage(compression_asked=2400.0, rounds=40, share=1.2, q=0.5),
     ),
 )
 """The stages of `descend`, which begins with the network of 750×: to twice the paper's first limit,
@@ -673,7 +673,7 @@ def jobs(scale: Scale) -> list[Measurement]:
 
 
 def name_of(settings: ExchangeSettings) -> str:
-    """The settings of one search in a line: the name of its job."""
+    """The settings of one search in a line: the name of its job. `after` is 0 in all of them."""
     return " ".join(value for name, value in key(settings).items() if name != "after")
 
 
