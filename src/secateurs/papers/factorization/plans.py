@@ -185,7 +185,7 @@ def _fashion() -> list[FactorizationSettings]:
         for method in ("synflow", "snip", "random")
         for x in COMPRESSIONS
     ]
-    ours = (6e-4, 1e-3, 2e-3, 3e-3, 6e-3, 8e-3)
+    ours = (4e-4, 6e-4, 1e-3, 2e-3, 3e-3, 6e-3, 8e-3)
     plan += [replace(TEXT, **OURS, strength=x, seed=seed) for seed in SEEDS for x in ours]
     plan += [
         replace(convolutions, init="dwf-as-printed", strength=x, seed=seed)
@@ -270,8 +270,11 @@ def starts(scale: Scale) -> list[FactorizationSettings]:
         for start in begun
         for depth in (3, 2)
     ]
-    # Figure 23 has depth 4, too. λ of a tenth: where the usual start may live at depth 2.
+    if scale == "smoke":
+        return plan
+    # Figure 23 has depth 4, too.
     plan += [replace(base, depth=4, strength=x, **start) for start in begun for x in (2e-3, 1e-3)]
+    # A tenth of λ: where the usual start may live at depth 2.
     return plan + [
         replace(base, model=model, depth=2, strength=2e-4, init="vanilla") for model in models
     ]
