@@ -131,7 +131,10 @@ def test_runs_of_a_killed_study_wait(tmp_path, capsys):
     """Its store says "running"; that nobody writes to it says otherwise."""
     from secateurs.study.store import only_writer
 
-    folder = tmp_path / "e.study"
+    # In a deep folder, whose name is wider than the table.
+    deep = tmp_path / "-".join(["deep"] * 20)
+    deep.mkdir()
+    folder = deep / "e.study"
     with example_store(folder, seeds=1) as store:
         key = store.rows()[0].key
         store.mark(key, state="running", progress=0.4)
@@ -144,6 +147,8 @@ def test_runs_of_a_killed_study_wait(tmp_path, capsys):
     assert run("status", folder, "--runs") == 0
     told = capsys.readouterr().out
     assert "0 running" in told and ": waiting, 40 %" in told and told.count("does not run now") == 2
+    # One line, however long the name: a search in a log finds it.
+    assert told.startswith(f"{folder}: 20 of 21 runs, 0 running, ")
     assert run("status", folder, "--json") == 0
     assert '"running"' not in capsys.readouterr().out
 

@@ -182,11 +182,12 @@ def status(
         for row in rows:
             say(run_line(row))
     else:
-        from rich.markup import escape
-
         from secateurs.cli.commands import show
 
-        show(table(rows, title=escape(f"{file}: {score.summary()}")))
+        # A line of its own: as the table's title it would be broken at the table's width, and a
+        # search for "3 done" in a log would miss it.
+        say(f"{file}: {score.summary()}")
+        show(table(rows))
     if stopped and not all(row.ended for row in rows):
         say(f"It does not run now: `secateurs study resume {file}` goes on.")
 

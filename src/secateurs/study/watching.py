@@ -94,7 +94,9 @@ class Score:
 # A study as a table with one line per method, and a run in one line.
 
 
-def table(rows: Any, *, title: str, running: Mapping[str, float] | None = None) -> Table:
+def table(
+    rows: Any, *, title: str | None = None, running: Mapping[str, float] | None = None
+) -> Table:
     """One line per method: runs by state, and its best result."""
     shown = Table("method", title=title)
     for heading in (
