@@ -268,7 +268,8 @@ def expected_gains(
     h = E[δ²a²] with δ for labels drawn from the net's own probabilities (Fisher), weighted like the
     loss.
     """
-    x, y = _sample(x[:, net.pixels], y, 5 * SAMPLE, generator)
+    x, y = _sample(x, y, 5 * SAMPLE, generator)
+    x = x[:, net.pixels]
     seen = net.forward(x)
     p = seen[-1].softmax(1)
     weight = p.gather(1, y[:, None]) ** q
@@ -289,7 +290,8 @@ def gauss_newton(
     net: Tiny, x: Tensor, y: Tensor, *, q: float, generator: torch.Generator
 ) -> Tensor:
     """E[p_y^q JᵀHJ] over the parameters that are not zero, H = diag(p) − ppᵀ, float64."""
-    x, y = _sample(x[:, net.pixels], y, SAMPLE, generator)
+    x, y = _sample(x, y, SAMPLE, generator)
+    x = x[:, net.pixels]
     places = [p.nonzero(as_tuple=True) for p in net.parameters]
     total, depth = sum(len(at[0]) for at in places), len(net.weights)
     result = torch.zeros(total, total, dtype=torch.float64)
