@@ -581,7 +581,7 @@ def test_stages_begin_where_the_one_before_ended(dataset):
     assert [r.start_compression for r in rows] == reached[:-1] and reached == sorted(reached)
     assert rows[1].start_accuracy == rows[0].accuracy
     whats = [c.what for c in exchange.compare([r.flat() for r in (row, *rows)])]
-    assert whats[0].endswith("after the exchange") and whats[1].endswith("in stages")
+    assert whats[0].endswith("after 1 rounds of exchange") and whats[1].endswith(", in stages")
 
 
 def test_stages_only_get_sparser_and_their_limits_are_the_paper_s_doubled():
@@ -591,6 +591,37 @@ def test_stages_only_get_sparser_and_their_limits_are_the_paper_s_doubled():
     ]
     assert asked == sorted(asked) and asked[2] == 2 * exchange.PAPER[0]
     assert asked[-1] < 2 * exchange.PAPER[1]
+    (first,), (before, slow, further) = exchange.SLOWLY
+    assert replace(first, rounds=20) == before and first.rounds == 100
+    assert (before, replace(slow, rounds=60)) == exchange.LEGS[0] and slow.rounds == 300
+    assert slow.compression_asked < further.compression_asked < asked[3]
+    ((last,),) = exchange.FURTHER
+    assert last.compression_asked > exchange.TEN.compression_asked == 2 * exchange.PAPER[1]
+
+
+def test_a_slow_search_and_its_stage_are_rows(dataset, monkeypatch):
+    short = {name: value for name, value in SPARSE.items() if name != "strength"}
+    start = FactorizationSettings(**short, strength=SPARSE["strength"], tune=0)
+    one = ExchangeSettings(compression_asked=10_000.0, strength=SPARSE["strength"], rounds=1)
+    net, row = exchange.search(one, start)
+    asked = []
+
+    def search(settings):
+        asked.append(settings)
+        return net, replace(row, settings=settings)
+
+    legs = [[replace(one, compression_asked=x) for x in (13_000.0, 15_000.0)]]
+    monkeypatch.setattr(exchange, "LEGS", [legs[0][:1]])
+    monkeypatch.setattr(exchange, "search", search)
+    monkeypatch.setattr(exchange, "load_images", lambda settings: dataset)
+    monkeypatch.setattr(exchange, "SLOWLY", legs)
+    monkeypatch.setattr(exchange, "FURTHER", legs)
+    # The first stage is a usual one, a row of another job.
+    assert [r["after"] for r in exchange._descend_slowly(2)] == ["13000"]
+    assert asked == [replace(exchange.ZOO[1], seed=2)]
+    rows = list(exchange._go_further(1))
+    assert asked[1].rounds == 600 and asked[1].seed == 1
+    assert [r["after"] for r in rows] == ["0", "2844", "13000"]
     model = models.build("lenet-300-100")
     assert sum(p.numel() for p in model.parameters()) == exchange.TOTAL
 

@@ -533,10 +533,13 @@ def posthoc(rows: Sequence[Row]) -> Iterator[Panel]:
 def beyond(rows: Sequence[Row]) -> Iterator[Panel]:
     """Before and after the exchange of weights, beside the best depth of the paper."""
     # Rows in stages begin at the result of the one before, which is a mark already.
-    single = [row for row in rows if row["after"] == "0"]
+    slow = [row for row in rows if row["job"].startswith("slowly")]
+    single = [row for row in rows if row["after"] == "0" and row not in slow]
+    staged = [row for row in rows if row["after"] != "0" and row not in slow]
     before = [point(row, "start_compression", "start_accuracy") for row in single]
-    after = [point(row, "compression", "accuracy") for row in single]
-    stages = [point(row, "compression", "accuracy") for row in rows if row["after"] != "0"]
+    after, stages, slowly = (
+        [point(row, "compression", "accuracy") for row in part] for part in (single, staged, slow)
+    )
     printed = [
         (each.compression, each.accuracy)
         for each in shipped_figures()
@@ -547,9 +550,13 @@ def beyond(rows: Sequence[Row]) -> Iterator[Panel]:
         line("before", before, colour=0, joined=False),
         line("after", after, colour=1, joined=False),
         line("after, in stages", stages, colour=3, joined=False),
+        line("after, slowly", slowly, colour=4, joined=False),
         line("dwf-depth-3, printed", printed, colour=2, printed=True),
     ]
-    text = "Every search is two marks, before and after weights were exchanged."
+    text = (
+        "A usual search from a trained network is two marks, before and after weights were"
+        " exchanged; stages and slow searches are one, after."
+    )
     yield panel("beyond", "Beyond the paper", text, lines, **AXES)
 
 
