@@ -591,6 +591,8 @@ def test_stages_only_get_sparser_and_their_limits_are_the_paper_s_doubled():
     ]
     assert asked == sorted(asked) and asked[2] == 2 * exchange.PAPER[0]
     assert asked[-1] < 2 * exchange.PAPER[1]
+    model = models.build("lenet-300-100")
+    assert sum(p.numel() for p in model.parameters()) == exchange.TOTAL
     (first,), (before, slow, further) = exchange.SLOWLY
     assert replace(first, rounds=20) == before and first.rounds == 100
     assert (before, replace(slow, rounds=60)) == exchange.LEGS[0] and slow.rounds == 300
@@ -622,8 +624,6 @@ def test_a_slow_search_and_its_stage_are_rows(dataset, monkeypatch):
     rows = list(exchange._go_further(1))
     assert asked[1].rounds == 600 and asked[1].seed == 1
     assert [r["after"] for r in rows] == ["0", "2844", "13000"]
-    model = models.build("lenet-300-100")
-    assert sum(p.numel() for p in model.parameters()) == exchange.TOTAL
 
 
 @pytest.mark.slow

@@ -556,7 +556,7 @@ TEN = ExchangeSettings(compression_asked=2.0 * PAPER[1], **HARD)
 """Twice the paper's second limit."""
 
 SLOW = 5
-"""So many times the usual rounds at twice the paper's limits, for those who can wait."""
+"""So many times the usual rounds has a slow search."""
 
 SLOWLY = (
     (replace(LEGS[0][0], rounds=SLOW * LEGS[0][0].rounds),),
