@@ -601,6 +601,32 @@ def test_stages_only_get_sparser_and_their_limits_are_the_paper_s_doubled():
     assert last.compression_asked > exchange.TEN.compression_asked == 2 * exchange.PAPER[1]
 
 
+def test_the_limits_are_read_off_between_networks_that_training_images_chose():
+    def rows(*networks):
+        names = ("compression", "train_accuracy", "accuracy")
+        return [
+            {"seed": seed, "compression_asked": "1", "rounds": "1", "after": "0"}
+            | {name: str(value) for name, value in zip(names, network, strict=True)}
+            for seed in exchange.DENSE
+            for network in networks
+        ]
+
+    def limits(*networks):
+        return {c.what: c for c in exchange.compare(rows(*networks)) if c.what.startswith("comp")}
+
+    # At 100× the better one on test images is the worse one on training images: it does not count.
+    # At 1,000× one is beaten by a sparser one: it does not bend the line.
+    found = limits(
+        (100, 90, 88.12), (100, 89, 99), (1_000, 70, 70), (10_000, 80, 80.12), (20_000, 60, 60)
+    )
+    five = found["compression within 5 points of the paper's dense"]
+    assert five.ours == pytest.approx((1_000,) * 3) and five.printed == 506 and not five.note
+    own = found["compression within 5 points of dense"].ours
+    assert own == pytest.approx([100 * 100 ** ((88.12 - a + 5) / 8) for a in (89.26, 89.28, 89.48)])
+    ends = limits((100, 90, 88.12))["compression within 10 points of dense"]
+    assert ends.ours == (100,) * 3 and ends.note == "at least: 3 of 3 curves end above"
+
+
 def test_a_slow_search_and_its_stage_are_rows(dataset, monkeypatch):
     short = {name: value for name, value in SPARSE.items() if name != "strength"}
     start = FactorizationSettings(**short, strength=SPARSE["strength"], tune=0)
