@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from secateurs import data, models
 from secateurs.data import from_tensors
 from secateurs.errors import ArgumentError, DataError
 from secateurs.optim import FactorizedSGD
-from secateurs.papers.experiment import SCALES, Measurement, run
+from secateurs.papers.experiment import SCALES, Measurement, read_rows, run
 from secateurs.papers.factorization import (
     dynamics,
     exchange,
@@ -580,8 +581,10 @@ def test_stages_begin_where_the_one_before_ended(dataset):
     reached = [row.compression, *(r.compression for r in rows)]
     assert [r.start_compression for r in rows] == reached[:-1] and reached == sorted(reached)
     assert rows[1].start_accuracy == rows[0].accuracy
-    whats = [c.what for c in exchange.compare([r.flat() for r in (row, *rows)])]
-    assert whats[0].endswith("after 1 rounds of exchange") and whats[1].endswith(", in stages")
+    figures = exchange.compare([r.flat() for r in (row, *rows)])
+    whats = [c.what for c in figures if c.what.startswith("1")]
+    assert whats[0].endswith("after 1 rounds of exchange")
+    assert whats[1].endswith(", in stages, seeds held out")
 
 
 def test_stages_only_get_sparser_and_their_limits_are_the_paper_s_doubled():
@@ -625,6 +628,23 @@ def test_the_limits_are_read_off_between_networks_that_training_images_chose():
     assert own == pytest.approx([100 * 100 ** ((88.12 - a + 5) / 8) for a in (89.26, 89.28, 89.48)])
     ends = limits((100, 90, 88.12))["compression within 10 points of dense"]
     assert ends.ours == (100,) * 3 and ends.note == "at least: 3 of 3 curves end above"
+    # The seeds held out have lines of their own.
+    own = found["compression within 5 points of dense, seeds held out"].ours
+    assert own == pytest.approx([100 * 100 ** ((88.12 - a + 5) / 8) for a in (89.25, 89.2, 89.53)])
+
+
+def test_the_seeds_held_out_have_jobs_of_their_own_and_the_others_keep_their_names():
+    names = [job.name for job in exchange.jobs("cpu")]
+    assert len(set(names)) == len(names)
+    held = {name for name in names for seed in exchange.HELD_OUT if f"seed {seed}" in name}
+    held |= {exchange.name_of(each) for each in exchange._held_out()}
+    ways = ("in stages", "slowly in stages", "slowly, and a stage further")
+    searches = ("1012 0.003 3 60 0.6 0.25", "2844 0.006 3 120 1.5 0.7", "750 0.002 3 60 0.6 0.25")
+    assert len(held) == 18 and held >= {*(f"{way}, seed 3" for way in ways), *searches}
+    page = Path(__file__).parents[2] / "benchmarks/results/weight-factorization-beyond.csv"
+    of_old = {row["job"] for row in read_rows(page) if int(row["seed"]) in plans.SEEDS}
+    # In the plan and not run: a search each at the paper's own limits.
+    assert len(set(names) - held - of_old) == 2 and of_old < set(names) - held
 
 
 def test_a_slow_search_and_its_stage_are_rows(dataset, monkeypatch):

@@ -571,8 +571,15 @@ SLOWLY = (
 FURTHER = ((ExchangeSettings(compression_asked=3200.0, **HARD),),)
 """From the slow search at twice the second limit a stage further."""
 
-DENSE = {"0": 89.26, "1": 89.28, "2": 89.48}
+DENSE = {"0": 89.26, "1": 89.28, "2": 89.48, "3": 89.25, "4": 89.2, "5": 89.53}
 """Accuracy of the dense net of each seed, from the table of factorization."""
+
+HELD_OUT = (3, 4, 5)
+"""Seeds on which nothing was tried before the search was fixed: rounds, q and stages were chosen on
+`SEEDS`.
+"""
+
+HELD = ", seeds held out"
 
 PAPER_DENSE = 89.12
 """The paper's dense accuracy, from its table 2."""
@@ -694,7 +701,8 @@ def jobs(scale: Scale) -> list[Measurement]:
         # In so few steps, a smaller strength leaves all weights and a larger one none.
         short = ExchangeSettings(compression_asked=3_000.0, strength=1.22e-2, rounds=2)
         return [Measurement(name="2,000 images, 8 epochs, 2 rounds", work=partial(_short, short))]
-    single = [Measurement(name=name_of(each), work=partial(_work, each)) for each in grid()]
+    plan = [*grid(), *_held_out()]
+    single = [Measurement(name=name_of(each), work=partial(_work, each)) for each in plan]
     ways = {
         "in stages": _descend,
         "slowly in stages": _descend_slowly,
@@ -702,9 +710,16 @@ def jobs(scale: Scale) -> list[Measurement]:
     }
     return single + [
         Measurement(name=f"{name}, seed {seed}", work=partial(work, seed))
+        for seeds in (SEEDS, HELD_OUT)
         for name, work in ways.items()
-        for seed in SEEDS
+        for seed in seeds
     ]
+
+
+def _held_out() -> list[ExchangeSettings]:
+    """Of the grid what the two limits are read from, on the seeds held out."""
+    chosen = (*grid()[:2], ZOO[1])
+    return [replace(each, seed=seed) for seed in HELD_OUT for each in chosen]
 
 
 def name_of(settings: ExchangeSettings) -> str:
@@ -755,19 +770,21 @@ def compare(rows: Sequence[Row]) -> list[Comparison]:
     found: dict[str, list[float]] = {}
     for row in rows:
         way = "" if row["after"] == "0" else ", in stages"
+        whose = HELD if int(row["seed"]) in HELD_OUT else ""
         what = (
-            f"{row['compression_asked']}×: accuracy % after {row['rounds']} rounds of exchange{way}"
+            f"{row['compression_asked']}×: accuracy % after {row['rounds']} rounds of exchange"
+            f"{way}{whose}"
         )
         found.setdefault(what, []).append(float(row["accuracy"]))
     accuracies = [Comparison(what=what, ours=tuple(values)) for what, values in found.items()]
-    return [*_limits(rows), *accuracies]
+    limits = [*_limits(rows, SEEDS), *_limits(rows, HELD_OUT, HELD)]
+    return [*limits, *accuracies]
 
 
-def _limits(rows: Sequence[Row]) -> Iterator[Comparison]:
+def _limits(rows: Sequence[Row], seeds: Sequence[int], name: str = "") -> Iterator[Comparison]:
     """The compression within 5 and 10 points of dense nets, ours and the paper's."""
-    lines = {seed: _best_of(rows, seed) for seed in DENSE}
-    if not all(lines.values()):
-        return
+    best = {str(seed): _best_of(rows, str(seed)) for seed in seeds}
+    lines = {seed: line for seed, line in best.items() if line}
     for points, printed in zip((5, 10), PAPER, strict=True):
         for whose, dense in (
             ("dense", DENSE),
@@ -778,7 +795,7 @@ def _limits(rows: Sequence[Row]) -> Iterator[Comparison]:
             if found:
                 ends = sum(one.open for one in found)
                 yield Comparison(
-                    what=f"compression within {points} points of {whose}",
+                    what=f"compression within {points} points of {whose}{name}",
                     ours=tuple(one.compression for one in found),
                     printed=printed,
                     note=f"at least: {ends} of {len(found)} curves end above" if ends else "",
@@ -808,7 +825,7 @@ publish(
         compare=compare,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, 2 rounds",
-            "cpu": "LeNet-300-100 on Fashion-MNIST, twelve compressions from 750× to 3212×, three seeds",
+            "cpu": "LeNet-300-100 on Fashion-MNIST, twelve compressions from 750× to 3212×, three seeds; less on three more",
             "full": "as at cpu",
         },
     )
