@@ -22,7 +22,8 @@ def numbered(kind, *numbers):
     return [f"{kind} {number}" for number in numbers]
 
 
-# Counted in the papers themselves, appendices included.
+# Counted in the papers themselves, appendices included. Equations where they are methods of
+# their own and not a line of a statement.
 STATEMENTS = {
     "paths.md": [
         *numbered(
@@ -56,6 +57,7 @@ STATEMENTS = {
     ],
     "sketching.md": [
         *numbered("Algorithm", 1),
+        *numbered("Equation", "(1)", "(2)"),
         *numbered("Lemma", "4.1", "4.2", "4.3", "4.5", "B.1", "B.2"),
         *numbered("Theorem", "4.4", "7.2"),
         *numbered("Definition", "7.1"),
@@ -67,6 +69,7 @@ STATEMENTS = {
         *numbered("Lemma", *range(1, 6)),
         *numbered("Theorem", 1),
         *numbered("Algorithm", 1, 2),
+        *numbered("Equation", "(1)", "(2)", "(6)", "(7)"),
         *numbered("Table", *range(1, 5)),
         *numbered("Figure", *range(1, 28)),
     ],

@@ -70,6 +70,21 @@ def test_lemma_1_balanced_factors_have_the_least_penalty(depth):
     assert penalty(factors * scales) > penalty(factors)
 
 
+@pytest.mark.parametrize("weight", [9.0, 0.25, -4.0])
+def test_equation_6_the_factors_of_least_norm(weight):
+    """(±√|w|, ±√|w|): of all pairs with the product w on a grid through them only these."""
+    size = math.sqrt(abs(weight))
+    first = torch.linspace(-3 * size, 3 * size, 601, dtype=torch.float64)
+    first = first[first != 0]
+    pairs = torch.stack([first, weight / first])
+    costs = torch.stack([penalty(pair) for pair in pairs.T])
+    least = pairs[:, costs <= abs(weight) * (1 + 1e-12)]
+    torch.testing.assert_close(least.abs(), torch.full((2, 2), size, dtype=torch.float64))
+    found = balanced(torch.tensor([weight], dtype=torch.float64), 2)
+    assert float(penalty(found)) == pytest.approx(float(costs.min())) == abs(weight)
+    assert any(torch.allclose(found[:, 0], pair) for pair in least.T)
+
+
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=6))
 def test_misalignment_is_never_negative(values):
     factors = torch.tensor(values, dtype=torch.float64)[:, None]
@@ -133,6 +148,71 @@ def test_lemma_2_standard_factors_vanish():
         assert float(deviation) == pytest.approx(
             sigma**depth, rel=6 * math.sqrt((3**depth - 1) / 4e5)
         )
+
+
+def through_layers(depth, width, layers, deviation):
+    """Mean squares of the outputs of each layer over that of its inputs (linear layers of products
+    of factors, 4,000 inputs' worth of entries each), in the logarithm of the width.
+    """
+    draws = torch.Generator().manual_seed(width)
+    x = torch.randn(width, 4_000 // width, dtype=torch.float64, generator=draws)
+    start, seen = float(x.square().mean()), []
+    for _ in range(layers):
+        weight = torch.randn(depth, width, width, dtype=torch.float64, generator=draws)
+        x = product(weight * deviation) @ x
+        seen.append(math.log(float(x.square().mean()) / start) / math.log(width))
+    return seen
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_lemma_2_activations_vanish_in_width_and_layers(depth):
+    """Equation (12): each layer divides the variance by n^{D−1}, which is n^{−L} at D = 2."""
+    for width in (50, 200):
+        standard = through_layers(depth, width, 4, width**-0.5)
+        # A layer's factor has a relative deviation below √(3^D)/n; ten of them for four layers.
+        error = math.log1p(10 * 3 ** (depth / 2) / width) / math.log(width)
+        for layer, exponent in enumerate(standard, start=1):
+            assert exponent == pytest.approx(-(depth - 1) * layer, abs=layer * error)
+        # With σ^{1/D} a factor, as equation (11) asks for, nothing vanishes.
+        matched = through_layers(depth, width, 4, width ** (-0.5 / depth))
+        assert matched[-1] == pytest.approx(0, abs=4 * error)
+
+
+def lifted(target, factors):
+    """Balanced factors of `target`, with the signs of balanced `factors` where they have one."""
+    new = balanced(target, len(factors))
+    return torch.where(factors == 0, new, new.abs() * factors.sign())
+
+
+def test_lemma_3_near_balanced_factors_lie_balanced_factors_of_every_weight_near_theirs():
+    """In 10,000 draws of ŵ, ε and w' within the δ of the proof, to its edge."""
+    draws = torch.Generator().manual_seed(0)
+
+    def uniform(*shape):
+        return torch.rand(*shape, dtype=torch.float64, generator=draws)
+
+    missed = 0
+    for _ in range(500):
+        depth, epsilon = int(2 + 5 * uniform(())), 10 ** (-6 * float(uniform(())))
+        entries = 5
+        weight = uniform(20, entries) * 10 ** (4 - 8 * uniform(20, entries))
+        weight[uniform(20, entries) < 0.2] = 0
+        signs = (uniform(depth, 20, entries) < 0.5) * 2.0 - 1
+        factors = weight.pow(1 / depth) * signs
+        weight = product(factors)
+        # ||w'|^{1/D} − |ŵ|^{1/D}| < ε/√(Dp) for |w' − ŵ| < δ; δ ≤ |ŵ| keeps the sign.
+        size, reach = weight.abs().pow(1 / depth), epsilon / math.sqrt(depth * entries)
+        below = weight.abs() - (size - reach).clamp_min(0).pow(depth)
+        above = (size + reach).pow(depth) - weight.abs()
+        delta = torch.where(weight == 0, above, torch.minimum(below, above)).amin(1, keepdim=True)
+        step_ = 2 * uniform(20, entries) - 1
+        step_[:, 0] = 1
+        target = weight + step_ * delta * (1 - 1e-9)
+        near = lifted(target, factors)
+        assert is_balanced(near, tolerance=1e-12)
+        torch.testing.assert_close(product(near), target, rtol=1e-12, atol=1e-300)
+        missed += int(((near - factors).flatten(2).square().sum((0, 2)).sqrt() >= epsilon).sum())
+    assert missed == 0
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 5])

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from secateurs.errors import ArgumentError, ParameterError, UnknownNameError
 from secateurs.optim.factorized.maths import is_balanced, product
@@ -52,6 +53,42 @@ def test_every_rule_gives_finite_factors_reproducibly(name, depth, dtype):
     assert first.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert torch.equal(weight, kept)
     assert (first != 0).all()
+
+
+STANDARD = {
+    "LeCun": (lambda w: w.normal_(std=w.shape[1] ** -0.5), lambda n_in, n_out: 1 / n_in),
+    "Kaiming": (nn.init.kaiming_normal_, lambda n_in, n_out: 2 / n_in),
+    "Glorot": (nn.init.xavier_normal_, lambda n_in, n_out: 2 / (n_in + n_out)),
+    "Glorot, uniform": (nn.init.xavier_uniform_, lambda n_in, n_out: 2 / (n_in + n_out)),
+}
+"""Definition 3: initialisations and their variance c·g²/n_mode."""
+
+
+@pytest.mark.parametrize("scheme", STANDARD)
+@pytest.mark.parametrize("shape", [(100, 784), (600, 200)])
+def test_definition_3_and_what_products_of_standard_factors_keep_of_it(scheme, shape):
+    fill_, variance_of = STANDARD[scheme]
+    variance = variance_of(shape[1], shape[0])
+    torch.manual_seed(0)
+    weight = fill_(torch.empty(*shape))
+    # Relative errors of a variance over N entries of kurtosis k: √((k − 1)/N); six of them.
+    size = math.prod(shape)
+    assert float(weight.square().mean()) == pytest.approx(variance, rel=6 * math.sqrt(2 / size))
+    sigma = math.sqrt(variance)
+    for depth in (2, 3):
+        spread = 6 * math.sqrt((3**depth - 1) / size)
+        for name, expected in (("vanilla", variance**depth), ("varmatch", variance)):
+            own = product(factorize(name, start(depth, sigma, shape=shape)).factors.double())
+            assert float(own.square().mean()) == pytest.approx(expected, rel=spread)
+        # The root of a standard start is that start.
+        root = product(factorize("root", start(depth, sigma, weight=weight)).factors)
+        torch.testing.assert_close(root, weight)
+
+
+def test_the_spread_of_a_start_is_lecun_s_for_every_layer():
+    shapes = {(100, 784): 1 / 784, (16, 6, 5, 5): 1 / 150, (7, 3, 3): 1 / 9}
+    found = spreads([torch.empty(shape) for shape in shapes])
+    assert [s**2 for s in found] == pytest.approx(list(shapes.values()))
 
 
 UPPER = {
