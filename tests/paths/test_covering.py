@@ -5,11 +5,12 @@ from itertools import pairwise, product
 
 import pytest
 import torch
+from scipy import integrate
 from torch import nn
 
 from secateurs.errors import DomainError
 from secateurs.graph import capture
-from secateurs.paths import lifting
+from secateurs.paths import covering, lifting
 from secateurs.paths.covering import lemma_g1, theorem_g1, theorem_g2_factor, theorem_h1
 from secateurs.paths.partition import partition
 
@@ -111,6 +112,17 @@ def test_the_factor_of_theorem_g2_is_its_parts_put_together():
     whole = 24 * math.sqrt(2) / samples * dudley
     closed = bound / math.sqrt(samples) * theorem_g2_factor(found) * radius
     assert whole <= closed <= 1.3 * whole
+
+
+@pytest.mark.parametrize("wide", [1, 3, 8])
+def test_erratum_the_end_of_the_integral_of_theorem_g2(wide):
+    """∫_0^{2r} √ln(24Mr/u) du at r = 1 ends at t = 1/12M after u = 24Mr·t, not at 1/24M."""
+    whole, _ = integrate.quad(lambda u: math.sqrt(math.log(24 * wide / u)), 0, 2)
+    assert 24 * wide * covering._log_integral(1 / (12 * wide)) == pytest.approx(whole)
+    printed = 24 * wide * covering._log_integral(1 / (24 * wide))
+    assert printed < 0.6 * whole
+    if wide == 1:
+        assert (round(whole, 2), round(printed, 2)) == (3.7, 2.03)
 
 
 @pytest.mark.parametrize("widths", [(1, 1), (3, 1), (4, 5, 2), (7, 3, 3, 3)])

@@ -66,6 +66,26 @@ def test_a_hand_made_net():
     assert found.realisation().tolist() == [-2.5]
 
 
+def test_erratum_paths_from_inputs_have_no_entry_in_the_bias_column():
+    """Definition A.5 gives every active path a 1 there; (3) then counts inputs of 1 as well."""
+
+    def both(model, *x):
+        found = sc.paths.lifting(model.double(), torch.tensor([x]))
+        printed = found.activations.clone()
+        printed[:, -1] = found.active.double()
+        fed = torch.cat([found.sample, torch.ones(1, dtype=torch.float64)])
+        return found.realisation().item(), float(found.phi @ (printed @ fed))
+
+    line = nn.Linear(1, 1)
+    nn.init.constant_(line.weight, 2.0), nn.init.constant_(line.bias, 1.0)
+    assert both(line, 3.0) == (7.0, 9.0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    right, printed = both(model, 1.0, -0.5)
+    truth = model(torch.tensor([[1.0, -0.5]], dtype=torch.float64)).item()
+    assert right == pytest.approx(truth, abs=1e-12) and abs(printed - truth) > 0.01
+
+
 def test_ties_in_a_pool_activate_the_first_only():
     model = nn.MaxPool1d(2)
     found = sc.paths.lifting(model, torch.ones(1, 1, 2))

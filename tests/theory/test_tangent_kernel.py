@@ -309,3 +309,16 @@ def test_what_only_training_sees_may_differ():
     ours = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.1), nn.Linear(4, 2))
     theirs = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4, 2))
     assert ntk_sketch(ours, torch.ones(2, 3), 2, trained=theirs, uniform=0.1).expected > 0
+
+
+@pytest.mark.parametrize("width", [10_000, 40_000])
+def test_erratum_the_jacobian_of_a_wide_network_is_bounded_only_after_dividing(width):
+    """‖J‖²_F of Σ a_i·max(w_i x, 0) at x = 1 is about n: no K bounds it, and (1/n)JJᵀ converges."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, width, bias=False), nn.ReLU(), nn.Linear(width, 1, bias=False))
+    for parameter in net.parameters():
+        nn.init.normal_(parameter)
+    J, _ = jacobian(net, torch.ones(1, 1))
+    kernel = float(J.square().sum())
+    # Per unit w²·1[w > 0] + a²·1[w > 0], of variance 3 by its moments; six deviations.
+    assert kernel / width == pytest.approx(1, abs=6 * math.sqrt(3 / width))

@@ -1,6 +1,8 @@
 """Theorem 2 by its parts and conditions."""
 
+import itertools
 import math
+from collections import Counter
 
 import pytest
 
@@ -123,6 +125,25 @@ def most_likely_2(width, as_printed):
     wishes = [(top * i / 20, k / 200) for i in range(10, 21) for k in range(20, 140)]
     claims = [stated_2(width, alpha=a, scale=k, as_printed=as_printed) for a, k in wishes]
     return max((c.probability for c in claims if not c.vacuous), default=0.0)
+
+
+def test_erratum_zero_entries_of_rows_and_columns_are_not_independent():
+    """Two positions of four: by entries ½ against ¾², by draws the product exactly."""
+    places = list(itertools.product(range(2), range(2)))
+    draws = list(itertools.product(places, repeat=2))
+
+    def chances(seen):
+        held = [
+            [max(Counter(place[k] for place in seen(drawn)).values()) <= 1 for k in (0, 1)]
+            for drawn in draws
+        ]
+        rows, columns = (sum(pair[k] for pair in held) / 16 for k in (0, 1))
+        return rows, columns, sum(map(all, held)) / 16
+
+    rows, columns, both = chances(set)
+    assert (rows, columns, both) == (0.75, 0.75, 0.5) and both < rows * columns
+    rows, columns, both = chances(list)
+    assert both == rows * columns == 0.25
 
 
 def test_where_theorem_2_as_stated_reaches_one_half():
