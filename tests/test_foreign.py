@@ -18,7 +18,6 @@ import secateurs
 from secateurs.cli import main
 from secateurs.foreign import cell, markdown, one_line, visible, write_csv
 from secateurs.masks import save_masks
-from secateurs.models import build
 from secateurs.printing import Screen
 from secateurs.report.tables import Table as PageTable
 from secateurs.ship import save_sparse
@@ -155,24 +154,15 @@ def folder(tmp_path_factory):
     save_file(weights, path / "plain.safetensors", metadata={evil: evil, "note": evil})
     notes = {"arch": evil, "in_channels": evil, "classes": evil, "size": evil}
     save_file(weights, path / "arch.safetensors", metadata=notes)
-    lenet = build("lenet-300-100", generator=torch.Generator().manual_seed(0))
-    notes = {
-        "arch": "lenet-300-100",
-        "classes": "10",
-        "in_channels": "1",
-        "size": "28",
-    }
-    save_file(lenet.state_dict(), path / "lenet.safetensors", metadata=notes | {"why": evil})
     save_masks({name: w != 0 for name, w in weights.items()}, path / "masks.safetensors")
     plain = dict(enumerate(weights.values()))
     plain = {f"{number}.weight": weight for number, weight in plain.items()}
-    for name, tensors in (("sparse", plain), ("known", lenet.state_dict())):
-        save_sparse(
-            tensors,
-            path / f"{name}.sparse",
-            certificate={"verdict": evil, evil: evil},
-            notes=notes | {"note": evil, evil: evil},
-        )
+    save_sparse(
+        plain,
+        path / "sparse.sparse",
+        certificate={"verdict": evil, evil: evil},
+        notes=notes | {"note": evil, evil: evil},
+    )
     (path / "certificate.json").write_text(json.dumps({"format": EVIL, EVIL: EVIL}))
     (path / "published.csv").write_text(
         f'method,compression,accuracy,{evil!r}\n"{evil}",4,90,1\n"{evil}",x,90,1\n'
@@ -233,26 +223,14 @@ COMMANDS = [
     "inspect masks.safetensors",
     "inspect sparse.sparse",
     "inspect sparse.sparse --json",
-    "inspect known.sparse",
     "pack plain.safetensors -o OUT.sparse",
     "pack arch.safetensors -o OUT.sparse",
     "unpack sparse.sparse -o OUT.safetensors",
     "prune plain.safetensors -o OUT.safetensors --sparsity 0.5",
     "prune plain.safetensors -o OUT.safetensors --sparsity 0.5 --where nothing",
     "prune arch.safetensors -o OUT.safetensors --sparsity 0.5",
-    "diagnose plain.safetensors",
-    "diagnose plain.safetensors --json",
-    "plan arch.safetensors --alpha 0.5",
-    "paths arch.safetensors",
-    "compact arch.safetensors -o OUT.safetensors",
-    "export arch.safetensors -o OUT.pt2",
-    "export known.sparse --arch nothing -o OUT.pt2",
-    "measure arch.safetensors",
-    "certify arch.safetensors plain.safetensors --radius 0.1",
-    "certify lenet.safetensors plain.safetensors --radius 0.1",
-    "recheck certificate.json lenet.safetensors lenet.safetensors",
-    "train --arch lenet-300-100 --data digits -o OUT.safetensors --start plain.safetensors",
-    "random-matrices 1 --file plain.safetensors",
+    "recheck certificate.json f.onnx g.onnx",
+    "prune sparse.sparse -o OUT.safetensors --sparsity 0.5",
     "reproduce weight-factorization-rate --out rows.csv --redraw",
     "study check study.toml --quick",
     "study check wrong.toml",

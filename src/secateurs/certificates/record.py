@@ -710,7 +710,7 @@ def _json(text: str) -> dict[str, Any]:
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ArgumentError(
             f"this is not a certificate of the format {FORMAT!r}; write one with Certificate.save,"
-            " Certificate.to_json or `secateurs certify --save`."
+            " Certificate.to_json or `secateurs verify --save`."
         )
     if record.get("networks") is None:
         raise ArgumentError(

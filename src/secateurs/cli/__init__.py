@@ -1,4 +1,5 @@
-"""The command line: parse, call one function, print.
+"""The command line: parse, call one function, print. Commands work on files and on studies; what
+takes a model is called from Python.
 
 A new command is one file with one function, and one entry in `commands.py`:
 
@@ -62,15 +63,13 @@ def _app_of(name: str | None) -> typer.Typer:
         return app
     for each, command in COMMANDS.items():
         app.command(each)(command.function)
-    # The old name said nothing about what it does; scripts that use it still work.
-    app.command("probabilistic", hidden=True, deprecated=True)(COMMANDS["random-matrices"].function)
     return app
 
 
 def _empty() -> typer.Typer:
     """The command line without commands."""
     return typer.Typer(
-        help="Make PyTorch networks sparse: score, prune, train, inspect.",
+        help="Sparse networks in files, and studies of them: prune, pack, verify, compare.",
         no_args_is_help=True,
         add_completion=False,
         # Our own errors are printed in one line, all others as Python prints them.
@@ -101,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _make_notices_visible()
     try:
         given = sys.argv[1:] if arguments is None else list(arguments)
-        named = {*COMMANDS, "study", "probabilistic"}.intersection(given)
+        named = {*COMMANDS, "study"}.intersection(given)
         app = _app_of(given[0]) if named else _outline()
         app(args=given, prog_name="secateurs")
     except SecateursError as error:

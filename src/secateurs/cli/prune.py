@@ -1,7 +1,5 @@
-"""`secateurs prune MODEL`: score, cut, write the pruned checkpoint.
+"""`secateurs prune MODEL`: a file or folder of weights is pruned as it lies, piece by piece.
 
-A file that says which network it is (or --arch) is pruned with that network, by any score. Any
-other safetensors file or folder is pruned as it lies, piece by piece, by scores of the weights.
 torch is imported inside the functions, so that `--help` does without it.
 """
 
@@ -11,39 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from secateurs.cli.commands import (
-    Arch,
-    Classes,
-    DataName,
-    DataSource,
-    Download,
-    InChannels,
-    Json,
-    ModelFile,
-    OutFile,
-    Root,
-    Seed,
-    Size,
-    Which,
-    check_outputs,
-    nothing_in,
-    say,
-    show,
-)
-from secateurs.errors import ArgumentError
+from secateurs.cli.commands import Json, ModelFile, OutFile, Seed, say, show
+from secateurs.errors import DataError
 from secateurs.foreign import one_line
 
 if TYPE_CHECKING:
     from secateurs.masks import SparsityReport
-    from secateurs.prune import Pruned
 
 
 def prune(
     model: ModelFile,
     out: OutFile,
-    arch: Arch = None,
     score: Annotated[
-        str, typer.Option(help="How important is a weight; see `secateurs scores`.")
+        str, typer.Option(help="How important is a weight: magnitude or random.")
     ] = "magnitude",
     sparsity: Annotated[
         float | None, typer.Option(help="Share of the weights to cut, such as 0.9.")
@@ -51,20 +29,14 @@ def prune(
     density: Annotated[float | None, typer.Option(help="Or: share of the weights to keep.")] = None,
     compression: Annotated[float | None, typer.Option(help="Or: total / kept, such as 10.")] = None,
     scope: Annotated[
-        str, typer.Option(help="Where to cut how much: global, layer, uniform, erk.")
+        str, typer.Option(help="Where to cut how much: global, layer, row, uniform, erk.")
     ] = "global",
     pattern: Annotated[
         str, typer.Option(help="In which shapes: 2:4, 4x4, kernel, filter, ...")
     ] = "unstructured",
-    how: Annotated[str, typer.Option(help="topk, or a random draw such as sample.")] = "topk",
-    rounds: Annotated[int, typer.Option(help="How often to score and cut; SynFlow wants 100.")] = 1,
-    schedule: Annotated[
-        str | None,
-        typer.Option(help="Over the rounds: exponential, linear or cubic."),
-    ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(help="Parameters by glob; '!glob' excludes. Repeatable."),
+        typer.Option(help="Tensors by glob; '!glob' excludes. Repeatable."),
     ] = None,
     floor: Annotated[
         float, typer.Option(help="Weights (or, below 1, a share) every layer keeps.")
@@ -72,23 +44,22 @@ def prune(
     masks_out: Annotated[
         Path | None, typer.Option(help="Write the masks, one bit per weight.")
     ] = None,
-    data: DataName = None,
-    examples: Annotated[
-        int, typer.Option(help="Training examples a score with data looks at.")
-    ] = 256,
-    root: Root = None,
-    download: Download = False,
-    in_channels: InChannels = None,
-    classes: Classes = None,
-    size: Size = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Prune a checkpoint and write it as a plain checkpoint again, with a report.
+    """Prune a safetensors file, or a folder of them, without its network, and report.
 
-    Any safetensors file, or folder of them, can be pruned by magnitude without its network.
+    Names, dtypes and all bytes but the new zeros stay what they are. Scores that run the network
+    need Python: `secateurs.prune_`.
     """
-    cut = {
+    from secateurs.ship.files import is_sparse_file
+
+    if model.is_file() and is_sparse_file(model):
+        raise DataError(
+            f"{model} is a sparse file, which holds codes and no weights: `secateurs unpack` it"
+            " first."
+        )
+    fields = {
         "score": score,
         "sparsity": sparsity,
         "density": density,
@@ -99,88 +70,11 @@ def prune(
         # Without a glob the default rule applies: an empty list would choose nothing.
         "where": where or None,
     }
-    rounding = {"how": how, "rounds": rounds, "schedule": schedule}
-    which, source = Which(arch, in_channels, classes, size), DataSource(data, root, download)
-    done: Pruned | SparsityReport
-    if _has_network(model, which):
-        done = _with_network(
-            model, out, {**cut, **rounding}, which, source, examples, seed, masks_out
-        )
-    else:
-        network = {
-            "data": data,
-            **rounding,
-            "in-channels": in_channels,
-            "classes": classes,
-            "size": size,
-        }
-        usual = {"how": "topk", "rounds": 1}
-        given = [f"--{name}" for name, value in network.items() if value != usual.get(name)]
-        if given:
-            raise ArgumentError(
-                f"{model} does not say which network it is: add --arch NAME (see `secateurs"
-                f" models`), or leave out {', '.join(given)} to prune the file by its weights"
-                " alone."
-            )
-        done = _without(model, out, cut, seed, masks_out, quiet=json)
+    done = _prune(model, out, fields, seed, masks_out, quiet=json)
     say(done.to_json()) if json else show(done)
 
 
-def _has_network(model: Path, which: Which) -> bool:
-    """Whether the network is known, by --arch or by what the file says of itself."""
-    from secateurs.prune.shards import open_stored
-    from secateurs.ship.files import is_sparse_file
-
-    if (model.is_file() and is_sparse_file(model)) or which.arch is not None:
-        return True
-    # A pickle is refused here, with the lines that convert it, and so is what is not there.
-    return "arch" in open_stored(model).notes
-
-
-def _with_network(
-    model: Path,
-    out: Path,
-    fields: dict[str, Any],
-    which: Which,
-    source: DataSource,
-    examples: int,
-    seed: int,
-    masks_out: Path | None,
-) -> "Pruned":
-    """Prune the network of a checkpoint by any score: of training examples with cross-entropy, or
-    of an example of the right shape.
-    """
-    from torch.nn.functional import cross_entropy
-
-    from secateurs.masks import save_masks
-    from secateurs.prune import Recipe, prune_
-    from secateurs.random import generator
-    from secateurs.scores import SCORES
-    from secateurs.train import save_model
-
-    check_outputs([out, masks_out], inputs=[model])
-    # The recipe first: its mistakes are reported before a file is read.
-    recipe = Recipe(**fields)
-    network, notes = which.opened(model)
-    known = source.loaded()
-    given: dict[str, Any]
-    if known is not None:
-        x, y = known.train_x[:examples], known.train_y[:examples]
-        given = {"batch": (x, y), "loss": cross_entropy, "example": x[:1]}
-    elif SCORES[fields["score"]].needs & {"batch", "loss"}:
-        raise ArgumentError(
-            f"the score {fields['score']!r} looks at data: add --data NAME (see `secateurs data`)."
-        )
-    else:
-        given = {"example": nothing_in(notes)}
-    pruned = prune_(network, recipe, generator=generator(seed, "prune"), **given)
-    save_model(network, out, notes=notes)
-    if masks_out is not None:
-        save_masks(pruned.masks, masks_out)
-    return pruned
-
-
-def _without(
+def _prune(
     model: Path,
     out: Path,
     fields: dict[str, Any],
@@ -189,7 +83,7 @@ def _without(
     *,
     quiet: bool,
 ) -> "SparsityReport":
-    """Prune without the network; on a terminal the name of the current tensor is shown."""
+    """Prune; on a terminal the name of the current tensor is shown."""
     from secateurs.prune import prune_file
 
     shown = sys.stderr.isatty() and not quiet

@@ -1,4 +1,6 @@
-"""`secateurs verify F G INSTANCE`: a competition's question about two networks, answered."""
+"""`secateurs verify F G INSTANCE`: a competition's question about two networks, answered;
+`secateurs recheck CERTIFICATE F G`: the answer proved again.
+"""
 
 import sys
 from pathlib import Path
@@ -51,3 +53,33 @@ def verify(
     if save is not None:
         found.certificate.save(save)
     say(str(found))
+
+
+def recheck(
+    certificate: Annotated[
+        Path,
+        typer.Argument(help="What `verify --save` wrote.", show_default=False),
+    ],
+    first: Annotated[
+        Path, typer.Argument(help="The network f, .onnx or .nnet.", show_default=False)
+    ],
+    second: Annotated[Path, typer.Argument(help="The network g.", show_default=False)],
+) -> None:
+    """Prove a kept certificate again, from the two networks alone.
+
+    Exits with 1 where it does not hold: other weights, another graph, or a bound that was too
+    small.
+    """
+    from secateurs.certificates import recheck as prove_again
+    from secateurs.certificates.record import read_record, text_of
+    from secateurs.compat.networks import read_network
+
+    request = read_record(text_of(certificate))[0].options
+    # Where classes are compared, a softmax at the end was left out.
+    logits = request is not None and request.claim is not None
+    f, g = (read_network(path, logits=logits).eval() for path in (first, second))
+    result = prove_again(certificate, f, g, progress=tell if sys.stderr.isatty() else None)
+    say(str(result))
+    # An exit code, so that a script can stop where a certificate no longer holds.
+    if not result.holds:
+        raise typer.Exit(1)

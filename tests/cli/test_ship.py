@@ -1,4 +1,4 @@
-"""pack, unpack, export, measure and inspect, on checkpoints, sparse files and programs."""
+"""pack, unpack and inspect, on checkpoints, sparse files and programs."""
 
 import json
 
@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from secateurs.cli import main
-from secateurs.errors import ShipError
 from secateurs.models import build
-from secateurs.ship import read_sparse
+from secateurs.ship import load_sparse, read_sparse
 from secateurs.train import load_model_, save_model
 
 
@@ -64,50 +63,21 @@ def test_inspect_shows_certificate_and_sizes(checkpoint, tmp_path, capsys):
     assert told["sizes"]["bytes"] == packed.stat().st_size
 
 
-def test_a_sparse_file_exports_and_measures(checkpoint, tmp_path, capsys):
-    path, model = checkpoint
-    packed, program = tmp_path / "packed.safetensors", tmp_path / "m.pt2"
-    table, picture = tmp_path / "t.csv", tmp_path / "t.svg"
-    run("pack", str(path), "-o", str(packed), "-q")
-    run("export", str(packed), "-o", str(program), "-q")
-    x = torch.randn(4, 1, 28, 28)
-    answer = torch.export.load(program).module()(x)
-    torch.testing.assert_close(answer, model.eval()(x), rtol=1e-4, atol=1e-5)
-    capsys.readouterr()
-    measured = [
-        "measure",
-        str(packed),
-        "--seconds",
-        "0.05",
-        "--batch",
-        "2",
-        "--no-fast",
-        "-q",
-    ]
-    run(*measured, "--csv", str(table), "--svg", str(picture), "--json")
-    forms = json.loads(capsys.readouterr().out)["forms"]
-    assert [form["name"] for form in forms] == ["as it is", "compact"]
-    assert forms[1]["parameters"] < forms[0]["parameters"]
-    assert forms[1]["difference"] < 1e-5
-    assert table.read_text().startswith("name,") and picture.read_text().startswith("<svg")
-    run(
-        "measure",
-        str(program),
-        "--seconds",
-        "0.05",
-        "--batch",
-        "2",
-        "--no-fast",
-        "--json",
-        "-q",
-    )
-    assert json.loads(capsys.readouterr().out)["forms"][0]["name"] == "as it is"
+def test_a_program_is_packed(checkpoint, tmp_path):
+    _, model = checkpoint
+    program, packed = tmp_path / "m.pt2", tmp_path / "packed.safetensors"
+    torch.export.save(torch.export.export(model.eval(), (torch.zeros(1, 1, 28, 28),)), program)
+    run("pack", str(program), "-o", str(packed), "-q")
+    held = load_sparse(packed)
+    assert all(torch.equal(held[name], own) for name, own in model.state_dict().items())
 
 
-def test_progress_goes_to_standard_error(checkpoint, tmp_path, capsys):
+def test_what_is_done_goes_to_standard_error(checkpoint, tmp_path, capsys, monkeypatch):
     path, _ = checkpoint
-    run("export", str(path), "-o", str(tmp_path / "m.pt2"), "--as-it-is")
-    assert "running it by torch.export" in capsys.readouterr().err
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    run("pack", str(path), "-o", str(tmp_path / "p.safetensors"), "--json")
+    told = capsys.readouterr()
+    assert "packing m.safetensors" in told.err and json.loads(told.out)["bytes"]
 
 
 @pytest.mark.parametrize(
@@ -115,9 +85,8 @@ def test_progress_goes_to_standard_error(checkpoint, tmp_path, capsys):
     [
         (["pack", "{path}", "-o", "{path}"], "is an input"),
         (["unpack", "{path}", "-o", "{folder}/x"], "is not a sparse file"),
-        (["export", "{path}", "-o", "{folder}/x.onxx"], ".onxx"),
-        (["export", "{folder}/none.pt2", "-o", "{folder}/x.pt2"], "is not a file"),
-        (["measure", "{folder}/none.safetensors"], "none.safetensors"),
+        (["pack", "{folder}/none.pt2", "-o", "{folder}/x"], "is not a file"),
+        (["pack", "{folder}/none.safetensors", "-o", "{folder}/x"], "none.safetensors"),
         (["pack", "{path}", "-o", "{folder}/x", "--values", "bf15"], "bf15"),
     ],
 )
@@ -127,17 +96,3 @@ def test_mistakes_are_one_message(arguments, message, checkpoint, tmp_path, caps
         main([a.format(path=path, folder=tmp_path) for a in arguments])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_what_cannot_be_compacted_is_exported_as_it_is(checkpoint, tmp_path, capsys, monkeypatch):
-    def refused(*_, **__):
-        raise ShipError("its code counts on sizes")
-
-    monkeypatch.setattr("secateurs.channels.compact", refused)
-    path, model = checkpoint
-    program = tmp_path / "m.pt2"
-    run("export", str(path), "-o", str(program), "-q")
-    shown = capsys.readouterr()
-    assert "not compacted: its code counts on sizes" in shown.err
-    answer = torch.export.load(program).module()(torch.ones(2, 1, 28, 28))
-    torch.testing.assert_close(answer, model.eval()(torch.ones(2, 1, 28, 28)))
