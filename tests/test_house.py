@@ -175,6 +175,7 @@ ACROSS = {
     "test_typed.py",
     "adapters/test_resume.py",
     "attack/test_attack.py",
+    "attack/test_stores.py",
     "gpu/test_cuda.py",
     "strange/test_strange.py",
 }

@@ -175,3 +175,16 @@ def test_a_preset_is_run_by_its_name(tmp_path, monkeypatch, capsys):
     (tmp_path / "tiny").write_text("seeds = [0, 1]", encoding="utf-8")
     assert run("check", "tiny", "--quick") == 0
     assert "tiny: 2 runs" in capsys.readouterr().out
+
+
+def test_a_page_that_is_not_ours_is_not_replaced_unasked(tmp_path, capsys):
+    folder = tmp_path / "e.study"
+    example_store(folder, seeds=1).close()
+    page = folder / "report.html"
+    page.write_text("<html>mine</html>")
+    assert run("report", folder) == 2
+    assert "give another name with --out" in capsys.readouterr().err
+    assert page.read_text() == "<html>mine</html>"
+    page.unlink()
+    # Ours is written again whenever it is asked for.
+    assert run("report", folder) == run("report", folder) == 0

@@ -1,9 +1,11 @@
 """Rows and artefacts: what is written is read, what is damaged is refused."""
 
+import fcntl
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from threading import Timer
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import torch
 from secateurs.errors import StoreError
 from secateurs.study import Row, Store, leases
 from secateurs.study.database import filesystem, refuse_network
+from secateurs.study.store import being_written, only_writer
 from study.example import example_store, example_study
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -138,3 +141,24 @@ def test_another_process_reads_while_one_writes(tmp_path):
             env=ENV,
         )
         assert told.stdout.strip() == "waiting"
+
+
+def test_who_looks_whether_somebody_writes_keeps_nobody_from_writing(tmp_path):
+    """A shared lock of a reader, held as long as it takes to see it."""
+    with only_writer(tmp_path):
+        assert being_written(tmp_path)
+    with open(tmp_path / "writer.lock", encoding="utf-8") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        Timer(0.1, lambda: fcntl.flock(reader, fcntl.LOCK_UN)).start()
+        with only_writer(tmp_path):
+            refused = pytest.raises(StoreError, match="another process")
+            with refused, only_writer(tmp_path):
+                pass
+
+
+@pytest.mark.parametrize("text", ["owner: me\n", "1 2", "x" * 500])
+def test_the_lock_file_of_another_program_is_left_alone(text, tmp_path):
+    (tmp_path / "writer.lock").write_text(text)
+    with pytest.raises(StoreError, match="other text than the number"), only_writer(tmp_path):
+        pass
+    assert (tmp_path / "writer.lock").read_text() == text

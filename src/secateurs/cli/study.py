@@ -233,8 +233,14 @@ def report(
 ) -> None:
     """Write the study's page: one HTML file that works offline."""
     from secateurs.report import read_published, write_page
+    from secateurs.report.page import is_page
 
     folder = folder_of(file, store)
+    # A folder may hold other things than the study; the name is ours, the file may not be.
+    if out is None and not is_page(folder / "report.html"):
+        raise ArgumentError(
+            f"{folder / 'report.html'} is not a page of a study: give another name with --out."
+        )
     printed = read_published(published) if published is not None else ()
     page = out or folder / "report.html"
     say(write_page(folder, page, published=printed, figures=figures))

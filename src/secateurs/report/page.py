@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -105,11 +106,26 @@ STYLE = (
 SCRIPT = _read_asset("page.js")
 
 
+MARK = '<meta name="generator" content="secateurs">'
+"""In the head of every page of ours."""
+
+
+def is_page(path: Path) -> bool:
+    """Whether a page can be written here: a page of ours is there, or nothing."""
+    if not os.path.lexists(path):
+        return True
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(200)
+
+
 def document(title: str, body: str) -> str:
     """A whole page around this body, which is HTML already; the title is text."""
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
+        f"{MARK}"
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'

@@ -3,13 +3,16 @@
 import json
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from secateurs.errors import StoreError
+from secateurs.study.artefacts import Artefacts, is_name, link_error
 from secateurs.study.fields import read_fields
 from secateurs.study.key import canonical
 
@@ -103,15 +106,15 @@ def prepare(folder: Path) -> None:
     with plain_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     refuse_network(folder)
-    with plain_errors(folder):
-        db = connect(folder / "study.db")
-        db.executescript(TABLES)
+    with plain_errors(folder), closing(connect(folder / "study.db")) as db, transaction(db):
+        # All tables or none: a file with some of them would be taken for that of another.
+        for statement in TABLES.split(";"):
+            db.execute(statement)
         db.execute(
             "INSERT OR IGNORE INTO notes (name, value) VALUES ('version', ?)",
             (str(VERSION),),
         )
         found = db.execute("SELECT value FROM notes WHERE name = 'version'").fetchone()[0]
-        db.close()
     if found != str(VERSION):
         raise StoreError(
             f"{folder} was written by another version (tables {found}, here {VERSION}): use a new "
@@ -121,6 +124,9 @@ def prepare(folder: Path) -> None:
 
 def connect(path: Path) -> sqlite3.Connection:
     """A connection that survives crashes and waits for others; read-only if it cannot write."""
+    # Before anything is opened for writing, since even that changes a file.
+    check_folder(path.parent)
+    tables_in(path)
     with plain_errors(path.parent):
         try:
             return _set_up(sqlite3.connect(path, **_OPTIONS))
@@ -131,6 +137,75 @@ def connect(path: Path) -> sqlite3.Connection:
             # changes nobody modifies the file, so it can be read without that.
             where = f"{path.resolve().as_uri()}?immutable=1"
             return _set_up(sqlite3.connect(where, uri=True, **_OPTIONS), wal=False)
+
+
+# A store may come from elsewhere, and a folder may hold things that are not a study's.
+
+FILES = ("study.db", "study.db-wal", "study.db-shm", "study.db-journal", "writer.lock")
+"""Those that are changed in place."""
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder with a link in it, and one in which a file of ours is something else.
+
+    Raises:
+        StoreError: what is there, and the way out.
+    """
+    with plain_errors(folder):
+        inside = sorted(folder.iterdir()) if folder.is_dir() else []
+        links = [path for path in inside if path.is_symlink()]
+    for path in (*links, *Artefacts(folder / "artefacts").links()):
+        raise link_error(path)
+    for path in inside:
+        if path.name not in FILES:
+            continue
+        with plain_errors(folder):
+            held = path.lstat()
+        # A pipe would keep its reader waiting; another name of the same file may be anywhere.
+        if not stat.S_ISREG(held.st_mode) or held.st_nlink != 1:
+            what = "has other names" if stat.S_ISREG(held.st_mode) else "is not an ordinary file"
+            raise StoreError(f"{path} {what}: no study has made it. Choose another with --store.")
+
+
+def tables_in(path: Path) -> bool:
+    """Whether this file has the tables of a study; one that has anything else is refused.
+
+    A view or a trigger runs what its author wrote, whenever a table is read or written: nothing in
+    the file is run before this, and not a byte of it is changed.
+    """
+    with plain_errors(path.parent):
+        if not path.exists() or not path.stat().st_size:
+            return False
+        log = path.with_name(f"{path.name}-wal")
+        # What is new in a log is seen by those who take part; else the file is read as it is.
+        pending = log.exists() and log.stat().st_size > 0
+        where = f"{path.resolve().as_uri()}?{'mode=ro' if pending else 'immutable=1'}"
+        with closing(sqlite3.connect(where, uri=True, **_OPTIONS)) as db:
+            found = _schema(db)
+    foreign = sorted(name for _, name, _ in found - _our_schema())
+    if foreign:
+        raise StoreError(
+            f"{path} is not the file of a study of this version: {foreign[0]!r} in it is not one"
+            " of ours. Choose another folder with --store."
+        )
+    return found >= _our_schema()
+
+
+def _schema(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    lines = db.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    # Statistics are SQLite's own, in whoever's file.
+    return {
+        (kind, name, " ".join((sql or "").split()))
+        for kind, name, sql in lines
+        if (kind, name) not in {("table", "sqlite_stat1"), ("table", "sqlite_stat4")}
+    }
+
+
+@cache
+def _our_schema() -> set[tuple[str, str, str]]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(TABLES)
+        return _schema(db)
 
 
 # isolation_level None: sqlite3 opens no transactions by itself, only `transaction` does.
@@ -414,6 +489,8 @@ def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
         # SQLite has no booleans: `hidden` comes back as 0 or 1.
         columns = {**summary, "hidden": summary["hidden"] != 0}
         nested = {} if details is None else json.loads(details)
+        if columns["weights"] is not None and not is_name(columns["weights"]):
+            raise ValueError(f"{columns['weights']!r} is not the name of its weights")
         return Row(**read_fields(Row, nested) | read_fields(Row, columns))
     except (ValueError, RecursionError) as error:
         raise StoreError(

@@ -166,7 +166,7 @@ class Sweep:
         # After the store has the new name: a crash in between leaves one file too many, never one
         # too few.
         if before is not None and before != name:
-            self.store.artefacts.path(before).unlink(missing_ok=True)
+            self.store.artefacts.delete(before)
         return True
 
     def finish(self, held: Lease, row: Row) -> bool:
@@ -181,7 +181,7 @@ class Sweep:
             return False
         # Only now: until the row is written, a resumed job starts from these files.
         for name in left.values():
-            self.store.artefacts.path(name).unlink(missing_ok=True)
+            self.store.artefacts.delete(name)
         self._ended(row)
         return True
 
@@ -232,7 +232,7 @@ class Sweep:
             self.store.mark(key, weights=None)
             # Two jobs may have ended with the same weights: the file stays for the other.
             if all(row.weights != name for row in self.board.rows.values()):
-                self.store.artefacts.path(name).unlink(missing_ok=True)
+                self.store.artefacts.delete(name)
 
 
 def _prepare_jobs(jobs: Iterable[Job], store: Store) -> Board:

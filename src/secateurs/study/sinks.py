@@ -10,6 +10,7 @@ from typing import Any
 from secateurs.errors import MissingExtra
 from secateurs.foreign import one_line
 from secateurs.registry import Registry
+from secateurs.study.artefacts import link_error
 from secateurs.study.config import Watcher
 from secateurs.study.database import Row
 from secateurs.study.export import flat
@@ -52,6 +53,10 @@ class _Sink:
 
     def ended(self, row: Row) -> None:
         """Write the run, then list it: a partly written run is not listed."""
+        # Neither written nor deleted through a link.
+        for path in (self.folder, self.listed, self.folder / _place(row)):
+            if path.is_symlink():
+                raise link_error(path)
         self.write(row)
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.listed.open("a", encoding="utf-8") as file:
@@ -79,6 +84,12 @@ def _name(row: Row) -> str:
     return one_line(f"{row.label}{asked}{strength} seed {row.seed} {row.key[:8]}")
 
 
+def _place(row: Row) -> str:
+    """The same as the name of a folder."""
+    # A slash in a label would create another folder.
+    return _name(row).replace("/", "-")
+
+
 @SINKS.register("tensorboard")
 class TensorBoard(_Sink):
     """Event files in STORE/tensorboard, one folder per run."""
@@ -93,8 +104,7 @@ class TensorBoard(_Sink):
 
     def write(self, row: Row) -> None:
         """The curves, and the final figures as scalars at step 0."""
-        # A slash in a label would create another folder.
-        place = self.folder / _name(row).replace("/", "-")
+        place = self.folder / _place(row)
         # Points of an earlier attempt would be drawn into the same curve.
         shutil.rmtree(place, ignore_errors=True)
         with self.writer(str(place)) as out:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from secateurs.errors import StoreError
 from secateurs.study import database
@@ -61,7 +61,8 @@ class Store:
     @classmethod
     def open(cls, folder: str | Path) -> "Store":
         """The store in this folder, which must be there."""
-        if not (Path(folder) / "study.db").is_file():
+        database.check_folder(Path(folder))
+        if not database.tables_in(Path(folder) / "study.db"):
             raise StoreError(f"{folder} holds no study: run one with `secateurs study run FILE`.")
         return cls(Path(folder))
 
@@ -280,38 +281,54 @@ def now() -> str:
 
 def being_written(folder: Path) -> bool:
     """Whether some process writes to this store now."""
-    try:
-        with open(folder / "writer.lock", encoding="utf-8") as file:
-            # A shared lock, which goes with the file a moment
-            # later: nobody is kept from writing.
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    if not (folder / "writer.lock").exists():
         return False
-    except OSError:  # another process holds it
-        return True
-    return False
+    with plain_errors(folder), _lock_file(folder, os.O_RDONLY) as file:
+        # A shared lock, which goes with the file a moment later.
+        return not _lock(file, fcntl.LOCK_SH)
 
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Be the one process that writes to this store; refused while another is."""
     with plain_errors(folder):
-        # "a+" leaves what is in it: the number of the process that holds the lock.
-        file = open(folder / "writer.lock", "a+", encoding="utf-8")  # noqa: SIM115  (closed below)
+        file = _lock_file(folder, os.O_RDWR | os.O_CREAT)
     # The lock ends with the file, however this process ends.
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            who = file.read().strip() or "unknown"
+        who = file.read(100)
+        if who.strip() and not who.strip().isdigit():
             raise StoreError(
-                f"{folder} is being written by another process ({who}): wait for it or stop it. "
-                f"Watch it with "
-                "`secateurs study status`."
-            ) from None
+                f"{folder / 'writer.lock'} is not a study's: it holds other text than the number"
+                " of a process. Choose another folder with --store."
+            )
+        while not _lock(file, fcntl.LOCK_EX):
+            # Who only looks whether somebody writes shares the lock with us, a writer does not.
+            if not _lock(file, fcntl.LOCK_SH):
+                raise StoreError(
+                    f"{folder} is being written by another process"
+                    f" ({who.decode().strip() or 'unknown'}): wait for it or stop it. Watch it"
+                    " with `secateurs study status`."
+                )
+            fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(0.001)
         with plain_errors(folder):
-            file.truncate(0)
-            file.write(str(os.getpid()))
+            file.seek(0)
+            file.truncate()
+            file.write(str(os.getpid()).encode())
             file.flush()
         yield
+
+
+def _lock_file(folder: Path, flags: int) -> BinaryIO:
+    database.check_folder(folder)
+    handle = os.open(folder / "writer.lock", flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    return os.fdopen(handle, "rb+" if flags & os.O_RDWR else "rb")
+
+
+def _lock(file: BinaryIO, kind: int) -> bool:
+    """Take the lock, unless that would mean to wait."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
