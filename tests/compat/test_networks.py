@@ -9,18 +9,19 @@ onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
 
-def write(path, nodes, weights, shape, output="y"):
-    """A model of these nodes."""
-    helper = onnx.helper
+def write(path, nodes, weights, shape, output="y", change=lambda model: None, kind="FLOAT"):
+    """A model of these nodes, changed before it is written."""
+    helper, kind = onnx.helper, getattr(onnx.TensorProto, kind)
     graph = helper.make_graph(
         nodes,
         "net",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("x", kind, shape)],
+        [helper.make_tensor_value_info(output, kind, None)],
         [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    onnx.save(model, str(path))
+    change(model)
+    path.write_bytes(model.SerializeToString())
     return path
 
 
@@ -138,7 +139,8 @@ def test_a_softmax_at_the_end_is_left_out_where_asked(tmp_path):
         ),
         ([("MatMul", ["x"], "y", {})], "takes 1 values and returns 1"),
         ([("Relu", ["x", "w"], "y", {})], "takes 2 values"),
-        ([("Constant", [], "y", {"value_float": 1.0})], "an attribute that cannot be read"),
+        ([("Constant", [], "y", {"value_float": 1.0})], "'value_float', which is not read"),
+        ([("Constant", [], "y", {})], "an attribute that cannot be read"),
     ],
 )
 def test_what_is_not_read_is_refused_by_name(tmp_path, nodes, message):
@@ -146,6 +148,158 @@ def test_what_is_not_read_is_refused_by_name(tmp_path, nodes, message):
     path = write(tmp_path / "net.onnx", made, {"w": drawn(5, 5)}, [1, 5])
     with pytest.raises(DataError, match=message):
         read_onnx(path)
+
+
+def _declare_a_function(model):
+    body = [onnx.helper.make_node("Neg", ["a"], ["b"])]
+    opset = onnx.helper.make_opsetid("", 13)
+    model.functions.append(onnx.helper.make_function("own", "Relu", ["a"], ["b"], body, [opset]))
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    model.graph.node[0].domain = "own"
+
+
+def _move_weights_out(model):
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="w.bin")
+
+
+def _hide_where_weights_lie(model):
+    model.graph.initializer[0].external_data.add(key="location", value="w.bin")
+
+
+def _set_opset(version):
+    def change(model):
+        model.opset_import[0].version = version
+
+    return change
+
+
+def _set_domain(model):
+    model.graph.node[0].domain = "com.microsoft"
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+
+
+def _put_a_graph_inside(model):
+    inner = onnx.helper.make_graph([], "inner", [], [])
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("then_branch", inner))
+
+
+def _give_a_weight_twice(model):
+    model.graph.initializer.append(onnx.numpy_helper.from_array(drawn(5, 5) * 3, "w"))
+
+
+def _overwrite_a_weight(model):
+    model.graph.node.append(node("Relu", ["x"], "w"))
+
+
+def _give_an_attribute_twice(model):
+    for axis in (1, 0):
+        model.graph.node[0].attribute.append(onnx.helper.make_attribute("axis", axis))
+
+
+def _take_a_weight_of_half_precision(model):
+    half = onnx.numpy_helper.from_array(drawn(5, 5).astype(np.float16), "w")
+    model.graph.initializer[0].CopyFrom(half)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("Relu", _declare_a_function, r"defines functions of its own \('Relu'\)"),
+        ("Relu", _set_domain, "uses 'Relu' of the domain 'com.microsoft'"),
+        ("Relu", _move_weights_out, "the weight 'w' lies in another file"),
+        ("Relu", _hide_where_weights_lie, "the weight 'w' lies in another file"),
+        ("Relu", _set_opset(6), "operators of opset 6; those of one from 7 to 28"),
+        ("Relu", _set_opset(99), "operators of opset 99; those of one from 7 to 28"),
+        ("Relu", lambda model: model.ClearField("opset_import"), "operators of opset none"),
+        ("Relu", _put_a_graph_inside, "an attribute 'then_branch', which is not read"),
+        ("Flatten", _give_an_attribute_twice, "the attribute 'axis' twice"),
+        ("Relu", _give_a_weight_twice, "two weights of the name 'w'"),
+        ("Relu", _overwrite_a_weight, "returns 'w', which another value of the file is called"),
+        ("Relu", _take_a_weight_of_half_precision, "holds torch.float16"),
+    ],
+)
+def test_what_gives_an_operator_another_meaning_is_refused(
+    tmp_path, monkeypatch, kind, change, message
+):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "w.bin").write_bytes(drawn(5, 5).tobytes())
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    path = write(tmp_path / "net.onnx", [node(kind, ["x"], "y")], {"w": drawn(5, 5)}, [1, 5])
+    assert isinstance(read_onnx(path), torch.nn.Module)
+    write(path, [node(kind, ["x"], "y")], {"w": drawn(5, 5)}, [1, 5], change=change)
+    with pytest.raises(DataError, match=message):
+        read_onnx(path)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weights", "shape", "message"),
+    [
+        ([("Add", ["x", "c"], {})], {"c": drawn(2, 1)}, [1, 5], "gives .2, 5. for an input of"),
+        ([("Add", ["x", "c"], {})], {"c": drawn(1, 7, 5)}, [1, 5], "gives .1, 7, 5. for an"),
+        ([("MatMul", ["x", "c"], {})], {"c": drawn(4, 5)}, [1, 5], "does not run on an input"),
+        ([("Gemm", ["c", "x"], {})], {"c": drawn(1, 1)}, [1, 5], "other than weights"),
+        ([("Gemm", ["x", "c"], {})], {"c": drawn(5, 2)}, [1, 3, 5], "Gemm multiplies matrices"),
+        ([("Flatten", ["x"], {})], {}, [5], "only where inputs have a batch dimension"),
+        ([("Relu", ["x"], {})], {}, [3, 5], "takes 3 inputs at once"),
+        ([("Add", ["x", "c"], {})], {"c": drawn(2**15, 1)}, [1, 1, 2**15], "2.28 values"),
+        (
+            [("Reshape", ["x", "c"], {"allowzero": 1})],
+            {"c": np.array([1, 0])},
+            [1, 5],
+            "sizes of 0 that are meant",
+        ),
+        (
+            [("Conv", ["x", "c"], {"kernel_shape": [1]})],
+            {"c": drawn(2, 1, 3)},
+            [1, 1, 5],
+            "a kernel_shape of .1. and another kernel",
+        ),
+        (
+            [("BatchNormalization", ["x", *"cccc"], {"spatial": 0})],
+            {"c": np.ones(5, np.float32)},
+            [1, 5],
+            "counts every position as a channel",
+        ),
+    ],
+)
+def test_operators_that_mix_inputs_or_do_not_fit_are_refused(
+    tmp_path, nodes, weights, shape, message
+):
+    made = [node(kind, reads, "y", **fields) for kind, reads, fields in nodes]
+    with pytest.raises(DataError, match=message):
+        read_onnx(write(tmp_path / "net.onnx", made, weights, shape))
+
+
+@pytest.mark.parametrize("sizes", [[0, -1], [1, 0, 3, 2], [-1, 4, 6], [0, 0, 0, 0]])
+def test_reshape_keeps_the_sizes_that_are_zero(tmp_path, sizes):
+    nodes = [node("Reshape", ["x", "s"], "y")]
+    path = write(tmp_path / "net.onnx", nodes, {"s": np.array(sizes)}, [1, 4, 3, 2])
+    x = drawn(1, 4, 3, 2)
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, {"x": x})
+    assert np.array_equal(read_onnx(path)(torch.from_numpy(x)).numpy(), wanted)
+
+
+def test_a_softmax_over_something_else_than_the_classes_is_not_left_out(tmp_path):
+    # Up to opset 12 everything from the axis on is one row, from 13 on only the axis itself.
+    nodes = [node("Softmax", ["r"], "y", axis=1)]
+    nodes.insert(0, node("Relu", ["x"], "r"))
+    path = write(tmp_path / "net.onnx", nodes, {}, [1, 3, 5])
+    with pytest.raises(DataError, match="is not over one row of classes"):
+        read_onnx(path, logits=True)
+    path = write(tmp_path / "net.onnx", nodes, {}, [5])
+    with pytest.raises(DataError, match="only as the last node, over the classes"):
+        read_onnx(path, logits=True)
+
+
+def test_a_sum_beside_the_output_stays_apart_from_its_product(tmp_path):
+    nodes = [node("MatMul", ["x", "w"], "y"), node("Add", ["y", "b"], "z")]
+    path = write(tmp_path / "net.onnx", nodes, {"w": drawn(5, 3), "b": drawn(3)}, [1, 5])
+    x = torch.ones(1, 5)
+    assert torch.allclose(read_onnx(path)(x), x @ torch.from_numpy(drawn(5, 3)))
 
 
 def test_a_file_of_something_else(tmp_path):
@@ -184,7 +338,8 @@ NNET = """// a comment
 
 def test_nnet(tmp_path):
     path = tmp_path / "net.nnet"
-    path.write_text(NNET)
+    # A comment ends with its line, whatever a reader takes for the end of one.
+    path.write_text(NNET.replace("a comment", "a\u2028comment"), "utf-8")
     model = read_nnet(path)
     x = torch.tensor([[2.5, 0.25]])
     # ((2.5 - 0.5) / 2, 0.25) = (1, 0.25): hidden (1, 0.75, 0), output 1.75 - 0.25 = 1.5, times 4

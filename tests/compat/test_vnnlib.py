@@ -38,6 +38,42 @@ def test_a_question_about_two_networks(tmp_path):
     assert found.names == ("X_f", "Y_f", "Y_g") and found.remark == ""
 
 
+@pytest.mark.parametrize(
+    "usual",
+    [
+        "(or (and (> Y_g[{0}] (+ 0.05 Y_f[{0}]))) (and (< Y_g[{0}] (- Y_f[{0}] 0.05))))",
+        "(or (> (- Y_g[{0}] Y_f[{0}]) 0.05) (> (- Y_f[{0}] Y_g[{0}]) 0.05))",
+        "(or (> Y_g[{0}] (+ 0.02 Y_f[{0}] 0.03)) (> (- 0.05) (- Y_g[{0}] Y_f[{0}])))",
+        "(or (< (+ Y_f[{0}] 0.05) Y_g[{0}]) (< (+ Y_g[{0}] 0.05) Y_f[{0}]))",
+    ],
+)
+def test_the_same_question_in_other_words(tmp_path, usual):
+    text = PAIR.replace("Y_f real [2]", "Y_f real [1]").replace("Y_g real [2]", "Y_g real [1]")
+    found = read(tmp_path, text + f"(assert {usual.format(0)})")
+    assert (found.epsilon, found.outputs, found.reached, found.remark) == (0.05, 1, False, "")
+
+
+def test_a_comment_ends_with_its_line(tmp_path):
+    path = tmp_path / "instance.vnnlib"
+    path.write_text(PAIR + "; a comment\u2028(assert (<= X_f[1] -0.1)) \x0c goes on\n" + MEANT)
+    assert read_vnnlib(path).hi == (0.5, 2.0)
+
+
+def test_ends_that_the_box_does_not_have(tmp_path):
+    strict = PAIR.replace("(<= X_f[0] 0.5)", "(< X_f[0] 0.5)").replace(
+        "(<= (- 0.25) X_f[1])", "(< (- 0.25) X_f[1])"
+    )
+    found = read(tmp_path, strict + "(assert (<= X_f[0] 0.5)) (assert (> X_f[1] -3))" + MEANT)
+    assert (found.open_lo, found.open_hi) == ({1}, {0})
+    assert found.lo == (-0.1, -0.25) and found.hi == (0.5, 2.0)
+    narrower = read(tmp_path, strict + "(assert (<= X_f[0] 0.25))" + MEANT)
+    assert narrower.hi == (0.25, 2.0) and narrower.open_hi == frozenset()
+    with pytest.raises(DataError, match=r"input 1 .* an empty box"):
+        read(tmp_path, strict + "(assert (<= X_f[1] -0.25))" + MEANT)
+    # MEANT has one ">=": a difference of exactly ε is one too many.
+    assert found.reached and not read(tmp_path, PAIR + MEANT.replace(">=", ">")).reached
+
+
 def test_the_slip_is_read_as_it_is_meant_and_told(tmp_path):
     found = read(tmp_path, PAIR + SLIP)
     assert found.epsilon == 0.05 and "as it is meant" in found.remark
@@ -65,6 +101,8 @@ def test_of_version_1_the_box_is_read(tmp_path):
 (assert (<= Y_0 3.9))"""
     found = read(tmp_path, text)
     assert (found.lo, found.hi, found.epsilon) == ((-1.0, 0.25), (1.0, 0.4), None)
+    assert "(line 7) are about one network and were not read" in found.remark
+    assert not read(tmp_path, text.replace("(assert (<= Y_0 3.9))", "")).remark
 
 
 @pytest.mark.parametrize(

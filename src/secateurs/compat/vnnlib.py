@@ -43,7 +43,11 @@ class Question:
         lo, hi: The ends of the box, in the order of the flat input.
         epsilon: None where the file does not say (version 1).
         names: What the file calls inputs and outputs: x, the output of f, the output of g.
-        remark: What was read differently from what the file says; "" if nothing was.
+        remark: What was read differently from what the file says, or not at all; "" if nothing was.
+        reached: Whether a difference of exactly epsilon is one too many (">=").
+        outputs: How many a network has; None where the file asks about one network (version 1).
+        open_lo, open_hi: Entries whose end the box does not have ("<"). A bound holds on it as
+            well; a counterexample may not lie there.
     """
 
     lo: tuple[float, ...]
@@ -51,6 +55,10 @@ class Question:
     epsilon: float | None
     names: tuple[str, str, str]
     remark: str = ""
+    reached: bool = False
+    outputs: int | None = None
+    open_lo: frozenset[int] = frozenset()
+    open_hi: frozenset[int] = frozenset()
 
 
 def read_vnnlib(path: str | Path) -> Question:
@@ -74,13 +82,20 @@ def text_of(path: Path) -> str:
         raise DataError(f"{path} cannot be read: {error}.") from None
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a text. A comment ends where its line does, and not at a character that only
+    some readers take for the end of one (U+2028, a form feed)."""
+    return text.removesuffix("\n").split("\n")
+
+
 @dataclass(frozen=True, slots=True)
 class _Atom:
-    """g[output] − f[output] > by for sign 1, < −by for sign −1."""
+    """g[output] − f[output] > by for sign 1, < −by for sign −1; `reached`: or equal to it."""
 
     output: int
     sign: int
     by: float
+    reached: bool
 
 
 @dataclass(slots=True)
@@ -89,8 +104,11 @@ class _Reader:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-    lo: dict[int, float] = field(default_factory=dict)
-    hi: dict[int, float] = field(default_factory=dict)
+    # Each end with whether the box does not have it.
+    lo: dict[int, tuple[float, bool]] = field(default_factory=dict)
+    hi: dict[int, tuple[float, bool]] = field(default_factory=dict)
+    ignored: int | None = None
+    """The line of the first condition on the outputs of one network."""
     shared: set[int] = field(default_factory=set)
 
     def question(self, text: str) -> Question:
@@ -117,15 +135,30 @@ class _Reader:
         open_ = [i for i in range(count) if i not in self.lo or i not in self.hi]
         if open_:
             raise self._wrong(None, f"input {open_[0]} of {count} has no lower or no upper bound")
-        lo, hi = (tuple(side[i] for i in range(count)) for side in (self.lo, self.hi))
-        empty = [i for i in range(count) if lo[i] > hi[i]]
-        if empty:
-            i = empty[0]
-            raise self._wrong(None, f"input {i} lies between {lo[i]:g} and {hi[i]:g}: an empty box")
+        lo, hi = (tuple(side[i][0] for i in range(count)) for side in (self.lo, self.hi))
+        open_lo, open_hi = (
+            frozenset(i for i in range(count) if side[i][1]) for side in (self.lo, self.hi)
+        )
+        for i in range(count):
+            if lo[i] > hi[i] or (lo[i] == hi[i] and i in open_lo | open_hi):
+                raise self._wrong(
+                    None, f"input {i} lies between {lo[i]:g} and {hi[i]:g}: an empty box"
+                )
         if not paired:
             # The conditions on the outputs are another question, about one network.
             name = self.outputs[0] if self.outputs else "Y"
-            return Question(lo=lo, hi=hi, epsilon=None, names=(self.inputs[0], name, name))
+            return Question(
+                lo=lo,
+                hi=hi,
+                epsilon=None,
+                names=(self.inputs[0], name, name),
+                remark=""
+                if self.ignored is None
+                else f"the conditions on outputs in the file (line {self.ignored}) are about one"
+                " network and were not read: only its box was",
+                open_lo=open_lo,
+                open_hi=open_hi,
+            )
         apart = [i for i in range(count) if i not in self.shared]
         if apart:
             raise self._wrong(
@@ -150,14 +183,24 @@ class _Reader:
         elif kinds != {"or"} or len(ends) > 1:
             raise self._wrong(None, "the conditions on the outputs are not one 'or' of all of them")
         names = (self.inputs[0], self.outputs[0], self.outputs[1])
-        return Question(lo=lo, hi=hi, epsilon=by.pop(), names=names, remark=remark)
+        return Question(
+            lo=lo,
+            hi=hi,
+            epsilon=by.pop(),
+            names=names,
+            remark=remark,
+            reached=any(atom.reached for atom in atoms),
+            outputs=outputs,
+            open_lo=open_lo,
+            open_hi=open_hi,
+        )
 
     # Words and parentheses.
 
     def _terms(self, text: str) -> Iterator[_Term]:
         stack: list[list[_Term]] = []
         opened: list[int] = []
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(lines_of(text), start=1):
             for match in re.finditer(r"[()]|[^()\s;]+|;.*", line):
                 word = match.group()
                 if word.startswith(";"):
@@ -243,6 +286,8 @@ class _Reader:
             if len(self.inputs) == 2:
                 # Several conditions must hold at once, so that a lone one of many is an 'and'.
                 ends.append([self._atom(atom) for atom in self._atoms(term, head, kinds)])
+            elif self.ignored is None:
+                self.ignored = head.line
         else:
             raise self._wrong(
                 head.line, "a condition may be about inputs or about outputs, not both"
@@ -253,7 +298,9 @@ class _Reader:
         if not isinstance(term, list):
             raise self._wrong(head.line, "a condition is a comparison in parentheses")
         if top.text in ("and", "or"):
-            kinds.add(top.text)
+            # Of one condition they are that condition: (or (and A) (and B)).
+            if len(term) != 2:
+                kinds.add(top.text)
             for part in term[1:]:
                 yield from self._atoms(part, top, kinds)
         else:
@@ -278,8 +325,8 @@ class _Reader:
                 if not self._is_variable(left):
                     left, right = right, left
                 (_, i), value = self._variable(left), self._number(right)
-                self.lo[i] = max(value, self.lo.get(i, -math.inf))
-                self.hi[i] = min(value, self.hi.get(i, math.inf))
+                self._end(i, value, upper=False, open_=False)
+                self._end(i, value, upper=True, open_=False)
                 continue
             if sign.text not in ("<=", ">=", "<", ">"):
                 raise self._wrong(sign.line, f"{sign.text!r} is not known for inputs")
@@ -287,38 +334,55 @@ class _Reader:
             if not self._is_variable(left):
                 left, right, upper = right, left, not upper
             (_, i), value = self._variable(left), self._number(right)
-            # The closed box, also where the file says "below": a bound holds on both.
-            if upper:
-                self.hi[i] = min(value, self.hi.get(i, math.inf))
-            else:
-                self.lo[i] = max(value, self.lo.get(i, -math.inf))
+            self._end(i, value, upper=upper, open_=len(sign.text) == 1)
+
+    def _end(self, i: int, value: float, *, upper: bool, open_: bool) -> None:
+        """One more condition on an end of the box: of equal ones an open one is the narrower."""
+        side = self.hi if upper else self.lo
+        sign = -1 if upper else 1
+        last, was_open = side.get(i, (-sign * math.inf, False))
+        # Pairs compare by their numbers first.
+        end, narrow = max((sign * last, was_open), (sign * value, open_))
+        side[i] = sign * end, narrow
 
     def _atom(self, atom: list[_Term]) -> _Atom:
         """`(> Y_g[i] (+ Y_f[i] ε))` and its three other forms."""
         sign = self._head(atom)
         if len(atom) != 3 or sign.text not in ("<", ">", "<=", ">="):
             raise self._wrong(sign.line, f"{sign.text!r} is not known for outputs")
-        left, right, above = atom[1], atom[2], sign.text[0] == ">"
-        if not self._is_variable(left):
-            left, right, above = right, left, not above
-        shift = 0.0
-        if isinstance(right, list):
-            how = self._head(right)
-            if len(right) != 3 or how.text not in ("+", "-"):
-                raise self._wrong(how.line, "an output is compared with another one plus a number")
-            shift = self._number(right[2]) * (1 if how.text == "+" else -1)
-            right = right[1]
-        if not (self._is_variable(left) and self._is_variable(right)):
+        # Both sides as sums: left − right is one output less the other, and a number.
+        terms: dict[tuple[str, int], int] = {}
+        number = self._sum(atom[1], 1, terms) + self._sum(atom[2], -1, terms)
+        signs = {variable: count for variable, count in terms.items() if count}
+        if sorted(signs.values()) != [-1, 1]:
             raise self._wrong(sign.line, "an output is compared with another one plus a number")
-        (one, i), (two, j) = self._variable(left), self._variable(right)
-        if one == two or i != j:
+        (f, i), (g, j) = sorted(signs, key=lambda variable: self.outputs.index(variable[0]))
+        if f == g or i != j:
             raise self._wrong(sign.line, "the same output of both networks has to be compared")
-        # one − two > shift; f is declared first.
-        if one == self.outputs[0]:
-            above, shift = not above, -shift
+        # ±(g − f) + number is above zero, or below it: f is declared first.
+        above = (sign.text[0] == ">") == (signs[g, j] == 1)
+        shift = -number * signs[g, j]
         if shift * (1 if above else -1) <= 0:
             raise self._wrong(sign.line, "ε must be a positive number")
-        return _Atom(i, 1 if above else -1, abs(shift))
+        return _Atom(i, 1 if above else -1, abs(shift), len(sign.text) == 2)
+
+    def _sum(self, term: _Term, sign: int, terms: dict[tuple[str, int], int]) -> float:
+        """Add a term, or a sum or difference of terms, to those counted; returns its numbers."""
+        if self._is_variable(term):
+            variable = self._variable(term)
+            terms[variable] = terms.get(variable, 0) + sign
+            return 0.0
+        how = self._head(term)
+        if not isinstance(term, list):
+            return sign * self._number(term)
+        if how is not term[0] or how.text not in ("+", "-") or len(term) < 2:
+            raise self._wrong(how.line, "an output is compared with another one plus a number")
+        if len(term) == 2:
+            return self._sum(term[1], sign if how.text == "+" else -sign, terms)
+        later = sign if how.text == "+" else -sign
+        return self._sum(term[1], sign, terms) + sum(
+            self._sum(part, later, terms) for part in term[2:]
+        )
 
     # Values.
 
