@@ -22,6 +22,7 @@ ORDER = (
         "random",
         "bits",
         "sharding",
+        "parametrized",
         "parameters",
         "step",
         "stateless",

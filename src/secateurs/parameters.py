@@ -19,6 +19,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
+from secateurs.parametrized import moves_zeros
 from secateurs.registry import unknown
 from secateurs.sharding import is_sharded
 
@@ -101,6 +102,10 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
     for parameter, uses in uses_in_model(model):
         name = uses[0][0]
         reason, through = decide(rules, parameter, uses)
+        moved = "" if reason or not_real(parameter) else moves_zeros(*uses[0], parameter)
+        if moved and not rules.chosen:
+            notes.append(f"{name!r} is left out: it {moved}")
+            reason = moved
         if reason:
             skipped[name] = reason
             continue
@@ -108,7 +113,7 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
         if through != name:
             notes.append(f"{through!r} is tied: it is the parameter {name!r}, listed as that")
         # Only of what is chosen: an integer table that nobody prunes is no problem.
-        trouble = not_real(parameter) or pruned_by_torch(name, uses[0][1])
+        trouble = not_real(parameter) or pruned_by_torch(name, uses[0][1]) or moved
         if trouble:
             problems.append(f"{name!r} {trouble}")
     return Chosen(

@@ -120,6 +120,18 @@ def test_globs_choose_and_leave_out(tmp_path):
     assert {t.name for t in done.report.tensors} == zero
 
 
+@pytest.mark.parametrize(
+    "name", ["conv.weight_v", "conv.parametrizations.weight.original1", "weight_g"]
+)
+def test_parts_of_which_a_weight_is_computed_are_left_as_they_are(tmp_path, name):
+    state = {**tensors(), name: torch.randn(6, 4)}
+    for where in (None, ["*"]):
+        _, found = pruned(tmp_path, state, sparsity=0.9, where=where)
+        assert torch.equal(found[name], state[name])
+    with pytest.raises(ParameterError, match="cannot be pruned: a weight is computed of it"):
+        pruned(tmp_path, state, sparsity=0.9, where=[name])
+
+
 def test_random_is_drawn_by_the_seed_alone(tmp_path):
     results = []
     for seed in (1, 1, 2):

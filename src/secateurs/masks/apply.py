@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from secateurs.bits import clear_
 from secateurs.errors import MaskError
+from secateurs.masks.topk import count_true
 from secateurs.parameters import (
     absent,
     aliases,
@@ -17,6 +18,7 @@ from secateurs.parameters import (
     unworkable,
     without_values,
 )
+from secateurs.parametrized import empty_norms
 from secateurs.sharding import local, local_mask
 
 
@@ -50,11 +52,24 @@ def check(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     problems = [
         text for name, mask in masks.items() if (text := _problem(parameters, tied, name, mask))
     ]
+    if not problems:
+        problems = lost_norms(model, masks)
     if problems:
         raise MaskError(
             f"{len(problems)} of {len(masks)} masks do not fit {type(model).__name__}:"
             f" {'; '.join(problems)}."
         )
+
+
+def lost_norms(model: nn.Module, masks: Mapping[str, Tensor]) -> list[str]:
+    """Which masks leave nothing of a norm by which a weight is divided, so that it would be NaN."""
+    return [
+        f"{name!r} has norms of which the mask keeps no entry, and divides by them"
+        f" ({count_true(lost)} weights would be NaN): keep an entry of each, or make the weight"
+        " plain with torch.nn.utils.parametrize.remove_parametrizations (weight_norm of old:"
+        " remove_weight_norm)"
+        for name, lost in empty_norms(model, masks).items()
+    ]
 
 
 def _problem(

@@ -14,6 +14,7 @@ from torch.optim import LBFGS, Optimizer
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
 from secateurs.optim.holding import family, trained_by, unwrap_optimizer
 from secateurs.parameters import Params, Where, check_model, prunable
+from secateurs.parametrized import parts_of_weights
 
 if TYPE_CHECKING:
     from secateurs.graph import Example
@@ -36,6 +37,8 @@ class StepMethod:
         check_model(model)
         self._optimizer = _one_optimizer(optimizer)
         self._parameters = prunable(model, where)
+        if text := parts_of_weights(model, self._parameters):
+            raise ParameterError(f"{text}.")
         trained = trained_by([self._optimizer])
         if strangers := [n for n, p in self._parameters.items() if id(p) not in trained]:
             raise ParameterError(

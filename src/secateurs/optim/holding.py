@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from secateurs.errors import ArgumentError, MaskError
 from secateurs.masks import SparsityReport, apply_, select, sparsity_report
+from secateurs.masks.apply import lost_norms
 from secateurs.optim.keep import Keep, forget_mixed_history, tensors_in
 from secateurs.parameters import (
     Params,
@@ -26,6 +27,7 @@ from secateurs.parameters import (
     mask_misfit,
     prunable,
 )
+from secateurs.parametrized import acting_weights
 from secateurs.registry import unknown
 from secateurs.sharding import is_sharded
 
@@ -676,6 +678,7 @@ def hold(
     # `trained_elsewhere` looks parameters up by name, so it may only follow where all names are
     # known.
     problems = misfits(names, masks, known) or trained_elsewhere(names, known, inner)
+    problems = problems or lost_norms(model, {names[name]: mask for name, mask in masks.items()})
     if not problems and (stray := stray_copies(wrappers, known.values(), masks.values())):
         problems = [
             f"{', '.join(stray)} keeps copies of the weights, and would bring dropped ones back:"
@@ -741,7 +744,7 @@ def prune_and_tune_(
     """
     chosen = prunable(model, where)
     if masks is None:
-        masks = _masks(chosen, to_sparsity, compression)
+        masks = _masks(chosen, acting_weights(model, chosen), to_sparsity, compression)
     apply_(model, masks)
     made = (
         torch.optim.Adam(chosen.values(), lr=lr)
@@ -755,12 +758,13 @@ def prune_and_tune_(
 
 def _masks(
     chosen: Mapping[str, nn.Parameter],
+    weights: Mapping[str, Tensor],
     to_sparsity: float | None,
     compression: float | None,
 ) -> dict[str, Tensor]:
     if to_sparsity is None and compression is None:
         return {name: parameter.detach() != 0 for name, parameter in chosen.items()}
-    sizes = {name: parameter.detach().abs() for name, parameter in chosen.items()}
+    sizes = {name: weight.abs() for name, weight in weights.items()}
     # floor=0: layers may vanish here, as in the paper's global magnitude pruning.
     masks = select(sizes, sparsity=to_sparsity, compression=compression, floor=0)
     asked, alive = (

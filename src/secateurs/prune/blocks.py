@@ -15,13 +15,14 @@ import torch
 from rich.console import Group
 from torch import Tensor, nn
 
-from secateurs.errors import ArgumentError, ScoreError
+from secateurs.errors import ArgumentError, ParameterError, ScoreError
 from secateurs.masks.apply import apply_
 from secateurs.masks.patterns import NM, Unstructured, pattern_of
 from secateurs.masks.report import SparsityReport, TensorSparsity
 from secateurs.masks.select import check_selection, check_shapes, choose_masks, trouble
 from secateurs.masks.topk import count_true
 from secateurs.parameters import Params, check_model, choose, prunable, refuse_wrapped
+from secateurs.parametrized import parts_of_weights
 from secateurs.printing import Printed
 from secateurs.prune.amounts import BlockAmounts, Way, block_densities, outlier_ratio
 from secateurs.prune.axes import Orders, orders_of
@@ -33,8 +34,15 @@ from secateurs.prune.sparsegpt import prune_by_sweeps_, refuse_unswept
 from secateurs.registry import unknown
 from secateurs.scores import SCORES, Rule
 from secateurs.scores.rules.wanda import input_squares
-from secateurs.scores.scorer import wide_dtype
-from secateurs.scores.task import Inputs, Task, batches, call, map_tensors, with_decoder_inputs
+from secateurs.scores.task import (
+    Inputs,
+    Task,
+    batches,
+    call,
+    map_tensors,
+    wide_dtype,
+    with_decoder_inputs,
+)
 from secateurs.stateless import evaluating
 
 Blocks = dict[str, nn.Module]
@@ -579,6 +587,9 @@ def prune_blocks_(
     recipe = Recipe.of(recipe, fields)
     _refuse_unfit(recipe)
     found = blocks_of(model, blocks)
+    for name, block in found.items():
+        if text := parts_of_weights(block, choose(block, recipe.where).parameters):
+            raise ParameterError(f"block {name!r}: {text}.")
     say = progress or (lambda name: None)
     masks, rows, notes = PackedMasks(), list[TensorSparsity](), list[str]()
     solved: dict[str, Reconstruction] = {}

@@ -51,6 +51,9 @@ _NOT_WEIGHTS = re.compile(
 language model, which is often the embedding itself.
 """
 
+_PARTS = re.compile(r"(^|\.)parametrizations\.\w+\.original\d*$|weight_[gv]$")
+"""Names of what torch's parametrisations, and its weight_norm of old, compute weights of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenTensors:
@@ -97,6 +100,11 @@ def _reason(entry: StoredTensor, rules: Rules) -> str:
         # Values of eight bits and less come with scales in other tensors: their sizes alone mean
         # nothing.
         problem = f"its dtype is {entry.dtype}, not a float of 16 or more bits"
+    elif _PARTS.search(name):
+        problem = "a weight is computed of it and others (weight_norm): make that plain and save it"
+    else:
+        problem = ""
+    if problem:
         # Named in full it is an error; caught by a glob it is only left out.
         if asked and "*" not in "".join(wanted):
             raise ParameterError(f"{name!r} cannot be pruned: {problem}.")

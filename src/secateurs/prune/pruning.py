@@ -232,7 +232,8 @@ def _cut_to_count(
     if last.kept != last.asked:
         notes.append(
             f"{last.kept} entries are kept where {last.asked} were asked for: groups are"
-            " kept whole, floors are respected, and draws with replacement may repeat an entry"
+            " kept whole, floors and an entry of each norm are respected, and draws with"
+            " replacement may repeat an entry"
         )
     if report.collapsed:
         notes.append(f"nothing is left of {', '.join(report.collapsed)}")

@@ -26,11 +26,12 @@ from secateurs.errors import (
     refuse,
 )
 from secateurs.masks.budget import Selection, SelectionFields
-from secateurs.masks.patterns import pattern_of
+from secateurs.masks.patterns import Unstructured, pattern_of
 from secateurs.masks.report import verdicts_of
 from secateurs.masks.select import CheckedSelection, best, check_shapes
 from secateurs.masks.units import TensorUnits
 from secateurs.parameters import Chosen, Params, Where, choose, prunable
+from secateurs.parametrized import acting_weights, revive_norms
 from secateurs.printing import Reported
 from secateurs.prune.axes import Orders, orders_of, refuse_reordered
 from secateurs.prune.rounds import (
@@ -291,6 +292,7 @@ def prepare(
         # The parameters cannot be scored; whether the score has its data can still be checked.
         blind = replace(recipe, where=None)
         return problems + problems_of(lambda: blind.scorer(_AnyModel(), score_inputs, None))
+    values = acting_weights(model, values)
     weights, earlier = orders.outputs_first(values), orders.outputs_first(within)
     (scorer, final), problems = attempt(
         lambda: recipe.scorer(model, score_inputs, generator),
@@ -307,6 +309,7 @@ def prepare(
     )
     return Prepared(
         recipe=recipe,
+        model=model,
         parameters=values,
         within=within,
         orders=orders,
@@ -345,7 +348,9 @@ class Prepared:
 
     Attributes:
         recipe: The recipe as it was given.
-        parameters: The values of the chosen parameters by name.
+        model: The model.
+        parameters: The values of the chosen parameters by name, or of the weights that a
+            parametrisation computes of them.
         within: Masks of an earlier pruning.
         orders: Which dimensions are outputs and inputs, where that matters.
         scorer: The score on a private copy of the model.
@@ -356,6 +361,7 @@ class Prepared:
     """
 
     recipe: Recipe
+    model: nn.Module
     parameters: Params
     within: Params
     orders: Orders
@@ -391,6 +397,9 @@ class Prepared:
                     within=masks,
                     left=left,
                     generator=self.generator,
+                )
+                masks = outputs_first(
+                    _with_norms(self.recipe, self.model, restore(masks), self.within)
                 )
                 # Counted once: it is what the next round may keep, too.
                 left = entries_left(masks)
@@ -429,8 +438,17 @@ def cut_in_training(
 ) -> Masks:
     """One round of a model that trains: scored as it is now, cut within the masks so far."""
     scores = recipe.scorer(model, score_inputs, generator).scores(within)
-    weights = {name: p.detach() for name, p in prunable(model, recipe.where).items()}
-    return cut_once(recipe, scores, target, weights=weights, within=within, generator=generator)
+    weights = acting_weights(model, prunable(model, recipe.where))
+    masks = cut_once(recipe, scores, target, weights=weights, within=within, generator=generator)
+    return _with_norms(recipe, model, masks, within)
+
+
+def _with_norms(recipe: Recipe, model: nn.Module, masks: Masks, within: Params) -> Masks:
+    """The masks with one entry kept of each norm that a weight is divided by. A pattern has no room
+    for it: such masks are refused when they are applied.
+    """
+    free = isinstance(pattern_of(recipe.pattern), Unstructured)
+    return revive_norms(model, masks, within) if free else masks
 
 
 # What a recipe would do to a model: the result of `Recipe.check`.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from secateurs.errors import ScoreError
 from secateurs.prune.least_squares import energies, solve_together
 from secateurs.scores.rules.wanda import lies_along
-from secateurs.scores.scorer import wide_dtype
+from secateurs.scores.task import wide_dtype
 
 DAMPING = 0.01
 """δ as a share of the mean of H's diagonal, as in SparseGPT."""

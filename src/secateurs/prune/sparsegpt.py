@@ -38,7 +38,7 @@ from secateurs.prune.reconstruct import (
     stages_of,
 )
 from secateurs.scores.rules.wanda import lies_along
-from secateurs.scores.scorer import wide_dtype
+from secateurs.scores.task import wide_dtype
 
 COLUMNS = 128
 """Columns whose mask is chosen at once (B_s of the paper), and whose errors reach the later columns

@@ -15,7 +15,9 @@ from secateurs.errors import ArgumentError
 from secateurs.graph.replay import COMPARED
 from secateurs.masks import apply_, select, sparsity_report
 from secateurs.masks.budget import AmountFields
+from secateurs.masks.patterns import Unstructured, pattern_of
 from secateurs.parameters import Where
+from secateurs.parametrized import revive_norms
 from secateurs.scores import score as score_of
 from secateurs.scores.task import ScoreFields
 
@@ -109,6 +111,8 @@ def prune_to_bound_(
         amount: AmountFields = {"sparsity": sparsity} if sparsity < 1 else {"density": 0.0}
         # floor=0: the bound alone says what may go, a whole tensor as well.
         masks = select(scores, scope=scope, pattern=pattern, floor=0, **amount)
+        if isinstance(pattern_of(pattern), Unstructured):
+            masks = revive_norms(model, masks, {})
         other = copy.deepcopy(model)
         COMPARED.share(other, model)
         apply_(other, masks)

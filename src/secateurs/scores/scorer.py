@@ -1,7 +1,7 @@
 """`score`, and `Scorer` for rounds: check everything, run a rule on a private copy, check its
 result."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter, signature
@@ -21,6 +21,7 @@ from secateurs.parameters import (
     prunable,
     refuse_wrapped,
 )
+from secateurs.parametrized import acting_weights, bake_, names_of_weights
 from secateurs.random import check_generator
 from secateurs.registry import unknown
 from secateurs.scores.cut import first_mask, recut_
@@ -35,6 +36,7 @@ from secateurs.scores.task import (
     ScoreRule,
     Task,
     losses,
+    wide_dtype,
 )
 from secateurs.stateless import private_copy
 
@@ -46,6 +48,7 @@ def score(
     where: Where = None,
     batch: Any = None,
     loss: Loss | None = None,
+    output: Callable[[Any], Any] | None = None,
     example: Inputs | None = None,
     generator: torch.Generator | None = None,
     convention: Convention = "paper",
@@ -55,12 +58,15 @@ def score(
 
     `rule` is a registered name (`SCORES.names()`) or your own `rule(task, **options) -> {name:
     tensor}`. `batch` is `(x, y)`, inputs alone, a list of batches or a loader; `loss(output, y)`
-    must average over its batch. `example` is one input of the model: a tensor, a tuple of
-    positional or a dict of keyword arguments. What a rule does not need is ignored. `convention`
-    picks the paper's formula or the reference code's where they differ (docs/scores.md). Without a
-    `generator`, draws follow torch's global state and, like everything else, leave it as it was:
-    two calls then draw the same numbers. Frozen parameters are scored like any other, tied ones
-    once. The model is bit-equal afterwards; the scores carry no graph.
+    must average over its batch; the output is the model's own if that is one tensor, else its
+    `logits` or its first tensor, or what the function `output` makes of it. `example` is one input
+    of the model: a tensor, a tuple of positional or a dict of keyword arguments. What a rule does
+    not need is ignored. `convention` picks the paper's formula or the reference code's where they
+    differ (docs/scores.md). Without a `generator`, draws follow torch's global state and, like
+    everything else, leave it as it was: two calls then draw the same numbers. Frozen parameters are
+    scored like any other, tied ones once. Where `weight_norm`, `spectral_norm` or another
+    parametrisation computes the weight, that weight is scored, under the name of the parameter
+    behind it. The model is bit-equal afterwards; the scores carry no graph.
 
     >>> net = nn.Linear(2, 2)
     >>> bool((score(net, "magnitude")["weight"] == net.weight.abs()).all())
@@ -72,6 +78,7 @@ def score(
         where=where,
         batch=batch,
         loss=loss,
+        output=output,
         example=example,
         generator=generator,
         convention=convention,
@@ -100,6 +107,7 @@ class Scorer:
         where: Where = None,
         batch: Any = None,
         loss: Loss | None = None,
+        output: Callable[[Any], Any] | None = None,
         example: Inputs | None = None,
         generator: torch.Generator | None = None,
         convention: Convention = "paper",
@@ -108,6 +116,7 @@ class Scorer:
         check_convention(convention)
         check_generator(generator)
         check_loss(loss)
+        check_output(output)
         check_model(model)
         refuse_wrapped(model)
         # Everything that can be wrong is found here, once, so that rounds only compute.
@@ -115,13 +124,16 @@ class Scorer:
         self._options = check_options(self._entry, options)
         self._model, self._generator = model, generator
         self._sources = prunable(model, where)
-        check_weights(self._sources)
+        # Weights that a parametrisation computes stand in for the parameters behind them.
+        self._names = names_of_weights(model, self._sources)
+        check_weights(acting_weights(model, self._sources))
         given = Task(
             model=model,
             parameters=dict(self._sources),
             convention=convention,
             data=make_rereadable(batch),
             loss=loss,
+            output=output,
             example=example,
             generator=generator,
         )
@@ -134,16 +146,17 @@ class Scorer:
         """
         with self._running(masks or {}) as task:
             result = self._entry.rule(task, **self._options)
-            scores = in_model_order(result, self._sources, self._entry.name)
+            known = {self._names.get(name, name): p for name, p in self._sources.items()}
+            scores = in_model_order(result, known, self._entry.name)
         if not isinstance(result, Finite):
             check_scores(scores, self._entry.name)
-        return scores
+        return dict(zip(self._sources, scores.values(), strict=True))
 
     def gradients(self, masks: Params) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
         """Of a score that is |weight ⊙ gradient|: the gradients, and the weights of the private
         copy, which the caller may cut if it then calls `was_cut`. None for other scores.
         """
-        if self._entry.gradients is None:
+        if self._entry.gradients is None or self._names:
             return None
         with self._running(masks) as task:
             gradients = self._entry.gradients(task, **self._options)
@@ -177,22 +190,34 @@ class Scorer:
 
     def _masked(self, masks: Params) -> Task:
         if not self._entry.runs:
-            masked = {
-                # A rule that only reads needs no copy of the model, just of what was cut.
+            # A rule that only reads needs no copy of the model, just of what was cut.
+            masked: dict[str, nn.Parameter] = {
                 n: nn.Parameter(p.detach() * masks[n]) if n in masks else p
                 for n, p in self._sources.items()
             }
-            return replace(self._task, parameters=masked)
+            weights = acting_weights(self._model, {n: masked[n] for n in self._names})
+            return replace(
+                self._task,
+                parameters={
+                    self._names.get(n, n): nn.Parameter(weights[n]) if n in weights else p
+                    for n, p in masked.items()
+                },
+            )
         # A rule that prepares its copy (weights by their magnitude, say) does so once
-        # for all rounds.
-        copy = self._copy or self._fresh()
+        # for all rounds; but a mask changes all of a norm's weights, so those are computed anew.
+        once = self._entry.prepare is not None and not self._names
+        copy = self._copy or self._fresh(masks)
         # Without preparation each round starts from a fresh copy: its rule may write into it.
-        self._copy = copy if self._entry.prepare else None
-        copy.cut(masks)
+        self._copy = copy if once else None
+        if not self._names:
+            copy.cut(masks)
         return replace(self._task, model=copy.model, parameters=copy.parameters)
 
-    def _fresh(self) -> "Copy":
+    def _fresh(self, masks: Params) -> "Copy":
         copy = Copy(self._model, self._sources)
+        if self._names:
+            copy.cut(masks)
+            copy.bake(self._names)
         if self._entry.prepare:
             self._entry.prepare(replace(self._task, model=copy.model, parameters=copy.parameters))
             copy.keep()
@@ -275,6 +300,15 @@ def check_loss(loss: object) -> None:
         f"loss={loss!r} is a {type(loss).__name__}: give a function loss(output, y) that averages"
         " over the batch, such as torch.nn.functional.cross_entropy."
     )
+
+
+def check_output(output: object) -> None:
+    """Refuse what is not a function of the model's output."""
+    if output is not None and not callable(output):
+        raise ArgumentError(
+            f"output={output!r} is a {type(output).__name__}: give a function of what the model"
+            " returns, such as lambda whole: whole[1], whose result the loss is given."
+        )
 
 
 def check_options(entry: ScoreRule, options: dict[str, Any]) -> dict[str, Any]:
@@ -406,6 +440,14 @@ class Copy:
             if (last := first_mask(parameter.detach(), self._whole[name])) is not None
         }
 
+    def bake(self, names: Mapping[str, str]) -> None:
+        """Make plain weights of those that a parametrisation computes: parameters of that name."""
+        made = bake_(self.model, names)
+        self.parameters = {
+            names.get(name, name): made.get(name, parameter)
+            for name, parameter in self.parameters.items()
+        }
+
     def cut(self, masks: Params) -> None:
         """Set the entries masked out to zero, all others to what was kept."""
         if self._done is not None and self._done is masks:
@@ -512,10 +554,3 @@ def normalise(scores: dict[str, Tensor]) -> dict[str, Tensor]:
     # In float64: a sum over millions of float32 scores drifts.
     total = abs(sum(float(s.sum(dtype=torch.float64)) for s in scores.values()))
     return {name: s / (total + 1e-10) for name, s in scores.items()}
-
-
-def wide_dtype(parameter: Tensor) -> torch.dtype:
-    """The precision of scores: at least single, since products of half-precision numbers would
-    vanish.
-    """
-    return torch.promote_types(parameter.dtype, torch.float32)

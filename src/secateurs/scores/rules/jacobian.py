@@ -9,8 +9,8 @@ from torch import Tensor
 
 from secateurs.errors import ArgumentError
 from secateurs.random import uniform
-from secateurs.scores.scorer import gradient_of, set_mode, wide_dtype
-from secateurs.scores.task import Mode, Task, call, logits, score_rule
+from secateurs.scores.scorer import gradient_of, set_mode
+from secateurs.scores.task import Mode, Task, call, logits, score_rule, wide_dtype
 
 
 @score_rule("jacobian", needs=("batch",))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from secateurs.errors import ScoreError
 from secateurs.random import normal
 from secateurs.scores.rules.product import absolute_product
-from secateurs.scores.scorer import gradient_of, separate_copies, set_mode, wide_dtype
+from secateurs.scores.scorer import gradient_of, separate_copies, set_mode
 from secateurs.scores.task import (
     Finite,
     Inputs,
@@ -21,6 +21,7 @@ from secateurs.scores.task import (
     floating,
     map_tensors,
     score_rule,
+    wide_dtype,
 )
 
 NORMALS = 128

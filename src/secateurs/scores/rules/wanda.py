@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ParameterError
-from secateurs.scores.scorer import set_mode, wide_dtype
-from secateurs.scores.task import Mode, Task, call, score_rule
+from secateurs.scores.scorer import set_mode
+from secateurs.scores.task import Mode, Task, call, score_rule, wide_dtype
 
 _CONVOLUTIONS: tuple[type[nn.Module], ...] = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
