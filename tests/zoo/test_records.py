@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import secateurs as sc
 from secateurs import data as sets
@@ -222,6 +223,23 @@ def test_the_page_has_every_record_and_no_hostile_text():
     found = replace(record(names()[0]), method="<script>|x|")
     text = records_page([found])
     assert "<script>" not in text and f"{found.compression:.4g}×" in text
+
+
+def test_the_page_counts_weights_and_beside_them_all_parameters():
+    """The paper on factorization counts biases, too: 347 of 266,200 are 355 of 266,610."""
+    found, model = (
+        record("lenet-300-100/fashion-mnist/750x"),
+        load("lenet-300-100/fashion-mnist/750x"),
+    )
+    left = sum(int(p.count_nonzero()) for p in model.parameters())
+    assert (found.kept, found.total, left) == (347, 266_200, 355)
+    [line] = [line for line in records_page([found]).splitlines() if line.startswith("| 750x")]
+    assert "| 767.1× | 347 of 266,200 | 751× |" in line
+    nothing = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(nothing.weight)
+    assert "| 2.666e+05× |" in records_page([found], networks=[nothing])
+    with pytest.raises(ValueError, match="zip"):
+        records_page([found], networks=[])
 
 
 def test_the_page_of_the_docs_is_that_of_the_records():

@@ -78,8 +78,14 @@ def _check(records: list[Path]) -> None:
 def _page(records: list[Path] | None, out: Path | None) -> None:
     from secateurs.safefile import replacing
     from secateurs.zoo import names, read_record, record, records_page
+    from secateurs.zoo.records import opened
 
-    text = records_page(map(read_record, records) if records else map(record, names()))
+    if records:
+        found = [read_record(path) for path in records]
+        folders = [path.parent for path in records]
+        text = records_page(found, networks=map(opened, found, folders))
+    else:
+        text = records_page(map(record, names()))
     if out is None:
         say(text)
         return
