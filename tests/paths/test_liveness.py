@@ -109,10 +109,28 @@ def test_masks_stand_for_a_pruned_model():
 
 def test_the_sparsity_report_says_whether_a_lost_layer_matters():
     model, x = small_resnet()
+    assert lost_layers(model, x) == {}
     model.blocks[0].conv1.weight.data.zero_()
-    report = sc.sparsity_report(model, judge=lost_layers(x))
+    report = sc.sparsity_report(model, verdicts=lost_layers(model, x))
     assert report.collapsed == ("blocks.0.conv1.weight",)
     assert "does not matter" in str(report.to_json())
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("blocks.0.conv1.weight", "does not matter"), ("fc.weight", "matters: the output")],
+)
+def test_masks_of_a_lost_layer_are_looked_at_before_they_are_applied(name, word):
+    model, x = small_resnet()
+    masks = {name: torch.zeros_like(model.get_parameter(name), dtype=torch.bool)}
+    assert lost_layers(model, x, masks=masks)[name].startswith(word)
+
+
+def test_of_a_model_that_cannot_be_read_it_says_why_nothing_is_known():
+    model = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2))
+    nn.init.zeros_(model[2].weight)
+    said = lost_layers(model, torch.zeros(1, 3))["2.weight"]
+    assert "is unknown" in said and "gelu" in said
 
 
 def test_depth_does_not_kill_by_underflow():

@@ -1,22 +1,18 @@
 """How sparse a model is, counted: its weights or its masks, per parameter and in total."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Any, Self
 
 from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
-from secateurs.errors import SecateursError
 from secateurs.masks.apply import check
 from secateurs.masks.pieces import pieces
 from secateurs.parameters import Where, aliases, check_model, masks_in, prunable
 from secateurs.printing import Reported
-
-if TYPE_CHECKING:
-    from secateurs.graph import Example
 
 
 # How sparse one parameter is: its figures, and their form in tables and JSON.
@@ -153,44 +149,12 @@ class SparsityReport(Reported):
         return table
 
 
-Judge: TypeAlias = Callable[[nn.Module, Sequence[str]], Mapping[str, str]]
-"""`(model, names of collapsed parameters) -> what it means, per name`. The table prints it."""
-
-
-def verdicts_of(
-    model: nn.Module,
-    collapsed: Sequence[str],
-    *,
-    example: "Example | None",
-    masks: Mapping[str, Tensor] | None = None,
-    judge: Judge | None = None,
-) -> Mapping[str, str]:
-    """What the loss of these parameters means; empty where nothing is lost or neither example nor
-    judge is given."""
-    if judge is None and example is not None:
-        # The analysis of paths is loaded only here, because few counts need it.
-        from secateurs.paths import lost_layers
-
-        judge = lost_layers(example, masks=masks)
-    if judge is None or not collapsed:
-        return {}
-    try:
-        return judge(model, collapsed)
-    except SecateursError as error:
-        # The caller wants a count, not a proof: say what is unknown and why, instead of failing.
-        return dict.fromkeys(
-            collapsed,
-            f"whether it matters is unknown: {str(error).partition('. ')[0]}",
-        )
-
-
 def sparsity_report(
     model: nn.Module | Mapping[str, Tensor],
     *,
     where: Where = None,
     masks: Mapping[str, Tensor] | None = None,
-    example: "Example | None" = None,
-    judge: Judge | None = None,
+    verdicts: Mapping[str, str] | None = None,
 ) -> SparsityReport:
     """Count what is kept: the non-zero entries of the prunable parameters, or the True entries of
     masks.
@@ -199,10 +163,9 @@ def sparsity_report(
         model: a model, or a mapping of tensors or masks (what is not zero counts as kept).
         where: which parameters of a model; the default rule is that of `prunable`.
         masks: count these instead of the values; only parameters with a mask are listed.
-        example: one input of the model; then the report says of every collapsed parameter whether
-            that matters, that is, whether the output still depends on the input
-            (`secateurs.liveness`), or why that is unknown.
-        judge: a function that says so instead, in your own words.
+        verdicts: what to say about parameters of which nothing is left, by name.
+            `secateurs.paths.lost_layers(model, example)` says whether the output still depends on
+            the input.
 
     Tied parameters are counted once. density = kept / total, sparsity = 1 − density, compression =
     total / kept.
@@ -219,13 +182,7 @@ def sparsity_report(
         masks = masks_in(masks)
         check(model, masks)
     counted: Mapping[str, Tensor] = prunable(model, where) if masks is None else masks
-    collapsed = [
-        name for name, tensor in counted.items() if tensor.numel() and not _count_kept(tensor)
-    ]
-    # Whether a lost layer matters needs a pass through the graph, so it is asked for
-    # lost layers only.
-    verdicts = verdicts_of(model, collapsed, example=example, masks=masks, judge=judge)
-    tensors = _rows(counted, aliases(model), verdicts)
+    tensors = _rows(counted, aliases(model), verdicts or {})
     return SparsityReport(tensors=tensors, source="weights" if masks is None else "masks")
 
 

@@ -2,14 +2,15 @@
 any output.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from secateurs.errors import SecateursError
 from secateurs.graph import Affine, Example, Graph, Source, State, affines, propagate
+from secateurs.masks import sparsity_report
 from secateurs.parameters import Params
 from secateurs.paths.costs import path_mass
 from secateurs.paths.mass import ZERO, Mass, NormFlow, Scaled, constant_inputs, graph_of
@@ -179,30 +180,36 @@ def _sum(scaled: Scaled) -> tuple[float, int]:
 
 
 def lost_layers(
-    example: Example | Graph, *, masks: Params | None = None
-) -> Callable[[nn.Module, Sequence[str]], dict[str, str]]:
-    """For `secateurs.sparsity_report(model, judge=lost_layers(x))`: says whether each collapsed
-    layer matters.
+    model: nn.Module, example: Example | Graph, *, masks: Params | None = None
+) -> dict[str, str]:
+    """Of every parameter of which nothing is left, whether that matters: for
+    `secateurs.sparsity_report(model, verdicts=lost_layers(model, x))`.
 
     A layer without weights matters only if no path is left from an input to the output; otherwise
-    paths lead around it, and what it emits is a constant.
+    paths lead around it, and what it emits is a constant. Where the model cannot be read as a
+    graph, this says why it is unknown. With `masks`, what they would leave is looked at.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> _ = model[0].weight.data.zero_()
-    >>> lost_layers(torch.zeros(1, 2))(model, ["0.weight"])
+    >>> lost_layers(model, torch.zeros(1, 2))
     {'0.weight': 'matters: the output no longer depends on the input'}
     """
-
-    def judge(model: nn.Module, names: Sequence[str]) -> dict[str, str]:
+    # Read as a graph only if something is lost.
+    names = sparsity_report(model, masks=masks).collapsed
+    if not names:
+        return {}
+    try:
         graph = graph_of(model, example)
         collapsed = liveness(model, graph, masks=masks).collapsed
-        fatal = "matters: the output no longer depends on the input"
-        spared = "does not matter: other paths lead from the input to the output"
-        unused = "does not matter: the output does not use it"
-        used = {name for name in names if name in graph.parameters}
-        return {
-            name: (fatal if collapsed else spared) if name in used else unused for name in names
-        }
-
-    return judge
+    except SecateursError as error:
+        # The caller wants a remark beside a count, not a proof.
+        unknown = f"whether it matters is unknown: {str(error).partition('. ')[0]}"
+        return dict.fromkeys(names, unknown)
+    fatal = "matters: the output no longer depends on the input"
+    spared = "does not matter: other paths lead from the input to the output"
+    unused = "does not matter: the output does not use it"
+    return {
+        name: (fatal if collapsed else spared) if name in graph.parameters else unused
+        for name in names
+    }

@@ -227,7 +227,7 @@ def _cut_to_count(
     for latest, done in ready.rounds():
         masks = latest
         rounds.append(done)
-    report = sparsity_report(model, masks=masks, example=score_inputs["example"])
+    report = sparsity_report(model, masks=masks)
     last, notes = rounds[-1], list[str]()
     if last.kept != last.asked:
         notes.append(
@@ -236,7 +236,10 @@ def _cut_to_count(
             " replacement may repeat an entry"
         )
     if report.collapsed:
-        notes.append(f"nothing is left of {', '.join(report.collapsed)}")
+        notes.append(
+            f"nothing is left of {', '.join(report.collapsed)}: secateurs.paths.lost_layers says"
+            " whether that matters"
+        )
     notes += _note_on_earlier_zeros(ready.parameters, within, masks)
     notes += ready.notes
     return Pruned(

@@ -27,7 +27,6 @@ from secateurs.errors import (
 )
 from secateurs.masks.budget import Selection, SelectionFields
 from secateurs.masks.patterns import Unstructured, pattern_of
-from secateurs.masks.report import verdicts_of
 from secateurs.masks.select import CheckedSelection, best, check_shapes
 from secateurs.masks.units import TensorUnits
 from secateurs.parameters import Chosen, Params, Where, choose, prunable
@@ -173,12 +172,8 @@ class Recipe(Selection):
             kept = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
         else:
             kept = _counts_without_scores(ready.final)
-            # Before any score is computed only masks of what will be lost are known.
-            masks = {n: torch.zeros(ready.parameters[n].shape) for n, k in kept.items() if not k}
-        lost = [name for name, count in kept.items() if count == 0]
-        verdicts = verdicts_of(model, lost, example=example, masks=masks)
         rounds = tuple(total_asked(target) for target in ready.targets)
-        return _plan(chosen, kept, verdicts, rounds=rounds, dry_run=dry_run)
+        return _plan(chosen, kept, rounds=rounds, dry_run=dry_run)
 
     def ready(
         self,
@@ -457,16 +452,12 @@ def _with_norms(recipe: Recipe, model: nn.Module, masks: Masks, within: Params) 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedParameter:
     """One chosen parameter; `kept` is None where only the scores decide how much of the budget it
-    gets.
-
-    `verdict`: where nothing would be kept, whether that matters for the model (needs `example=`).
-    """
+    gets."""
 
     name: str
     shape: tuple[int, ...]
     total: int
     kept: int | None
-    verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -521,7 +512,6 @@ class PruningPlan(Reported):
                     "shape": list(p.shape),
                     "total": p.total,
                     "kept": p.kept,
-                    "verdict": p.verdict,
                 }
                 for p in self.parameters
             },
@@ -531,7 +521,7 @@ class PruningPlan(Reported):
     def __rich__(self) -> Group:
         lines = [f"[bold red]problem:[/] {escape(str(problem))}" for problem in self.problems]
         lines += [
-            f"[yellow]nothing is left of {escape(p.name)}[/] {escape(p.verdict)}".rstrip()
+            f"[yellow]nothing is left of {escape(p.name)}[/]"
             for p in self.parameters
             if p.kept == 0
         ]
@@ -558,20 +548,18 @@ def _count(kept: int | None) -> str:
 def _plan(
     chosen: Chosen,
     counts: Mapping[str, int] | None = None,
-    verdicts: Mapping[str, str] | None = None,
     *,
     problems: tuple[SecateursError, ...] = (),
     rounds: tuple[int, ...] = (),
     dry_run: bool = False,
 ) -> PruningPlan:
-    known, words = counts or {}, verdicts or {}
+    known = counts or {}
     rows = [
         PlannedParameter(
             name=name,
             shape=tuple(p.shape),
             total=p.numel(),
             kept=known.get(name),
-            verdict=words.get(name, ""),
         )
         for name, p in chosen.parameters.items()
         if not is_lazy(p)

@@ -17,6 +17,7 @@ from secateurs.errors import ArgumentError, SecateursError
 from secateurs.masks import sparsity_report
 from secateurs.models import MODELS, build
 from secateurs.parameters import prunable
+from secateurs.paths import lost_layers
 from secateurs.random import generator
 from secateurs.study import own
 from secateurs.study.database import HISTOGRAM_EDGES, Certified, LayerKept
@@ -88,7 +89,7 @@ def _own(name: str, metric: Any, model: nn.Module, data: Dataset) -> float:
 @torch.no_grad()
 def layers(model: nn.Module, example: Tensor) -> tuple[LayerKept, ...]:
     """What is left of each prunable parameter."""
-    verdicts = {t.name: t.verdict for t in sparsity_report(model, example=example).tensors}
+    verdicts = lost_layers(model, example)
     return tuple(
         _layer(name, weight, verdicts.get(name, "")) for name, weight in prunable(model).items()
     )

@@ -156,7 +156,7 @@ def test_check_says_what_is_pruned_skipped_and_how_much():
         "200",
     ):
         assert part in shown
-    row = {"shape": [8, 16], "total": 128, "kept": None, "verdict": ""}
+    row = {"shape": [8, 16], "total": 128, "kept": None}
     assert json.loads(plan.to_json())["parameters"]["fc.weight"] == row
 
 
