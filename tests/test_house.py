@@ -31,8 +31,8 @@ ORDER = (
     *("graph", "certificates", "paths", "theory", "scores", "masks", "channels"),
     *(
         "optim",
-        "ship",
         "prune",
+        "ship",
         "diagnosis",
         "compat",
         "adapters",

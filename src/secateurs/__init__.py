@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from secateurs.scores import score
     from secateurs.ship import (
         accelerate,
+        density_for,
         latency_table,
         load_sparse,
         read_sparse,
@@ -84,6 +85,7 @@ __all__ = [
     "compact",
     "compat",
     "data",
+    "density_for",
     "diagnose",
     "drop_blocks_",
     "errors",

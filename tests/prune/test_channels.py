@@ -118,37 +118,6 @@ def test_what_cannot_be_asked_is_refused():
         cut_channels(nn.Linear(3, 2).eval(), torch.zeros(1, 3), macs=0.5)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"scope": "erk"}, {"pattern": "filter"}, {"score": "random"}]
-)
-def test_a_recipe_takes_a_budget_in_multiplications(options):
-    model = net()
-    recipe = sc.Recipe(macs=0.3, **options)
-    generator = torch.Generator().manual_seed(0)
-    pruned = sc.prune_(model, recipe, example=EXAMPLE, generator=generator)
-    work = sc.macs(model, EXAMPLE)
-    assert 0.22 < work.density <= 0.3 and pruned.recipe == recipe
-
-
-def test_equal_work_is_not_equal_sparsity():
-    entries = sc.prune_(net(), sc.Recipe(density=0.3), example=EXAMPLE).report.density
-    work = sc.prune_(net(), sc.Recipe(macs=0.3), example=EXAMPLE).report.density
-    assert abs(entries - work) > 1e-3
-
-
-def test_what_a_budget_in_multiplications_needs():
-    with pytest.raises(ArgumentError, match="example="):
-        sc.prune_(net(), sc.Recipe(macs=0.3))
-    with pytest.raises(ArgumentError, match="leave the other amount out"):
-        sc.Recipe(macs=0.3, density=0.5)
-    with pytest.raises(ArgumentError, match="between 0 and 1"):
-        sc.Recipe(macs=3)
-    with pytest.raises(ArgumentError, match="cannot be reached"):
-        sc.prune_(net(), sc.Recipe(macs=0.01, where="7.weight"), example=EXAMPLE)
-    (problem,) = sc.Recipe(macs=0.3).check(net()).problems
-    assert "prune_ and cut" in str(problem)
-
-
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()

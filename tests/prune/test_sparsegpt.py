@@ -257,7 +257,6 @@ def test_half_precision_is_swept_in_single_precision():
         ({"sparsity": 0.5, "pattern": "filter"}, "pattern='filter'"),
         ({"sparsity": 0.7, "pattern": "2:4"}, "leave the amount out"),
         ({"sparsity": 0.5, "options": {"a": 1}}, "options="),
-        ({"macs": 0.5}, "macs="),
     ],
     ids=str,
 )

@@ -39,7 +39,6 @@ class Amount:
 
     Attributes:
         sparsity, density, compression: Of all entries together.
-        macs, latency: The share of the work that is left; a density is found for it.
 
     >>> Amount(sparsity=0.9).fraction, Amount(compression=8).fraction
     (Fraction(1, 10), Fraction(1, 8))
@@ -48,8 +47,6 @@ class Amount:
     sparsity: float | None = None
     density: float | None = None
     compression: float | None = None
-    macs: float | None = None
-    latency: float | None = None
 
     @property
     def stated(self) -> dict[str, float]:
@@ -62,38 +59,23 @@ class Amount:
         }
 
     @property
-    def work(self) -> str | None:
-        """The name of the work of which a share is to be left; None where entries are counted."""
-        return next((name for name in ("macs", "latency") if name in self.stated), None)
-
-    @property
     def fraction(self) -> Fraction | None:
-        """The share of the entries that is kept, exactly; None where nothing or work is stated.
+        """The share of the entries that is kept, exactly; None where nothing is stated.
 
         Numbers are read as the decimals they print as: sparsity 0.9 is density 1/10, not
         0.09999999999999998.
         """
-        stated, work = self.stated, self.work
-        if work is not None:
-            check_share(work, stated[work])
+        stated = self.stated
         if len(stated) > 1:
-            if work is not None:
-                raise ArgumentError(self._second_amount())
             text = ", ".join(f"{name}={value!r}" for name, value in stated.items())
             raise ArgumentError(
                 f"give one of sparsity, density and compression, not {text}: they express the same "
                 "amount."
             )
-        if work is not None or not stated:
+        if not stated:
             return None
         ((name, value),) = stated.items()
         return _DENSITY[name](_exact(name, value))
-
-    def _second_amount(self) -> str:
-        return (
-            f"{self.work}={self.stated[str(self.work)]!r} says how much is left: leave the other"
-            " amount out."
-        )
 
 
 ScopeLike: TypeAlias = "str | Mapping[str, float]"
@@ -156,8 +138,6 @@ class Selection(Amount):
             raise ArgumentError(
                 "how much to keep is missing: give sparsity=, density= or compression=."
             )
-        if mapped and self.work is not None:
-            raise ArgumentError(self._second_amount())
         if mapped and fraction is not None:
             raise ArgumentError(
                 "scope= already gives a density per parameter: leave sparsity=, density= and"

@@ -14,7 +14,6 @@ from secateurs.masks.pieces import pieces
 from secateurs.parameters import Where, aliases, check_model, masks_in, prunable
 from secateurs.printing import Reported
 
-
 # How sparse one parameter is: its figures, and their form in tables and JSON.
 
 

@@ -46,8 +46,8 @@ def block_densities(
     if overall is None:
         raise ArgumentError(
             "amounts= shares an overall amount out among the blocks, and the recipe states none:"
-            " give sparsity=, density= or compression= (N:M patterns, scopes by name and budgets of"
-            " work leave nothing to share out)."
+            " give sparsity=, density= or compression= (N:M patterns and scopes by name leave"
+            " nothing to share out)."
         )
     if isinstance(amounts, Mapping):
         return _named(amounts, recipe, overall, sizes)

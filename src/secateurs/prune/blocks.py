@@ -157,12 +157,7 @@ def _each_alone(recipe: Recipe) -> bool:
 
 def _plain(recipe: Recipe) -> bool:
     """Whether the scores need no more than weights and inputs."""
-    return (
-        recipe.score in ("wanda", "magnitude")
-        and not recipe.options
-        and recipe.rounds == 1
-        and recipe.work is None
-    )
+    return recipe.score in ("wanda", "magnitude") and not recipe.options and recipe.rounds == 1
 
 
 def _masks_together(

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 import torch
 from rich.markup import escape
@@ -23,7 +23,6 @@ from secateurs.parameters import Where, refuse_wrapped
 from secateurs.printing import Printed
 from secateurs.registry import refuse_unknown
 from secateurs.scores import Rule, score
-from secateurs.ship import LatencyTable
 from secateurs.stateless import private_copy
 
 _log = logging.getLogger("secateurs.prune")
@@ -210,8 +209,18 @@ def fit_to_time(
     return kept, result_of(found, kept, (best, dense))
 
 
+class TimesByShare(Protocol):
+    """Times of layers by the share of their weights: a `secateurs.latency_table`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def dense(self) -> float: ...
+    def seconds(self, densities: Mapping[str, float], /) -> float: ...
+
+
 def fit_to_table(
-    table: LatencyTable, found: Channels, ranked: Ranking, share: float
+    table: TimesByShare, found: Channels, ranked: Ranking, share: float
 ) -> tuple[Tensor, PrunedChannels]:
     """As many channels as a table of the layers' times lets stay: an estimate, always the same."""
     if table.kind != "channels":
@@ -274,7 +283,7 @@ def prune_channels_(
     batch: Any = None,
     loss: Any = None,
     generator: torch.Generator | None = None,
-    latencies: LatencyTable | None = None,
+    latencies: TimesByShare | None = None,
     **budget: Unpack[ChannelBudget],
 ) -> PrunedChannels:
     """Set whole channels to zero, in place: rows, columns, biases and norms alike; then `compact`
@@ -343,7 +352,7 @@ def cut_channels(
     batch: Any = None,
     loss: Any = None,
     generator: torch.Generator | None = None,
-    latencies: LatencyTable | None = None,
+    latencies: TimesByShare | None = None,
     **budget: Unpack[ChannelBudget],
 ) -> PrunedChannels:
     """What `prune_channels_` would do, without doing it."""
@@ -376,7 +385,7 @@ def _choose(
     batch: Any,
     loss: Any,
     generator: torch.Generator | None,
-    latencies: LatencyTable | None,
+    latencies: TimesByShare | None,
 ) -> tuple[Channels, Tensor, PrunedChannels]:
     """The channels of a model, which of them stay, and what is left then."""
     kind, share = budget

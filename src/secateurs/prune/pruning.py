@@ -1,13 +1,9 @@
-"""`prune_`: prune a model by a recipe. `cut` computes the masks without applying them.
-
-The amount of a recipe counts entries, or else work (multiplications, time), for which densities are
-tried. Both ways end in `Prepared.rounds` of recipe.py.
-"""
+"""`prune_`: prune a model by a recipe. `cut` computes the masks without applying them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
 
 import torch
 from rich.console import ConsoleRenderable, Group, RichCast
@@ -24,9 +20,6 @@ from secateurs.printing import Reported
 from secateurs.prune.recipe import Recipe, RecipeFields, ScoreInputs
 from secateurs.prune.rounds import Round, entries_left
 from secateurs.scores import Inputs, Loss, Rule
-
-if TYPE_CHECKING:
-    from secateurs.ship import LatencyTable
 
 Of: TypeAlias = Literal["all", "left"]
 """What the amount of a recipe counts: all weights, or those that are not zero yet."""
@@ -84,7 +77,6 @@ def prune_(
     generator: torch.Generator | None = None,
     within: Params | None = None,
     of: Of = "all",
-    latencies: "LatencyTable | None" = None,
     **fields: Unpack[RecipeFields],
 ) -> Pruned:
     """Prune the model by a recipe, or by a score with the fields of a recipe as arguments.
@@ -102,8 +94,6 @@ def prune_(
         of: What the amount counts: "all" chosen weights, or what is "left", those that are not
             zero yet (then zeros stay cut, and 50 % after 90 % leaves 5 %, as torch.nn.utils.prune
             counts).
-        latencies: For a recipe with `latency=`: a `secateurs.latency_table` measured before, so
-            that the same masks come out again; None measures one now.
         fields: Those of the recipe, when it is given as a score.
 
     >>> model = nn.Linear(10, 10)
@@ -121,7 +111,6 @@ def prune_(
         generator=generator,
         within=within,
         of=of,
-        latencies=latencies,
         **fields,
     )
     apply_(model, pruned.masks)
@@ -138,7 +127,6 @@ def cut(
     generator: torch.Generator | None = None,
     within: Params | None = None,
     of: Of = "all",
-    latencies: "LatencyTable | None" = None,
     **fields: Unpack[RecipeFields],
 ) -> Pruned:
     """The masks that `prune_` would apply; the model is left as it is. Arguments as for
@@ -158,10 +146,7 @@ def cut(
         # the pruning.
         earlier = _masks_of_nonzeros(prunable(model, asked_for.where), earlier)
         converted = _recipe_over_all(asked_for, earlier)
-    if converted.work is None:
-        pruned = _cut_to_count(model, converted, score_inputs, earlier, generator)
-    else:
-        pruned = _cut_to_work(model, converted, score_inputs, earlier, generator, latencies)
+    pruned = _cut_to_count(model, converted, score_inputs, earlier, generator)
     # The result shows what the user asked for, not what it was converted to.
     return replace(pruned, recipe=asked_for)
 
@@ -210,7 +195,7 @@ def _recipe_over_all(recipe: Recipe, left: Mapping[str, Tensor]) -> Recipe:
     return recipe.keeping(share(sum(counts.values()), sum(sizes.values())))
 
 
-# An amount that counts entries: the recipe runs round by round.
+# The recipe runs round by round.
 
 
 def _cut_to_count(
@@ -276,53 +261,3 @@ def _note_on_earlier_zeros(
         " counts all chosen weights: pass the earlier masks as within=, or of='left' to count"
         " only what is left, as torch.nn.utils.prune does",
     )
-
-
-# An amount of work (`macs`, `latency`): densities are tried.
-
-HALVINGS = 14
-"""Halvings of the density for a budget of work: the last one is below a ten-thousandth."""
-
-
-def _cut_to_work(
-    model: nn.Module,
-    recipe: Recipe,
-    score_inputs: ScoreInputs,
-    within: Params,
-    generator: torch.Generator | None,
-    latencies: "LatencyTable | None",
-) -> Pruned:
-    """The masks of the largest density that leaves the given share of the multiplications or of the
-    time.
-
-    Work falls as the density falls, so halving finds it; each try scores and cuts anew.
-    """
-    # Imported here: counting and timing load most of the package, and few budgets need them.
-    from secateurs.prune.work_budget import work_left
-
-    left = work_left(recipe, model, score_inputs["example"], latencies)
-    state = None if generator is None else generator.get_state()
-    low, high = 0.0, 1.0
-    best: Pruned | None = None
-    stopped: ArgumentError | None = None
-    for _ in range(HALVINGS):
-        density = (low + high) / 2
-        if generator is not None and state is not None:
-            # Otherwise each try would draw other scores, and halving would chase a moving answer.
-            generator.set_state(state)
-        try:
-            tried = recipe.keeping(density)
-            pruned = _cut_to_count(model, tried, score_inputs, within, generator)
-        except ArgumentError as error:  # a floor that so few entries cannot keep
-            low, stopped = density, error
-            continue
-        if left.share(pruned.masks) <= left.budget:
-            low, best = density, pruned
-        else:
-            high = density
-    if best is None:
-        raise ArgumentError(
-            f"{recipe.work}={left.budget!r} cannot be reached: what the recipe leaves alone"
-            " (floor=, where=) already takes more. Ask for more, or choose more parameters."
-        ) from stopped
-    return replace(best, notes=(*best.notes, *left.notes(best.masks)))

@@ -58,8 +58,6 @@ SPARSEGPT = "sparsegpt"
 class RecipeFields(SelectionFields, total=False):
     """The fields of a `Recipe` beside its score, as keywords; see there."""
 
-    macs: float | None
-    latency: float | None
     rounds: int
     schedule: str | None
     where: Where
@@ -85,10 +83,7 @@ class Recipe(Selection):
             "sparsegpt".
         sparsity, density, compression: Exactly one of them, of all chosen parameters together; none
             where the pattern (N:M) or the scope (a density per parameter) says how much is kept.
-        macs: Instead, the share of multiplications that is left, for `prune_` and `cut`: the
-            density is found by halving, and each of 14 tries scores and cuts anew.
-        latency: Instead, the share of the dense network's time on this machine, estimated from a
-            `secateurs.latency_table` of its layers; found in the same way.
+            For a share of the multiplications or of the time, `secateurs.density_for` finds it.
         rounds: How often to score and cut; the score of each round sees what the rounds before
             left.
         schedule: How the entries kept fall over the rounds; None is "exponential", and "cubic" in

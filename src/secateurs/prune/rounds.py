@@ -145,12 +145,6 @@ def final_selection(
     """How many entries the last round keeps; a budget that cannot be met is refused as `select`
     would.
     """
-    work = selection.work
-    if work is not None:
-        raise ArgumentError(
-            f"{work}={selection.stated[work]!r} is met by prune_ and cut, which try densities; "
-            "here give the density they found."
-        )
     # Only counts are read here. They do not depend on the scores, for which the weights stand in,
     # and are those of topk, however the entries are chosen.
     final = check_selection(replace(selection, how="topk"), weights, within=within, weights=weights)

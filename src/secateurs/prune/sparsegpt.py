@@ -289,8 +289,6 @@ def refuse_unswept(recipe: Recipe) -> None:
         problem = f"pattern='{pattern}': it takes single weights, N:M and blocks such as '1x4'"
     elif isinstance(pattern, NM) and recipe.fraction not in (None, Fraction(pattern.n, pattern.m)):
         problem = f"another amount than {pattern}: leave the amount out"
-    elif recipe.work is not None:
-        problem = f"{recipe.work}=: give sparsity=, density= or compression="
     if problem:
         raise ArgumentError(f"'sparsegpt' does not go with {problem}.")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from secateurs.lazy import open_on_first_use
 
 if TYPE_CHECKING:
+    from secateurs.ship.density_for import density_for
     from secateurs.ship.export import OnnxModule, export, in_onnxruntime
     from secateurs.ship.fast import FastModule, FastReport, accelerate
     from secateurs.ship.files import (
@@ -34,6 +35,7 @@ __all__ = [
     "OnnxModule",
     "SparseFile",
     "accelerate",
+    "density_for",
     "export",
     "in_onnxruntime",
     "latency_table",

@@ -14,7 +14,6 @@ from secateurs import data as sets
 from secateurs.certificates import certify
 from secateurs.data import Dataset
 from secateurs.errors import ArgumentError, SecateursError
-from secateurs.masks import sparsity_report
 from secateurs.models import MODELS, build
 from secateurs.parameters import prunable
 from secateurs.paths import lost_layers
