@@ -24,11 +24,12 @@ ORDER = (
         "sharding",
         "parametrized",
         "parameters",
+        "hashing",
         "step",
         "stateless",
         "sizes",
     ),
-    *("graph", "certificates", "paths", "theory", "scores", "masks", "channels"),
+    *("masks", "graph", "certificates", "paths", "theory", "scores", "channels"),
     *(
         "optim",
         "prune",

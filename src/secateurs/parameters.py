@@ -490,6 +490,16 @@ def _refuse_flat(model: nn.Module) -> None:
         )
 
 
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside `torch.compile`, `DataParallel` and `DistributedDataParallel`."""
+    inner = getattr(model, "_orig_mod", None)
+    if isinstance(inner, nn.Module):
+        return unwrap(inner)
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrap(model.module)
+    return model
+
+
 def refuse_wrapped(model: nn.Module) -> None:
     """Refuse what is not a model, and wrappers that talk to other processes, which have no copy."""
     check_model(model)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
@@ -35,7 +35,13 @@ from secateurs.certificates.problem import CapturedNetwork, NetworkPair
 from secateurs.certificates.statistical import StatisticalCertificate
 from secateurs.errors import ArgumentError, DomainError, SecateursError
 from secateurs.graph.capture import canonical
-from secateurs.graph.ir import unwrap
+from secateurs.hashing import (
+    CERTIFICATE_FORMAT,
+    bytes_of,
+    hash_tensors,
+    state_hash,
+    tensors_that_count,
+)
 from secateurs.safefile import replacing
 from secateurs.version import __version__
 
@@ -75,18 +81,6 @@ def write_whole(path: Path, content: bytes) -> None:
         part.write_bytes(content)
 
 
-def bytes_of(value: Tensor, dtype: torch.dtype) -> bytes:
-    """Little-endian bytes, the same on every machine."""
-    return _little_endian(value, dtype).tobytes()
-
-
-def _little_endian(value: Tensor, dtype: torch.dtype) -> numpy.ndarray[Any, Any]:
-    """A contiguous little-endian tensor, the same memory if it already is one."""
-    array = numpy.ascontiguousarray(value.detach().cpu().to(dtype).numpy())
-    return array.astype(array.dtype.newbyteorder("<"), copy=False)
-
-
-FORMAT = "secateurs certificate 1"
 INLINE = 2**20
 """Up to this many numbers of boxes are written into the text itself; more go into a file beside it.
 """
@@ -112,7 +106,7 @@ class StateHashes(Mapping[str, str]):
         self._kept = {
             who: {
                 name: (_copy(value, copies[who].get(name)), value.dtype)
-                for name, value in _tensors_that_count(model)
+                for name, value in tensors_that_count(model)
             }
             for who, model in networks.items()
         }
@@ -121,7 +115,9 @@ class StateHashes(Mapping[str, str]):
         if who not in self._hashes:
             # In the network's own precision: its copy holds the same values.
             tensors = self._kept[who].items()
-            self._hashes[who] = _hash((name, value.to(dtype)) for name, (value, dtype) in tensors)
+            self._hashes[who] = hash_tensors(
+                (name, value.to(dtype)) for name, (value, dtype) in tensors
+            )
         return self._hashes[who]
 
     def __iter__(self) -> Iterator[str]:
@@ -136,52 +132,6 @@ def _copy(value: Tensor, known: Tensor | None) -> Tensor:
     if known is not None and plain and known.dtype == torch.float64 and known.shape == value.shape:
         return known
     return value.detach().clone()
-
-
-def state_hash(model: nn.Module | Mapping[str, Tensor]) -> str:
-    """SHA-256 of parameters and persistent buffers by name, tied ones once.
-
-    Equal for a model, its state dict, and what is loaded from a file of it.
-    """
-    return _hash(_tensors_that_count(model))
-
-
-def _tensors_that_count(model: nn.Module | Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that matter, tied ones once."""
-    state = unwrap(model).state_dict(keep_vars=True) if isinstance(model, nn.Module) else model
-    known = set[object]()
-    for name, value in state.items():
-        # Updated in training, but not read in evaluation mode.
-        if not isinstance(value, Tensor) or name.endswith("num_batches_tracked"):
-            continue
-        place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
-        if not value.numel() or place not in known:
-            known.add(place)
-            yield name, value
-
-
-def _hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    lines = [f"{name} {tuple(value.shape)} {_content_hash(value)}" for name, value in tensors]
-    # Sorted, since files keep their tensors in their own order.
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
-
-
-def _content_hash(value: Tensor) -> str:
-    value = value.detach()
-    if value.is_quantized:
-        value = value.dequantize()
-    if value.is_complex():
-        value = torch.view_as_real(value.resolve_conj())
-    if not value.is_floating_point():
-        value = value.to(torch.int64)
-    elif value.dtype == torch.float64:
-        # In one format, so that the same values hash alike in every precision.
-        short = value.float()
-        value = short if torch.equal(short.double(), value) else value
-    else:
-        value = value.float()
-    whole = _little_endian(value, value.dtype).reshape(-1)
-    return hashlib.sha256(whole.view(numpy.uint8).data).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -568,7 +518,7 @@ class CertificateRecord:
     @property
     def text(self) -> str:
         """The JSON, which `read_record` reads again."""
-        content = {"format": FORMAT} | as_json(self)
+        content = {"format": CERTIFICATE_FORMAT} | as_json(self)
         content["options"] = content["options"] or {}
         # NaN and Infinity are not JSON: `as_json` writes null, and any that it missed must raise.
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
@@ -607,7 +557,7 @@ def read_record(text: str) -> tuple[CertificateRecord, list[str]]:
     """
     content = _json(text)
     record: CertificateRecord = _read(CertificateRecord, content, "")
-    return record, _spelling_problems(content, {"format": FORMAT} | as_json(record))
+    return record, _spelling_problems(content, {"format": CERTIFICATE_FORMAT} | as_json(record))
 
 
 def _read(hint: Any, value: Any, place: str) -> Any:
@@ -707,10 +657,10 @@ def _json(text: str) -> dict[str, Any]:
             f"this is not a certificate: it is not JSON ({error})."
             + (f" For a file give Path({text!r})." if short else "")
         ) from None
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
+    if not isinstance(record, dict) or record.get("format") != CERTIFICATE_FORMAT:
         raise ArgumentError(
-            f"this is not a certificate of the format {FORMAT!r}; write one with Certificate.save,"
-            " Certificate.to_json or `secateurs verify --save`."
+            f"this is not a certificate of the format {CERTIFICATE_FORMAT!r}; write one with"
+            " Certificate.save, Certificate.to_json or `secateurs verify --save`."
         )
     if record.get("networks") is None:
         raise ArgumentError(

@@ -13,11 +13,11 @@ from secateurs.channels.labels import NOTHING, LabelFlow, Labelled, LayerUse, la
 from secateurs.errors import CaptureError, TheoryError, UnsupportedOperation
 from secateurs.graph import Affine, Example, Graph, Pool, Source, affines, capture, evaluate
 from secateurs.graph.export import Call, call_of, check_parameters, outputs_of
-from secateurs.graph.ir import Wrapper, kind_of, tensors_of, unwrap
+from secateurs.graph.ir import Wrapper, kind_of, tensors_of
 from secateurs.graph.replay import COMPARED
 from secateurs.graph.spot_check import answers
 from secateurs.graph.untouched import untouched
-from secateurs.parameters import aliases
+from secateurs.parameters import aliases, unwrap
 
 # Which channels must be rescaled together: labels on every value, united where the network ties
 # them.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from secateurs.errors import StructureMismatch
 from secateurs.graph import lowering
 from secateurs.graph.export import Call, Example, call_of, check_parameters, export
-from secateurs.graph.ir import Graph, tensors_of, unwrap
+from secateurs.graph.ir import Graph, tensors_of
 from secateurs.graph.primitives import (
     Activation,
     Add,
@@ -40,7 +40,7 @@ from secateurs.graph.replay import (
 )
 from secateurs.graph.spot_check import compare
 from secateurs.graph.untouched import keeping
-from secateurs.parameters import check_model
+from secateurs.parameters import check_model, unwrap
 
 __all__ = ["Example", "capture", "lowering"]
 

@@ -21,7 +21,7 @@ from secateurs.graph.primitives import (
     Source,
     Structural,
 )
-from secateurs.parameters import aliases, all_finite
+from secateurs.parameters import aliases, all_finite, unwrap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,16 +146,6 @@ class Graph:
     def describe(self) -> str:
         """One line per node; graphs with the same text have the same structure."""
         return "\n".join(_line(node) for node in self.nodes) + f"\noutput {self.output}"
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside `torch.compile`, `DataParallel` and `DistributedDataParallel`."""
-    inner = getattr(model, "_orig_mod", None)
-    if isinstance(inner, nn.Module):
-        return unwrap(inner)
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return unwrap(model.module)
-    return model
 
 
 def affines(graph: Graph) -> list[Affine]:

@@ -12,8 +12,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from secateurs.errors import DataError
-from secateurs.graph.ir import unwrap
-from secateurs.parameters import aliases
+from secateurs.parameters import aliases, unwrap
 from secateurs.safefile import begin_file, read_header, replacing
 from secateurs.train.fit import Checkpoint, check_fit, wanted
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import ParameterError, SparseFileError
-from secateurs.graph.ir import unwrap
-from secateurs.parameters import check_model, without_values
+from secateurs.parameters import check_model, unwrap, without_values
 from secateurs.safefile import (
     are_counts,
     begin_file,

@@ -4,7 +4,6 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,10 +12,9 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from secateurs.certificates import Certificate, StatisticalCertificate, certify
-from secateurs.certificates.record import FORMAT, state_hash
-from secateurs.errors import ArgumentError, SecateursError, SparseFileError
-from secateurs.graph.ir import unwrap
+from secateurs.errors import ArgumentError, SparseFileError
+from secateurs.hashing import CERTIFICATE_FORMAT, state_hash
+from secateurs.parameters import unwrap
 from secateurs.printing import AsJson, Reported, plain
 from secateurs.registry import unknown
 from secateurs.safefile import replacing
@@ -132,29 +130,16 @@ def _reproducing_scale(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> Tens
     return best
 
 
-def what_changed(
-    model: nn.Module | Mapping[str, Tensor],
-    changed: Mapping[str, tuple[Tensor, Tensor]],
-    *,
-    values: str,
-    example: Tensor | None,
-    radius: float | None,
-) -> dict[str, Any]:
-    """The largest change of a weight; with a model and inputs, a certificate of the change of the
-    outputs."""
+def what_changed(changed: Mapping[str, tuple[Tensor, Tensor]], *, values: str) -> dict[str, Any]:
+    """The largest change of a weight, and where it is."""
     differences = {name: _largest_change(a, b) for name, (a, b) in changed.items()}
     worst = max(differences, key=lambda name: differences[name], default="")
-    facts: dict[str, Any] = {"values": values, "tensors": len(changed)}
-    facts |= {
+    return {
+        "values": values,
+        "tensors": len(changed),
         "largest_change": differences.get(worst, 0.0),
         "in": worst,
-        "certificate": None,
     }
-    if isinstance(model, nn.Module) and example is not None:
-        facts |= _certify_change(
-            model, {name: b for name, (_, b) in changed.items()}, example, radius
-        )
-    return facts
 
 
 def _largest_change(before: Tensor, after: Tensor) -> float:
@@ -163,30 +148,6 @@ def _largest_change(before: Tensor, after: Tensor) -> float:
     if before.element_size() < 4:
         before, after = before.double(), after.double()
     return float((before - after).abs_().max())
-
-
-def _certify_change(
-    model: nn.Module,
-    restored: Mapping[str, Tensor],
-    example: Tensor,
-    radius: float | None,
-) -> dict[str, Any]:
-    """Certify with a radius for every input of the balls, without one for these inputs and,
-    statistically, for fresh ones."""
-    other = deepcopy(model).eval()
-    named = dict(other.named_parameters(remove_duplicate=False)) | dict(other.named_buffers())
-    with torch.no_grad():
-        for name, value in restored.items():
-            named[name].copy_(value)
-    region: dict[str, Any] = (
-        {"data": example} if radius is None else {"around": example, "radius": radius}
-    )
-    try:
-        proven = certify(deepcopy(model).eval(), other, **region)
-    except SecateursError as error:
-        # The file is correct all the same: say what is unknown and why.
-        return {"not_certified": str(error)}
-    return {"certificate": json.loads(proven.to_json(boxes=False))}
 
 
 # The size of a file, the share of its header, and how that compares with the entropy of its zeros.
@@ -278,9 +239,11 @@ def _entropy_bits(lines: Iterable[TensorLine]) -> float:
 
 
 class Provable(Protocol):
-    """A certificate: any object that can write itself as JSON."""
+    """A certificate that says which networks it is about, as `secateurs.certify` returns it."""
 
-    def to_json(self) -> str: ...
+    @property
+    def states(self) -> Mapping[str, str]: ...
+    def to_json(self, *, boxes: bool) -> str: ...
 
 
 def save_sparse(
@@ -290,8 +253,6 @@ def save_sparse(
     certificate: Provable | Mapping[str, Any] | None = None,
     notes: Mapping[str, str] | None = None,
     values: str = "exact",
-    example: Tensor | None = None,
-    radius: float | None = None,
 ) -> FileSizes:
     """Write only the non-zeros, exact to the bit, as one safetensors file.
 
@@ -308,9 +269,8 @@ def save_sparse(
         notes: texts to keep with it, such as the name of the architecture.
         values: "exact", or weights rounded to "bf16", "fp16" or "int8" (one scale per row). They
             load in their own dtype.
-        example, radius: inputs on which the effect of that rounding is certified: within balls of
-            this radius, or without one on these inputs and, statistically, on fresh ones of their
-            kind.
+            What that does to the outputs, `secateurs.certify(model, load_sparse(path, into=...))`
+            proves.
 
     Sizes that pruning changed are saved, too: attributes such as `num_heads` that `compact`
     changed, and blocks that were dropped. `load_sparse(path, into=...)` sets them again.
@@ -334,8 +294,6 @@ def save_sparse(
         certificate=certificate,
         notes=notes,
         values=values,
-        example=example,
-        radius=radius,
     )
 
 
@@ -347,8 +305,6 @@ def write_sparse(
     certificate: Provable | Mapping[str, Any] | None = None,
     notes: Mapping[str, str] | None = None,
     values: str = "exact",
-    example: Tensor | None = None,
-    radius: float | None = None,
 ) -> FileSizes:
     """Do what `save_sparse` does, with the changed sizes that the file should hold."""
     if values not in VALUES:
@@ -366,9 +322,7 @@ def write_sparse(
         _check_certificate(about["certificate"], state.tensors, loaded, values)
     if short:
         changed = {name: (state.tensors[name], r.restored) for name, r in short.items()}
-        about["rounding"] = what_changed(
-            model, changed, values=values, example=example, radius=radius
-        )
+        about["rounding"] = what_changed(changed, values=values)
     described, streams = _encode(state, short)
     if sizes:
         about["sizes"] = sizes.as_dict()
@@ -411,16 +365,14 @@ def _about(certificate: Any, notes: Mapping[str, str] | None) -> dict[str, Any]:
 
 
 def _record(certificate: Provable | Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(certificate, StatisticalCertificate):
-        raise ArgumentError(
-            "a StatisticalCertificate does not say which networks it is about: give what"
-            " certify(dense, sparse, data=...) returns."
-        )
     if isinstance(certificate, Mapping):
         return dict(certificate)
-    if isinstance(certificate, Certificate):
-        return dict(json.loads(certificate.to_json(boxes=False)))
-    return dict(json.loads(certificate.to_json()))
+    if not hasattr(certificate, "states"):
+        raise ArgumentError(
+            f"a {type(certificate).__name__} does not say which networks it is about: give what"
+            " certify(dense, sparse, data=...) returns."
+        )
+    return dict(json.loads(certificate.to_json(boxes=False)))
 
 
 def _check_certificate(
@@ -431,7 +383,7 @@ def _check_certificate(
 ) -> None:
     """Refuse a certificate of weights other than those that will be loaded from the file."""
     # A certificate of another kind is kept as it is, since its meaning is unknown here.
-    if record.get("format") != FORMAT:
+    if record.get("format") != CERTIFICATE_FORMAT:
         return
     states = record.get("states")
     of = list(states.values()) if isinstance(states, Mapping) else []
