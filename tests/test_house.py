@@ -25,6 +25,7 @@ ORDER = (
         "parametrized",
         "parameters",
         "hashing",
+        "onnx_session",
         "step",
         "stateless",
         "sizes",

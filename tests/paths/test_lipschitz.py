@@ -11,8 +11,8 @@ from torch import nn
 import secateurs as sc
 from paths.layers import explicit, layered
 from secateurs.errors import ArgumentError
+from secateurs.paths.layered import layers_of, normalized
 from secateurs.paths.lipschitz import LemmaE1, Lifted
-from secateurs.paths.normalized import layers_of, normalized
 from tiny_networks import KINDS, fully_connected, pruned, randomize, rounded, tuned
 
 

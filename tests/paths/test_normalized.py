@@ -8,7 +8,7 @@ from torch import nn
 
 import secateurs as sc
 from paths.layers import explicit, layered
-from secateurs.paths.normalized import layers_of, normalized
+from secateurs.paths.layered import layers_of, normalized
 from tiny_networks import randomize
 
 

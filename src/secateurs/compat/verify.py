@@ -267,7 +267,7 @@ def _runner(path: Path, network: nn.Module) -> Callable[[Tensor], Tensor]:
     """What makes the flat output of one input, as onnxruntime does where the file is ONNX."""
     if not isinstance(network, OnnxNetwork):
         return lambda x: network(x.unsqueeze(0)).flatten().detach()
-    from secateurs.ship.onnx import session_of
+    from secateurs.onnx_session import session_of
 
     try:
         session = session_of(path)

@@ -11,11 +11,9 @@ if TYPE_CHECKING:
     from secateurs.paths.generalization import (
         GeneralizationBound,
         GeneralizationBounds,
-        LipschitzBound,
-        LipschitzBounds,
         generalization_bounds,
     )
-    from secateurs.paths.lipschitz import lipschitz_bounds
+    from secateurs.paths.lipschitz import LipschitzBound, LipschitzBounds, lipschitz_bounds
     from secateurs.paths.liveness import LayerLiveness, Liveness, liveness, lost_layers
     from secateurs.paths.metric import PathMetric, path_metric
     from secateurs.paths.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError, SecateursError
 from secateurs.graph import Graph, capture
-from secateurs.paths.normalized import MatrixLayer, layers_of
+from secateurs.paths.layered import MatrixLayer, layers_of
 from secateurs.printing import Reported, plain
 from secateurs.stateless import call_with, evaluating
 

@@ -13,8 +13,8 @@ from secateurs.graph import Affine, Graph, Pool, capture, propagate
 from secateurs.paths.covering import theorem_g2_factor
 from secateurs.paths.description import description_length
 from secateurs.paths.enumeration import Depth
+from secateurs.paths.layered import MatrixLayer, layers_of
 from secateurs.paths.mass import alone_reasons
-from secateurs.paths.normalized import MatrixLayer, layers_of
 from secateurs.paths.norms import log2_path_norm
 from secateurs.paths.partition import Partition, partition
 from secateurs.printing import Printed
@@ -465,43 +465,3 @@ def _check(samples: int, input_bound: float, loss_lipschitz: float, loss_range: 
 
 
 # The rows of the Lipschitz bounds, and how they are shown.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LipschitzBound:
-    """One row: a bound of `of`, or why the theorem does not apply."""
-
-    name: str
-    of: str
-    value: float | None
-    applies: bool
-    remark: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LipschitzBounds(Printed):
-    """All rows for one pair of parameter vectors, at inputs with |x| ≤ `input_size`."""
-
-    rows: tuple[LipschitzBound, ...]
-    input_size: float
-
-    def __getitem__(self, name: str) -> LipschitzBound:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise ArgumentError(
-            f"there is no row {name!r}; there are {', '.join(row.name for row in self.rows)}."
-        )
-
-    def __rich__(self) -> Table:
-        table = Table(title=f"Lipschitz bounds at ‖x‖_∞ ≤ {self.input_size:g}")
-        for column in ("theorem", "bounds", "value", "remark"):
-            table.add_column(column)
-        for row in self.rows:
-            table.add_row(
-                row.name,
-                row.of,
-                "—" if row.value is None else f"{row.value:.6g}",
-                row.remark,
-            )
-        return table

@@ -5,14 +5,57 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from rich.table import Table
 from torch import Tensor, nn
 
 from secateurs.certificates.forms import ParameterPair
 from secateurs.certificates.problem import NetworkPair, read_problem
 from secateurs.errors import ArgumentError
 from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural, propagate
-from secateurs.paths.generalization import LipschitzBound, LipschitzBounds
-from secateurs.paths.normalized import MatrixLayer, TheoremE1, layers_of, theorem_e1
+from secateurs.paths.layered import MatrixLayer, layers_of
+from secateurs.paths.normalized import TheoremE1, theorem_e1
+from secateurs.printing import Printed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LipschitzBound:
+    """One row: a bound of `of`, or why the theorem does not apply."""
+
+    name: str
+    of: str
+    value: float | None
+    applies: bool
+    remark: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LipschitzBounds(Printed):
+    """All rows for one pair of parameter vectors, at inputs with |x| ≤ `input_size`."""
+
+    rows: tuple[LipschitzBound, ...]
+    input_size: float
+
+    def __getitem__(self, name: str) -> LipschitzBound:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise ArgumentError(
+            f"there is no row {name!r}; there are {', '.join(row.name for row in self.rows)}."
+        )
+
+    def __rich__(self) -> Table:
+        table = Table(title=f"Lipschitz bounds at ‖x‖_∞ ≤ {self.input_size:g}")
+        for column in ("theorem", "bounds", "value", "remark"):
+            table.add_column(column)
+        for row in self.rows:
+            table.add_row(
+                row.name,
+                row.of,
+                "—" if row.value is None else f"{row.value:.6g}",
+                row.remark,
+            )
+        return table
+
 
 # Lemma E.1 as a flow: how far path-liftings lie apart, from norms of incoming weights.
 

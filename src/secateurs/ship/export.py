@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
+from secateurs.onnx_session import session_of
 from secateurs.parameters import check_model
 from secateurs.registry import unknown
 from secateurs.safefile import refusing
@@ -28,7 +29,7 @@ from secateurs.ship.c_source import c_source
 from secateurs.ship.fast import FastModule
 from secateurs.ship.fast.trace import arguments
 from secateurs.ship.fixed import Fixed
-from secateurs.ship.onnx import onnx_runner, session_of, write_onnx
+from secateurs.ship.onnx import onnx_runner, write_onnx
 from secateurs.ship.programs import (
     Exported,
     Free,

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from secateurs.errors import MissingExtra, ShipError
 from secateurs.graph import Example
+from secateurs.onnx_session import session_of
 from secateurs.ship.programs import Free, silently, trace_program
 
 
@@ -39,22 +40,6 @@ def _write(program: ExportedProgram) -> Any:
     if made is None:
         raise ShipError("torch.onnx wrote no program.")
     return made
-
-
-def session_of(part: Path) -> Any:
-    """An ONNX file in onnxruntime, on as many threads as torch has, which sleep when idle."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = torch.get_num_threads()
-    # Spinning threads would take CPU time from everything else in this process.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        return onnxruntime.InferenceSession(str(part), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        text = str(error).strip().partition("\n")[0][:300]
-        raise ShipError(f"onnxruntime cannot run the exported model: {text}") from error
 
 
 def onnx_runner(part: Path) -> Any:
