@@ -26,6 +26,7 @@ ORDER = (
         "parameters",
         "hashing",
         "onnx_session",
+        "singular_values",
         "step",
         "stateless",
         "sizes",

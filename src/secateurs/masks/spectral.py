@@ -15,6 +15,7 @@ from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks.budget import SCOPES, Demand, erk, share, uniform
 from secateurs.masks.select import trouble
 from secateurs.masks.topk import largest
+from secateurs.singular_values import spectral_norms
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Cost = Callable[[Array], Array]
@@ -239,9 +240,6 @@ def matrix_of(weight: Tensor) -> Tensor:
 
 
 def _norms(matrices: Tensor) -> Tensor:
-    # Loads the whole room `theory` for this one function, so only where scope="spectral" is used.
-    from secateurs.theory import spectral_norms
-
     return spectral_norms(matrices, tolerance=_TOLERANCE).values
 
 

@@ -9,6 +9,7 @@ to ask them.
 The corrected form is the default; `as_printed=True` gives the printed one (docs/errata.md).
 """
 
+from secateurs.singular_values import SpectralNorms, spectral_norms
 from secateurs.theory.circular_norms import lemma_7
 from secateurs.theory.convolutions import OperatorNorm
 from secateurs.theory.guarantee import Between, Condition, Guarantee, LayerBound, Needed
@@ -48,7 +49,6 @@ from secateurs.theory.random_pruning import (
     theorem_3_explicit,
     theorem_3_magnitude,
 )
-from secateurs.theory.singular_values import SpectralNorms, spectral_norms
 from secateurs.theory.sketch_masks import SKETCHES, leverage_scores, sketch_mask
 from secateurs.theory.sketching import (
     SketchError,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from secateurs.singular_values import lanczos, spectral_norms
 from secateurs.theory.convolutions import (
     ConvMap,
     OperatorNorm,
@@ -27,7 +28,6 @@ from secateurs.theory.convolutions import (
     sides,
     without_repeats,
 )
-from secateurs.theory.singular_values import lanczos, spectral_norms
 
 # The autocorrelation of a kernel by lag, and its symbol at one frequency.
 
