@@ -126,7 +126,7 @@ def test_a_grad_scaler_changes_nothing_and_its_skipped_steps_do_not_count(method
         attached = METHODS[method](model, made, generator())
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, enabled=scaled)
         for step in range(14):
-            if scaled and step in (0, 7):
+            if scaled and step in (0, 5, 7):  # RigL changes its masks at 5
                 made.zero_grad()
                 before = [p.clone() for p in model.parameters()]
                 scaler.scale(loss_of(model, step) * float("inf")).backward()
@@ -143,6 +143,9 @@ def test_a_grad_scaler_changes_nothing_and_its_skipped_steps_do_not_count(method
 
     (plain, one), (scaled, other) = run(False), run(True)
     assert one.iteration == other.iteration == 14
+    if method in SPARSE:
+        assert one.cost.steps == other.cost.steps == 14
+        assert one.cost.share == pytest.approx(other.cost.share)
     for a, b in zip(plain.parameters(), scaled.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
@@ -202,6 +205,40 @@ WRONG = {
         m, o, strength=1, groups="kernel"
     ),
 }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_second_one_of_a_kind_is_refused_until_the_first_is_released(method):
+    model, made, first = started(method)
+    before = dict(made._optimizer_step_pre_hooks)
+    with pytest.raises(ArgumentError, match=f"has a {type(first).__name__} already: release"):
+        METHODS[method](model, made, generator())
+    assert dict(made._optimizer_step_pre_hooks) == before
+    first.release()
+    train(model, made, end=2)
+    METHODS[method](model, made, generator())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_error_before_a_step_leaves_nothing_of_a_grad_scaler(fused):
+    model = network()
+    made = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
+    SET(model, made, sparsity=0.5, steps=40, every=5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    broken = made.register_step_pre_hook(lambda *_: 1 / 0)
+    attached = next(iter(made._optimizer_step_pre_hooks.values())).__self__
+    attached.before = lambda: 1 / 0
+    scaler.scale(loss_of(model, 0)).backward()
+    with pytest.raises(ZeroDivisionError):
+        scaler.step(made)
+    broken.remove()
+    del attached.before
+    assert not hasattr(made, "grad_scale") and not hasattr(made, "found_inf")
+    scaler.update()
+    made.zero_grad()
+    scaler.scale(loss_of(model, 1)).backward()
+    scaler.step(made)
+    assert attached.iteration == 1
 
 
 @pytest.mark.parametrize("message", WRONG)

@@ -88,6 +88,22 @@ def test_set_drops_from_both_signs_and_grows_anywhere():
     assert 5.0 < float(grown.mean()) < 6.5 and float(grown.max()) < 22
 
 
+def test_what_set_drops_and_draws_at_once_keeps_its_value_and_its_momentum():
+    model = nn.Linear(40, 30, bias=False)
+    made = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    changing = SET(model, made, density=0.9, steps=9, every=2, fraction=0.9)
+    mask = changing.masks["weight"]
+    for _ in range(2):
+        made.zero_grad()
+        model(torch.ones(2, 40)).sum().backward()
+        made.step()
+    now, momentum = changing.masks["weight"], made.state[model.weight]["momentum_buffer"]
+    # Nearly all is dropped, and nearly all drawn again.
+    assert int((mask & now).sum()) > 900
+    assert model.weight[mask & now].all() and momentum[mask & now].all()
+    assert not model.weight[now & ~mask].any() and not momentum[now & ~mask].any()
+
+
 def test_set_changes_after_every_epoch_but_the_last():
     model = network()
     made = torch.optim.Adam(model.parameters(), lr=0.01)

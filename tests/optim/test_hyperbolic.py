@@ -33,6 +33,29 @@ def test_every_step_is_the_optimizer_s_and_then_the_hyperbolic_one(optimizer, ma
         made.param_groups[0]["lr"] = lr * 0.95  # the rate of the moment
 
 
+@pytest.mark.parametrize("kind", ["sgd", "nesterov", "adam", "rmsprop", "nadam"])
+def test_many_tensors_at_once_make_no_difference(kind):
+    """On a GPU that is torch's default, and such steps write to the gradients."""
+    makes = {
+        "sgd": lambda ps, **how: torch.optim.SGD(ps, lr=0.05, weight_decay=0.1, **how),
+        "nesterov": lambda ps, **how: torch.optim.SGD(
+            ps, lr=0.05, momentum=0.9, nesterov=True, **how
+        ),
+        "adam": lambda ps, **how: torch.optim.Adam(ps, lr=0.01, weight_decay=0.1, **how),
+        "rmsprop": lambda ps, **how: torch.optim.RMSprop(ps, lr=0.01, weight_decay=0.1, **how),
+        "nadam": lambda ps, **how: torch.optim.NAdam(ps, lr=0.01, weight_decay=0.1, **how),
+    }
+    results = []
+    for foreach in (False, True):
+        model = network(torch.float64)
+        made = makes[kind](model.parameters(), foreach=foreach)
+        HAM(model, made, alpha=20.0, beta=0.1)
+        train(model, made, end=8)
+        results.append(list(model.parameters()))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
 def test_the_exponent_is_limited():
     model = network()
     made = torch.optim.SGD(model.parameters(), lr=1e-6)

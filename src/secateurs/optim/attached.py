@@ -36,6 +36,7 @@ class StepMethod:
     def __init__(self, model: nn.Module, optimizer: Optimizer, where: Where = None) -> None:
         check_model(model)
         self._optimizer = _one_optimizer(optimizer)
+        _refuse_second(type(self), self._optimizer)
         self._parameters = prunable(model, where)
         if text := parts_of_weights(model, self._parameters):
             raise ParameterError(f"{text}.")
@@ -99,14 +100,25 @@ class StepMethod:
             changed = ((args[0], _answer_now(args[1]), *args[2:]), kwargs)
         elif callable(kwargs.get("closure")):
             changed = (args, {**kwargs, "closure": _answer_now(kwargs["closure"])})
-        with torch.no_grad():
-            _unscale_(self._optimizer)
-            self.before()
+        try:
+            with torch.no_grad():
+                _unscale_(self._optimizer)
+                self.before()
+        except BaseException:
+            # What a `GradScaler` has left would otherwise stay, and spoil its next step.
+            for left in ("grad_scale", "found_inf"):
+                vars(self._optimizer).pop(left, None)
+            raise
         return changed
 
-    def _on_stepped(self, *_: object) -> None:
+    @property
+    def overflown(self) -> bool:
+        """Whether a `GradScaler` has found infinite gradients, so that this step moves nothing."""
         found = getattr(self._optimizer, "found_inf", None)
-        skipped = found is not None and bool(found)
+        return found is not None and bool(found)
+
+    def _on_stepped(self, *_: object) -> None:
+        skipped = self.overflown
         with torch.no_grad():
             self.after(skipped=skipped)
         self.iteration += not skipped
@@ -134,6 +146,17 @@ def _one_optimizer(optimizer: Optimizer) -> Optimizer:
             "give that base optimizer instead."
         )
     return inner
+
+
+def _refuse_second(kind: type[StepMethod], optimizer: Optimizer) -> None:
+    """Two of a kind would overwrite each other's state, and RigL takes away all gradients."""
+    hooks: Any = optimizer._optimizer_step_pre_hooks
+    if any(type(getattr(hook, "__self__", None)) is kind for hook in hooks.values()):
+        raise ArgumentError(
+            f"this {type(optimizer).__name__} has a {kind.__name__} already: release() that one, or"
+            f" give one {kind.__name__} all the parameters (scope= may be a density for each), or"
+            " each an optimizer of its own."
+        )
 
 
 def _answer_now(closure: Callable[[], Any]) -> Callable[[], Any]:

@@ -176,8 +176,12 @@ class RigL(ChangingMasks):
 
     def before(self) -> None:
         """Change the masks where that is due, and let nothing else move in that step."""
+        # A step that overflows is done again: the masks change then.
         self._changed = (
-            self.iteration > 0 and self.iteration % self.every == 0 and self.iteration < self.end
+            self.iteration > 0
+            and self.iteration % self.every == 0
+            and self.iteration < self.end
+            and not self.overflown
         )
         if not self._changed:
             return
@@ -206,9 +210,10 @@ class SET(ChangingMasks):
     dropped and as many grown anywhere at random (Mocanu et al. 2018).
 
     After every `every` steps below `end`, in each layer: the ⌊fraction·n₊⌋ smallest of its n₊
-    positive weights and the ⌊fraction·n₋⌋ largest of its n₋ negative ones are dropped; as many
-    entries that are not kept grow, drawn uniformly. New ones begin at zero, with an optimizer state
-    of zeros.
+    positive weights (kept zeros among them) and the ⌊fraction·n₋⌋ largest of its n₋ negative ones
+    are dropped; as many entries grow, drawn uniformly among all that are not kept then. New ones
+    begin at zero, with an optimizer state of zeros; one that is dropped and drawn at once keeps
+    both, its value and its state.
 
     Args:
         every: Steps between two changes: those of an epoch, in the paper.

@@ -1,7 +1,7 @@
 """A hyperbolic step after each step of an optimizer: Hyperbolic Aware Minimization."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateurs.optim.attached import StepMethod, check_between
@@ -19,7 +19,8 @@ class HAM(StepMethod):
     (α → ∞).
 
     It makes weights small, and none zero: use it with what cuts (`hold`, `RigL`, `ACDC`,
-    `GradualPruning`). What is zero stays zero. There is no state beside the optimizer's.
+    `GradualPruning`). What is zero stays zero. There is no state beside the optimizer's; during a
+    step the gradients are kept twice.
 
     Args:
         alpha, beta: As in the formula; the paper's for ImageNet by default.
@@ -51,14 +52,27 @@ class HAM(StepMethod):
         check_between("beta", beta, 0.0)
         check_between("limit", limit, 0.0)
         self.alpha, self.beta, self.limit = alpha, beta, limit
+        self._gradients: dict[str, Tensor] = {}
         super().__init__(model, optimizer, where)
+
+    def before(self) -> None:
+        """Keep the gradients: some optimizers write to them (SGD with Nesterov's momentum, where it
+        works on many tensors at once).
+        """
+        self._gradients = {
+            name: p.grad.clone() for name, p in self._parameters.items() if p.grad is not None
+        }
 
     def after(self, *, skipped: bool) -> None:
         """The hyperbolic step."""
-        for _, p, group in self.groups():
-            if p.grad is None or skipped:
+        gradients, self._gradients = self._gradients, {}
+        for name, p, group in self.groups():
+            # Nothing moves where another method has taken the gradient away for this step.
+            if p.grad is None or name not in gradients or skipped:
                 continue
             # An optimizer that climbs follows the gradient; here it is the one it descends.
             alpha = -self.alpha if group.get("maximize") else self.alpha
-            exponent = torch.sign(p).mul_(p.grad).mul_(alpha).add_(self.beta).mul_(-group["lr"])
+            exponent = (
+                torch.sign(p).mul_(gradients[name]).mul_(alpha).add_(self.beta).mul_(-group["lr"])
+            )
             p.mul_(exponent.clamp_(-self.limit, self.limit).exp_())
