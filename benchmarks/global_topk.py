@@ -18,7 +18,6 @@ import torch
 import torch.nn.utils.prune as torch_prune
 from torch import nn
 
-import secateurs.compat as our_prune
 from secateurs.masks import select
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -28,13 +27,6 @@ LAYERS, SPARSITY = 40, 0.9
 def by_torch(layers: list[nn.Linear]) -> int:
     torch_prune.global_unstructured(
         [(x, "weight") for x in layers], torch_prune.L1Unstructured, amount=SPARSITY
-    )
-    return sum(int(x.weight_mask.count_nonzero()) for x in layers)
-
-
-def by_compat(layers: list[nn.Linear]) -> int:
-    our_prune.global_unstructured(
-        [(x, "weight") for x in layers], our_prune.L1Unstructured, amount=SPARSITY
     )
     return sum(int(x.weight_mask.count_nonzero()) for x in layers)
 
@@ -59,7 +51,6 @@ def by_select(layers: list[nn.Linear]) -> int:
 
 WAYS: dict[str, Callable[[list[nn.Linear]], int]] = {
     "torch.nn.utils.prune.global_unstructured": by_torch,
-    "secateurs.compat.global_unstructured": by_compat,
     "secateurs.select on weights, absolute=True": by_absolute,
     "secateurs.select on ready scores": by_select,
 }

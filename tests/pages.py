@@ -2,7 +2,6 @@
 
 import doctest
 import re
-import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -27,14 +26,12 @@ def run_page(path, names=None):
     A block that begins with `>>>` is an example with its output, which is compared.
     """
     names = {"__name__": "page"} if names is None else names
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "secateurs:", DeprecationWarning)  # no old names
-        for number, block in enumerate(blocks(path), start=1):
-            where = f"{path.name}, block {number}"
-            if block.startswith(">>>"):
-                compare(block, names, where)
-            else:
-                exec(compile(block, where, "exec"), names)
+    for number, block in enumerate(blocks(path), start=1):
+        where = f"{path.name}, block {number}"
+        if block.startswith(">>>"):
+            compare(block, names, where)
+        else:
+            exec(compile(block, where, "exec"), names)
     return names
 
 

@@ -999,7 +999,6 @@ def optimizers() -> Answers:
     yield "collapsed", collapsed
     yield "held", held
     yield "grid", swept
-    yield "rate", stable_rate
     for schedule in (None, "ramp", "ramp-hold-relax"):
         yield f"forecast {schedule}", partial(forecasted, schedule)
 
@@ -1046,23 +1045,6 @@ def swept() -> Any:
         for i in range(10)
     ]
     return grid(model, squares, data, strengths=[1e-3, 1e-2], seeds=[0, 1], lr=0.05)
-
-
-def stable_rate() -> Any:
-    from secateurs.optim import FactorizedSGD, largest_stable_lr
-
-    model = mlp(6, 8, 3)
-    x, y = (
-        torch.randn(8, 6, generator=seeded(1)),
-        torch.randn(8, 3, generator=seeded(2)),
-    )
-    return largest_stable_lr(
-        model,
-        lambda m: squares(m(x), y),
-        lambda m, lr: FactorizedSGD(m.parameters(), lr=lr, init="dwf", generator=seeded()),
-        trials=3,
-        steps=10,
-    )
 
 
 def forecasted(schedule: str | None) -> Any:

@@ -270,8 +270,9 @@ def _infer_state(gradual: GradualPruning, model: nn.Module, done: int) -> dict[s
         for name, parameter in prunable(model, gradual.recipe.where).items()
     }
     kept = gradual.kept_after(done)
+    state = {**gradual.state_dict(), "iteration": done}
     if kept is None:
-        return {"iteration": done, "masks": gradual.masks}
+        return state
     if not any(is_sharded(weight) for weight in weights.values()):
         masks = {name: weight != 0 for name, weight in weights.items()}
         counts = {name: int(mask.sum()) for name, mask in masks.items()}
@@ -281,7 +282,7 @@ def _infer_state(gradual: GradualPruning, model: nn.Module, done: int) -> dict[s
                 " zero as the last cut kept, so the zeros are taken as the masks.",
                 done,
             )
-            return {"iteration": done, "masks": masks}
+            return {**state, "masks": masks}
     wanted = sum(kept.values()) if isinstance(kept, Mapping) else kept
     total = sum(weight.numel() for weight in weights.values())
     left = sum(int(weight.count_nonzero()) for weight in weights.values())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from secateurs.optim.holding import Held, Tuned, hold, prune_and_tune_
     from secateurs.optim.hyperbolic import HAM
     from secateurs.optim.reparametrized import DGating, PowerPropagation
-    from secateurs.optim.sweep import GridRun, RangeTest, grid, largest_stable_lr
+    from secateurs.optim.sweep import GridRun, grid
 
 __all__ = [
     "ACDC",
@@ -34,7 +34,6 @@ __all__ = [
     "Held",
     "PowerPropagation",
     "RampHoldRelax",
-    "RangeTest",
     "RigL",
     "Skipped",
     "StepMethod",
@@ -43,7 +42,6 @@ __all__ = [
     "forecast",
     "grid",
     "hold",
-    "largest_stable_lr",
     "prune_and_tune_",
 ]
 

@@ -156,7 +156,7 @@ class GradualPruning:
         iteration = Step(state["iteration"]).count
         rounds = tuple(
             Round(number=number, asked=wanted, kept=kept, total=total)
-            for number, wanted, kept, total in state.get("rounds", ())
+            for number, wanted, kept, total in state["rounds"]
         )
         targets = self._planned(state, iteration)
         if lacking := sorted(self.masks.keys() - state["masks"].keys()):
@@ -164,7 +164,7 @@ class GradualPruning:
                 f"the saved state has no mask of {', '.join(map(repr, lacking))}: it belongs to "
                 "another model or to another where=. Nothing was changed."
             )
-        numbers = state.get("generator")
+        numbers = state["generator"]
         if (numbers is not None) and self._generator is None:
             raise TrainingError(
                 "the saved state includes that of a generator: give generator= as in that run, or "
@@ -177,8 +177,6 @@ class GradualPruning:
 
     def _planned(self, state: Mapping[str, Any], iteration: int) -> dict[int, Target]:
         """The targets of a saved state, if the cuts to come and the end are those of this run."""
-        if "due" not in state:  # a state saved by an earlier version
-            return self._targets
         saved: dict[int, Target] = dict(zip(state["due"], state["keep"], strict=True))
 
         def to_come(targets: Mapping[int, Target]) -> list[tuple[int, int]]:

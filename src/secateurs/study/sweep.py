@@ -171,10 +171,8 @@ def drive(sweep: Sweep) -> None:
 def _warn_of_metrics(study: Study, store: Store) -> None:
     """Warn that finished runs do not have metrics that were changed or added since."""
     now = {name: own.fingerprint_of_metric(f) for name, f in study.metrics.items()}
-    # A store of an earlier version has no list of its metrics.
     before = store.note("metrics") or {}
-    known = store.note("metrics") is not None
-    changed = [name for name in now if known and before.get(name) != now[name]]
+    changed = [name for name in now if before.get(name) != now[name]]
     done = sum(row.state == "done" for row in store.rows(details=False, hidden=True))
     if changed and done:
         _LOG.warning(

@@ -44,7 +44,7 @@ def broken(key, value):
     return change
 
 
-CONTROL = {"log_scale": 0.0, "log_density": -0.1, "locked": 0.0}
+CONTROL = {"log_scale": 0.0, "log_density": -0.1, "locked": 0.0, "cut": 0.0}
 BAD = {
     "no state": (
         without("state"),
@@ -60,6 +60,7 @@ BAD = {
         "strength of group 0 is missing",
     ),
     "no count": (without("param_groups", 0, "taken"), "taken of group 0 is missing"),
+    "no shrunk": (without("param_groups", 0, "shrunk"), "shrunk of group 0 is missing"),
     "NaN strength": (
         with_value("param_groups", 0, "strength", value=math.nan),
         "in group 0 strength=nan is not",
@@ -120,17 +121,6 @@ def test_a_steered_run_is_resumed_by_one_with_a_target():
         saved["param_groups"][0]["control"] = wrong
         with pytest.raises(TrainingError, match="is not the state of a controller"):
             optimizer.load_state_dict(saved)
-
-
-def test_a_state_saved_before_shrinkage_was_counted_is_taken_without_forecasts():
-    saved = copy.deepcopy(made()[1].state_dict())
-    del saved["param_groups"][0]["shrunk"]
-    layer, optimizer = made(steps=4, strength=1e-9)
-    optimizer.load_state_dict(saved)
-    for _ in range(4):
-        layer(torch.ones(1, 5)).sum().backward()
-        optimizer.step()
-    assert optimizer.watch.forecast is None
 
 
 def test_resume_is_bit_exact_through_a_file_of_plain_values():

@@ -164,15 +164,10 @@ def check_saved(base: Optimizer, saved: Mapping[str, Any]) -> None:
             "cannot resume: the saved state has no base optimizer. Nothing was changed."
         )
     ours = type(base).__name__
-    theirs = saved.get("base_class", ours)
-    # Old states have no class name; the keys of their groups tell nearly as much.
-    lacks = set(base.defaults) - {
-        key for group in saved["base"].get("param_groups", []) for key in group
-    }
-    if theirs != ours or ("base_class" not in saved and lacks):
-        named = theirs if theirs != ours else f"another class (no {', '.join(sorted(lacks))})"
+    theirs = saved.get("base_class")
+    if theirs != ours:
         raise TrainingError(
-            f"cannot resume: the saved base optimizer is {named}, this one is {ours}. Nothing was"
+            f"cannot resume: the saved base optimizer is {theirs}, this one is {ours}. Nothing was"
             " changed; build Factorized with the saved base, or take the weights alone and call"
             " adopt_()."
         )

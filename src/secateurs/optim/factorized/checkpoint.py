@@ -28,6 +28,7 @@ NEEDED = (
     "shared",
     "freeze",
     "taken",
+    "shrunk",
 )
 """Options that a step, or a check, reads; those of the base of a `Factorized` are left to the
 base.
@@ -207,7 +208,6 @@ def _group(i: int, ours: Saved, theirs: Saved) -> Iterator[str]:
         if ours[key] != theirs[key]:
             yield f"{key}={theirs[key]!r} was saved, {key}={ours[key]!r} is set in group {i}"
     for key in ("lr", "strength", "freeze", "momentum", "taken", "shrunk"):
-        # States saved before "shrunk" was counted lack it and are taken all the same.
         value = theirs.get(key, 0.0)
         value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         if not (is_number(value) and value >= -ROUNDING):
@@ -227,8 +227,7 @@ def _control(control: Control | None, first: Saved) -> Iterator[str]:
         )
     elif (
         not isinstance(state, Mapping)
-        # An older state has no count of what was cut.
-        or {"cut", *state} != control.start().keys()
+        or state.keys() != control.start().keys()
         or not all(map(is_number, state.values()))
     ):
         yield f"control={state!r} is not the state of a controller"

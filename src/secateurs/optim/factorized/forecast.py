@@ -235,7 +235,7 @@ def least_hopeful(
     found = [
         (group, _forecast(group, members.taken, length, steps, options))
         for group in members.groups
-        if "shrunk" in group and members.shrinks(group) and (group["strength"] or group["shrunk"])
+        if members.shrinks(group) and (group["strength"] or group["shrunk"])
     ]
     return max(found, key=lambda pair: pair[1].smallest, default=None)
 

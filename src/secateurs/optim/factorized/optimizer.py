@@ -428,7 +428,7 @@ class FactorizedOptimizer(Optimizer):
         state = self.param_groups[0].get("control")
         if state is None:
             return found
-        state["cut"] = state.get("cut", 0.0) + found
+        state["cut"] += found
         return int(state["cut"])
 
     @staticmethod
@@ -501,7 +501,7 @@ def check_weights_finite(members: Members, names: Mapping[nn.Parameter, str]) ->
         raise TrainingError(
             f"the weights of {_list_names(names, broken)} are not finite after"
             f" {members.taken} steps: the run has diverged. Load a state from before, or start"
-            " again with a smaller lr (optim.largest_stable_lr finds one)."
+            " again with a smaller lr."
         )
 
 

@@ -298,7 +298,7 @@ class SparsityWatch:
         """After a step: add what it applied, and forecast anew at each quarter and at the end."""
         # Every step of every run comes here, so the loop does as little as it can.
         for group, rule in zip(members.groups, rules, strict=True):
-            if rule.decay and "shrunk" in group and members.shrinks(group):
+            if rule.decay and members.shrinks(group):
                 group["shrunk"] += shrinkage(
                     rule.decay, group["depth"], rule.lr, rule.momentum, rule.decoupled
                 )
