@@ -12,8 +12,7 @@ from pages import ROOT, blocks, pages
 
 PAGES = [
     *pages(),
-    # The changelog has names as they were.
-    *(page for page in sorted(ROOT.glob("*.md")) if page.name != "CHANGELOG.md"),
+    *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "benchmarks" / "results").glob("*.md")),
 ]
 DOTTED = re.compile(r"(?<!`)`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`(?!`)")

@@ -116,7 +116,7 @@ PINNED = "ad6e0c0d0d9f9931"
 
 def test_settings_and_their_defaults_are_as_they_were():
     """A new field, or another default, gives the runs that rely on it another key; they are then
-    done anew in every store. If that is meant, write the new hash here and a line into CHANGELOG.
+    done anew in every store. If that is meant, write the new hash here.
 
     Where equal settings give another result from now on, SCHEMA is counted up instead.
     """
