@@ -8,7 +8,7 @@ gets the same sizes from them.
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -21,6 +21,11 @@ _BLOCKS = "_secateurs_blocks"
 
 _LARGEST, _MOST = 2**31, 65_536
 """The largest size in a file, and the most sizes, or blocks of a list."""
+
+BEFORE_DROPPING = "before_dropping_blocks"
+"""On a configuration: what counted or listed the blocks before some were dropped. A block may
+depend on its place (a scale by its index, experts in every other one), so that only a model made
+with all of them has the blocks that are left. Configurations write it down with everything else."""
 
 _INDICES = ("layer_idx", "layer_id", "layer_index", "layer_number")
 """How modules call their place in the list of blocks, by which they find their cache."""
@@ -37,10 +42,13 @@ class Blocks:
     Attributes:
         total: How many there were.
         kept: The places, in that list, of those that are left.
+        names: What the list calls all of them, where these are not their places (a named
+            `nn.Sequential`): such names do not move up. Known of a list in a model, not in a file.
     """
 
     total: int
     kept: tuple[int, ...]
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +84,11 @@ class ChangedSizes:
         found: list[str] = []
         for part in name.split("."):
             place, blocks = part, self.blocks.get(".".join(after))
-            if blocks is not None and part.isdecimal():
+            if blocks is not None and blocks.names:
+                gone = {n for i, n in enumerate(blocks.names) if i not in blocks.kept}
+                if not before and part in gone:
+                    return None
+            elif blocks is not None and part.isdecimal():
                 index = int(part)
                 if before and index < len(blocks.kept):
                     place = str(blocks.kept[index])
@@ -150,10 +162,11 @@ def keep_blocks_(model: nn.Module, name: str, kept: Sequence[int]) -> None:
     blocks = model.get_submodule(name)
     if not isinstance(blocks, nn.ModuleList | nn.Sequential):
         raise TypeError(f"{name!r} is a {type(blocks).__name__}, not a list of blocks")
-    members, total = list(blocks), len(blocks)
-    for _ in members:
-        del blocks[-1]
-    blocks.extend(members[index] for index in kept)
+    members, total, names = list(blocks), len(blocks), _own_names(blocks)
+    for given in list(blocks._modules):
+        delattr(blocks, given)
+    for place, index in enumerate(kept):
+        blocks.add_module(names[index] if names else str(place), members[index])
     for place, index in enumerate(kept):
         for module in members[index].modules():
             for attribute in _INDICES:
@@ -166,6 +179,12 @@ def keep_blocks_(model: nn.Module, name: str, kept: Sequence[int]) -> None:
     found = [*holders, *(vars(holder).get("config") for holder in holders)]
     for holder in {id(one): one for one in found if hasattr(one, "__dict__")}.values():
         _count_blocks_(holder, name, total, kept)
+
+
+def _own_names(blocks: nn.Module) -> tuple[str, ...]:
+    """The names of the blocks, where these are not just their places."""
+    names = tuple(blocks._modules)
+    return () if names == tuple(map(str, range(len(names)))) else names
 
 
 def _note_blocks(blocks: nn.Module, now: Blocks) -> None:
@@ -196,12 +215,33 @@ def _count_blocks_(holder: Any, name: str, total: int, kept: Sequence[int]) -> N
     both = held.get("is_encoder_decoder") and any(count in held for count in _DECODER_COUNTS)
     decoder = "decoder" in name.split(".")
     names = (*_COUNTS, *_DECODER_COUNTS) if not both else _DECODER_COUNTS if decoder else _COUNTS
+    whole = dict(held.get(BEFORE_DROPPING, {}))
     for attribute, value in list(held.items()):
         if attribute in names and type(value) is int and value == total:
+            whole.setdefault(attribute, value)
             setattr(holder, attribute, len(kept))
         listed = isinstance(value, list | tuple) and len(value) == total and not (both and decoder)
         if listed and "layer" in attribute:
+            whole.setdefault(attribute, list(value))
             setattr(holder, attribute, type(value)(value[index] for index in kept))
+    if whole and hasattr(holder, "to_dict"):
+        setattr(holder, BEFORE_DROPPING, whole)
+
+
+def count_all_blocks_(config: Any) -> None:
+    """Set a configuration, and those inside it, to the counts from before blocks were dropped."""
+    held = vars(config)
+    for inner in list(held.values()):
+        if hasattr(inner, "to_dict"):
+            count_all_blocks_(inner)
+    whole = held.get(BEFORE_DROPPING, {})
+    for attribute, value in whole.items() if isinstance(whole, dict) else ():
+        now = held.get(attribute)
+        counted = attribute in (*_COUNTS, *_DECODER_COUNTS) and type(value) is type(now) is int
+        listed = "layer" in attribute and isinstance(value, list) and isinstance(now, list | tuple)
+        # Of a file: nothing else may be set by it.
+        if counted or listed:
+            setattr(config, attribute, value)
 
 
 # What was changed in a model, and the same set on another one.
@@ -263,7 +303,7 @@ def _whole_lists(model: nn.Module, sizes: ChangedSizes) -> ChangedSizes:
     for name, blocks in sorted(sizes.blocks.items(), key=lambda item: item[0].count(".")):
         owner = modules.get(ChangedSizes(blocks=whole).name_before(name))
         if isinstance(owner, nn.ModuleList | nn.Sequential) and len(owner) == blocks.total:
-            whole[name] = blocks
+            whole[name] = replace(blocks, names=_own_names(owner))
     return ChangedSizes(blocks=whole)
 
 

@@ -250,3 +250,71 @@ def test_folders_with_faults_are_refused(fault, tmp_path):
     with pytest.raises(kind, match=message) as caught:
         sc.adapters.from_pretrained(tmp_path)
     assert isinstance(caught.value, SecateursError) and str(tmp_path) in str(caught.value)
+
+
+def _places(name):
+    """Models whose blocks depend on their places."""
+    sizes = {**SIZES, **HEADS, "num_hidden_layers": 4, "vocab_size": 97, "initializer_range": 0.3}
+    sizes["num_key_value_heads"] = 4
+    if name == "gpt2":
+        more = {"scale_attn_by_inverse_layer_idx": True, "initializer_range": 0.4}
+        kind, config = "GPT2LMHeadModel", GPT2Config(n_embd=16, n_layer=4, n_head=4, vocab_size=97)
+        config.update({**more, **ENDS})
+    elif name == "diffllama":
+        kind, config = "DiffLlamaForCausalLM", transformers.DiffLlamaConfig(**sizes, **ENDS)
+    else:
+        experts = {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 8}
+        experts |= {"num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 2}
+        kind, config = (
+            "Qwen2MoeForCausalLM",
+            transformers.Qwen2MoeConfig(**sizes, **experts, **ENDS),
+        )
+    torch.manual_seed(0)
+    return getattr(transformers, kind)(config).eval()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "diffllama", "qwen2_moe"])
+def test_blocks_that_depend_on_their_places_come_back(name, tmp_path):
+    model = _places(name)
+    blocks = "transformer.h" if name == "gpt2" else "model.layers"
+    keep_blocks_(model, blocks, [0, 2, 3])
+    # In two steps: places are those of the model as it was at first.
+    keep_blocks_(model, blocks, [0, 2])
+    wanted = model(TOKENS, use_cache=False).logits
+    for _ in range(2):
+        sc.adapters.save_pretrained(model, tmp_path)
+        model = sc.adapters.from_pretrained(tmp_path)
+        assert torch.equal(model(TOKENS, use_cache=False).logits, wanted)
+        assert model.config.num_hidden_layers == len(model.get_submodule(blocks)) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 4_000_000_000}, r"asks for over 1,073,741,824 bytes.*at_most="),
+        ({"num_hidden_layers": 200_000}, r"asks for over .* modules, and the files hold"),
+        (
+            {"before_dropping_blocks": {"num_hidden_layers": 200_000}},
+            "asks for over .* modules, and the files hold",
+        ),
+        ({"num_attention_heads": 0}, "the configuration cannot be read"),
+        ({"num_hidden_layers": 4}, "does not fit LlamaForCausalLM"),
+    ],
+)
+def test_a_configuration_that_asks_for_another_size_is_refused(changes, message, tmp_path):
+    """Before anything is allocated: the model is made without memory first."""
+    import time
+    import tracemalloc
+
+    sc.adapters.save_pretrained(made(llama)[0], tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    begun = time.perf_counter()
+    tracemalloc.start()
+    try:
+        with pytest.raises(ShipError, match=message):
+            sc.adapters.from_pretrained(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+    finally:
+        tracemalloc.stop()
+    assert time.perf_counter() - begun < 60

@@ -1,6 +1,7 @@
 """Blocks dropped by influence: against a plain loop, and generation with and without a cache."""
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -132,6 +133,29 @@ def test_a_sparse_file_loads_into_the_original_class(tmp_path):
     sc.load_sparse(tmp_path / "small.safetensors", into=loaded)
     ids = data()[0]["input_ids"]
     assert torch.equal(loaded(ids).logits, model(ids).logits)
+
+
+def test_a_list_with_names_of_its_own_keeps_them(tmp_path):
+    def stages():
+        names = ("first", "middle", "last")
+        return nn.Sequential(OrderedDict((name, nn.Linear(4, 4)) for name in names))
+
+    model, x = nn.ModuleDict({"blocks": stages()}), torch.randn(5, 4)
+    model.forward = lambda x: model["blocks"](x)
+    nn.init.eye_(model["blocks"].middle.weight)
+    nn.init.zeros_(model["blocks"].middle.bias)
+    done = sc.drop_blocks_(model, 1, batch=x, blocks="blocks")
+    assert done.dropped == ("blocks.middle",)
+    assert done.left == {"blocks.first": "blocks.first", "blocks.last": "blocks.last"}
+    assert {key.split(".")[1] for key in model.state_dict()} == {"first", "last"}
+    sc.save_sparse(model, tmp_path / "small.safetensors")
+    loaded = nn.ModuleDict({"blocks": stages()})
+    sc.load_sparse(tmp_path / "small.safetensors", into=loaded)
+    assert torch.equal(loaded["blocks"](x), model["blocks"](x))
+    # And into one that has lost the block already.
+    smaller = copy.deepcopy(model)
+    sc.load_sparse(tmp_path / "small.safetensors", into=smaller)
+    assert torch.equal(smaller["blocks"](x), model["blocks"](x))
 
 
 def test_of_equal_blocks_the_later_goes():

@@ -1,23 +1,45 @@
 """Models of transformers in folders, as transformers writes them, with sparse files for weights."""
 
+import copy
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
-from secateurs.errors import ArgumentError, MissingExtra, ShipError, SparseFileError
+from secateurs.errors import (
+    ArgumentError,
+    MissingExtra,
+    SecateursError,
+    ShipError,
+    SparseFileError,
+    first_line,
+)
 from secateurs.parameters import check_model
 from secateurs.safefile import quote, reading, refusing, replacing
 from secateurs.ship.files import FileSizes
-from secateurs.ship.files.read import load_shards, notes_of, read_container
+from secateurs.ship.files.read import (
+    claims_of,
+    fit_shards_,
+    load_shards,
+    most_dense_bytes,
+    notes_of,
+    read_container,
+)
 from secateurs.ship.files.write import write_sparse
-from secateurs.sizes import ChangedSizes, changed_sizes
+from secateurs.sizes import ChangedSizes, changed_sizes, count_all_blocks_
 
 INDEX = "sparse.safetensors.index.json"
 """The file that names the others, with the SHA-256 of each: written last."""
@@ -119,8 +141,11 @@ def from_pretrained(
     paths = _indexed(folder)
     config = _configuration(folder, transformers, model_class)
     kind = model_class or _named_class(config, folder, transformers)
+    # Blocks may depend on their places: those that were dropped are made, too, and go again.
+    count_all_blocks_(config)
+    _check_size(config, kind, paths, at_most, own=model_class is not None)
     # A fresh model draws random numbers for weights that are replaced at once.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _making(folder):
         model = kind(config)
     load_shards(paths, model, at_most=at_most)
     _set_buffer_dtypes_(model, notes_of(paths[0]), paths[0])
@@ -128,6 +153,84 @@ def from_pretrained(
         kept = transformers.GenerationConfig.from_pretrained(folder, local_files_only=True)
         model.generation_config = kept
     return model.eval()
+
+
+@contextmanager
+def _making(folder: Path) -> Iterator[None]:
+    """While a class makes a model of a configuration, which may hold anything."""
+    try:
+        yield
+    except SecateursError:
+        raise
+    # Whatever the code of hundreds of models raises for sizes that do not go together.
+    except Exception as error:
+        raise ShipError(
+            f"{folder}: no model can be made of the configuration"
+            f" ({type(error).__name__}: {first_line(error)})."
+        ) from error
+
+
+def _check_size(
+    config: Any,
+    kind: Any,
+    paths: list[Path],
+    at_most: int | None,
+    *,
+    own: bool,
+) -> None:
+    """Make the model without memory, and compare it with what the files hold.
+
+    A configuration of a few bytes can ask for any number of layers of any size, so both are counted
+    while they are made.
+    """
+    folder = paths[0].parent
+    claims, changed = claims_of(paths, at_most=at_most)
+    dropped = max((b.total / len(b.kept) for b in changed.blocks.values()), default=1.0)
+    # Tied tensors are made before they are tied, and not every module has tensors.
+    most = int(4 * dropped * len(claims)) + 1_000
+    limit = sum(most_dense_bytes(path.stat().st_size, at_most) for path in paths)
+    made = {"modules": 0, "bytes": 0}
+
+    def count(tensor: Any) -> None:
+        if isinstance(tensor, Tensor):
+            made["bytes"] += tensor.numel() * tensor.element_size()
+        if made["bytes"] > limit:
+            raise SparseFileError(
+                f"{folder}: the configuration asks for over {limit:,} bytes, more than files of"
+                " this size justify. If you trust it, raise the limit: at_most=."
+            )
+
+    def count_module(*_: Any) -> None:
+        made["modules"] += 1
+        if made["modules"] > most:
+            raise SparseFileError(
+                f"{folder}: the configuration asks for over {most:,} modules, and the files hold"
+                f" {len(claims):,} tensors: it belongs to another model."
+            )
+
+    me = threading.get_ident()
+
+    def mine(do: Callable[..., None]) -> Callable[..., None]:
+        # The hooks are torch's own, for all threads.
+        return lambda module, name, value: do(value) if threading.get_ident() == me else None
+
+    handles = [
+        register_module_parameter_registration_hook(mine(count)),
+        register_module_buffer_registration_hook(mine(count)),
+        register_module_module_registration_hook(mine(count_module)),
+    ]
+    try:
+        with torch.random.fork_rng(devices=[]), _making(folder), torch.device("meta"):
+            model = kind(copy.deepcopy(config))
+    except ShipError as error:
+        # A class of the user's own may compute with values as it is made, which `meta` has not.
+        if not own or isinstance(error, SparseFileError):
+            raise
+        return
+    finally:
+        for handle in handles:
+            handle.remove()
+    fit_shards_(paths, model, at_most=at_most)
 
 
 def _transformers() -> Any:
@@ -263,7 +366,8 @@ def _configuration(folder: Path, transformers: Any, model_class: Any) -> Any:
     more = {"trust_remote_code": False} if kind is transformers.AutoConfig else {}
     try:
         return kind.from_pretrained(folder, local_files_only=True, **more)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    # Checks of hundreds of configurations raise anything for values that do not go together.
+    except Exception as error:
         raise ShipError(
             f"{folder}: the configuration cannot be read ({str(error)[:200]}). For a class outside "
             "transformers, give model_class=."

@@ -56,7 +56,10 @@ def drop_blocks_(
     block and y comes out. All blocks are measured in the whole model, before the first is dropped;
     of equal ones the later goes. Places that caches are found by (`layer_idx`) and the numbers of
     blocks in a configuration of transformers follow, so that `generate` works as before, and
-    `save_sparse` writes down which blocks are left. Drop blocks before pruning: the names of those
+    `save_sparse` writes down which blocks are left. The configuration keeps the numbers from
+    before, since a block may depend on its place (DiffLlama, Qwen2-MoE, Llama 4): such a model
+    comes back through `secateurs.adapters.from_pretrained`, or `load_sparse` into the original
+    class; transformers itself would make other blocks. Drop blocks before pruning: the names of those
     that are left change, and masks and optimizers made before do not follow.
 
     Args:
@@ -118,7 +121,10 @@ def drop_blocks_(
     return DroppedBlocks(
         influence=influence,
         dropped=tuple(name for name in names if name in gone),
-        left={names[old]: f"{where}.{new}" for new, old in enumerate(kept)},
+        left={
+            names[old]: f"{where}.{now}"
+            for old, now in zip(kept, model.get_submodule(where)._modules, strict=True)
+        },
         tokens=tokens,
         notes=tuple(
             f"{name} stays: no other block has a {parameter!r}" for name, parameter in alone.items()

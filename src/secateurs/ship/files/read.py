@@ -161,10 +161,15 @@ def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
     return opened
 
 
+def most_dense_bytes(size: int, at_most: int | None) -> int:
+    """What a file of this size may unpack to."""
+    return max(_ALWAYS, _PER_BYTE * size) if at_most is None else at_most
+
+
 def _check_claims(opened: Opened, at_most: int | None) -> None:
     """The lines must claim what the streams hold, and no more than the file's size justifies."""
     lines, path = opened.described.lines, opened.path
-    limit = max(_ALWAYS, _PER_BYTE * opened.sizes.bytes) if at_most is None else at_most
+    limit = most_dense_bytes(opened.sizes.bytes, at_most)
     dense = 0
     for line in lines:
         dense += line.bytes
@@ -572,6 +577,19 @@ def load_shards(paths: Sequence[Path], into: nn.Module, *, at_most: int | None =
 
     Its tensors adopt the files' dtypes. After an error the model must be discarded.
     """
+    changed = fit_shards_(paths, into, at_most=at_most)
+    set_sizes_(into, changed)
+    for path in paths:
+        fill_(into, _state(read_container(path), at_most))
+    return into
+
+
+def claims_of(
+    paths: Sequence[Path], *, at_most: int | None = None
+) -> tuple[dict[str, Tensor], ChangedSizes]:
+    """What files that hold a model together say they hold: tensors without values, on the device
+    `meta`, and changed sizes.
+    """
     claims: dict[str, Tensor] = {}
     changed = ChangedSizes()
     for path in paths:
@@ -583,6 +601,16 @@ def load_shards(paths: Sequence[Path], into: nn.Module, *, at_most: int | None =
             raise SparseFileError(f"{path} changes sizes, which another file does too.")
         claims |= mine
         changed = changed or opened.changed
+    return claims, changed
+
+
+def fit_shards_(
+    paths: Sequence[Path], into: nn.Module, *, at_most: int | None = None
+) -> ChangedSizes:
+    """Give a fresh model, which may be on the device `meta`, the dtypes of the files; raise an
+    error if they do not fit it. Returns the sizes to set.
+    """
+    claims, changed = claims_of(paths, at_most=at_most)
     rename = name_with(into, changed)
     dtypes = {name: claim.dtype for name, claim in claims.items() if claim.is_floating_point()}
     state = into.state_dict(keep_vars=True)
@@ -594,10 +622,7 @@ def load_shards(paths: Sequence[Path], into: nn.Module, *, at_most: int | None =
     for tensor, dtype in converted.items():
         tensor.data = tensor.data.to(dtype)
     check_fit(into, claims, paths[0].parent, narrow=True, changed=changed)
-    set_sizes_(into, changed)
-    for path in paths:
-        fill_(into, _state(read_container(path), at_most))
-    return into
+    return changed
 
 
 def check_file(path: str | os.PathLike[str], model: nn.Module) -> None:
