@@ -6,14 +6,7 @@ HERE = Path(__file__).parent
 INK, FAINT, STRONG, SECOND, SOFT = "#1f2430", "#b8bfca", "#c2410c", "#1d4ed8", "#fde9dc"
 
 # One network in three pictures: two inputs, three hidden neurons with relu, one output.
-COLUMNS = {
-    "x1": (90, 90),
-    "x2": (90, 210),
-    "h1": (300, 50),
-    "h2": (300, 150),
-    "h3": (300, 250),
-    "y": (510, 150),
-}
+COLUMNS = {"x1": (90, 90), "x2": (90, 210), "h1": (300, 50), "h2": (300, 150), "h3": (300, 250), "y": (510, 150)}
 WEIGHTS = {
     ("x1", "h1"): 2.0,
     ("x1", "h2"): -1.0,
@@ -52,9 +45,7 @@ def on_edge(a, b, words, *, color=INK, at=0.36):
 def picture(name, width, height, *parts, title):
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{title}">'
     back = f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
-    (HERE / f"{name}.svg").write_text(
-        "\n".join([head, back, *parts, "</svg>"]) + "\n", encoding="utf-8"
-    )
+    (HERE / f"{name}.svg").write_text("\n".join([head, back, *parts, "</svg>"]) + "\n", encoding="utf-8")
 
 
 def network(strong=(), numbers=None):
@@ -62,14 +53,7 @@ def network(strong=(), numbers=None):
     edges, labels = [], []
     for (a, b), w in WEIGHTS.items():
         chosen = (a, b) in strong
-        edges.append(
-            line(
-                COLUMNS[a],
-                COLUMNS[b],
-                color=STRONG if chosen else FAINT,
-                width=4 if chosen else 1.5,
-            )
-        )
+        edges.append(line(COLUMNS[a], COLUMNS[b], color=STRONG if chosen else FAINT, width=4 if chosen else 1.5))
         words = f"{w:g}".replace("-", "−") if numbers is None else numbers[a, b]
         labels.append(on_edge(a, b, words, color=STRONG if chosen else INK))
     return [*edges, *labels]
@@ -88,21 +72,10 @@ def path():
         for n, label in names.items()
     ]
     words = [
-        text(
-            300,
-            310,
-            "the path x₂ → h₂ → y carries Φ = 3 · (−2) = −6",
-            size=17,
-            color=STRONG,
-            weight="bold",
-        ),
-        text(
-            300, 335, "y is the sum of Φ · x over the paths whose neurons are all active", size=15
-        ),
+        text(300, 310, "the path x₂ → h₂ → y carries Φ = 3 · (−2) = −6", size=17, color=STRONG, weight="bold"),
+        text(300, 335, "y is the sum of Φ · x over the paths whose neurons are all active", size=15),
     ]
-    picture(
-        "path", 600, 355, *network(chosen), *nodes, *words, title="A path and its weight product"
-    )
+    picture("path", 600, 355, *network(chosen), *nodes, *words, title="A path and its weight product")
 
 
 def norm():
@@ -114,24 +87,9 @@ def norm():
     ]
     words = [
         text(300, 310, "feed ones, make every weight positive, drop the relus:", size=15),
-        text(
-            300,
-            335,
-            "what arrives is ‖Φ‖₁ = 2·½ + 4·2 + ½·1 = 9½",
-            size=17,
-            color=SECOND,
-            weight="bold",
-        ),
+        text(300, 335, "what arrives is ‖Φ‖₁ = 2·½ + 4·2 + ½·1 = 9½", size=17, color=SECOND, weight="bold"),
     ]
-    picture(
-        "norm",
-        600,
-        355,
-        *network((), numbers),
-        *nodes,
-        *words,
-        title="The path norm by one forward pass",
-    )
+    picture("norm", 600, 355, *network((), numbers), *nodes, *words, title="The path norm by one forward pass")
 
 
 def cost():
@@ -142,24 +100,10 @@ def cost():
     words = [
         text(78, 252, "flows in: 1", size=14, color=STRONG),
         text(322, 195, "flows out: 2", size=14, color=STRONG, anchor="start"),
-        text(
-            300,
-            310,
-            "cost = flow in · |w| · flow out = 1 · 3 · 2 = 6",
-            size=17,
-            color=STRONG,
-            weight="bold",
-        ),
-        text(
-            300,
-            335,
-            "without this weight ‖Φ‖₁ falls from 9½ to 3½; one backward pass gives all costs",
-            size=14,
-        ),
+        text(300, 310, "cost = flow in · |w| · flow out = 1 · 3 · 2 = 6", size=17, color=STRONG, weight="bold"),
+        text(300, 335, "without this weight ‖Φ‖₁ falls from 9½ to 3½; one backward pass gives all costs", size=14),
     ]
-    picture(
-        "cost", 600, 355, *network(chosen, numbers), *nodes, *words, title="The cost of one weight"
-    )
+    picture("cost", 600, 355, *network(chosen, numbers), *nodes, *words, title="The cost of one weight")
 
 
 def curve(points, color, width=3.0):
@@ -188,19 +132,8 @@ def certificate():
         text(548, 55, "g", size=16, color=SECOND, weight="bold"),
         text(548, 92, "f", size=16, weight="bold"),
         text(408, 180, "certified band f ± bound", size=14, color=STRONG, anchor="start"),
-        text(
-            300,
-            310,
-            "in the ball g stays inside the band: found ≤ truth ≤ bound",
-            size=17,
-            weight="bold",
-        ),
-        text(
-            300,
-            335,
-            "tightness = bound / found; what lies beyond the ball is not spoken of",
-            size=15,
-        ),
+        text(300, 310, "in the ball g stays inside the band: found ≤ truth ≤ bound", size=17, weight="bold"),
+        text(300, 335, "tightness = bound / found; what lies beyond the ball is not spoken of", size=15),
     ]
     picture("certificate", 600, 355, *parts, title="A certificate on a ball")
 

@@ -160,9 +160,7 @@ def one_mask(masks, title, left, top):
         density, height = float(mask.float().mean()), top + 182 + 18 * number
         back = f'<rect x="{left + 34}" y="{height}" width="90" height="11" fill="{SOFT}"/>'
         width = 90 * density
-        bar = (
-            f'<rect x="{left + 34}" y="{height}" width="{width:.1f}" height="11" fill="{STRONG}"/>'
-        )
+        bar = f'<rect x="{left + 34}" y="{height}" width="{width:.1f}" height="11" fill="{STRONG}"/>'
         label = text(left + 28, height + 11, name.split(".")[0], size=13, anchor="end")
         words = text(left + 130, height + 11, f"{density:.1%}", size=13, anchor="start")
         parts += [back, bar, label, words]
@@ -212,11 +210,7 @@ def raised(number):
     return str(number).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-PICTURES = {
-    "dying_weights": dying_weights,
-    "masks": masks,
-    "certificate_search": certificate_search,
-}
+PICTURES = {"dying_weights": dying_weights, "masks": masks, "certificate_search": certificate_search}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:
