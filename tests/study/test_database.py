@@ -125,3 +125,13 @@ def test_weights_with_a_name_that_is_none_are_a_damaged_row(tmp_path):
         store.add([row(weights="../../victim/model")])
         with pytest.raises(StoreError, match="'a' of this store is damaged.*name of its weights"):
             store.rows()
+
+
+@pytest.mark.parametrize(
+    "figures", [{"accuracy": -1.0}, {"compression": float("inf")}, {"kept": -2}, {"progress": 7.0}]
+)
+def test_figures_that_no_run_can_have_are_a_damaged_row(figures, tmp_path):
+    with Store.create(tmp_path) as store:
+        store.add([row(**figures)])
+        with pytest.raises(StoreError, match=f"damaged: {next(iter(figures))} is .* outside 0 to"):
+            store.rows()

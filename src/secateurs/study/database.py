@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -479,6 +480,14 @@ NESTED = (
 SUMMARY = tuple(entry.name for entry in fields(Row) if entry.name not in NESTED)
 
 
+_LIMITS = {
+    **dict.fromkeys(("accuracy", "sparsity", "progress"), (0, 1)),
+    **dict.fromkeys(("asked", "strength", "compression", "seconds"), (0, sys.float_info.max)),
+    **dict.fromkeys(("kept", "total", "seed"), (0, 2**63)),
+}
+"""What the numbers of a run lie in; a figure of others would have no scale."""
+
+
 def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
     """The row of a listing's columns and, if given, its nested part.
 
@@ -489,9 +498,13 @@ def row_of(summary: Mapping[str, Any], details: str | None = None) -> Row:
         # SQLite has no booleans: `hidden` comes back as 0 or 1.
         columns = {**summary, "hidden": summary["hidden"] != 0}
         nested = {} if details is None else json.loads(details)
-        if columns["weights"] is not None and not is_name(columns["weights"]):
-            raise ValueError(f"{columns['weights']!r} is not the name of its weights")
-        return Row(**read_fields(Row, nested) | read_fields(Row, columns))
+        row = Row(**read_fields(Row, nested) | read_fields(Row, columns))
+        for name, (least, most) in _LIMITS.items():
+            if (value := getattr(row, name)) is not None and not least <= value <= most:
+                raise ValueError(f"{name} is {value!r}, outside {least} to {most}")
+        if row.weights is not None and not is_name(row.weights):
+            raise ValueError(f"{row.weights!r} is not the name of its weights")
+        return row
     except (ValueError, RecursionError) as error:
         raise StoreError(
             f"the run {summary.get('key')!r} of this store is damaged: {error}. Restore study.db"
