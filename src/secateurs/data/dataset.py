@@ -234,11 +234,12 @@ def _uniform(count: int, like: Tensor, generator: torch.Generator | None) -> Ten
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Where a data set comes from: `read(folder or None, download)` returns it or raises
-    `DataError`.
+    `DataError`. `shape` is that of one image.
     """
 
     read: Callable[[Path | None, bool], Dataset]
     summary: str
+    shape: tuple[int, ...] | None = None
 
 
 DATA: Registry[Source] = Registry("data set")

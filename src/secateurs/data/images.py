@@ -149,7 +149,9 @@ def _ways_to_cifar(layout: Layout, folder: Path) -> list[str]:
 
 
 def _register_cifar(layout: Layout, summary: str) -> None:
-    DATA.register(layout.name)(Source(read=partial(read_cifar, layout), summary=summary))
+    DATA.register(layout.name)(
+        Source(read=partial(read_cifar, layout), summary=summary, shape=(3, 32, 32))
+    )
 
 
 _register_cifar(CIFAR10, "50,000 + 10,000 colour 32×32 images of 10 classes, normalised")
@@ -280,7 +282,9 @@ def _ways_to_idx(family: Family, folder: Path) -> list[str]:
 
 
 def _register_idx(family: Family, summary: str, *aliases: str) -> None:
-    DATA.register(family.name, *aliases)(Source(read=partial(read_family, family), summary=summary))
+    DATA.register(family.name, *aliases)(
+        Source(read=partial(read_family, family), summary=summary, shape=(1, 28, 28))
+    )
 
 
 _register_idx(MNIST, "60,000 + 10,000 grey 28×28 images of handwritten digits")
@@ -406,5 +410,6 @@ DATA.register("tiny-imagenet")(
     Source(
         read=read_tiny_imagenet,
         summary="100,000 + 10,000 colour 64×64 images of 200 classes, from a folder",
+        shape=(3, 64, 64),
     )
 )

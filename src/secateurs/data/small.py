@@ -141,6 +141,7 @@ DATA.register("covertype")(
     Source(
         read=read_covertype,
         summary="464,809 + 116,203 rows of 54 numbers on forests, 7 kinds",
+        shape=(54, 1, 1),
     )
 )
 
@@ -187,5 +188,6 @@ DATA.register("digits")(
     Source(
         read=read_digits,
         summary="1,437 + 360 grey 8×8 images of digits, from scikit-learn",
+        shape=(1, 8, 8),
     )
 )

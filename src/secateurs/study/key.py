@@ -25,12 +25,14 @@ def key_of(run: Any) -> str:
     # parent.
     del hashed["data"]["root"]
     hashed["method"].pop("after", None)
-    for name, value in (("data", run.data), ("model", run.model)):
-        # A user's objects are identified by content, since a changed function may keep its name.
-        if value.make is not None:
-            from secateurs.study.own import fingerprint
+    # A user's objects are identified by content, since a changed function may keep its name.
+    if run.data.make is not None or run.model.make is not None:
+        from secateurs.study.fingerprint import fingerprint, image_shape
 
-            hashed[name]["own"] = fingerprint(value.make)
+        if run.data.make is not None:
+            hashed["data"]["own"] = fingerprint(run.data.make)
+        if run.model.make is not None:
+            hashed["model"]["own"] = fingerprint(run.model.make, image_shape(run.data))
     # 64 bits: among a million runs, two share a key with a probability of about 3 in 100 million.
     return hashlib.sha256(canonical({"schema": SCHEMA, **hashed}).encode()).hexdigest()[:16]
 
@@ -74,9 +76,11 @@ def _plain(value: Any) -> Any:
         counted = (e.name for e in fields(value) if e.name not in value.silent)  # type: ignore[arg-type]
         named = {name: _plain(getattr(value, name)) for name in counted}
         return {"kind": kind, **named} if kind else named
-    # A user's value, as a text that is the same in every process.
-    if hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    # Other people's objects may print their address, which differs in every process.
-    ours = type(value).__module__.startswith("secateurs")
-    return str(value) if ours else type(value).__qualname__
+    if type(value).__module__.startswith("secateurs."):
+        return str(value)
+    # A user's value, as a text that is the same in every process: its name, and what it is.
+    from secateurs.study.fingerprint import fingerprint_of_values
+
+    owner: Any = value if hasattr(value, "__qualname__") else type(value)
+    name = f"{owner.__module__}.{owner.__qualname__}"
+    return name if name.startswith("secateurs.") else f"{name} ({fingerprint_of_values(value)})"

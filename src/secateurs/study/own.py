@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from secateurs.data import Dataset
 from secateurs.errors import ArgumentError
@@ -57,61 +57,41 @@ def _entry_points(kind: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUPS[kind])}
 
 
-# Identifies a user's own network or data, so that a changed one is not mistaken for the one that
-# was run before.
-
-
-def fingerprint(make: Any) -> str:
-    """A hash of a network's shapes and source, or of a data set's bytes."""
-    return data_hash(make) if isinstance(make, Dataset) else _fingerprint_of_function(make)
-
-
-@lru_cache(maxsize=64)
-def _fingerprint_of_function(make: Callable[..., Any]) -> str:
-    """The source of the function and of the classes it uses; without a source, the shapes alone."""
-    # Called once, because the source of a function says little about what it calls.
-    made = call(make, torch.Generator().manual_seed(0))
-    if isinstance(made, Dataset):
-        return data_hash(made)
-    digest = hashlib.sha256()
-    if isinstance(made, nn.Module):
-        # repr shows what shapes do not, such as strides and dropout.
-        digest.update(repr(made).encode())
-        for name, value in made.state_dict().items():
-            digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-        digest.update(_source(type(made)).encode())
-        for part in _own_parts(made):
-            digest.update(_source(part).encode())
-    digest.update(_source(make).encode())
-    return digest.hexdigest()[:16]
-
-
-def fingerprint_of_metric(measure: Callable[..., Any]) -> str:
-    """A hash of the source of a metric; functions that it calls are not included."""
-    return hashlib.sha256(_source(measure).encode()).hexdigest()[:16]
-
-
 def call(make: Callable[..., Any], generator: torch.Generator) -> Any:
-    """Call the user's function, with the generator if it takes one; otherwise torch's own generator
-    is seeded from it.
+    """Call the user's function, with the generator if it has a parameter of that name. Torch's own
+    generator is seeded from it in any case, and restored afterwards.
     """
     try:
-        takes = bool(inspect.signature(make).parameters)
+        named = inspect.signature(make).parameters
     except (TypeError, ValueError):
-        takes = False
-    if takes:
-        return make(generator)
-    # It draws from torch's own generator, which is restored afterwards.
+        named = {}  # type: ignore[assignment]
+    needed = [
+        name
+        for name, each in named.items()
+        if name != "generator"
+        and each.default is each.empty
+        and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    if needed:
+        called = getattr(make, "__qualname__", type(make).__name__)
+        raise ArgumentError(
+            f"{called} needs {', '.join(needed)}, but is called with nothing, or with a parameter"
+            f" named `generator`. Give functools.partial({called}, {needed[0]}=...)."
+        )
+    given = {"generator": generator} if "generator" in named else {}
     with torch.random.fork_rng():
         torch.manual_seed(generator.initial_seed())
-        return make()
+        return make(**given)
 
 
 @lru_cache(maxsize=8)
 def data_hash(data: Dataset) -> str:
-    """A hash of every image and label, computed once per data set, since nothing changes one."""
+    """A hash of every image and label and of their shapes, computed once per data set, since
+    nothing changes one.
+    """
     digest = hashlib.sha256()
     for tensor in (data.train_x, data.train_y, data.test_x, data.test_y):
+        digest.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
         _add(digest, tensor)
     return digest.hexdigest()[:16]
 
@@ -127,20 +107,3 @@ def weights_hash(tensors: dict[str, Tensor]) -> str:
 
 def _add(digest: Any, tensor: Tensor) -> None:
     digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-
-
-def _own_parts(model: nn.Module) -> list[type]:
-    """Classes of the modules inside, except torch's: nothing else shows what their forward does."""
-    inside = dict.fromkeys(type(part) for part in model.modules())
-    return [
-        part
-        for part in inside
-        if part is not type(model) and not part.__module__.startswith("torch.")
-    ]
-
-
-def _source(what: Any) -> str:
-    try:
-        return inspect.getsource(what)
-    except (OSError, TypeError):
-        return ""

@@ -110,8 +110,9 @@ class Net(CheckedSettings):
 
     Attributes:
         name: A registered name, one of an installed entry point, or any name for your `make`.
-        make: `make(generator) -> Module` (or without arguments) returns a fresh network. Omitted
-            for a registered name.
+        make: A function or class that returns a fresh network when it is called. If it has a
+            parameter named `generator`, that is filled with the run's; torch's own generator is
+            seeded in any case. Omitted for a registered name.
         init: "kaiming-normal", or another initialisation of `secateurs.models.build`.
         options: Further options of the network, such as batch_norm or width.
     """
@@ -152,7 +153,9 @@ class Net(CheckedSettings):
                 f"{excerpt(value)} is neither a name, a table with a name nor a function that makes"
                 " a network"
             )
-        return cls(name=getattr(value, "__name__", type(value).__name__), make=value)
+        # A functools.partial has the name of its function.
+        named = getattr(value, "func", value)
+        return cls(name=getattr(named, "__name__", type(named).__name__), make=value)
 
 
 def _makes_data(value: Any) -> None:

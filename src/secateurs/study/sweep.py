@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any
 
 from secateurs.errors import ArgumentError, StoreError
-from secateurs.study import own
 from secateurs.study.config import ENGINES, Chosen, How, Study, Watcher, needs_of, waiting_row
 from secateurs.study.driver import Sweep
 from secateurs.study.jobs import Job
@@ -170,7 +169,10 @@ def drive(sweep: Sweep) -> None:
 
 def _warn_of_metrics(study: Study, store: Store) -> None:
     """Warn that finished runs do not have metrics that were changed or added since."""
-    now = {name: own.fingerprint_of_metric(f) for name, f in study.metrics.items()}
+    # Loads torch, which reading a study does not need.
+    from secateurs.study.fingerprint import fingerprint_of_values
+
+    now = {name: fingerprint_of_values(f) for name, f in study.metrics.items()}
     before = store.note("metrics") or {}
     changed = [name for name in now if before.get(name) != now[name]]
     done = sum(row.state == "done" for row in store.rows(details=False, hidden=True))
