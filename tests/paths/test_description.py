@@ -308,3 +308,77 @@ def test_a_network_that_is_no_classifier_or_not_finite_is_refused():
         model[0].weight[0, 0] = math.nan
     with pytest.raises(ArgumentError, match="NaN or infinite"):
         description_length(model, x, y)
+
+
+class Plain(nn.Module):
+    """The numbers of a network as plain tensors, which are neither parameters nor buffers."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.last = nn.Linear(2, 2, bias=False)
+        nn.init.eye_(self.last.weight)
+        self.weights = [w.detach() for w in weights]
+
+    def forward(self, x):
+        w, b, v, c = self.weights
+        return self.last(torch.relu(x @ w.T + b) @ v.T + c)
+
+
+def memorised():
+    """A network that has learnt labels that are noise."""
+    torch.manual_seed(0)
+    x, y = torch.randn(100, 20), torch.randint(0, 2, (100,))
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
+    adam = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(200):
+        adam.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        adam.step()
+    return model, x, y
+
+
+def test_weights_that_are_no_parameters_are_paid_for():
+    model, x, y = memorised()
+    weights = list(model.parameters())
+    found = description_length(Plain(weights), x, y)
+    numbers = sum(w.numel() for w in weights)
+    assert found.parts["tensors that are neither parameters nor buffers"] == 32 * numbers
+    assert found.errors == 0 and found.bound > 0.9
+    for closure in (
+        lambda t: torch.relu(t @ weights[0].T + weights[1]) @ weights[2].T + weights[3],
+        lambda t: torch.relu(t @ torch.tensor(weights[0].tolist()).T) @ weights[2].T,
+    ):
+        other = nn.Linear(2, 2, bias=False)
+        other.register_forward_pre_hook(lambda _, args, f=closure: (f(args[0]),))
+        assert description_length(other, x, y).bits > 32 * 20 * 64
+    none = description_length(model, x, y).parts
+    assert none["tensors that are neither parameters nor buffers"] == 0
+
+
+def test_a_parameter_that_is_read_past_its_rounding_is_paid_for():
+    model, x, y = memorised()
+    model.past = [model[0].weight]
+    model.register_forward_pre_hook(lambda m, args: (args[0] + 0 * m.past[0].sum(),))
+    found = description_length(model, x, y)
+    assert found.parts["tensors that are neither parameters nor buffers"] == 32 * 20 * 64
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_packed_weights_are_refused():
+    model, x, y = memorised()
+    packed = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    with pytest.raises(ArgumentError, match="holds packed.*before it is quantized"):
+        description_length(packed, x, y)
+
+
+def test_the_bound_is_where_so_few_errors_have_the_chance_of_the_message():
+    """P(Bin(n, p) ≤ wrong) = (1 − confidence)·2^{−L} at p = bound."""
+    x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+    model = nn.Linear(4, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 0]]))
+    for confidence in (0.5, 0.95, 0.999):
+        found = description_length(model, x, (x[:, 0] < 0.1).long(), confidence=confidence)
+        assert found.errors > 0
+        chance = binom.cdf(found.errors, 500, found.bound)
+        assert chance == pytest.approx((1 - confidence) * 2.0**-found.bits, rel=1e-6)

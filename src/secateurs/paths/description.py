@@ -9,14 +9,15 @@ logarithm of the number of alternatives:
    all entries; among rows and columns that are not empty, which are named first; the same with the
    columns (of a vector: the entries) taken from the rows that the matrix before left alive;
 3. how often each value occurs, then which weight has which;
-4. buffers, entry by entry.
+4. buffers, entry by entry, and whatever else the model reads that nobody handed to it.
 
 Hidden units of a fully connected network can change places without changing the function, and every
 order has a message of the same length. The chance of the function is the sum over them.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -27,6 +28,8 @@ from scipy.optimize import brentq
 from scipy.special import gammaln
 from scipy.stats import beta
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from secateurs.errors import ArgumentError, SecateursError
 from secateurs.graph import Graph, capture
@@ -124,7 +127,9 @@ def description_length(
     one over all networks, and these probabilities to at most 1 − confidence.
 
     The values are rounded to a list that is part of the message, and the errors are counted after
-    rounding. The model is left as it is; `weights` has the network that the claim is about.
+    rounding. Tensors that the model reads and that are neither parameters nor buffers (plain
+    attributes, those of closures) are written as they are; packed ones (`quantize_dynamic`) are
+    refused. The model is left as it is; `weights` has the network that the claim is about.
 
     Args:
         inputs, labels: the training samples, all of them; labels are classes.
@@ -154,13 +159,15 @@ def description_length(
     chance = math.log1p(-confidence)
     with evaluating(model):
         graph = _graph_of(model, inputs[:1])
+        # Copies: what still reads the parameters themselves reads a tensor that was not handed in.
+        own = {name: p.detach().clone() for name, p in model.named_parameters()}
+        hidden = _HiddenTensors(model, (*own.values(), *model.buffers(), inputs))
+        wrong = _count_wrong(model, own, inputs, labels, batch, hidden)
         messages = [
-            _write(model, count, kind, alternatives, graph)
+            _write(model, count, kind, alternatives, graph, hidden.bits)
             for count in (LEVELS if levels is None else (levels,))
             for kind in FORMATS
         ]
-        own = {name: p.detach() for name, p in model.named_parameters()}
-        wrong = _count_wrong(model, own, inputs, labels, batch)
 
         def hoped(message: _Message) -> float:
             """The bound if rounding cost nothing."""
@@ -174,7 +181,7 @@ def description_length(
                 break
             if tune:
                 tuned = _tune(model, message, inputs, labels, tune, generator)
-                message = _message(model, tuned, message.kind, alternatives, graph)
+                message = _message(model, tuned, message.kind, alternatives, graph, hidden.bits)
             now = _count_wrong(model, message.weights, inputs, labels, batch)
             bound = largest_error(now, len(inputs), chance - message.bits * math.log(2))
             if bound < best:
@@ -248,8 +255,77 @@ class _Message:
         return math.fsum(self.parts.values())
 
 
+class _HiddenTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Finds the tensors that a model reads and nobody handed to it: plain attributes, those of
+    closures and of the code. They are part of the message, each once; what an operator holds
+    packed cannot be, and is refused.
+    """
+
+    def __init__(self, model: nn.Module, given: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.model, self.given = type(model).__name__, [_memory(t) for t in given]
+        self.known: set[int] = set()
+        self.held: list[Tensor] = []
+        self.read: dict[tuple[str, tuple[int, ...], bytes], Tensor] = {}
+
+    def __enter__(self) -> "_HiddenTensors":
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self.known = set(self.given)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        # Until here nothing was freed, so no address stood for two tensors.
+        self.held.clear()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.ScriptObject):
+                raise ArgumentError(
+                    f"{self.model} reads weights that {func} holds packed: they are neither"
+                    " parameters nor buffers, and no message can contain them. Describe the model"
+                    " before it is quantized."
+                )
+            if isinstance(leaf, Tensor) and _memory(leaf) not in self.known:
+                self._keep(leaf)
+        result = func(*args, **(kwargs or {}))
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._hold(leaf)
+        return result
+
+    def _keep(self, tensor: Tensor) -> None:
+        self._hold(tensor)
+        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        self.read[str(tensor.dtype), tuple(tensor.shape), raw] = tensor
+
+    def _hold(self, tensor: Tensor) -> None:
+        self.known.add(_memory(tensor))
+        self.held.append(tensor)
+
+    @property
+    def bits(self) -> float:
+        """What they cost, written as they are."""
+        return float(sum(8 * len(raw) for _, _, raw in self.read))
+
+
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
 def _write(
-    model: nn.Module, levels: int, kind: torch.dtype, alternatives: int, graph: Graph | None
+    model: nn.Module,
+    levels: int,
+    kind: torch.dtype,
+    alternatives: int,
+    graph: Graph | None,
+    hidden: float,
 ) -> _Message:
     """The weights, rounded to this many values of a format, as a message."""
     own = {name: p.detach() for name, p in model.named_parameters()}
@@ -260,7 +336,7 @@ def _write(
         )
     codebook = _codebook(values, levels, kind)
     weights = {name: _round(w, codebook) for name, w in own.items()}
-    return _message(model, weights, kind, alternatives, graph)
+    return _message(model, weights, kind, alternatives, graph, hidden)
 
 
 def _message(
@@ -269,6 +345,7 @@ def _message(
     kind: torch.dtype,
     alternatives: int,
     graph: Graph | None,
+    hidden: float,
 ) -> _Message:
     """The cost of these weights, whose values are numbers of the format."""
     values = torch.cat([w[w != 0].double().flatten().cpu() for w in weights.values()])
@@ -278,6 +355,7 @@ def _message(
         **_positions(weights),
         "which value where": _symbols(counts),
         "buffers": float(sum(8 * b.element_size() * b.numel() for b in model.buffers())),
+        "tensors that are neither parameters nor buffers": hidden,
         "choice of architecture": math.log2(alternatives),
         "order of hidden units": -_orders(_layers(graph, weights)),
     }
@@ -320,12 +398,18 @@ def _tune(
 
 
 def _count_wrong(
-    model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensor, labels: Tensor, batch: int
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    inputs: Tensor,
+    labels: Tensor,
+    batch: int,
+    watch: AbstractContextManager[Any] | None = None,
 ) -> int:
     wrong = 0
     with torch.no_grad():
         for x, y in zip(torch.split(inputs, batch), torch.split(labels, batch), strict=True):
-            answers = call_with(model, weights, (x,))
+            with watch or nullcontext():
+                answers = call_with(model, weights, (x,))
             if not isinstance(answers, Tensor) or answers.ndim != 2 or len(answers) != len(x):
                 raise ArgumentError(
                     "misclassified samples are counted: the model must return (N, classes) for a "
