@@ -9,6 +9,7 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.certificates.methods import automatic
+from secateurs.certificates.recheck import recheck
 from tiny_networks import (
     pruned,
 )
@@ -60,3 +61,25 @@ def test_an_unbounded_bound_is_null_in_json(generator):
     )
     assert cert.bound == math.inf
     assert json.loads(cert.to_json())["bound"] is None
+
+
+class Centred(nn.Module):
+    """Samples of a batch act on each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x - 0.5 * x.mean(dim=0, keepdim=True))
+
+
+def test_the_verdict_says_that_each_input_is_alone():
+    f, g = Centred(), Centred()
+    cert = sc.certify(f, g, box=(torch.zeros(1, 3), torch.ones(1, 3)))
+    assert cert.verdict.startswith("each input alone: ")
+    assert json.loads(cert.to_json())["verdict"] == cert.verdict
+    assert recheck(cert.to_json(), f, g).holds
+    f, g = nn.Linear(3, 2), nn.Linear(3, 2)
+    cert = sc.certify(f, g, box=(torch.zeros(1, 3), torch.ones(1, 3)))
+    assert "alone" not in cert.verdict

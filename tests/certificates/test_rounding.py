@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
 import secateurs as sc
 from certificates.pairs import pair, problem_of
 from secateurs.certificates.domain import ball_domain
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, UnsupportedOperation
 from tiny_networks import KINDS, ConvBatchNorm, randomize
 
 
@@ -45,12 +45,84 @@ def test_cancellation_in_a_batch_norm_is_seen(generator):
 
 
 def test_weights_computed_by_unknown_formulas_have_no_rounding_bound(generator):
-    model = nn.Sequential(weight_norm(nn.Linear(5, 4)), nn.ReLU(), nn.Linear(4, 2))
+    model = nn.Sequential(orthogonal(nn.Linear(4, 4)), nn.ReLU(), nn.Linear(4, 2))
     other = copy.deepcopy(model)
-    x = torch.zeros(1, 5)
-    assert sc.certify(model, other, around=x, radius=0.1, restarts=0).bound < 1e-9
-    with pytest.raises(ArgumentError, match="rounding=True has no error bound for the way the"):
-        sc.certify(model, other, around=x, radius=0.1, restarts=0, rounding=True)
+    asked = {"around": torch.zeros(1, 4), "radius": 0.1, "restarts": 0}
+    assert sc.certify(model, other, **asked, rounding=False).bound == 0
+    for rounding in ("auto", True):
+        with pytest.raises(
+            UnsupportedOperation, match="a weight is computed by aten.*Make it a pl"
+        ):
+            sc.certify(model, other, **asked, rounding=rounding)
+
+
+def test_the_rounding_of_folded_batch_norms_is_in_the_bound():
+    """A shift of 1e-6 beside β − 300·(−1e8)/√(1 + ε) is lost in float64; behind it stands 1e6."""
+    f = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1), nn.ReLU(), nn.Linear(1, 1)).eval()
+    with torch.no_grad():
+        for tensor, value in (
+            (f[0].weight, 1.0),
+            (f[0].bias, 0.0),
+            (f[1].running_mean, -1e8),
+            (f[1].weight, 300.0),
+            (f[3].weight, 1e6),
+            (f[3].bias, 0.0),
+        ):
+            tensor.fill_(value)
+    g = copy.deepcopy(f)
+    with torch.no_grad():
+        g[1].bias.fill_(1e-6)
+    true = float(g[1].bias.detach()) * 1e6
+    for dtype in (torch.float32, torch.float64):
+        for rounding in ("auto", True):
+            box = (torch.zeros(1, 1), torch.ones(1, 1))
+            cert = sc.certify(f.to(dtype), g.to(dtype), box=box, rounding=rounding)
+            assert cert.bound >= true
+
+
+def test_one_network_of_computed_weights_is_itself(generator):
+    model = nn.Sequential(weight_norm(nn.Linear(3, 4)), nn.BatchNorm1d(4), nn.ReLU()).eval()
+    box = (torch.zeros(1, 3), torch.ones(1, 3))
+    assert sc.certify(model, copy.deepcopy(model), box=box).bound == 0
+
+
+def cancelling() -> tuple[nn.Module, nn.Module]:
+    """1e17 relu(x₁) + relu(x₂) − 1e17 relu(x₁), which float64 evaluates to 0; and twice the same
+    function, written as 1 and 1 or as 21 and −19.
+    """
+    f = nn.Sequential(nn.Linear(2, 4, bias=False), nn.ReLU(), nn.Linear(4, 1, bias=False))
+    f = f.double().eval()
+    with torch.no_grad():
+        f[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]))
+        f[2].weight.copy_(torch.tensor([[1e17, 1.0, -1e17, 1.0]]))
+    g = copy.deepcopy(f)
+    with torch.no_grad():
+        g[2].weight[0, 1] += 20
+        g[2].weight[0, 3] -= 20
+    return f, g
+
+
+@pytest.mark.parametrize("methods", ["two-stream", "interval", "auto"])
+def test_what_float64_makes_of_equal_functions_refutes_nothing(methods):
+    f, g = cancelling()
+    box = (torch.tensor([[0.9, 7.0]]), torch.tensor([[1.1, 9.0]]))
+    cert = sc.certify(f, g, box=box, methods=methods, target=5.0, seconds=3)
+    assert cert.answer != "refuted" and cert.lower_bound == 0
+
+
+def test_a_class_that_float64_gets_wrong_is_not_certified():
+    """f says 0.6 against 0.5, and float64 says 0 against 0.5; g says 0.3."""
+    f = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 2)).double().eval()
+    with torch.no_grad():
+        f[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
+        f[2].weight.copy_(torch.tensor([[1e17, 1.0, -1e17], [0.0, 0.0, 0.0]]))
+        f[2].bias.copy_(torch.tensor([0.0, 0.5]))
+    g = copy.deepcopy(f)
+    with torch.no_grad():
+        g[2].weight[0, 1] = 0.5
+    x = torch.tensor([[1.0, 0.6]]).double()
+    cert = sc.certify(f, g, around=x, radius=1e-9)
+    assert not bool(cert.certified(x).any()) and "certifies 0 of 1" in cert.verdict
 
 
 def test_a_sum_of_n_products_errs_by_n_roundings():

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from secateurs.certificates.record import (
     boxes_of,
     domain_record,
     fits,
+    is_alone,
     networks_of,
     worth,
     write_whole,
@@ -40,8 +42,8 @@ COVERED = "float64 arithmetic of the certificate and both networks' own evaluati
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """‖f(x) − g(x)‖ ≤ `bound` for every x of the domain; the largest difference that a search found
-    is `lower_bound`.
+    """‖f(x) − g(x)‖ ≤ `bound` for every x of the domain, and ≥ `lower_bound` at one that a search
+    found.
 
     Attributes:
         bound: Over all boxes, in `norm` over the outputs.
@@ -55,6 +57,9 @@ class Certificate:
         assumptions: What was assumed and what was checked.
         share: The share of the domain's volume on which the target was proven; None without one.
         claim: The result of `claim="top-1"`; None if nothing was claimed.
+        found: The largest difference that a search found, as float64 evaluates it. `lower_bound` is
+            what is left of it after all that rounding can have done: nothing in a deep network,
+            where no such bound is small.
     """
 
     bound: float
@@ -79,6 +84,7 @@ class Certificate:
     states: Mapping[str, str] = field(default_factory=dict, repr=False)
     share: float | None = field(default=None, repr=False)
     claim: ClassAnswer | None = field(default=None, repr=False)
+    found: float = field(default=0.0, repr=False, compare=False)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -110,7 +116,9 @@ class Certificate:
     def worth(self) -> Worth:
         """The bound compared with the outputs' range and margins."""
         sizes = worth(self.bound, self.lower_bound, self.per_box, self.problem, self.region)
-        return replace(sizes, hopeless=HOPELESS in self.skipped.values())
+        return replace(
+            sizes, hopeless=HOPELESS in self.skipped.values(), alone=is_alone(self.assumptions)
+        )
 
     @property
     def verdict(self) -> str:
@@ -157,7 +165,7 @@ class Certificate:
         with `radius` over a separate ball around each input. `whole_ball` requires something else:
         that g predicts c at every point of the ball.
         """
-        if self.problem is None or self.region is None:
+        if self.problem is None or self.region is None or self.request is None:
             raise ArgumentError(
                 "this certificate is statistical; margins need a bound over a domain: give box= "
                 "or radius=."
@@ -167,6 +175,8 @@ class Certificate:
             domain=self.region,
             per_box=self.per_box,
             methods=tuple(name for name in self.bounds if name != "split"),
+            # The margins must cover what the bound did.
+            errors=partial(self.problem.added_errors, rounding=self.request.rounding),
         )
         return certified(
             given,
@@ -175,8 +185,6 @@ class Certificate:
             radius=radius,
             clip=clip,
             whole_ball=whole_ball,
-            # The margins must cover the evaluation if the bound did.
-            rounding=self.rounding == COVERED,
         )
 
     def to_json(self, *, boxes: bool = True) -> str:
@@ -246,6 +254,8 @@ class Certificate:
             f"{name} ≤ {self.bound:.6g} on the {self.domain} ({self.method}); found"
             f" {self.lower_bound:.6g}"
         )
+        if self.lower_bound < 0.99 * min(self.found, self.bound):
+            text += f" ({self.found:.6g} in float64, of which rounding may have made the rest)"
         if self._target is not None:
             parts = f", {self.share:.1%} of the volume" if self.answer == "open" else ""
             text += f"; ≤ {self._target:g} is {self.answer}{parts}"

@@ -23,7 +23,7 @@ from secateurs.certificates.methods import (
     run_methods,
 )
 from secateurs.certificates.problem import OWN_UNIT, NetworkPair, Pace, TimeLimit, read_problem
-from secateurs.certificates.record import Request, Rounding, StateHashes, states_of
+from secateurs.certificates.record import ALONE, Request, Rounding, StateHashes, states_of
 from secateurs.certificates.search import Found, search
 from secateurs.certificates.splitting import Parts, split
 from secateurs.certificates.statistical import inputs_of, named_output, observe, statistical
@@ -481,9 +481,9 @@ def prove(
     """
     spare = spare and beyond_effort(problem)
     proven, skipped = _require_bounds(problem, domain, methods, spare=spare)
-    error = _rounding_error(problem, domain, rounding)
-    # Each output takes its best method; the error of evaluation in the models' own precision is
-    # added, whatever the method.
+    error = problem.added_errors(domain, rounding)
+    # Each output takes its best method; the error of computed weights, or of evaluation in the
+    # models' own precision, is added, whatever the method.
     per_box = torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0) + error
     sizes = {name: _norm_over_outputs(reach, error, norm) for name, reach in proven.items()}
     # The norm of the minima is at most each method's own norm, but a joint bound for all outputs
@@ -524,14 +524,17 @@ def prove(
 
 def _add_differences(proof: Certificate, problem: NetworkPair, found: Found) -> Certificate:
     """The certificate with the differences that a search found."""
-    lower = _consistent(_found_sizes(problem, found, proof.norm), proof.balls)
-    per_output = torch.minimum(found.per_output, proof.per_box).amax(dim=0)
+    # At one input of each box, where the difference is computed with its own rounding.
+    lower = _consistent(_norm(problem.at_least(found.worst), proof.norm), proof.balls)
+    seen = _norm(problem.difference(found.worst), proof.norm)
+    per_output = torch.minimum(problem.at_least(found.worst), proof.per_box).amax(dim=0)
     return replace(
         proof,
         lower_bound=float(lower.max()),
         lower_per_output=per_output.reshape(problem.output_shape),
         lower_balls=lower,
-        worst_input=found.worst[int(lower.argmax())],
+        worst_input=found.worst[int((lower if bool(lower.any()) else seen).argmax())],
+        found=float(seen.max()),
     )
 
 
@@ -544,13 +547,6 @@ def _require_bounds(
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise TheoryError(f"no method applies here: {reasons}. Choose methods='auto'.")
     return proven, skipped
-
-
-def _rounding_error(problem: NetworkPair, domain: Domain, rounding: Rounding) -> Tensor:
-    """The error of evaluation in the models' own precision, per box and output; else zeros."""
-    if rounding is True:
-        return problem.rounding_errors(domain)
-    return torch.zeros_like(domain.lo.flatten(1)[:, :1])
 
 
 def _norm(per_output: Tensor, norm: float) -> Tensor:
@@ -568,16 +564,8 @@ def _norm_over_outputs(reach: MethodBounds, error: Tensor, norm: float) -> Tenso
     )
 
 
-def _found_sizes(problem: NetworkPair, found: Found, norm: float) -> Tensor:
-    """The norm of the differences found; unless it is ∞, at one input, not over several maxima."""
-    if norm == math.inf:
-        return _norm(found.per_output, norm)
-    return _norm(problem.difference(found.worst), norm)
-
-
 def _consistent(found: Tensor, bound: Tensor) -> Tensor:
-    """The difference found, at most the bound: it is evaluated in float64, which errs by some
-    1e-12.
+    """The difference found, at most the bound, which may be rounded by some 1e-12.
 
     A larger excess would be a fault of the proof, and is never ignored.
     """
@@ -605,7 +593,7 @@ def split_for_target(
     plan: the parts of an earlier proof, to make the same one again.
     """
     problem, domain, request = _boxes_to_split(proven)
-    error = _rounding_error(problem, domain, request.rounding).expand(-1, problem.outputs)
+    error = problem.added_errors(domain, request.rounding)
     # Evaluation adds its own errors to what splitting proves for real arithmetic.
     allowed = target - _norm(error, proven.norm)
     # There is nothing to do, or nothing that could be done.
@@ -635,7 +623,7 @@ def split_for_target(
     balls = torch.minimum(balls, _norm(per_box, proven.norm))
     lower, outputs, worst = proven.lower_balls, proven.lower_per_output, proven.worst_input
     if found.witness is not None:
-        gap = problem.difference(found.witness.unsqueeze(0)).abs()
+        gap = problem.at_least(found.witness.unsqueeze(0))
         size = _norm(gap, proven.norm)
         inside = ((domain.lo <= found.witness) & (found.witness <= domain.hi)).flatten(1).all(dim=1)
         if float(size) > proven.lower_bound:
@@ -675,10 +663,14 @@ def compare_classes(
 
     plan: the parts of an earlier proof, to make the same one again.
     """
-    (problem, domain, request), claim = _boxes_to_split(proven), TopClass(margin=margin)
+    problem, domain, request = _boxes_to_split(proven)
     if request.rounding is True:
         raise ArgumentError("claim='top-1' holds for real arithmetic only; use rounding='auto'.")
     check_classes(problem)
+    slack = None
+    if request.rounding == "auto":
+        slack = torch.stack([error.amax(dim=0) for error in problem.weight_errors(domain)])
+    claim = TopClass(margin=margin, slack=slack)
     counterexample = None if plan is not None else _counterexample(problem, domain, claim)
     parts: Sequence[Parts] = [Parts(cuts=(0,))] * len(domain)
     share, complete = 0.0, False
@@ -761,8 +753,10 @@ def _climb(
         with torch.enable_grad():
             height = claim.violation(*(network(x) for network in problem.own))
         if bool((height > 0).any()):
-            worst: Tensor = x[int(height.nan_to_num(nan=-math.inf).argmax())].detach().clone()
-            return worst
+            worst = x[int(height.nan_to_num(nan=-math.inf).argmax())].detach().clone()
+            # What float64 finds may be its own rounding.
+            if bool((claim.violation_at(problem, worst.unsqueeze(0)) > 0).any()):
+                return worst
         if step == _CLIMBED or not height.requires_grad or problem.clock.late():
             break
         (slope,) = torch.autograd.grad(height.sum(), x)
@@ -799,7 +793,7 @@ def assumptions_of(
     several = len(graph.outputs) > 1
     one = [of_one_output(graph.outputs, graph.output_name)] if several else []
     mixing = dict.fromkeys(own.graph.alone for own in problem.own if own.graph.alone)
-    alone = [f"each input alone, a batch of one: {how}" for how in mixing]
+    alone = [f"{ALONE}: {how}" for how in mixing]
     remarks = [remark for reach in proven.values() for remark in reach.remarks]
     return (checked, pattern, arithmetic, *one, *alone, *casts, *remarks)
 

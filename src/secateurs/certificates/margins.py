@@ -1,6 +1,6 @@
 """Margins: inputs whose predicted class a bounded change cannot alter."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,14 @@ from secateurs.errors import ArgumentError, DomainError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
     """The contents of a certificate: the domain, its bounds per box and output, and the methods
-    that proved them.
+    that proved them; `errors` is what a bound on boxes adds to theirs for rounding.
     """
 
     problem: NetworkPair
     domain: Domain
     per_box: Tensor
     methods: tuple[str, ...]
+    errors: Callable[[Domain], Tensor]
 
 
 def certified(
@@ -34,7 +35,6 @@ def certified(
     radius: float | None,
     clip: tuple[float, float] | None,
     whole_ball: bool,
-    rounding: bool,
 ) -> Tensor:
     """Per input, whether its class is safe; see `Certificate.certified`."""
     x, own_labels = inputs_of(data)
@@ -43,22 +43,22 @@ def certified(
     domain = _own_balls(region, x, radius, clip)
     if domain is None and whole_ball:
         raise ArgumentError("whole_ball needs a ball around each input: give radius=.")
-    logits = region.problem.dense(x)
+    logits, error = region.problem.near(0, x)
     chosen = logits.argmax(dim=1)
     if domain is None:
         # An input may lie in any of the boxes, so each output takes its largest bound
         # of all.
         reach = region.per_box.amax(dim=0).expand(len(x), -1)
-        safe = keeps_class(logits, chosen, joint_change(reach, chosen))
+        safe = keeps_class(logits, chosen, joint_change(reach + error, chosen))
     else:
         safe = torch.cat(
             _by_ball(
                 region,
                 domain,
                 logits,
+                error,
                 chosen,
                 whole_ball=whole_ball,
-                rounding=rounding,
             )
         )
     return safe if labels is None else safe & (chosen == labels.to(chosen.device))
@@ -68,27 +68,28 @@ def _by_ball(
     region: Region,
     domain: Domain,
     logits: Tensor,
+    error: Tensor,
     chosen: Tensor,
     *,
     whole_ball: bool,
-    rounding: bool,
 ) -> list[Tensor]:
     problem, size = region.problem, region.problem.boxes_at_a_time
     safe = []
-    pieces = logits.split(size), chosen.split(size)  # type: ignore[no-untyped-call]
-    for part, f, c in zip(domain.split(size), *pieces, strict=True):
+    pieces = (torch.split(t, size) for t in (logits, error, chosen))
+    for part, f, own, c in zip(domain.split(size), *pieces, strict=True):
         with torch.no_grad():
             proven, _ = run_methods(problem, part, region.methods)
-            error = problem.rounding_errors(part) if rounding else torch.zeros_like(f)
+            added = region.errors(part)
             reach = torch.stack([r.per_output for r in proven.values()]).amin(dim=0)
-        change, sum_of_errors = joint_change(reach, c), joint_change(error, c)
+        change = joint_change(reach, c)
         pairs = _pairs(problem, part, c, region.methods)
         if pairs is not None:
             # Bounding f_c − f_j as one direction keeps what both logits share, and is never looser.
             change = torch.minimum(change, pairs[0])
-        clear = keeps_class(f, c, change + sum_of_errors)
+        # The logits are those of float64.
+        clear = keeps_class(f, c, change + joint_change(added + own, c))
         if whole_ball:
-            clear = _stays(f, c, pairs, sum_of_errors)
+            clear = _stays(f, c, pairs, joint_change(added, c))
         safe.append(clear)
     return safe
 

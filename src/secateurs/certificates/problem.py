@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from secateurs.certificates.domain import Domain
 from secateurs.certificates.forms import ParameterPair
-from secateurs.certificates.rounding import Rounding
+from secateurs.certificates.rounding import Evaluation, Radii, Rounding, radii_of
 from secateurs.certificates.two_stream import PathStreams, exact_distance
 from secateurs.errors import DomainError
 from secateurs.graph import Graph, State, affines, capture, evaluate, joint, propagate
@@ -114,19 +114,91 @@ class NetworkPair:
             found = found if apart is None else torch.minimum(found, apart)
         return found
 
+    def added_errors(self, domain: Domain, rounding: bool | str) -> Tensor:
+        """Per box and output, what `rounding` of `certify` adds to a bound of the networks as they
+        were read: the error of evaluation in the models' own precision, or that of computed
+        weights.
+        """
+        if rounding is True:
+            return self.rounding_errors(domain)
+        if rounding is False:
+            return domain.lo.new_zeros(len(domain), self.outputs)
+        of_f, of_g = self.weight_errors(domain)
+        return of_f + of_g
+
     def rounding_errors(self, domain: Domain) -> Tensor:
         """Per box and output, how far both evaluations in the models' own precision can be from
         real arithmetic; infinite if a value may overflow.
         """
-        return sum((self._errors_of(own, domain) for own in self.own), torch.zeros(()))
+        return self._errors_of(0, domain, self.dtype) + self._errors_of(1, domain, self.dtype)
 
-    def _errors_of(self, own: CapturedNetwork, domain: Domain) -> Tensor:
+    def weight_errors(self, domain: Domain) -> tuple[Tensor, Tensor]:
+        """Per box and output, how far each network of real numbers can be from the one whose
+        computed weights are the float64 numbers that were read.
+        """
+        return self._errors_of(0, domain, None), self._errors_of(1, domain, None)
+
+    def at_least(self, x: Tensor) -> Tensor:
+        """A lower bound of |f(x) − g(x)|, flat per input: the difference that float64 finds, less
+        what rounding can have made of it.
+        """
+        if not self.unit:
+            # Without rounding, float64 counts as exact.
+            return self.difference(x).abs()
+        (y, of_f), (z, of_g) = self.near(0, x), self.near(1, x)
+        gap = (y - z).abs()
+        found: Tensor = (gap - (of_f + of_g + 4 * OWN_UNIT * gap)).relu()
+        # NaN after an overflow: nothing is known.
+        return found.nan_to_num(nan=0.0, posinf=0.0)
+
+    def near(self, which: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs of one network, 0 for f, flat per input, and how far the real ones can be
+        from them.
+        """
+        own, size = self.own[which], max(1, 2**22 // (8 * self.widest))
+        if not self.unit:
+            exact = own(x)
+            return exact, torch.zeros_like(exact)
+        flow = Evaluation(self._radii(which, torch.float64))
+        with torch.no_grad():
+            parts = [
+                propagate(own.graph, flow, [part.unsqueeze(1)], own.state)
+                for part in torch.split(x.detach(), size)
+            ]
+        y, e = (torch.cat([getattr(p, k).flatten(1) for p in parts]) for k in ("y", "e"))
+        return y.expand(len(x), -1), e.nan_to_num(nan=math.inf, posinf=math.inf).expand(len(x), -1)
+
+    def _radii(self, which: int, precision: torch.dtype) -> Radii:
+        """Around the computed weights of one network."""
+        key = f"radii {which} {precision}"
+        if key not in self.shared:
+            own = self.own[which]
+            with torch.no_grad():
+                self.shared[key] = radii_of(own.graph, own.state, precision)
+        found: Radii = self.shared[key]
+        return found
+
+    @cached_property
+    def _same(self) -> bool:
+        """Whether both are one network: then they differ nowhere, however a weight is computed."""
+        one, two = self.own
+        return (
+            one.graph.describe() == two.graph.describe()
+            and one.state.keys() == two.state.keys()
+            and all(torch.equal(t, two.state[name]) for name, t in one.state.items())
+        )
+
+    def _errors_of(self, which: int, domain: Domain, dtype: torch.dtype | None) -> Tensor:
         """The errors of one network, along the graph it was read into."""
-        flow = Rounding(self.dtype)
+        own, radii = self.own[which], self._radii(which, dtype or torch.float64)
+        if dtype is None and (not radii or self._same):
+            return domain.lo.new_zeros(len(domain), self.outputs)
+        flow = Rounding(dtype, radii)
         pair = ParameterPair(f=own.state, g=own.state)
         # NaN comes from ∞ · 0 after an overflow, where nothing is known.
         errors = propagate(own.graph, flow, [self.flow_input(domain)], pair).e
-        return errors.flatten(1).nan_to_num(nan=math.inf, posinf=math.inf)
+        flat = errors.flatten(1).expand(len(domain), -1)
+        return flat.nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 def read_problem(

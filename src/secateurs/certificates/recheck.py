@@ -215,7 +215,7 @@ def wrong_facts(stated: CertificateRecord, boxes: BoxesRecord, now: Certificate)
     if point.shape[1:] != region.lo.shape[1:] or not bool(region.contains(point)):
         return [*problems, "the worst input lies outside the boxes"]
     with torch.no_grad():
-        gap = now.problem.difference(point)
+        gap = now.problem.at_least(point)
     found = float(torch.linalg.vector_norm(gap, ord=now.norm))
     # A difference of large outputs cancels, so allow for the rounding of float64.
     slack = 1e-6 * found + _SLACK * (now.worth.output_range or 1.0)
@@ -295,7 +295,7 @@ def wrong_claim(claimed: ClaimRecord | None, now: Certificate) -> list[str]:
     if x.shape[1:] != now.region.lo.shape[1:] or not bool(now.region.contains(x)):
         return [*problems, "the counterexample lies outside the boxes"]
     with torch.no_grad():
-        wrong = TopClass(margin=now.claim.margin).violation(*(own(x) for own in now.problem.own))
+        wrong = TopClass(margin=now.claim.margin).violation_at(now.problem, x)
     if not bool(wrong > 0):
         problems.append(
             "at the counterexample both networks choose the same class, or f has no clear lead"

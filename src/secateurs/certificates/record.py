@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
@@ -321,6 +321,7 @@ class Worth:
         kept: At how many of the centres the predicted class provably stays.
         boxes: The number of boxes.
         hopeless: Costly methods were left out, since they could not have helped.
+        alone: The inputs of a batch act on each other, and only batches of one are meant.
     """
 
     bound: float
@@ -331,6 +332,7 @@ class Worth:
     kept: int | None = None
     boxes: int = 0
     hopeless: bool = False
+    alone: bool = False
 
     @property
     def text(self) -> str:
@@ -339,6 +341,10 @@ class Worth:
         >>> Worth(bound=0.5, lower_bound=0.1, largest=0.5, output_range=0.2).text
         'vacuous: the bound 0.5 exceeds the range of the outputs, 0.2'
         """
+        return f"each input alone: {self._text}" if self.alone else self._text
+
+    @property
+    def _text(self) -> str:
         if not math.isfinite(self.bound):
             return f"vacuous: nothing finite was proved{self._help}"
         if self.bound == 0:
@@ -369,6 +375,15 @@ class Worth:
         return ways if self.hopeless else ""
 
 
+ALONE = "each input alone, a batch of one"
+"""How the assumption begins where the inputs of a batch act on each other."""
+
+
+def is_alone(assumptions: Sequence[str]) -> bool:
+    """Whether a certificate is about batches of one only."""
+    return any(text.startswith(ALONE) for text in assumptions)
+
+
 @torch.no_grad()
 def worth(
     bound: float,
@@ -382,7 +397,8 @@ def worth(
     if problem is None or region is None:
         return sizes
     # 64 inputs at a time: the values of a wide network for all of them may not fit.
-    outputs = torch.cat([problem.dense(part.center) for part in region.split(64)])
+    found = [problem.near(0, part.center) for part in region.split(64)]
+    outputs, error = (torch.cat(parts) for parts in zip(*found, strict=True))
     # One output at one point has no range: its size in both directions stands for it.
     span = float(outputs.max() - outputs.min()) or 2 * float(outputs.abs().max())
     # Overflowing outputs have no range to compare with.
@@ -395,7 +411,7 @@ def worth(
         sizes,
         output_range=span,
         smallest_margin=float((two[:, 0] - two[:, 1]).min()),
-        kept=int(keeps_class(outputs, chosen, joint_change(per_box, chosen)).sum()),
+        kept=int(keeps_class(outputs, chosen, joint_change(per_box + error, chosen)).sum()),
         boxes=len(outputs),
     )
 
@@ -513,6 +529,7 @@ class CertificateRecord:
             kept=None if self.certified is None else self.certified.kept,
             boxes=0 if self.certified is None else self.certified.of,
             hopeless=HOPELESS in self.skipped.values(),
+            alone=is_alone(self.assumptions),
         )
 
     @property

@@ -646,9 +646,9 @@ class _Splitting:
         """Keep the input with the largest difference, if that refutes the target."""
         x = x.reshape(-1, *self.shape)
         if self.claim is None:
-            gap = self._sizes(self.problem.difference(x))
+            gap = self._sizes(self.problem.at_least(x))
         else:
-            gap = self.claim.violation(*(network(x) for network in self.problem.own))
+            gap = self.claim.violation_at(self.problem, x)
         if self.witness is None and bool((gap > self.refuting).any()):
             self.witness = x[int(gap.argmax())].reshape(self.shape).clone()
 

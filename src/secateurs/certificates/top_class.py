@@ -28,19 +28,35 @@ _MOST_CLASSES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopClass:
-    """The claim, with δ."""
+    """The claim, with δ.
+
+    slack: how far the outputs of f and of g (rows) can be from those of the networks that are
+    bounded; None if they are the same.
+    """
 
     margin: float
+    slack: Tensor | None = None
 
     def violation(self, f: Tensor, g: Tensor) -> Tensor:
         """For each input the smaller of two numbers: how far another output of g exceeds that of
         f's class, and how far f's lead exceeds δ. Above 0 the claim is broken; elsewhere its slope
         leads there.
         """
-        top = f.topk(2, dim=1)
-        chosen = top.indices[:, :1]
-        lead = top.values[:, 0] - top.values[:, 1]
-        wrong = (g - g.gather(1, chosen)).scatter(1, chosen, -math.inf).amax(dim=1)
+        return self._violation(f, g, torch.zeros_like(f), torch.zeros_like(g))
+
+    def violation_at(self, problem: NetworkPair, x: Tensor) -> Tensor:
+        """At most the violation of the real networks: above 0 the claim is broken for certain."""
+        (f, of_f), (g, of_g) = problem.near(0, x), problem.near(1, x)
+        # Once more the error covers the differences, which are rounded, too.
+        own = 4 * torch.finfo(f.dtype).eps
+        return self._violation(f, g, of_f + own * f.abs(), of_g + own * g.abs())
+
+    def _violation(self, f: Tensor, g: Tensor, of_f: Tensor, of_g: Tensor) -> Tensor:
+        chosen = f.argmax(dim=1, keepdim=True)
+        others = (f + of_f).scatter(1, chosen, -math.inf).amax(dim=1)
+        lead = (f - of_f).gather(1, chosen).squeeze(1) - others
+        wrong = (g - of_g) - (g + of_g).gather(1, chosen)
+        wrong = wrong.scatter(1, chosen, -math.inf).amax(dim=1)
         return torch.minimum(lead - self.margin, wrong)
 
     def sizes(self, ends: Tensor) -> Tensor:
@@ -51,6 +67,10 @@ class TopClass:
         # 2·pairs = n(n − 1).
         classes = (1 + math.isqrt(1 + 8 * ends.shape[2])) // 2
         one, two = torch.triu_indices(classes, classes, offset=1, device=ends.device)
+        if self.slack is not None:
+            f, g = (s[one] + s[two] for s in self.slack)
+            far = torch.stack([-f, f, -g, g, -(f + g), f + g])
+            ends = ends + far * (1 + 1e-9)
 
         def most(low: int) -> Tensor:
             """Upper ends of y_i − y_j for all i and j."""

@@ -23,6 +23,7 @@ from secateurs.graph.primitives import (
     Source,
     State,
     Structural,
+    elementwise,
 )
 
 
@@ -53,6 +54,16 @@ class Builder:
         name = f"constant.{len(self.constants)}"
         self.constants[name] = tensor
         return Named(name, tuple(tensor.shape), floating=tensor.is_floating_point())
+
+    def reciprocal(self, divisor: Tensor | float) -> Source:
+        """1/divisor: a constant where it has finitely many digits, else computed, so that an
+        analysis sees that it is rounded.
+        """
+        value = torch.as_tensor(divisor, dtype=torch.float64)
+        if bool((torch.frexp(value)[0].abs() == 0.5).all()):
+            return self.constant(value.reciprocal())
+        source = self.constant(value)
+        return elementwise("1/", torch.reciprocal, source, roles={source.name: "other"})
 
     def literal(self, source: Source) -> Tensor:
         """The value of a source as it is now, such as an index.

@@ -63,7 +63,7 @@ def div(build: Builder, a: Any, b: Any) -> Value:
         return build.scale(a, inverse)
     if b == 0:
         raise Gap("division by zero")
-    return build.scale(a, 1.0 / b)
+    return build.scale(a, build.reciprocal(b))
 
 
 def _inverse(divisor: Tensor) -> Tensor:

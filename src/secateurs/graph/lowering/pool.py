@@ -66,11 +66,16 @@ def _avg_pool(dims: int) -> Rule:
         extra = (divisor,) if dims > 1 else ()
         ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.float64)
         mean = pool(ones, k, s, p, ceil_mode, count_include_pad, *extra)
+        total = window_sum(dims, k, s, p, (1,) * dims, ceil_mode)
+        whole = total(ones)
+        # The quotient is a whole number up to rounding. A window that holds padding only has sum 0,
+        # whatever its divisor.
+        quotient = (whole / mean.clamp_min(1e-300)).round().clamp_min(1)
         return _average(
             build,
             x,
-            window_sum(dims, k, s, p, (1,) * dims, ceil_mode),
-            mean,
+            total,
+            torch.where(whole > 0, quotient, 1.0),
             f"{k} {s} {p} {ceil_mode}",
             sliding=_sliding(k, s, p) if dims == 2 else None,
         )
@@ -117,9 +122,8 @@ def _adaptive(dims: int, *, largest: bool) -> Rule:
             build,
             x,
             total,
-            counts.reciprocal(),
+            counts,
             str(out),
-            known=True,
             sliding=_sliding(size, size, 0) if even else None,
         )
 
@@ -130,32 +134,20 @@ def _average(
     build: Builder,
     x: Value,
     total: Callable[[Tensor], Tensor],
-    mean: Tensor,
+    divisor: Tensor,
     detail: str,
     *,
-    known: bool = False,
     sliding: Sliding | None = None,
 ) -> Value:
-    """total(x) · weight, where the weight is 1/divisor of each window; `mean` is the average of
-    ones unless known.
-    """
-    weight = mean
-    if not known:
-        ones = total(torch.ones(1, 1, *x.shape[2:], dtype=torch.float64))
-        # The quotient is a whole number up to rounding; rounding it back makes
-        # 1/divisor exact. A window that holds padding only has sum 0, whatever its
-        # weight.
-        weight = torch.where(
-            ones > 0, (ones / mean.clamp_min(1e-300)).round().clamp_min(1), 1.0
-        ).reciprocal()
-    if bool((weight == weight.flatten()[0]).all()):
-        weight = weight.flatten()[0]
+    """total(x) · 1/divisor, that of each window."""
+    if bool((divisor == divisor.flatten()[0]).all()):
+        divisor = divisor.flatten()[0]
     operation = Bilinear(
         label=f"average {detail}",
         function=lambda t, w: total(t) * w,
         sliding=sliding,
     )
-    return build.affine(x, operation, build.constant(weight))
+    return build.affine(x, operation, build.reciprocal(divisor))
 
 
 for _dims_count, _plain, _indexed in (

@@ -100,7 +100,7 @@ def mean(
     for d in dims:
         count *= x.shape[d]
     # A sum times 1/n: an affine map, so that one weight per edge is known.
-    weight = build.constant(1.0 / count)
+    weight = build.reciprocal(count)
     operation = Bilinear(
         label=f"mean {dims}",
         function=lambda t, w: t.sum(dims, keepdim) * w,
