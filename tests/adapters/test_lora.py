@@ -150,3 +150,32 @@ def test_wrong_models_and_masks_are_refused():
     with pytest.raises(MaskError, match=r"shape \[2\]"):
         merge_lora(lora, {"conv.weight": torch.ones(2, dtype=torch.bool)})
     assert isinstance(lora.base_model.model.conv, peft.tuners.lora.layer.LoraLayer), "not used up"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target_parameters": ["0.weight"], "target_modules": ["2"]}, "0' adapts a parameter"),
+        ({"target_modules": ["0"], "init_lora_weights": "pissa"}, "begins as 'pissa'"),
+        ({"target_modules": ["0"], "init_lora_weights": "olora"}, "begins as 'olora'"),
+    ],
+)
+@pytest.mark.parametrize("given", [True, False])
+def test_adapters_that_cannot_be_held_are_refused(options, message, given):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8))
+    masks = sc.prune_(model, "magnitude", sparsity=0.5).masks
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, **options))
+    with pytest.raises(ArgumentError, match=f"{message}.*init_lora_weights=True"):
+        hold_lora(model, masks if given else None)
+
+
+def test_a_base_whose_zeros_are_gone_is_refused():
+    model = nn.Sequential(nn.Linear(8, 8))
+    masks = sc.prune_(model, "magnitude", sparsity=0.5).masks
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["0"]))
+    hold_lora(model, masks).release()
+    with torch.no_grad():
+        model.base_model.model[0].base_layer.weight.add_(1e-3)
+    with pytest.raises(ArgumentError, match="has a base whose zeros are gone"):
+        hold_lora(model, masks)

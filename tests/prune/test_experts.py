@@ -269,3 +269,40 @@ def test_mixtral():
             errors[reconstruct] = (own(tokens).logits - before(tokens).logits).norm()
     assert done.reconstructed["model.layers.1.mlp.experts.down_proj.3.weight"].samples > 0
     assert errors[True] < errors[False]
+
+
+class Gate(nn.Module):
+    """One row, used as torch's own linear layer uses its weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1, 16))
+
+    def forward(self, x):
+        return x @ self.weight.t()
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.linear = Gate(), nn.Linear(16, 16)
+
+    def forward(self, x):
+        return x + self.linear(x) * torch.sigmoid(self.gate(x))
+
+
+@pytest.mark.parametrize("score", ["wanda", "sparsegpt"])
+def test_a_gate_of_one_row_is_a_layer(score):
+    """Such a matrix and its transpose are both contiguous."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Sequential(Gated(), Gated())), torch.randn(64, 16)
+    twin = copy.deepcopy(model)
+    for block in twin[0]:
+        weight = block.gate.weight
+        block.gate = nn.Linear(16, 1, bias=False)
+        block.gate.weight = weight
+    done, wanted = (sc.prune_blocks_(m, score, sparsity=0.5, batch=x) for m in (model, twin))
+    assert done.report.sparsity == wanted.report.sparsity == pytest.approx(0.5, abs=0.01)
+    for name, mask in wanted.masks.items():
+        assert torch.equal(done.masks[name], mask)
+        assert torch.equal(model.get_parameter(name), twin.get_parameter(name))

@@ -1,6 +1,7 @@
 """Pruning column by column, where what follows makes up for each loss."""
 
 import copy
+from fractions import Fraction
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ from torch import nn
 import secateurs as sc
 from prune.test_reconstruct import WIDTH, Attention, Convolving, Net, Routed, data, make_gpt2
 from secateurs.errors import ArgumentError, PatternError, ScoreError
+from secateurs.masks.budget import entries
 from secateurs.masks.patterns import NM
 from secateurs.prune.least_squares import energies
-from secateurs.prune.sparsegpt import factorize_, sweep, sweep_plainly
+from secateurs.prune.sparsegpt import _Chooser, factorize_, sweep, sweep_plainly
 
 
 def layer(rows=24, columns=300, seed=0, dtype=torch.float64):
@@ -277,3 +279,16 @@ def test_other_refusals():
     bad[0, 0, 0] = float("nan")
     with pytest.raises(ScoreError, match=r"inputs of 'q.weight' hold NaN"):
         sc.prune_blocks_(Net(Attention()), "sparsegpt", batch=bad, sparsity=0.5)
+
+
+@pytest.mark.parametrize("density", [Fraction(1, 1000), Fraction(1, 300), Fraction(1, 7)])
+def test_each_piece_of_columns_keeps_its_part_and_no_floor(density):
+    """Where the part rounds to nothing, nothing is kept: the layer as a whole keeps what is
+    asked."""
+    recipe = sc.Recipe(score="sparsegpt", density=0.5)
+    choose, seen, kept = _Chooser(recipe, density, (3, 700)), 0, 0
+    for columns in (7, 128, 128, 128, 128, 128, 53):
+        kept += int(choose(torch.rand(3, columns) + 1).sum())
+        seen += columns
+        assert kept == entries(density, 3 * seen)
+    assert kept == entries(density, 2100)

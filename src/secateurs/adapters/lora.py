@@ -66,9 +66,22 @@ def hold_lora(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> "H
     """
     held = peft_masks(model, masks)
     layers, problems = [], []
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for adapter, config in getattr(model, "peft_config", {}).items():
+        # It takes what it begins with out of the base, whose zeros are lost.
+        way = str(getattr(config, "init_lora_weights", ""))
+        if way.lower().startswith(_MOVE_THE_BASE):
+            problems.append(f"{adapter!r} begins as {way!r}, which fills the zeros of the base")
     for name, layer in model.named_modules():
+        if problem := _problem_of_parameter(name, layer, held):
+            problems.append(f"{name!r} {problem}")
+            continue
         mask = held.get(f"{name}.base_layer.weight")
         if mask is None or bool(mask.all()):
+            continue
+        weight = parameters[f"{name}.base_layer.weight"]
+        if bool(((weight != 0) & ~mask.to(weight.device)).any()):
+            problems.append(f"{name!r} has a base whose zeros are gone")
             continue
         if problem := _problem(layer):
             problems.append(f"{name!r} {problem}")
@@ -76,7 +89,8 @@ def hold_lora(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> "H
     if problems:
         raise ArgumentError(
             f"{len(problems)} adapter(s) cannot be held: {'; '.join(problems[:4])}. Leave these"
-            " layers out of target_modules, or only merge with zeros: sc.adapters.merge_lora."
+            " layers out of target_modules and target_parameters, begin adapters with"
+            " init_lora_weights=True, or only merge with zeros: sc.adapters.merge_lora."
         )
     return HeldLora([_Masked(layer, mask) for layer, mask in layers])
 
@@ -155,6 +169,24 @@ class _Masked:
             return result
 
         return replace
+
+
+_MOVE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "loraga")
+"""Beginnings of adapters that take what they begin with out of the base, which fills its zeros."""
+
+
+def _problem_of_parameter(name: str, layer: Any, held: Mapping[str, Tensor]) -> str:
+    """What keeps an adapter of one parameter from being held; empty for adapters of layers."""
+    parameter = getattr(layer, "parameter_name", None)
+    if not isinstance(parameter, str) or not getattr(layer, "lora_A", {}):
+        return ""
+    # An adapter of one parameter (target_parameters) adds to it before the layer runs.
+    own = [
+        mask
+        for key, mask in held.items()
+        if key.startswith(f"{name}.") and key.rpartition(".")[2] == parameter
+    ]
+    return "" if all(map(bool, (mask.all() for mask in own))) else "adapts a parameter itself"
 
 
 def _problem(layer: Any) -> str:

@@ -59,8 +59,8 @@ def drop_blocks_(
     `save_sparse` writes down which blocks are left. The configuration keeps the numbers from
     before, since a block may depend on its place (DiffLlama, Qwen2-MoE, Llama 4): such a model
     comes back through `secateurs.adapters.from_pretrained`, or `load_sparse` into the original
-    class; transformers itself would make other blocks. Drop blocks before pruning: the names of those
-    that are left change, and masks and optimizers made before do not follow.
+    class; transformers itself would make other blocks. Drop blocks before pruning: the names of
+    those that are left change, and masks and optimizers made before do not follow.
 
     Args:
         model: unmodified; evaluation mode while this runs. The blocks that stay are the same

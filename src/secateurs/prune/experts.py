@@ -47,7 +47,7 @@ def split_into_layers(
         return
     with ExitStack() as stack:
         stack.enter_context(_one_by_one(block))
-        storages = {p.untyped_storage().data_ptr() for _, _, p in owners.values()}
+        storages = {p.untyped_storage().data_ptr(): p.shape[-2:] for _, _, p in owners.values()}
         with _Products(storages, {}) as seen, torch.no_grad():
             run()
         layers: dict[Slice, nn.Module] = {}
@@ -145,7 +145,9 @@ class _Products(TorchFunctionMode):
     see them; `met` says of all that products took which of their dimensions is the inputs.
     """
 
-    def __init__(self, storages: set[int], layers: Mapping[Slice, nn.Module]) -> None:
+    def __init__(
+        self, storages: Mapping[int, tuple[int, ...]], layers: Mapping[Slice, nn.Module]
+    ) -> None:
         super().__init__()
         self.storages, self.layers, self.met = storages, layers, dict[Slice, str]()
 
@@ -173,9 +175,11 @@ class _Products(TorchFunctionMode):
 
     def _layer(self, matrix: Tensor, inputs: str) -> nn.Module | None:
         """The layer of this matrix, of which a product sums over its rows or its columns."""
-        if not matrix.is_contiguous():
+        # By its shape: a matrix of one row, and its transpose, are both contiguous.
+        stored = self.storages[matrix.untyped_storage().data_ptr()]
+        if matrix.shape != stored or not matrix.is_contiguous():
             matrix, inputs = matrix.mT, {"rows": "columns", "columns": "rows"}[inputs]
-        if not matrix.is_contiguous():
+        if matrix.shape != stored or not matrix.is_contiguous():
             return None
         where = _place(matrix)
         known = self.met.setdefault(where, inputs)

@@ -3,8 +3,11 @@
 import math
 
 import pytest
+import torch
+from torch import nn
 
-from secateurs.ship import FileSizes
+from secateurs.errors import ParameterError
+from secateurs.ship import FileSizes, save_sparse
 
 SIZES = FileSizes(
     path="m.safetensors",
@@ -35,3 +38,30 @@ def test_a_file_without_entries_has_shares_too():
         entropy_bytes=0.0,
     )
     assert empty.sparsity == 0.0 and empty.of_entropy == math.inf
+
+
+def test_a_complex_number_counts_as_two(tmp_path):
+    values = torch.complex(torch.ones(4, 4), torch.ones(4, 4))
+    values[0] = 0
+    values[1] = 1  # its imaginary part is zero
+    sizes = save_sparse({"w": values}, tmp_path / "file.safetensors")
+    assert (sizes.entries, sizes.kept) == (32, 20) and sizes.sparsity == 1 - 20 / 32
+
+
+def test_a_sharded_model_is_refused_with_the_way_out(tmp_path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        mesh = init_device_mesh("cpu", (2,))
+        model = nn.Linear(4, 4)
+        for name, parameter in list(model.named_parameters()):
+            piece = distribute_tensor(parameter.detach(), mesh, [Shard(0)])
+            setattr(model, name, nn.Parameter(piece))
+        with pytest.raises(ParameterError, match=r"2 tensor.*in pieces.*get_model_state_dict"):
+            save_sparse(model, tmp_path / "file.safetensors")
+    finally:
+        torch.distributed.destroy_process_group()
+    assert not list(tmp_path.iterdir())

@@ -24,6 +24,7 @@ from secateurs.safefile import (
     quote,
     size_in_bytes,
 )
+from secateurs.sharding import is_sharded
 from secateurs.ship.files.coding import (
     FULL,
     KINDS,
@@ -555,6 +556,12 @@ def _problem(name: object, value: object) -> str:
         return f"is a {type(value).__name__}, not a tensor: leave it out, or turn it into a buffer"
     if problem := without_values(value):
         return problem
+    if is_sharded(value):
+        return (
+            "lies in pieces on several processes (fully_shard): save the mapping that"
+            " torch.distributed.checkpoint.state_dict.get_model_state_dict(model,"
+            " options=StateDictOptions(full_state_dict=True)) returns, on one process"
+        )
     if value.layout is not torch.strided or value.is_quantized:
         return f"is {value.dtype} of layout {value.layout}: make it dense and plain first"
     if value.dtype not in NAMES:

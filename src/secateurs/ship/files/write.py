@@ -160,7 +160,7 @@ class FileSizes(Reported):
     Attributes:
         bytes: The size of the whole file.
         header: The part of it that is header and description.
-        entries, kept: Counts over all tensors, tied ones once.
+        entries, kept: Counts over all tensors, tied ones once; a complex number counts as two.
         dense_bytes: The size of the same tensors, written densely.
         entropy_bytes: (n·H(s) + Σ width·kept) / 8, the entropy of the zeros at the one sparsity s
             of the file, drawn independently, and every kept value raw.
@@ -211,7 +211,7 @@ def sizes_of(path: Path, described: Description, *, header: int) -> FileSizes:
     """The sizes of the file with this description."""
     lines = described.lines
     named = [line for line in lines if line.name]
-    entries = sum(math.prod(line.shape) for line in named)
+    entries = sum(line.size for line in named)
     kept = sum(line.kept for line in lines if line.name)
     return FileSizes(
         path=str(path),
