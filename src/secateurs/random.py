@@ -26,6 +26,10 @@ def generator(seed: int, purpose: str = "") -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
+WITHOUT_FLOAT64 = {"mps"}
+"""Kinds of devices that have no numbers of double precision: single ones are drawn there."""
+
+
 def uniform(
     like: Tensor,
     *,
@@ -35,9 +39,10 @@ def uniform(
     """Uniform numbers on [0, 1) in the shape of `like`, drawn on the generator's device, returned
     on `like`'s.
     """
-    return torch.rand(
-        like.shape, generator=generator, dtype=dtype, device=_source(generator, like)
-    ).to(like.device)
+    source = _source(generator, like)
+    if {source.type, like.device.type} & WITHOUT_FLOAT64 and dtype == torch.float64:
+        dtype = torch.float32
+    return torch.rand(like.shape, generator=generator, dtype=dtype, device=source).to(like.device)
 
 
 def normal(

@@ -276,3 +276,21 @@ def test_layers_of_two_in_four_give_the_same_and_are_not_slower(dtype, caplog):
     assert float(gap) < 0.05
     # Either some layer gained, or a line says why not.
     assert made is not model or "no gain" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{}, {"pattern": "2:4"}, {"scope": "row"}, {"how": "sample"}])
+def test_masks_on_the_processor_bound_scores_on_the_card(options):
+    drawn = torch.Generator().manual_seed(0)
+    scores = {"w": torch.rand(8, 16, generator=drawn)}
+    within = {"w": torch.rand(8, 16, generator=drawn) < 0.6}
+    there = {"w": scores["w"].cuda()}
+    amount = {} if "pattern" in options else {"sparsity": 0.7}
+    found = sc.select(there, within=within, **amount, **options)
+    assert not (found["w"].cpu() & ~within["w"]).any()
+    if options.get("how") != "sample":
+        expected = sc.select(scores, within=within, **amount, **options)
+        assert torch.equal(found["w"].cpu(), expected["w"])
+    model = convolutions().cuda()
+    masks = {"5.weight": torch.rand(model[5].weight.shape, generator=drawn) < 0.5}
+    pruned = sc.prune_(model, "magnitude", sparsity=0.8, where="5.weight", within=masks)
+    assert not (pruned.masks["5.weight"].cpu() & ~masks["5.weight"]).any()

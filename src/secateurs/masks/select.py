@@ -126,7 +126,8 @@ def check_selection(
     while_ranking = absolute and plain and not by_rows
     if absolute and not while_ranking:
         scores = {name: score.detach().abs() for name, score in scores.items()}
-    within = within or {}
+    # Masks from a file lie on the CPU.
+    within = {name: mask.to(scores[name].device) for name, mask in (within or {}).items()}
     if by_rows:
         scores = {name: row_ranks(score, within.get(name)) for name, score in scores.items()}
     units = units_of(scores, pattern, within, absolute=while_ranking)

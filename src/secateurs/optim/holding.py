@@ -241,11 +241,11 @@ def check_ranks(
     names = [
         name.removeprefix(prefix) for name, _ in model.named_parameters(remove_duplicate=False)
     ]
-    device = _device(model)
+    device = next(model.parameters()).device
     # First what every rank can send whatever has happened to it: the tensor gathered
     # next has as many entries as there are names, and differing lengths would hang or
     # crash the collective.
-    status = _gather(torch.tensor([len(names), len(problems)]), device)
+    status = gather(torch.tensor([len(names), len(problems)]), device)
     failed = [rank for rank, (_, count) in enumerate(status) if count]
     if problems or failed:
         own = "; ".join(problems) or f"the masks of rank {failed} do not fit; see the error there"
@@ -256,7 +256,7 @@ def check_ranks(
             " needs the same model on every rank, or same_on_ranks=False where ranks train"
             " different models."
         )
-    digests = _gather(
+    digests = gather(
         torch.tensor([_digest(masks.get(name)) for name in names], dtype=torch.int64),
         device,
     )
@@ -292,18 +292,20 @@ def _digest(mask: Tensor | None) -> int:
     return (int.from_bytes(digest.digest(), "little") >> 1) | 1
 
 
-def _gather(values: Tensor, device: torch.device) -> list[list[int]]:
-    values = values.to(device)
+def gather(values: Tensor, device: torch.device) -> list[list[int]]:
+    """These numbers of every process; the device is that of its model."""
+    values = values.to(_moves_from(device))
     gathered = [torch.empty_like(values) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, values)
     return [ranked.tolist() for ranked in gathered]
 
 
-def _device(model: nn.Module) -> torch.device:
-    """NCCL moves tensors between GPUs only; every other backend takes those of the CPU."""
-    if dist.get_backend() == "nccl":
-        return next(model.parameters()).device
-    return torch.device("cpu")
+def _moves_from(device: torch.device) -> torch.device:
+    """Where a collective call takes tensors from: NCCL (alone, "cuda:nccl") moves them between GPUs
+    only; every other backend, and pairs such as "cpu:gloo,cuda:nccl", take those of the CPU.
+    """
+    backend = str(dist.get_backend())
+    return device if "nccl" in backend and "cpu:" not in backend else torch.device("cpu")
 
 
 # What `hold` returns: masks, the hooks that keep them, and the ways to end or tighten it.

@@ -159,7 +159,8 @@ def _earlier_masks(model: nn.Module, recipe: Recipe, within: Params) -> dict[str
     if not within:
         return {}
     chosen = prunable(model, recipe.where)
-    return {name: mask for name, mask in within.items() if name in chosen}
+    # Masks from a file lie on the CPU.
+    return {n: mask.to(chosen[n].device) for n, mask in within.items() if n in chosen}
 
 
 # An amount of what is left (`of="left"`), converted into one of all weights.

@@ -172,11 +172,11 @@ def test_one_process(tmp_path):
 def test_ranks_of_as_many_names_are_compared_mask_by_mask(monkeypatch):
     """What the other rank sends is played back, so that one process sees both."""
     model, masks = net(), half(net())
-    monkeypatch.setattr(holding, "_device", lambda model: torch.device("cpu"))
-    monkeypatch.setattr(holding, "_gather", lambda sent, device: [sent.tolist()] * 2)
+    monkeypatch.setattr(holding, "_moves_from", lambda device: torch.device("cpu"))
+    monkeypatch.setattr(holding, "gather", lambda sent, device: [sent.tolist()] * 2)
     holding.check_ranks(model, masks, [])
     other = [[4, 0], [5, 0]]
-    monkeypatch.setattr(holding, "_gather", lambda sent, device: other)
+    monkeypatch.setattr(holding, "gather", lambda sent, device: other)
     with pytest.raises(MaskError, match=r"\[4, 5\] parameter names"):
         holding.check_ranks(model, masks, [])
 
@@ -241,3 +241,18 @@ def test_in_a_distributed_wrapper_by_module_or_a_sentence(tmp_path):
         ):
             with pytest.raises(ArgumentError, match="give model.module"):
                 call()
+
+
+@pytest.mark.parametrize(
+    "backend, expected",
+    [
+        ("nccl", "cuda"),
+        ("cuda:nccl", "cuda"),
+        ("cpu:gloo,cuda:nccl", "cpu"),
+        ("gloo", "cpu"),
+        ("mpi", "cpu"),
+    ],
+)
+def test_numbers_are_gathered_where_the_backend_moves_them(backend, expected, monkeypatch):
+    monkeypatch.setattr(dist, "get_backend", lambda: backend)
+    assert holding._moves_from(torch.device("cuda")).type == expected

@@ -4,13 +4,16 @@ Nothing is written here. All factors are made first, so that an error in the las
 the first untouched; the optimizer then takes them.
 """
 
+import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from secateurs.bits import INTEGERS
 from secateurs.optim.factorized.layouts import State, without_groups
 from secateurs.optim.factorized.members import Group, Members, Names
 from secateurs.optim.factorized.start import (
@@ -21,6 +24,7 @@ from secateurs.optim.factorized.start import (
     spreads,
     whole_depth,
 )
+from secateurs.optim.holding import distributed, gather
 from secateurs.random import generator as generator_of
 
 Zeros: TypeAlias = Literal["revive", "frozen"]
@@ -140,22 +144,46 @@ def say_ungrouped(groups: Sequence[Group], names: Mapping[nn.Parameter, str]) ->
             )
 
 
-def broadcast_(members: Members) -> None:
-    """Under DDP all ranks start from the factors of rank 0; one all-reduce of gradients then keeps
-    them equal.
+def fingerprint(members: Members) -> int | None:
+    """A number that says which weights this process has before its start is drawn; None where it
+    trains alone, or draws nothing.
     """
-    distributed = torch.distributed
-    if (
-        not distributed.is_available()
-        or not distributed.is_initialized()
-        or distributed.get_world_size() == 1
+    drawn = (g for g in members.groups if g["depth"] is not None)
+    if not distributed() or not any(
+        g["init"] != "pretrained" or g["zeros"] == "revive" for g in drawn
     ):
+        return None
+    digest = hashlib.blake2b(digest_size=7)
+    for _, parameter in members.every():
+        # Sums of integers: exact, so equal weights have the same on every machine.
+        bits = parameter.detach().contiguous().view(INTEGERS[parameter.element_size()]).long()
+        own = [parameter.shape, parameter.dtype, int(bits.sum()), int((bits * bits).sum())]
+        digest.update(str(own).encode())
+    return int.from_bytes(digest.digest(), "little")
+
+
+def broadcast_(members: Members, before: int | None) -> None:
+    """Processes that had the same weights (under DDP) start from the factors of the first of them;
+    one all-reduce of gradients then keeps them equal. Others (stages of a pipeline, shards) keep
+    their own.
+    """
+    if before is None:
         return
-    # The weights, too: DDP has made them equal before, and every rank has since written
-    # the product of factors that it drew itself.
-    for parameter, state in members.state.items():
-        for tensor in (*_tensors(state), parameter.data):
-            distributed.broadcast(tensor, 0)
+    first = next(iter(members.every()))[1]
+    with_same: dict[int, list[int]] = {}
+    for rank, (theirs,) in enumerate(gather(torch.tensor([before]), first.device)):
+        with_same.setdefault(theirs, []).append(rank)
+    if len(with_same) > 1:
+        _log.info("processes hold different weights: each kind has a start of its own")
+    for weights, ranks in with_same.items():
+        # Every process takes part in making a group, whether it is in it or not.
+        group = dist.new_group(ranks) if 1 < len(ranks) < dist.get_world_size() else None
+        if weights != before or len(ranks) == 1:
+            continue
+        # The weights, too: every rank has written the product of factors that it drew itself.
+        for parameter, state in members.state.items():
+            for tensor in (*_tensors(state), parameter.data):
+                dist.broadcast(tensor, ranks[0], group=group)
 
 
 def _tensors(state: State) -> Iterator[Tensor]:

@@ -344,10 +344,11 @@ class FactorizedOptimizer(Optimizer):
         self.check(groups)
         say_redrawn(open_start, self.names())
         check_target(self.members, self.length)
+        before = begin.fingerprint(self.members)
         self._take_(begin.draw_factors(self.members, groups, generator))
         begin.say_ungrouped(groups, self.names())
-        # Last, since it copies what the lines above have made on rank 0.
-        begin.broadcast_(self.members)
+        # Last, since it copies what the lines above have made on the first rank.
+        begin.broadcast_(self.members, before)
 
     def _take_(self, drawn: begin.Drawn) -> None:
         """Make these factors the state of their parameters, and their product the weights."""

@@ -1,5 +1,6 @@
 """A closure is called as a training loop would."""
 
+import copy
 import os
 
 import pytest
@@ -8,6 +9,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from secateurs.optim import Factorized, FactorizedSGD
 
@@ -98,3 +100,54 @@ def worker(rank, folder):
 
 def test_two_ranks_hold_the_same_weights_and_masks(tmp_path):
     mp.spawn(worker, (str(tmp_path),), nprocs=2)
+
+
+def stages(rank, folder):
+    """Ranks 0 and 2 have one model, rank 1 another of the same shapes, as in a pipeline."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3)
+
+    def everywhere(model):
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        found = [torch.empty_like(flat) for _ in range(3)]
+        dist.all_gather(found, flat)
+        return found
+
+    torch.manual_seed(rank % 2)
+    model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))
+    before = [p.detach().clone() for p in model.parameters()]
+    FactorizedSGD(model.named_parameters(), lr=0.1, init="pretrained")
+    for p, old in zip(model.parameters(), before, strict=True):
+        torch.testing.assert_close(p.detach(), old)  # roots round
+
+    torch.manual_seed(10 + rank)  # all draw other factors
+    FactorizedSGD(model.named_parameters(), lr=0.1, init="dwf")
+    first, second, third = everywhere(model)
+    assert torch.equal(first, third) and not torch.equal(first, second)
+
+    torch.manual_seed(20 + rank)
+    other = nn.Linear(3 + rank, 2)  # other shapes: a broadcast would fail, or read beyond the end
+    FactorizedSGD(other.named_parameters(), lr=0.1)
+
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))
+    ours = ZeroRedundancyOptimizer(
+        whole.parameters(), FactorizedSGD, lr=0.1, strength=0.01, init="pretrained"
+    )
+    alone = copy.deepcopy(whole)
+    plain = FactorizedSGD(alone.parameters(), lr=0.1, strength=0.01, init="root")
+    for _ in range(3):
+        for m, o in ((whole, ours), (alone, plain)):
+            o.zero_grad()
+            m(torch.ones(4, 6)).square().sum().backward()
+            o.step()
+    first, second, third = everywhere(whole)
+    assert torch.equal(first, second) and torch.equal(first, third)
+    for p, q in zip(whole.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+    dist.barrier()
+    os._exit(0)  # gloo aborts now and then where one process tears down first
+
+
+def test_ranks_that_hold_other_weights_keep_their_own(tmp_path):
+    mp.spawn(stages, (str(tmp_path),), nprocs=3)
