@@ -291,17 +291,28 @@ class Gated(nn.Module):
         return x + self.linear(x) * torch.sigmoid(self.gate(x))
 
 
+class TwoGated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Gated(), Gated()])
+
+    def forward(self, x):
+        return self.blocks[1](self.blocks[0](x))
+
+
 @pytest.mark.parametrize("score", ["wanda", "sparsegpt"])
 def test_a_gate_of_one_row_is_a_layer(score):
     """Such a matrix and its transpose are both contiguous."""
     torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Sequential(Gated(), Gated())), torch.randn(64, 16)
+    model, x = TwoGated(), torch.randn(64, 16)
     twin = copy.deepcopy(model)
-    for block in twin[0]:
+    for block in twin.blocks:
         weight = block.gate.weight
         block.gate = nn.Linear(16, 1, bias=False)
         block.gate.weight = weight
-    done, wanted = (sc.prune_blocks_(m, score, sparsity=0.5, batch=x) for m in (model, twin))
+    done, wanted = (
+        sc.prune_blocks_(m, score, sparsity=0.5, batch=x, where="*.weight") for m in (model, twin)
+    )
     assert done.report.sparsity == wanted.report.sparsity == pytest.approx(0.5, abs=0.01)
     for name, mask in wanted.masks.items():
         assert torch.equal(done.masks[name], mask)
