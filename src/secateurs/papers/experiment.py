@@ -8,6 +8,8 @@ skipped.
 
 import csv
 import fcntl
+import io
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +28,7 @@ from secateurs import foreign
 from secateurs.errors import ArgumentError, DataError, TrainingError
 from secateurs.foreign import write_csv
 from secateurs.registry import Registry
+from secateurs.safefile import replacing
 from secateurs.study.config import How, Watcher
 from secateurs.study.database import Row as StoredRow
 from secateurs.study.driver import Sweep
@@ -247,7 +250,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
     with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+        text = file.read()
+    # A copy that was cut in a figure would else pass for one with another figure.
+    if text and not text.endswith("\n"):
+        raise DataError(
+            f"{path} does not end with a line feed: its last line is cut short. Delete the rows of"
+            " the last job and run the same command, which does this job again."
+        )
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
     # A line that is too short leaves a value None, one that is too long a key None.
     if any("job" not in row or None in row or None in row.values() for row in rows):
         raise DataError(
@@ -269,10 +279,14 @@ def check_experiment(experiment: Experiment, path: Path) -> None:
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Add the rows of a job, unless it has some there. All rows of a file have the same columns."""
-    with path.open("a", newline="") as file:
-        # Other processes may add other parts to the same file.
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Add the rows of a job, unless it has some there. All rows of a file have the same columns.
+
+    The file is written anew and takes its name when it is whole: a job of which a kill or a full
+    disk left half of the rows would count as done.
+    """
+    # Where a link leads, since the link would be replaced.
+    path = path.resolve()
+    with _locked(path):
         known = read_rows(path)
         # Under another head the values would stand in the wrong columns.
         if known and list(known[0]) != list(rows[0]):
@@ -282,8 +296,24 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
             )
         if any(row["job"] == rows[0]["job"] for row in known):
             return
-        head = [] if path.stat().st_size else [list(rows[0])]
-        write_csv(file, [*head, *([row.get(name, "") for name in rows[0]] for row in rows)])
+        before = path.read_bytes()
+        head = [] if before else [list(rows[0])]
+        with replacing(path, error=DataError) as part:
+            part.write_bytes(before)
+            with part.open("a", newline="") as file:
+                write_csv(file, [*head, *([row.get(name, "") for name in rows[0]] for row in rows)])
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Other processes may add other parts to the same file: one after the other."""
+    while True:
+        with path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Another process may have replaced the file while we waited for it.
+            if os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield
+                return
 
 
 def as_texts(row: Mapping[str, object]) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """Experiments as values: jobs by name, rows that come back, figures beside print."""
 
 import csv
+import os
 from functools import partial
+from threading import Thread
 
 import pytest
 
@@ -114,6 +116,52 @@ def test_a_foreign_or_damaged_file_is_refused(tmp_path, text):
     (tmp_path / "rows.csv").write_text(text)
     with pytest.raises(DataError, match="is not a table of experiments"):
         read_rows(tmp_path / "rows.csv")
+
+
+def test_a_kill_at_any_byte_leaves_all_rows_of_a_job_or_none(tmp_path, monkeypatch):
+    out = tmp_path / "rows.csv"
+    append_rows(out, [{"job": "a", "value": "1"}])
+    before, rows = out.read_bytes(), [{"job": "b", "value": "70.623"}] * 200
+
+    def killed(file, lines, **_):
+        file.write("b,70.\n")
+        file.flush()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("secateurs.papers.experiment.write_csv", killed)
+    with pytest.raises(DataError, match="free some space"):
+        append_rows(out, rows)
+    assert out.read_bytes() == before and os.listdir(tmp_path) == ["rows.csv"]
+    monkeypatch.undo()
+    append_rows(out, rows)
+    assert len(read_rows(out)) == 201
+
+
+def test_a_file_that_was_cut_in_its_last_figure_is_refused(tmp_path):
+    append_rows(tmp_path / "rows.csv", [{"job": "a", "value": "70.623"}])
+    whole = (tmp_path / "rows.csv").read_bytes()
+    for cut in range(1, len(whole)):
+        (tmp_path / "rows.csv").write_bytes(whole[:cut])
+        if whole[:cut].endswith(b"\n"):
+            continue
+        with pytest.raises(DataError, match="cut short.*does this job again"):
+            read_rows(tmp_path / "rows.csv")
+
+
+def test_two_processes_add_to_one_file(tmp_path):
+    """Each takes the lock of a file that the other may replace meanwhile."""
+    out = tmp_path / "rows.csv"
+
+    def add(name):
+        for number in range(20):
+            append_rows(out, [{"job": f"{name}{number}", "value": "1"}] * 3)
+
+    threads = [Thread(target=add, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read_rows(out)) == 180
 
 
 def test_rows_are_readable_as_plain_csv(tmp_path):
