@@ -213,15 +213,20 @@ def describe(value: Any, *, mutable: bool = False) -> Any:
     return _describe(value, mutable, {})
 
 
-def _describe(value: Any, mutable: bool, seen: dict[int, int]) -> Any:
+def _describe(value: Any, mutable: bool, seen: dict[int, tuple[int, Any]]) -> Any:
     if value is None or isinstance(value, Number | str | bytes):
         return [type(value).__name__, repr(value)]
     if isinstance(value, ModuleType | BuiltinFunctionType):
         return value.__name__
+    if isinstance(value, tuple | frozenset):
+        # Not noted as seen: whether two equal ones are one and the same is up to the compiler.
+        found = [_describe(entry, mutable, seen) for entry in value]
+        return ["tuple", *(found if isinstance(value, tuple) else sorted(map(repr, found)))]
     if id(value) in seen:
-        return ["again", seen[id(value)]]
+        return ["again", seen[id(value)][0]]
     # The first comes from the user, wherever it lies; what it uses of a library is known by name.
-    top, seen[id(value)] = not seen, len(seen)
+    # Kept, because the number of what is gone is given to another.
+    top, seen[id(value)] = not seen, (len(seen), value)
 
     def inner(entries: Iterable[Any]) -> list[Any]:
         return [_describe(entry, mutable, seen) for entry in entries]
@@ -234,9 +239,6 @@ def _describe(value: Any, mutable: bool, seen: dict[int, int]) -> Any:
         return _name_of(value) if _of_others(value) and not top else _function(value, inner)
     if isinstance(value, type):
         return _name_of(value) if _of_library(value) else _class(value, inner)
-    if isinstance(value, tuple | frozenset):
-        found = inner(value)
-        return ["tuple", *(found if isinstance(value, tuple) else sorted(map(repr, found)))]
     if isinstance(value, list | dict | set | Tensor | np.ndarray):
         return _contents(value, inner) if mutable else type(value).__name__
     if _of_library(type(value)) and not isinstance(value, _Open):
