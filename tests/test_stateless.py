@@ -126,6 +126,22 @@ def test_a_private_copy_has_the_values_and_neither_gradients_nor_storage():
         assert other.grad is None and not other.requires_grad
 
 
+def test_a_private_copy_keeps_what_empty_collections_of_the_model_carry():
+    """Only plain dicts are made anew: others may hold more than their entries."""
+
+    class Labels(list):
+        language = "none"
+
+    layer = nn.Linear(2, 2)
+    layer.labels = Labels()
+    layer.labels.language = "Latin"
+    layer.names = {}
+    copied = private_copy(layer, error=sc.errors.ScoreError)
+    assert copied.labels == [] and copied.labels.language == "Latin"
+    assert copied.labels is not layer.labels
+    assert copied.names == {} and copied.names is not layer.names
+
+
 @pytest.mark.parametrize("error", [sc.errors.ScoreError, sc.errors.ShipError])
 def test_what_cannot_be_copied_is_refused_by_name_with_the_error_of_the_room(error):
     layer = nn.Linear(2, 2)
