@@ -191,6 +191,20 @@ def test_the_block_that_holds_what_others_use_stays():
         sc.drop_blocks_(model, 1, batch=data(), blocks="decoder.block")
 
 
+@pytest.mark.parametrize(("blocks", "tokens"), [("encoder.block", 65), ("decoder.block", 60)])
+def test_the_padding_that_counts_is_that_of_the_sequence_of_the_blocks(blocks, tokens):
+    """Both sequences have 72 places here, 7 and 12 of them padding."""
+    config = transformers.T5Config(
+        vocab_size=WORDS, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4
+    )
+    config.decoder_start_token_id = 0
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    spoken = torch.ones(2, 12, dtype=torch.long)
+    spoken[:, 10:] = 0
+    batch = [{**item, "decoder_attention_mask": spoken} for item in data()]
+    assert sc.drop_blocks_(model, 1, batch=batch, blocks=blocks).tokens == tokens
+
+
 class Net(nn.Module):
     def __init__(self, count, twice=False, wide=False):
         super().__init__()

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from secateurs.errors import ParameterError, TheoryError
 from secateurs.models import build
 from secateurs.theory import conv_operator_norm, plan
-from secateurs.theory.chain import read_chain
+from secateurs.theory.chain import ChainLayer, read_chain
 from theory.plan.networks import ADMITTED, mlp
 
 
@@ -32,6 +32,17 @@ def test_what_lies_between_the_layers():
         pytest.approx(math.sqrt(2)),
         0.0,
     )
+
+
+def test_the_units_of_a_layer_s_entries():
+    """K of ±K/√(taps · max(rows, columns)): by the largest entry, and by the root mean square."""
+    matrix = ChainLayer(name="a", weight=torch.tensor([[0.5, -0.1], [0.1, 0.1], [-0.1, 0.3]]))
+    assert matrix.scale == pytest.approx(0.5 * math.sqrt(3))
+    assert matrix.deviation == pytest.approx(math.sqrt(0.38 / 6 * 3))
+    kernel = ChainLayer(name="b", weight=torch.full((2, 4, 3, 3), -0.25))
+    assert kernel.scale == kernel.deviation == pytest.approx(0.25 * 6)
+    given = ChainLayer(name="c")
+    assert (given.read, given.scale, given.deviation) == (False, 1.0, 1.0)
 
 
 def test_a_module_of_ones_own_is_read_by_its_graph():
