@@ -117,6 +117,15 @@ def test_sparsity_sets_in_where_it_exceeds_the_share():
     assert [dynamics.onset(share) for share in (0.2, 0.25, 0.5)] == [2, 3, None]
 
 
+def test_a_weight_at_the_threshold_is_no_zero():
+    weight = nn.Parameter(torch.tensor([0.25, -0.5, 1.0]))
+    optimizer = FactorizedSGD([weight], init="pretrained")
+    for threshold, share in ((0.5, 1 / 3), (0.5 + 1e-9, 2 / 3)):
+        dynamics = Dynamics(optimizer, threshold=threshold)
+        dynamics.record(0.0)
+        assert dynamics.samples[0].sparsity == pytest.approx(share)
+
+
 def test_an_empty_parameter_has_no_zeros():
     empty, full = nn.Parameter(torch.empty(0)), nn.Parameter(torch.ones(3))
     dynamics = Dynamics(FactorizedSGD([empty, full], init="pretrained"))
