@@ -382,3 +382,11 @@ def test_the_bound_is_where_so_few_errors_have_the_chance_of_the_message():
         assert found.errors > 0
         chance = binom.cdf(found.errors, 500, found.bound)
         assert chance == pytest.approx((1 - confidence) * 2.0**-found.bits, rel=1e-6)
+
+
+def test_one_sample_is_enough_to_ask_and_says_nothing():
+    model, x = nn.Linear(3, 2), torch.zeros(1, 3)
+    found = description_length(model, x, torch.tensor([0]))
+    assert found.samples == 1 and found.bound > 0.9
+    with pytest.raises(ArgumentError, match="at least one sample"):
+        description_length(model, x[:0], torch.zeros(0, dtype=torch.long))

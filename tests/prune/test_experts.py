@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import secateurs as sc
 from secateurs.errors import ScoreError
+from secateurs.prune import experts
 from secateurs.prune.experts import split_into_layers
 
 WIDTH, INNER = 8, 12
@@ -317,3 +318,9 @@ def test_a_gate_of_one_row_is_a_layer(score):
     for name, mask in wanted.masks.items():
         assert torch.equal(done.masks[name], mask)
         assert torch.equal(model.get_parameter(name), twin.get_parameter(name))
+
+
+def test_a_product_with_its_matrix_by_keyword_is_left_to_torch():
+    x, matrix = torch.randn(3, 4), torch.randn(2, 4)
+    with experts._Products(set(), {}):
+        assert torch.equal(F.linear(x, weight=matrix), x @ matrix.T)
