@@ -92,6 +92,8 @@ def test_a_folder_others_can_write_to_is_not_trusted(tmp_path):
     shared.mkdir()
     os.chmod(shared, 0o777)
     assert native._trusted_folder(shared) != shared
+    # One for all libraries of this process.
+    assert native._trusted_folder(shared) == native._trusted_folder(shared)
     private = tmp_path / "private"
     assert native._trusted_folder(private) == private
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from secateurs.prune import prune_file
 from secateurs.prune.shards import open_stored
 from secateurs.safefile import replacing
 from secateurs.ship import export, unpack_sparse
+from secateurs.ship.latency import LatencyTable
 from secateurs.train import read_checkpoint, save_model
 
 
@@ -45,7 +47,7 @@ SUFFIX = {"export, pt2": ".pt2", "export, C": ".c"}
 
 
 def table():
-    return sc.ship.latency.LatencyTable(
+    return LatencyTable(
         kind="scattered",
         densities=(1.0,),
         layers=(),
@@ -206,3 +208,71 @@ def test_every_reader_refuses_every_lie_of_a_header(reader, lie, tmp_path):
     with pytest.raises(error, match=message) as refused:
         read(path)
     assert str(path) in str(refused.value)
+
+
+def test_a_file_keeps_its_mode_and_a_new_one_is_ordinary(tmp_path):
+    path = tmp_path / "file"
+    for mode in (0o600, 0o640, 0o444):
+        path.touch()
+        path.chmod(mode)
+        with replacing(path) as part:
+            assert part.stat().st_mode & 0o777 == 0o600
+            part.write_text("new")
+        assert path.stat().st_mode & 0o777 == mode and path.read_text() == "new"
+    path.unlink()
+    mask = os.umask(0o027)
+    try:
+        with replacing(path):
+            pass
+        assert path.stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(mask)
+
+
+def test_parts_of_a_killed_process_go_and_nothing_else(tmp_path):
+    """Only what is named as a part of this very file, and was left a day ago."""
+    kept = tmp_path / "kept"
+    kept.write_text("theirs")
+    folder = tmp_path / ".file.abcdefgh.part"
+    folder.mkdir()
+    (folder / "link").symlink_to(kept)
+    names = [
+        ".file.abcd1234.part",
+        ".file.young_12.part",
+        ".file.notes.part",
+        ".other.abcd1234.part",
+    ]
+    for name in names:
+        (tmp_path / name).touch()
+    (tmp_path / ".file.zzzzzzzz.part").symlink_to(kept)
+    old = time.time() - 2 * 86400
+    for name in (names[0], *names[2:], folder.name, "kept"):
+        os.utime(tmp_path / name, (old, old))
+    os.utime(tmp_path / ".file.zzzzzzzz.part", (old, old), follow_symlinks=False)
+    with replacing(tmp_path / "file"):
+        pass
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"file", "kept", ".file.zzzzzzzz.part", *names[1:]}
+    assert kept.read_text() == "theirs"
+
+
+def test_planted_links_are_not_followed(tmp_path, monkeypatch):
+    """Names that could be foretold: of the process, and those of earlier versions."""
+    victim = tmp_path / "victim"
+    victim.write_text("theirs")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("out.safetensors", "masks.safetensors"):
+        for end in (f"{os.getpid()}.part", f"{os.getpid()}.tmp", "tmp", "part"):
+            (folder / f".{name}.{end}").symlink_to(victim)
+    weights = {"w": torch.randn(8, 8)}
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file(weights, tmp_path / "in.safetensors")
+    prune_file(
+        tmp_path / "in.safetensors",
+        folder / "out.safetensors",
+        sparsity=0.5,
+        masks_out=folder / "masks.safetensors",
+    )
+    assert victim.read_text() == "theirs"
+    assert int((load_masks(folder / "masks.safetensors")["w"]).sum()) == 32

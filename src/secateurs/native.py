@@ -8,7 +8,9 @@ No build tool is needed, only a C++ compiler; it takes seconds, once. Where a fi
 its caller uses a pure-torch path and one log line says so. `SECATEURS_CACHE` names the folder.
 """
 
+import atexit
 import ctypes
+import functools
 import hashlib
 import logging
 import os
@@ -123,8 +125,22 @@ def _trusted_folder(folder: Path) -> Path:
             return folder
     except OSError:
         pass
-    # Private and used once: slower, never unsafe.
-    return Path(tempfile.mkdtemp(prefix="secateurs-"))
+    return _private_folder()
+
+
+@functools.cache
+def _private_folder() -> Path:
+    """One for everything this process compiles, gone when it ends: slower, never unsafe."""
+    folder = Path(tempfile.mkdtemp(prefix="secateurs-"))
+    maker = os.getpid()
+
+    def remove() -> None:
+        # A forked process inherits this, and must not remove what its parent uses.
+        if os.getpid() == maker:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 def only_ours(status: os.stat_result) -> bool:

@@ -6,7 +6,11 @@ import errno
 import json
 import math
 import os
+import re
+import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,25 +73,69 @@ def replacing(
     with refusing(path, error):
         if folders:
             path.parent.mkdir(parents=True, exist_ok=True)
-        # In the same folder, so that the rename is atomic; 80 characters stay within the limit of
-        # names.
-        handle, name = tempfile.mkstemp(
-            prefix=f".{path.name[:80]}.", suffix=".part", dir=path.parent
-        )
-        os.close(handle)
-        part = Path(name)
+        mode = _mode_of(path)
+        part = begin_part(path)
         try:
             yield part
             with part.open("rb+") as file:
                 # Before the rename: some file systems would else keep the new name and lose the
                 # content.
                 os.fsync(file.fileno())
-            # Mkstemp makes private files; the result is mostly an ordinary one.
+            # Parts are private; a file that was there keeps its mode, a new one is ordinary.
             if not private:
-                part.chmod(0o666 & ~_umask())
+                part.chmod(mode)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def begin_part(path: Path, *, folder: bool = False) -> Path:
+    """An empty private file (or folder) beside `path`, to be renamed to it when it is whole.
+
+    Its name cannot be foretold and was nobody's, so no link that somebody put there is followed.
+    Such parts of the same file that a killed process left a day ago are removed.
+    """
+    # In the same folder, so that the rename is atomic; 80 characters stay within the limit of
+    # names.
+    begin = f".{path.name[:80]}."
+    # A folder that can be written to need not be readable.
+    for name in os.listdir(path.parent) if os.access(path.parent, os.R_OK) else ():
+        if name.startswith(begin) and _PART.fullmatch(name[len(begin) :]):
+            _remove_stale(path.parent / name)
+    if folder:
+        return Path(tempfile.mkdtemp(prefix=begin, suffix=".part", dir=path.parent))
+    # Made with O_EXCL and O_NOFOLLOW.
+    handle, name = tempfile.mkstemp(prefix=begin, suffix=".part", dir=path.parent)
+    os.close(handle)
+    return Path(name)
+
+
+_PART = re.compile(r"[a-z0-9_]{8}\.part")
+_STALE = 24 * 3600.0
+"""Seconds after which nobody writes to a part any more."""
+
+
+def _remove_stale(part: Path) -> None:
+    try:
+        status = part.lstat()
+        ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+        if not ours or time.time() - status.st_mtime < _STALE:
+            return
+        if stat.S_ISREG(status.st_mode):
+            part.unlink()
+        elif stat.S_ISDIR(status.st_mode):
+            # It follows no links.
+            shutil.rmtree(part, ignore_errors=True)
+    except OSError:
+        pass  # somebody else removed it, or it cannot be: it harms nobody
+
+
+def _mode_of(path: Path) -> int:
+    """The mode of the file that is there, or of a new one."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode) & 0o777
+    except OSError:
+        return 0o666 & ~_umask()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from secateurs.adapters.gradual import Pruner, When, read_state
 from secateurs.errors import MissingExtra, TrainingError
 from secateurs.masks import load_masks, save_masks
 from secateurs.prune import Recipe
+from secateurs.safefile import replacing
 
 try:
     from transformers import TrainerCallback
@@ -100,9 +101,8 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
         # The masks first: where the small file is there, the checkpoint is whole.
         small, large = self._files(folder)
         save_masks(masks, large)
-        temporary = small.with_name(f".{small.name}.tmp")
-        temporary.write_text(json.dumps(saved, indent=1))
-        temporary.replace(small)
+        with replacing(small, error=TrainingError) as part:
+            part.write_text(json.dumps(saved, indent=1))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop holding."""

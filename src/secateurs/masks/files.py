@@ -5,6 +5,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -173,8 +174,9 @@ class MaskWriter:
     def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.path, self.shapes = path, dict(shapes)
         self.digest = _SEAL.copy()
-        self.part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         self.begun = ""
+        self.whole = ExitStack()
+        self.part = self.whole.enter_context(replacing(path, error=MaskFileError, folders=False))
         with refusing(path, MaskFileError):
             self.file = self.part.open("wb")
             self.file.write(head(self.shapes, self.digest.hexdigest()))
@@ -194,12 +196,11 @@ class MaskWriter:
         with refusing(self.path, MaskFileError):
             self.file.seek(0)
             self.file.write(head(self.shapes, self.digest.hexdigest()))
-            self.file.flush()
-            os.fsync(self.file.fileno())
             self.file.close()
-            os.replace(self.part, self.path)
+        self.whole.close()
 
     def drop(self) -> None:
         """Remove the unfinished file after an error."""
         self.file.close()
+        self.whole.pop_all()  # the file does not get its name
         self.part.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,14 @@ from torch import Tensor
 
 from secateurs.bits import clear_
 from secateurs.errors import ArgumentError, DataError
-from secateurs.safefile import FileHeader, StoredTensor, conversion, read_header
+from secateurs.safefile import (
+    FileHeader,
+    StoredTensor,
+    begin_part,
+    conversion,
+    read_header,
+    replacing,
+)
 
 INDEX = "model.safetensors.index.json"
 """Which file of a folder has which tensor, as Hugging Face writes it."""
@@ -184,27 +192,25 @@ def write(
                     for chunk in shard.chunks(entry):
                         file.write(chunk.numpy().data)
 
-    # The number of the process keeps two runs apart that write to one place.
-    part = out.parent / f".{out.name}.{os.getpid()}.part"
-    try:
-        if stored.source.is_dir():
-            part.mkdir(parents=True)
-            for shard in stored.shards:
-                one(shard, part / shard.path.name)
-            _copy_others(stored, part)
-            if out.exists():
-                out.rmdir()  # it is empty, or check_out would have refused it
-        else:
-            out.parent.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not stored.source.is_dir():
+        with replacing(out) as part:
             one(stored.shards[0], part)
-        # Atomic within one file system: a reader sees the old file or the whole new
-        # one.
+        return kept
+    part = begin_part(out, folder=True)
+    try:
+        for shard in stored.shards:
+            one(shard, part / shard.path.name)
+        _copy_others(stored, part)
+        # It was private while it was written.
+        part.chmod(stat.S_IMODE(stored.source.stat().st_mode))
+        if out.exists():
+            out.rmdir()  # it is empty, or check_out would have refused it
+        # Atomic within one file system: a reader sees nothing or the whole folder.
         os.replace(part, out)
     # Ctrl-C leaves no half-written gigabytes behind.
     except BaseException:
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
-        part.unlink(missing_ok=True)
+        shutil.rmtree(part, ignore_errors=True)
         raise
     return kept
 
