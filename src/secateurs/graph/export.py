@@ -2,6 +2,7 @@
 in-place operators renamed, and everything that no input reaches computed at once.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -224,11 +225,15 @@ class ExportedModel:
     leaves: list[str]
 
 
+TRACING = threading.RLock()
+"""torch.export patches torch itself while it traces, so only one thread may."""
+
+
 def export(model: nn.Module, call: Call) -> ExportedModel:
     """The program of one call; the model and all it holds stay as they are."""
     leaves: list[str] = []
     try:
-        with torch.no_grad(), keeping(model), quietly():
+        with TRACING, torch.no_grad(), keeping(model), quietly():
             tracee = _tracee(model, leaves)
             # Not strict: the strict tracer reads bytecode and refuses much plain
             # Python.

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from secateurs.errors import ShipError, first_line
 from secateurs.graph import Example
-from secateurs.graph.export import cache_advice
+from secateurs.graph.export import TRACING, cache_advice
 from secateurs.graph.replay import fill_caches
 from secateurs.graph.untouched import keeping, quietly, untouched
 from secateurs.printing import Reported
@@ -110,7 +110,7 @@ def _trace(
     if batch is not None:
         shapes = _shapes(model, args, kwargs, batch, long=free.why_length == "")
     fill_caches(model, args, kwargs)
-    with quietly(), torch.no_grad(), keeping(model):
+    with TRACING, quietly(), torch.no_grad(), keeping(model):
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     names = tuple(program.graph_signature.user_inputs)
     return TracedProgram(program=program, args=args, kwargs=kwargs, free=free, names=names)

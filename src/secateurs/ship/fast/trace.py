@@ -23,6 +23,7 @@ from secateurs.errors import (
 )
 from secateurs.graph import Example
 from secateurs.graph.export import (
+    TRACING,
     Call,
     Renamed,
     check_example,
@@ -267,7 +268,7 @@ def _export(model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tenso
     problem: Exception | None = None
     for shapes in (dynamic, None):
         try:
-            with torch.no_grad(), without_stacks():
+            with TRACING, torch.no_grad(), without_stacks():
                 return torch.export.export(
                     model,
                     tuple(args),
