@@ -474,6 +474,32 @@ def test_the_costliest_neuron_is_open_and_worth_a_cut():
     assert chain.costliest(none, torch.zeros(1, dtype=torch.long)).tolist() == [-1]
 
 
+def test_the_share_of_the_volume_weighs_boxes_by_their_volume():
+    """A small box that is proven beside one 10⁵⁰ times as large is nothing of the volume."""
+    f = mlp(13, 6, 2)
+    g = moved(f, 0.02)
+    lo, hi = torch.zeros(2, 13), torch.full((2, 13), 1e-3)
+    lo[1], hi[1] = -3.0, 3.0
+    share = splitting.volume_shares(lo.double(), hi.double())
+    assert float(share[0]) == pytest.approx((1e-3 / 6) ** 13, rel=1e-6)
+    small = sc.certify(f, g, box=(lo[:1], hi[:1])).bound
+    cert = sc.certify(f, g, box=(lo, hi), target=1.01 * small)
+    assert cert.answer == "refuted" and cert.balls[0] <= 1.01 * small
+    # The large one counts nothing: it is refuted before it is cut.
+    assert 0 < cert.share < 1e-40
+
+
+def test_flat_inputs_have_no_part_in_the_volume():
+    lo = torch.zeros(2, 3, dtype=torch.float64)
+    hi = torch.tensor([[1.0, 0.0, 2.0], [3.0, 0.0, 2.0]]).double()
+    assert splitting.volume_shares(lo, hi).tolist() == pytest.approx([0.25, 0.75])
+    hi[0, 0] = 0  # flat where the other is not
+    assert splitting.volume_shares(lo, hi).tolist() == [0, 1]
+    assert splitting.volume_shares(lo, lo).tolist() == [0.5, 0.5]
+    one = torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]).double()
+    assert splitting.volume_shares(lo, one).tolist() == [0.5, 0.5]
+
+
 def test_a_share_counts_what_both_signs_prove():
     tree = splitting._Tree()
     tree.cut(0, 5)  # a neuron: two inputs are there

@@ -25,10 +25,17 @@ from secateurs.certificates.methods import (
 from secateurs.certificates.problem import OWN_UNIT, NetworkPair, Pace, TimeLimit, read_problem
 from secateurs.certificates.record import ALONE, Request, Rounding, StateHashes, states_of
 from secateurs.certificates.search import Found, search
-from secateurs.certificates.splitting import Parts, split
+from secateurs.certificates.splitting import Parts, split, volume_shares
 from secateurs.certificates.statistical import inputs_of, named_output, observe, statistical
 from secateurs.certificates.top_class import ClassAnswer, TopClass, check_classes
-from secateurs.errors import ArgumentError, DomainError, TheoryError, UnknownNameError
+from secateurs.errors import (
+    ArgumentError,
+    DomainError,
+    StructureMismatch,
+    TheoryError,
+    UnknownNameError,
+    UnsupportedOperation,
+)
 from secateurs.registry import refuse_unknown, unknown
 
 
@@ -227,16 +234,22 @@ def certify(
     domain = _domain(
         box, _out_of_inference_mode(around), radius, data, clip, _out_of_inference_mode(example)
     )
-    problem = read_problem(
-        dense,
-        sparse,
-        domain.example,
-        output=chosen.output,
-        unit=0.0 if rounding is False else OWN_UNIT,
-        effort=chosen.effort,
-        symbols=chosen.symbols,
-        clock=TimeLimit(seconds=chosen.limit, tell=chosen.progress),
-    )
+    try:
+        problem = read_problem(
+            dense,
+            sparse,
+            domain.example,
+            output=chosen.output,
+            unit=0.0 if rounding is False else OWN_UNIT,
+            effort=chosen.effort,
+            symbols=chosen.symbols,
+            clock=TimeLimit(seconds=chosen.limit, tell=chosen.progress),
+        )
+    except (UnsupportedOperation, StructureMismatch) as error:
+        raise type(error)(
+            f"{error} Any two modules can be compared on held-out data: statistical(dense, sparse,"
+            " data=...) bounds how often predictions change."
+        ) from error
     # Only now, after `read_problem` has refused sharded weights, which no single process could
     # hash.
     networks = {"dense": dense, "sparse": sparse}
@@ -605,7 +618,9 @@ def split_for_target(
             proven,
             bounds={**proven.bounds, "split": proven.bound},
             request=replace(request, target=target, parts=whole),
-            share=float((proven.balls <= target).double().mean()),
+            share=float(
+                volume_shares(domain.lo, domain.hi)[proven.balls <= target].sum().clamp(max=1)
+            ),
         )
     found = split(
         problem,

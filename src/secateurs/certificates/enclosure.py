@@ -462,7 +462,7 @@ def _weight_norm(call: _Call) -> tuple[Enclosed, Enclosed]:
     return v * (g / size), size
 
 
-@_rule(aten.mm, aten.bmm, aten.mv, aten.dot)
+@_rule(aten.mm, aten.bmm, aten.mv, aten.dot, aten.vdot)
 def _matmul(call: _Call) -> Enclosed:
     (a, ra), (b, rb) = (call.ball(one) for one in call.args)
     value, size_a, size_b = call.func(a, b), a.abs(), b.abs()

@@ -185,7 +185,8 @@ def linear(problem: NetworkPair, domain: Domain) -> MethodBounds:
 def _chunks(problem: NetworkPair, cells: int) -> tuple[Tensor, ...]:
     # Two directions per output; 2²⁴ cells of all maps are 128 MB in float64, and take seconds.
     rows = max(1, 2**24 // (2 * cells))
-    return torch.split(torch.arange(problem.outputs), rows)
+    device = next((t.device for t in problem.pair.f.values()), torch.device("cpu"))
+    return torch.split(torch.arange(problem.outputs, device=device), rows)
 
 
 def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tensor]:

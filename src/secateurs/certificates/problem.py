@@ -16,7 +16,7 @@ from secateurs.certificates.domain import Domain
 from secateurs.certificates.forms import ParameterPair
 from secateurs.certificates.rounding import Evaluation, Radii, Rounding, radii_of
 from secateurs.certificates.two_stream import PathStreams, exact_distance
-from secateurs.errors import DomainError
+from secateurs.errors import DomainError, ParameterError
 from secateurs.graph import Graph, State, affines, capture, evaluate, joint, propagate
 
 OWN_UNIT = 2.0**-53
@@ -210,6 +210,8 @@ def read_problem(
     **options: Any,
 ) -> NetworkPair:
     """Capture both models, match their graphs, and read both parameter vectors in float64."""
+    for model in (dense, sparse):
+        _refuse_without_float64({t.device for t in (*model.parameters(), *model.buffers())})
     graphs = (
         capture(dense, example, output=output),
         capture(sparse, example, output=output),
@@ -237,6 +239,15 @@ def read_problem(
         output=output,
         **options,
     )
+
+
+def _refuse_without_float64(devices: set[torch.device]) -> None:
+    """Metal has no float64, in which every bound is computed."""
+    if any(device.type == "mps" for device in devices):
+        raise ParameterError(
+            "the model is on an MPS device, which has no float64, and bounds are computed in it."
+            " Give a copy on the CPU: copy.deepcopy(model).cpu()."
+        )
 
 
 def _coarsest(*models: nn.Module) -> torch.dtype:

@@ -460,7 +460,9 @@ class _Splitting:
         self.trees = [_Tree() for _ in self.lo] if plan is None else [_Tree.of(one) for one in plan]
         self.closed = self.lo.new_zeros(len(self.lo), problem.outputs)
         self.balls = self.lo.new_zeros(len(self.lo))
-        self.proven, self.boxes, self.left = 0.0, 0, 0
+        self.boxes, self.left = 0, 0
+        self.proven = self.lo.new_zeros(len(self.lo))
+        self.volume = volume_shares(self.lo, self.hi)
         self.witness: Tensor | None = None
         self.chunks: list[_Waiting] = []
 
@@ -528,9 +530,10 @@ class _Splitting:
 
     def _share(self) -> float:
         inputs = self.lo.shape[1]
-        if all(max(tree.cuts) <= inputs for tree in self.trees):
-            return self.proven / len(self.lo)
-        return math.fsum(tree.share(inputs) for tree in self.trees) / len(self.trees)
+        shares = self.proven.tolist()
+        if any(max(tree.cuts) > inputs for tree in self.trees):
+            shares = [tree.share(inputs) for tree in self.trees]
+        return math.fsum(s * v for s, v in zip(shares, self.volume.tolist(), strict=True))
 
     def _put(self, waiting: _Waiting) -> None:
         if len(waiting):
@@ -637,7 +640,7 @@ class _Splitting:
         # An input of zero width does not contribute to the volume.
         wide = (self.hi - self.lo)[done.root]
         share = torch.where(wide > 0, (done.hi - done.lo) / wide, 1.0).prod(dim=1)
-        self.proven += float(share[there].sum())
+        self.proven.index_add_(0, done.root[there], share[there])
         for root, node in _pairs(done[there]):
             self.trees[root].done.add(node)
         self.left += int((~there).sum())
@@ -655,6 +658,20 @@ class _Splitting:
     def _sizes(self, per_output: Tensor) -> Tensor:
         size: Tensor = torch.linalg.vector_norm(per_output, ord=self.norm, dim=1)
         return size
+
+
+def volume_shares(lo: Tensor, hi: Tensor) -> Tensor:
+    """Of each box, its share of the volume of all: by logarithms, since a volume of many inputs
+    leaves the range of floats. An input of zero width counts where every box has it, as any factor
+    that all have; a box that is flat where another is not has no volume.
+    """
+    wide = (hi - lo).flatten(1)
+    common = (wide > 0).any(dim=0)
+    logs = torch.where(common, wide, 1.0).log().sum(dim=1)
+    if not bool(torch.isfinite(logs).any()):
+        # All are flat, each in its own way: none is larger than another.
+        return torch.full_like(logs, 1 / len(logs))
+    return torch.softmax(logs, dim=0)
 
 
 def _many(boxes: _Waiting) -> Tensor:

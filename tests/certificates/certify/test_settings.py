@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import secateurs as sc
 from certificates.pairs import pair
 from secateurs.certificates.certify import settings
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, SecateursError
 
 
 def test_options_that_would_be_ignored_are_refused():
@@ -42,3 +43,11 @@ def test_a_misspelt_keyword_is_refused_with_the_nearest_of_all():
 def test_what_numpy_and_torch_call_a_number_is_one():
     given = settings({"seconds": np.float32(2.0), "restarts": np.int64(3)})
     assert (given.limit, given.restarts) == (2.0, 3)
+
+
+def test_a_refusal_names_what_takes_any_two_modules():
+    f, g = nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), nn.Linear(3, 2)
+    box = (torch.zeros(1, 3), torch.ones(1, 3))
+    for both in ((f, f), (g, nn.Sequential(nn.Linear(3, 2), nn.ReLU()))):
+        with pytest.raises(SecateursError, match=r"statistical\(dense, sparse, data=\.\.\.\)"):
+            sc.certify(*both, box=box)

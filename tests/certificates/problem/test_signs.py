@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from secateurs.certificates.problem import read_problem
+from secateurs.certificates.problem import _refuse_without_float64, read_problem
+from secateurs.errors import ParameterError
 
 
 def signs(one: float, two: float):
@@ -26,3 +27,8 @@ def test_zero_has_either_sign_and_is_dominated():
     assert found.same
     assert found.dominated
     assert not signs(0.0, 1.0).dominated
+
+
+def test_a_device_without_float64_is_refused():
+    with pytest.raises(ParameterError, match="MPS device, which has no float64.*on the CPU"):
+        _refuse_without_float64({torch.device("cpu"), torch.device("mps")})
