@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from secateurs.prune import least_squares
 from secateurs.prune.least_squares import energies, solve_rows, solve_together
 
 
@@ -39,6 +40,17 @@ def test_all_rows_at_once_end_where_each_alone_does(kind, dtype):
     changed = (weights * mask, exact.to(dtype), fast)
     errors = [float(energies(each - weights, gram).sum().sqrt()) for each in changed]
     assert errors[2] <= 1.001 * errors[1] < errors[0]
+
+
+def test_directions_are_conjugate(monkeypatch):
+    """In exact arithmetic k weights are solved in k steps; steepest descent takes far more."""
+    weights, mask, gram, damping = problem("2:4", rows=8, inputs=32)
+    monkeypatch.setattr(least_squares, "STEPS", 20)  # 16 are kept
+    solved, done = solve_together(weights, mask, gram, damping)
+    assert done
+    exact = solve_rows(weights, mask, gram, damping)
+    errors = [float(energies(each - weights, gram).sum().sqrt()) for each in (exact, solved)]
+    assert errors[1] <= 1.0001 * errors[0]
 
 
 def test_damping_holds_the_weights_where_they_were():
