@@ -11,7 +11,7 @@ import typer
 from safetensors.torch import load_file, save_file
 
 import secateurs
-from secateurs.cli import COMMANDS, _app_of, _outline
+from secateurs.cli import COMMANDS, _app_of, _outline, main
 from secateurs.data import DATA
 from secateurs.models import MODELS
 from secateurs.scores import SCORES
@@ -187,3 +187,25 @@ def test_a_folder_that_cannot_be_written_is_one_message(run, weights, tmp_path):
     out = tmp_path / "file" / "out"
     code, _, err = run("prune", weights, "--sparsity", 0.5, "-o", out)
     assert code == 2 and err.startswith("error: ") and "file" in err
+
+
+@pytest.mark.parametrize(
+    "words, found", [("secateurs pru", "prune"), ("secateurs prune --spars", "--sparsity")]
+)
+def test_a_shell_can_complete_commands_and_options(words, found, monkeypatch, capsys):
+    for name, value in (
+        ("_SECATEURS_COMPLETE", "complete_bash"),
+        ("COMP_WORDS", words),
+        ("COMP_CWORD", str(words.count(" "))),
+    ):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        main([])
+    assert found in capsys.readouterr().out.split()
+
+
+def test_scores_are_listed_with_whole_sentences(capsys):
+    with pytest.raises(SystemExit):
+        main(["scores"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(SCORES.names()) and all(line.endswith(".") for line in lines)

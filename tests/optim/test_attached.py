@@ -20,7 +20,7 @@ from optim.attached_methods import (
     started,
     train,
 )
-from secateurs.errors import ArgumentError, MaskError, ParameterError
+from secateurs.errors import ArgumentError, MaskError, ParameterError, TrainingError
 from secateurs.optim import ACDC, HAM, SET, DGating, PowerPropagation, RigL, TrainingCost, hold
 
 
@@ -47,6 +47,57 @@ def test_a_checkpoint_of_model_and_optimizer_resumes_bit_for_bit(method, optimiz
     theirs.load_state_dict(saved["optimizer"])
     assert same(again, first)
     train(again, theirs, begin=17)
+    assert same(again, model)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, that this is one process
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "gating"])
+def test_a_distributed_checkpoint_resumes_bit_for_bit(method, optimizer, tmp_path):
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    model, made, _ = started(method, optimizer)
+    train(model, made)
+    first, its, _ = started(method, optimizer)
+    train(first, its, end=17)
+    weights, state = get_state_dict(first, its)
+    dcp.save({"model": weights, "optimizer": state}, checkpoint_id=tmp_path, no_dist=True)
+    again, theirs, attached = started(method, optimizer, seed=99)
+    weights, state = get_state_dict(again, theirs)
+    dcp.load({"model": weights, "optimizer": state}, checkpoint_id=tmp_path, no_dist=True)
+    set_state_dict(again, theirs, model_state_dict=weights, optim_state_dict=state)
+    assert attached.iteration == 17 and same(again, first)
+    train(again, theirs, begin=17)
+    assert same(again, model)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_state_that_brings_no_masks_or_numbers_is_refused(method):
+    _, made, _ = started(method)
+    plain = torch.optim.SGD(network().parameters(), lr=0.5, momentum=0.9).state_dict()
+    if method == "ham":  # has none
+        made.load_state_dict(plain)
+        return
+    with pytest.raises(TrainingError, match="has nothing of .*: load it before"):
+        made.load_state_dict(plain)
+    assert made.param_groups[0]["lr"] == 0.05
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_states_of_earlier_versions_are_read(method):
+    model, made, attached = started(method)
+    train(model, made, end=7)
+    state = made.state_dict()
+    first = dict(state["param_groups"][0])
+    old = {**state, attached.key: first.pop(attached.key)}
+    old["param_groups"] = [first, *state["param_groups"][1:]]
+    again, theirs, other = started(method, seed=99)
+    again.load_state_dict(model.state_dict())
+    theirs.load_state_dict(copy.deepcopy(old))
+    assert other.iteration == 7 and attached.key not in theirs.param_groups[0]
+    train(model, made, begin=7)
+    train(again, theirs, begin=7)
     assert same(again, model)
 
 

@@ -14,6 +14,7 @@ A new command is one file with one function, and one entry in `commands.py`:
 """
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -71,7 +72,6 @@ def _empty() -> typer.Typer:
     return typer.Typer(
         help="Sparse networks in files, and studies of them: prune, pack, verify, compare.",
         no_args_is_help=True,
-        add_completion=False,
         # Our own errors are printed in one line, all others as Python prints them.
         pretty_exceptions_enable=False,
         callback=_common,
@@ -101,7 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         given = sys.argv[1:] if arguments is None else list(arguments)
         named = {*COMMANDS, "study"}.intersection(given)
-        app = _app_of(given[0]) if named else _outline()
+        if "_SECATEURS_COMPLETE" in os.environ:
+            app = _app_of(None)  # a shell asks, with the words so far in other variables
+        else:
+            app = _app_of(given[0]) if named else _outline()
         app(args=given, prog_name="secateurs")
     except SecateursError as error:
         _stop(str(error))

@@ -24,7 +24,8 @@ class StepMethod:
     """A method of training that acts before and after each step of an optimizer.
 
     The model and the optimizer stay what they are. The method's own state travels in the
-    optimizer's `state_dict()`, under `key`, and comes back with `load_state_dict()`: once the
+    optimizer's `state_dict()`, under `key` of the first group, and comes back with
+    `load_state_dict()`, or with torch.distributed.checkpoint: once the
     method is made anew, a checkpoint of model and optimizer resumes bit for bit. Copies of the
     optimizer carry no hooks, as always in torch. A model goes to its device before the method is
     made.
@@ -57,7 +58,7 @@ class StepMethod:
 
     @property
     def key(self) -> str:
-        """Under which key the optimizer's state has that of the method."""
+        """Under which key the first group of the optimizer's state has that of the method."""
         return f"secateurs.{type(self).__name__}"
 
     def before(self) -> None:
@@ -124,12 +125,25 @@ class StepMethod:
         self.iteration += not skipped
 
     def _on_save(self, _: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        return {**state, self.key: self.state_dict()}
+        # In the first group and not beside the groups: torch.distributed.checkpoint keeps no more
+        # than these and the states of parameters.
+        first, *others = state["param_groups"]
+        return {**state, "param_groups": [{**first, self.key: self.state_dict()}, *others]}
 
-    def _on_load(self, _: Optimizer, state: dict[str, Any]) -> None:
-        # A state saved before the method was attached has nothing about it.
-        if self.key in state:
-            self.load_state_dict(state[self.key])
+    def _on_load(self, _: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        first, *others = state["param_groups"]
+        # Beside the groups is where earlier versions had it.
+        own = first.get(self.key, state.get(self.key))
+        if own is not None:
+            self.load_state_dict(own)
+        elif self.state_dict().keys() > {"iteration"}:
+            raise TrainingError(
+                f"the saved state has nothing of {type(self).__name__}, whose masks or numbers"
+                " would overwrite the weights that belong to it: load it before"
+                f" {type(self).__name__} is made, or release() that first. Nothing was changed."
+            )
+        first = {key: value for key, value in first.items() if key != self.key}
+        return {**state, "param_groups": [first, *others]}
 
 
 def _one_optimizer(optimizer: Optimizer) -> Optimizer:

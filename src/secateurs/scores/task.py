@@ -368,8 +368,8 @@ def score_rule(
         )
 
     def decorate(rule: Rule) -> Rule:
-        # The first line of the docstring is what lists of scores print.
-        summary = (rule.__doc__ or "").strip().partition("\n")[0]
+        # The first paragraph of the docstring is what lists of scores print.
+        summary = " ".join((rule.__doc__ or "").strip().partition("\n\n")[0].split())
         entry = ScoreRule(
             name=name,
             rule=rule,
