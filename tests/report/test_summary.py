@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from secateurs.report import write_page
+from secateurs.report import page, write_page
 from secateurs.report.summary import summary
 from secateurs.study import Choice, Data, Prune, RigLMethod, SETMethod, Store, Study, Tuning
 from secateurs.study.config import waiting_row
@@ -89,3 +89,18 @@ def test_a_page_that_ends_in_md_is_this_text(tmp_path):
     Store.create(tmp_path / "a.study").close()
     page = write_page(tmp_path / "a.study", tmp_path / "page.md")
     assert page.read_text(encoding="utf-8").startswith("# a\n")
+
+
+def test_a_page_begins_with_the_comparison_and_folds_the_tuning():
+    text = page(rows(), name="fair")
+    compared, tuned = (
+        text.index("<h2>lenet-300-100 on digits</h2>"),
+        text.index(", 300 held out</h2>"),
+    )
+    folded = text.index("<details><summary>Tuning on held-out images; chosen: RigL, candidate 2<")
+    assert compared < folded < tuned < text.index("<h2>Methods</h2>")
+
+
+def test_a_page_without_tuning_folds_nothing():
+    untuned = [row for row in rows() if ", candidate " not in row.label]
+    assert "Tuning on held-out" not in page(untuned, name="fair")

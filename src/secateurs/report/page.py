@@ -26,7 +26,7 @@ from secateurs.report.series import (
     is_result,
     spread,
 )
-from secateurs.report.summary import summary
+from secateurs.report.summary import CANDIDATE, chosen_candidates, summary
 from secateurs.report.tables import (
     Overlap,
     Panel,
@@ -467,8 +467,22 @@ def page(
     published: Sequence[Published] = (),
 ) -> str:
     """The page of these runs as HTML text. Everything in a row is shown as text, never run."""
-    body = "".join(section(*part) for part in parts(rows, overlaps=overlaps, published=published))
+    found = parts(rows, overlaps=overlaps, published=published)
+    tuned = {_head(row) for row in rows if CANDIDATE in row.label}
+    body = "".join(section(*part) for part in found if part[0] not in tuned)
+    # What was compared comes first; how its settings were chosen, for those who ask.
+    tuning = "".join(section(*part) for part in found if part[0] in tuned)
+    if tuning:
+        chosen = ", ".join(chosen_candidates(rows)) or "nothing yet"
+        body += (
+            f"<details><summary>Tuning on held-out images; chosen: {escape(chosen)}</summary>"
+            f"{tuning}</details>"
+        )
     return document(name, f"{_lead(rows)}{body}{_methods(rows)}")
+
+
+def _head(row: Row) -> str:
+    return f"{row.model} on {row.data}"
 
 
 def parts(

@@ -179,12 +179,32 @@ def _chain(row: Row, known: Mapping[str, Row]) -> Iterator[Row]:
 # What was chosen.
 
 
+CANDIDATE = ", candidate "
+"""Before the number of a candidate, in the label of its runs."""
+
+
+def chosen_candidates(rows: Sequence[Row]) -> list[str]:
+    """The labels of the candidates whose settings the compared runs have."""
+    known = {row.key: row for row in rows}
+    compared: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    for row in rows:
+        if _held_out(row) is None:
+            compared.setdefault((row.model, _whole(row), row.label), _settings(row, known))
+    found = []
+    for row in rows:
+        choice, marked, _ = row.label.rpartition(CANDIDATE)
+        final = compared.get((row.model, _whole(row), choice))
+        if marked and _held_out(row) is not None and final == _settings(row, known):
+            found.append(row.label)
+    return list(dict.fromkeys(found))
+
+
 def _tuned(rows: Sequence[Row], compared: Sequence[Row], known: Mapping[str, Row]) -> Iterator[str]:
     """The candidates of every choice, and how well each did on held-out images."""
     needed = {row.settings.get("parent") for row in rows}
     by_choice: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        choice, marked, _ = row.label.rpartition(", candidate ")
+        choice, marked, _ = row.label.rpartition(CANDIDATE)
         if marked and row.key not in needed:
             by_choice[choice][row.label].append(row)
     if not by_choice:
