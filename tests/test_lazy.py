@@ -69,3 +69,9 @@ def test_a_module_of_the_same_name_does_not_hide_a_function(tmp_path, monkeypatc
     from tools_shop import saw
 
     assert saw is tools_shop.saw
+
+
+def test_the_rooms_that_users_need_open_from_the_package():
+    import secateurs as sc
+
+    assert sc.report.write_page and sc.study.run

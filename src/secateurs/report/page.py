@@ -106,6 +106,9 @@ STYLE = (
 SCRIPT = _read_asset("page.js")
 
 
+MAIN = "frontier"
+"""The panel that a study is made for."""
+
 MARK = '<meta name="generator" content="secateurs">'
 """In the head of every page of ours."""
 
@@ -395,7 +398,9 @@ def _panel(panel: Panel) -> str:
     if panel.folded:
         count = len(panel.table.cells)
         inner = f"<details><summary>Show all {count:,}</summary>{inner}</details>"
-    return f"<figure>{inner}{links}</figure>"
+    # The main figure is as wide as the page, whatever stands beside it.
+    wide = ' class="wide"' if panel.name == MAIN else ""
+    return f"<figure{wide}>{inner}{links}</figure>"
 
 
 def _links(panel: Panel) -> Iterator[str]:

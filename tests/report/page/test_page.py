@@ -173,3 +173,10 @@ def test_the_paragraph_of_a_method_tells_its_own_settings(tmp_path):
     assert "snip" in said["one"] and "7" in said["one"]
     assert "magnitude" in said["two"] and "snip" not in said["two"]
     assert "magnitude" not in said["one"] and "lenet-5" in said["All runs share"]
+
+
+def test_the_main_figure_alone_is_as_wide_as_the_page(rows):
+    text = page(rows, name="a")
+    assert text.count('<figure class="wide">') == 1
+    assert text.index('<figure class="wide">') == text.index("<figure")
+    assert ".panels > .wide { grid-column: 1 / -1; }" in text
