@@ -375,7 +375,10 @@ def _configuration(folder: Path, transformers: Any, model_class: Any) -> Any:
 
 
 def _named_class(config: Any, folder: Path, transformers: Any) -> Any:
-    named = config.architectures or []
+    named = config.architectures
+    # Of a file, which may say anything.
+    if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
+        named = []
     kind = getattr(transformers, named[0], None) if named and named[0].isidentifier() else None
     if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
         said = quote(named[0]) if named else "no class"
