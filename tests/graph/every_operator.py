@@ -380,7 +380,7 @@ CASES = {
 }
 
 UNREACHED = {
-    aten.hardtanh.default: "always refused: clipping is not positively homogeneous",
+    aten.hardtanh.default: "always refused: clipping bends elsewhere than at 0",
     aten.lift_fresh.default: "the exporter writes lift_fresh_copy in its place",
     aten._reshape_alias.default: "written by functionalisation only",
     aten._assert_tensor_metadata.default: "written by the exporter only; returns nothing",

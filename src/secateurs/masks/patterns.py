@@ -106,9 +106,7 @@ class NM:
         return rows.reshape(moved).movedim(-1, 1).contiguous()
 
     def eligible(self, score: Tensor, within: Tensor | None = None) -> Tensor:
-        """The N largest of every run (earlier ones first among equals), as a mask in the score's
-        shape.
-        """
+        """The N largest of every run, as a mask in the score's shape."""
         rows = self.runs(score)
         allowed = torch.ones_like(rows, dtype=torch.bool) if within is None else self.runs(within)
         # Ranking a run compares each entry with each: M² temporaries per entry, hence shorter
@@ -125,10 +123,8 @@ class NM:
 
 
 def _largest_of_run(score: Tensor, allowed: Tensor, n: int) -> Tensor:
-    """Entries that fewer than n allowed entries of their row beat; an equal entry beats those after
-    it.
-    """
-    # Comparing all pairs of a short run is exact about ties, which a sort is only if it is stable.
+    """Entries that fewer than n allowed entries of their row beat."""
+    # An equal entry beats those after it (the rule in topk.py).
     value = score.double().masked_fill(~allowed, -torch.inf)
     index = torch.arange(score.shape[1], device=score.device)
     beats = (value[:, None, :] > value[:, :, None]) | (

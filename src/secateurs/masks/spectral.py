@@ -165,8 +165,8 @@ Curve = Mapping[int, float]
 def layer_of(
     weight: Tensor, scores: Tensor, *, allowed: Tensor | None, first: int, room: int
 ) -> RankedWeight:
-    """The order of removal: first what is not allowed, then the smallest scores; of equal ones the
-    later first, as in `largest`.
+    """The order of removal, that of `largest` from its end: first what is not allowed, then the
+    smallest scores.
     """
     scores = scores.detach().flatten()
     if allowed is not None:

@@ -4,8 +4,8 @@
 // The entries ranked may be products of two tensors, such as |gradient · weight|: they are then never written, and the
 // weights that lose their place are set to zero as they pass.
 //
-// Plain C interface, no torch headers. The pure-torch oracle is `_streamed` in topk.py; tests compare the two on the
-// case grid. The sample decides how long it takes, never what is kept: a bracket that misses the rank, or holds more
+// Plain C interface, no torch headers. `stream_largest_` in topk.py is the same in torch alone; tests compare the two on
+// the case grid. The sample decides how long it takes, never what is kept: a bracket that misses the rank, or holds more
 // than the buffer does (many ties), is told to the caller, who then streams.
 #include <algorithm>
 #include <cmath>
@@ -282,7 +282,7 @@ void sift(const Entries<T>& one, const Span& span, T low, T high, int64_t room, 
     found.above[span.tensor] += total;
 }
 
-// Keep the `wanted` largest candidates; of equal ones the earlier, and they are in order.
+// Keep the `wanted` largest candidates; they are in order, so the first of equal ones stay (the rule in topk.py).
 template <typename T>
 void settle(const std::vector<Sifted<T>>& parts, int64_t wanted, std::vector<Entries<T>>& all) {
     std::vector<T> values;

@@ -1,5 +1,9 @@
 """The largest entries of many tensors, exactly so many: streamed by torch, or in one compiled
 pass.
+
+**The rule for equal scores**, here and wherever else something is ranked (groups, runs, rows,
+files, draws): the earlier stays, in the order of the mapping and, inside a tensor, of row-major
+indices. `tests/masks/topk/test_equal_scores.py` holds all of them to it.
 """
 
 import ctypes
@@ -29,10 +33,9 @@ def largest(
     """Masks that keep the `count` largest scores of all tensors together: exactly `count`, never
     one more or less.
 
-    Tie rule: of equal scores at the threshold the earlier are kept, in the order of the mapping
-    and, inside a tensor, of row-major indices. Nothing is concatenated: beyond the masks, some
-    megabytes are used. Large float32 and float64 scores on the CPU take one compiled pass, all
-    others a few passes of torch.
+    Of equal scores the earlier are kept. Nothing is concatenated: beyond the masks, some megabytes
+    are used. Large float32 and float64 scores on the CPU take one compiled pass, all others a few
+    passes of torch.
 
     Args:
         scores: finite floats of any shapes, layouts and dtypes (compared in their common dtype).
@@ -70,7 +73,7 @@ def largest(
 
 
 def row_ranks(score: Tensor, allowed: Tensor | None) -> Tensor:
-    """Minus the rank of each entry in its row, largest first, earlier first among equals.
+    """Minus the rank of each entry in its row, largest first.
 
     The largest of these in a whole tensor are the largest of every row alike. Entries that are not
     allowed come last.

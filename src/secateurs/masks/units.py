@@ -205,12 +205,11 @@ class GroupUnits(TensorUnits):
         )
 
     def _ranked(self, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Allowed groups, best first (earlier ones first among equals), and the entries reached
-        with each.
-        """
+        """Allowed groups, best first, and the entries reached with each."""
         # One score per group is little, so devices are joined on the CPU.
         scores = torch.cat([self.scores[name].cpu() for name in names])
         sizes = torch.cat([self.sizes[name].cpu() for name in names])
+        # Stable, for equal scores (the rule in topk.py).
         order = scores.sort(descending=True, stable=True).indices
         # A group that earlier masks have emptied keeps nothing and would only use up its turn.
         order = order[sizes[order] > 0]

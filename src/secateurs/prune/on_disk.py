@@ -217,8 +217,8 @@ def chunks_of(score: str, seed: int) -> Chunks:
     # A name that nobody registered is refused by the registry, with the nearest known one.
     name = SCORES[score].name
     raise ArgumentError(
-        f"the score {name!r} runs the network, and a file alone has none: name it with --arch, or"
-        " use prune_ or prune_blocks_ in Python. For a file choose magnitude or random."
+        f"the score {name!r} runs the network, and a file alone has none: use prune_ or"
+        " prune_blocks_ in Python. For a file choose magnitude or random."
     )
 
 
@@ -274,7 +274,7 @@ class StoredScores:
 class Threshold:
     """Where the scores that are kept end, and how many equal to it are left to keep.
 
-    Ties are kept in the order of the bytes, as `select` keeps them in memory, so tensors that
+    Equal scores are kept in the order of the bytes (the rule in masks/topk.py), so tensors that
     compete share one threshold and are asked in their order.
     """
 

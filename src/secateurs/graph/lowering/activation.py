@@ -1,4 +1,4 @@
-"""Positively homogeneous activations, and what is an identity in evaluation mode."""
+"""Activations that bend at 0 alone (relu, leaky relu), and what is an identity in evaluation."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def clamp(build: Builder, x: Value, low: Any = None, high: Any = None) -> Value:
     if low is None and _zero(high):
         # Paths know one bend only, relu; signs on both sides turn it around.
         return build.scale(relu(build, build.scale(x, -1.0)), -1.0)
-    raise Gap(f"clipping to [{low}, {high}] is not positively homogeneous")
+    raise Gap(f"clipping to [{low}, {high}] bends elsewhere than at 0")
 
 
 @lowers(aten.clamp_min.default)
@@ -69,13 +69,13 @@ def threshold(build: Builder, x: Value, limit: float, value: float) -> Value:
     """x where x > limit, else value: relu for 0, 0."""
     if limit == 0 and value == 0:
         return relu(build, x)
-    raise Gap(f"a threshold at {limit} with value {value} is not positively homogeneous")
+    raise Gap(f"a threshold at {limit} with value {value} bends or jumps elsewhere than at 0")
 
 
 @lowers(aten.hardtanh.default)
 def hardtanh(build: Builder, x: Value, low: float = -1, high: float = 1) -> Value:
     """Clips: refused by name."""
-    raise Gap(f"clipping to [{low}, {high}] (hardtanh, ReLU6) is not positively homogeneous")
+    raise Gap(f"clipping to [{low}, {high}] (hardtanh, ReLU6) bends elsewhere than at 0")
 
 
 @lowers(aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default)
