@@ -229,7 +229,7 @@ MISTAKES = {
     ),
     "an example without a batch": (
         lambda: sc.capture(net(), X[0]),
-        "does not run on an example of shape",
+        "runs on the example, but not on its first sample alone",
     ),
     "an example of another width": (
         lambda: sc.capture(net(), torch.zeros(1, 5)),

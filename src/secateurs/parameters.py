@@ -18,7 +18,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 
-from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError
+from secateurs.errors import (
+    ArgumentError,
+    EmptySelectionError,
+    ParameterError,
+    UnsupportedOperation,
+)
 from secateurs.parametrized import moves_zeros
 from secateurs.registry import unknown
 from secateurs.sharding import is_sharded
@@ -508,6 +513,18 @@ def refuse_wrapped(model: nn.Module) -> None:
         raise ArgumentError(
             f"model is a {kind}: give model.module, which has the same weights. Masks then fit"
             " both."
+        )
+
+
+def refuse_scripted(model: nn.Module) -> None:
+    """Refuse what TorchScript compiled: it is neither traced nor run on other weights."""
+    found = [n for n, m in model.named_modules() if isinstance(m, torch.jit.ScriptModule)]
+    if found:
+        where = f"{found[0]!r} of {type(model).__name__}" if found[0] else "the model"
+        raise UnsupportedOperation(
+            f"{where} is compiled by TorchScript, which cannot be traced or run on other weights."
+            " Give the Python module that it was made from; weights of this one fit it"
+            " (load_state_dict), and so do masks."
         )
 
 

@@ -160,6 +160,8 @@ def parts_of_weights(model: nn.Module, parameters: Mapping[str, Tensor]) -> str:
 
 def made_of(model: nn.Module, name: str) -> Parametrized | None:
     """What is computed of the parameter of this name."""
+    if isinstance(model, torch.jit.ScriptModule):  # holds no parametrisation, and names no parts
+        return None
     return parametrized_as(name, model.get_submodule(name.rpartition(".")[0]))
 
 

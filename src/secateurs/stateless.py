@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from secateurs.errors import SecateursError
+from secateurs.parameters import refuse_scripted
 
 
 def call_with(
@@ -74,6 +75,7 @@ def private_copy(model: nn.Module, *, error: type[SecateursError]) -> nn.Module:
     """A deep copy that takes no gradients along and can copy tensors with a history; `error` is
     raised where there is none.
     """
+    refuse_scripted(model)
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         # A lazy parameter has no values to clone.

@@ -591,3 +591,29 @@ def test_a_model_that_is_alike_in_all_modes_answers_once(monkeypatch):
         ran.clear()
         difference_in_every_mode(one, Moody(), torch.randn(1, 4), alike=alike)
         assert sum(model is one for model in ran) == times
+
+
+class _Grid(nn.Module):
+    """Positions made in float32: the model's code does not run in float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.place = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(1, 8, 1)
+        self.mix, self.head = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x):
+        grid = torch.linspace(0, 1, x.shape[-1], dtype=torch.float32).expand(1, 1, *x.shape[-2:])
+        return self.head(torch.relu(self.mix(torch.relu(self.conv(x) + self.place(grid)))))
+
+
+def test_a_model_of_float32_alone_is_compared_in_it_and_the_record_says_so():
+    model, x = _Grid().eval(), torch.randn(1, 3, 8, 8)
+    with torch.no_grad():
+        model.mix.weight[:4], model.mix.bias[:4] = 0, -1
+    small = sc.compact(model, x)
+    assert small.mix.weight.shape == (4, 8, 1, 1)
+    done = small.compaction
+    assert done.precision == done.as_dict()["precision"] == "float32"
+    assert done.tolerance == 2000 * torch.finfo(torch.float32).eps
+    assert "(float32, at most 2e-04 allowed)" in str(done)
+    assert torch.allclose(small(x), model(x), atol=1e-6)

@@ -7,6 +7,7 @@ from torch import nn
 import architectures
 import secateurs as sc
 from secateurs.channels.prune import channels
+from secateurs.errors import ShipError
 
 
 def test_everything_that_belongs_to_a_channel_is_masked():
@@ -125,3 +126,34 @@ def test_what_a_cat_joins_may_go_from_both_sides():
 
     found = channels(Joined().eval(), torch.zeros(1, 1, 2, 2))
     assert len(found.labels) == 16 and {len(each) for each in found.families} == {4, 12}
+
+
+class _Masked(nn.Module):
+    """Some places are replaced by an embedding of their own in training, as in speech models."""
+
+    def __init__(self, hide=True):
+        super().__init__()
+        self.first, self.norm = nn.Linear(4, 8), nn.LayerNorm(8)
+        self.last, self.hidden, self.hide = nn.Linear(8, 2), nn.Parameter(torch.ones(8)), hide
+
+    def forward(self, x):
+        y = self.first(x)
+        if self.training and self.hide:
+            places = torch.zeros(y.shape[:-1], dtype=torch.bool)
+            places[:, 0] = True
+            y = torch.where(places[..., None], self.hidden, y)
+        return self.last(self.norm(y))
+
+
+def test_a_cut_after_which_training_fails_is_refused():
+    model, x = _Masked().eval(), torch.zeros(1, 3, 4)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ShipError, match="training mode.*hidden is read there alone"):
+        sc.prune_channels_(model, x, channels=0.5, exact=False)
+    assert not model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    # Where training does not read it, it is nobody's harm.
+    other = _Masked(hide=False).eval()
+    sc.prune_channels_(other, x, channels=0.5, exact=False)
+    assert other.first.weight.shape == (4, 4)
+    other.train()(torch.zeros(2, 3, 4)).sum().backward()

@@ -161,7 +161,7 @@ METRICS = {"feed": lambda s: s.ones, "law": "bounds_differences_by_the_norm"}
 BOXES = {"feed": ball, "params": pair, "law": "bounds_differences_on_balls"}
 CASES: dict[type, Case] = {
     Evaluate: Case(make=lambda s: Evaluate(), **VALUES),
-    _Peak: Case(make=lambda s: _Peak(), **VALUES),
+    _Peak: Case(make=lambda s: _Peak(torch.float64), **VALUES),
     Recorder: Case(make=lambda s: Recorder(), **VALUES),
     NormFlow: Case(make=lambda s: NormFlow(), read=lambda f, v: v.plain(), **NORMS),
     MassFlow: Case(make=lambda s: MassFlow(s.graph), read=lambda f, v: v.scaled.plain(), **NORMS),

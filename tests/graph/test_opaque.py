@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from secateurs import compact
 from secateurs.errors import UnsupportedOperation
 from secateurs.graph import Opaque, capture, evaluate, propagate
 from secateurs.paths import path_norm
@@ -70,3 +71,24 @@ def test_an_unknown_operator_mixes_everything():
     graph = capture(Sorted(), torch.zeros(1, 4), opaque=True)
     opaque = [node for node in graph.nodes if isinstance(node, Opaque)]
     assert opaque and opaque[0].carried == ((None, None),)
+
+
+class Steps(nn.Module):
+    """Steps of time as diffusion models read them: times ones of integers, one for each sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x, step):
+        step = step * torch.ones(x.shape[0], dtype=step.dtype)
+        return self.last(torch.relu(self.first(x) + torch.sin(step.to(x.dtype))[:, None]))
+
+
+def test_what_is_read_as_a_literal_is_no_factor_of_the_node():
+    model, example = Steps().double().eval(), (torch.zeros(1, 4).double(), torch.tensor([3]))
+    nodes = [n for n in capture(model, example, opaque=True).nodes if isinstance(n, Opaque)]
+    assert any("mul" in node.place.operation and len(node.inputs) == 1 for node in nodes)
+    assert all(i < len(node.inputs) for node in nodes for i in node.zeros)
+    # What is known of values is carried through every node.
+    assert not compact(model, example).compaction.removed

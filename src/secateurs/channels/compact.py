@@ -24,7 +24,7 @@ from secateurs.channels.verify import (
     failing_module,
     shrink_,
 )
-from secateurs.errors import ArgumentError, ShipError
+from secateurs.errors import ArgumentError, CaptureError, ShipError
 from secateurs.graph import Add, Example, Graph, capture
 from secateurs.graph.export import check_parameters
 from secateurs.graph.replay import COMPARED
@@ -76,8 +76,10 @@ class Compaction(Reported):
         idle: Blocks that add only a constant, and layers that no input reaches.
         resized: Attributes of the model's own modules that follow, with old and new value.
         parameters, macs: Before and after.
-        difference: The largest relative difference of the outputs in float64 on the inputs tried,
-            at most `tolerance`.
+        difference: The largest relative difference of the outputs in `precision` on the inputs
+            tried, at most `tolerance`.
+        precision: float64; the model's own where its code does not run in float64, such as code
+            that makes float32 tensors. `tolerance` is then 2000 units of rounding at least.
         rounding: The same in the model's own dtype, where moved constants are rounded once, on two
             inputs at a time; beyond 1e-3 float64 compares a batch, too.
     """
@@ -95,6 +97,7 @@ class Compaction(Reported):
     rounding: float
     removed: int
     dead: int
+    precision: str = "float64"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, without the model."""
@@ -103,6 +106,7 @@ class Compaction(Reported):
             "macs": [work.dense for work in self.macs],
             "difference": self.difference,
             "tolerance": self.tolerance,
+            "precision": self.precision,
             "rounding": self.rounding,
             "dead": self.dead,
             "removed": self.removed,
@@ -131,7 +135,7 @@ class Compaction(Reported):
     def _notes(self) -> list[str]:
         said = [
             f"{self.removed} of {self.dead} dead channels removed; outputs differ by "
-            f"{self.difference:.1e} (float64, at most {self.tolerance:.0e} allowed), "
+            f"{self.difference:.1e} ({self.precision}, at most {self.tolerance:.0e} allowed), "
             f"{self.rounding:.1e} in the model's own dtype"
         ]
         said += [f"kept: {kept.channels} × {kept.why}" for kept in self.kept]
@@ -159,6 +163,7 @@ class ReadModel:
     """The masked model in its own dtype and in float64, and what is known of its channels.
 
     read_in: the precision in which the model was traced.
+    precision: that of `exact`: float64, or the model's own where its code does not run in that.
     """
 
     original: nn.Module
@@ -166,6 +171,7 @@ class ReadModel:
     exact: AllOutputs
     graph: Graph
     read_in: torch.dtype
+    precision: torch.dtype
     state: dict[str, Tensor]
     found: Labelled
     known: Reachability
@@ -192,16 +198,17 @@ def read_model(
         COMPARED.share(ours, model)
     graph = None if in_float64 else _graph_in_own_precision(sparse, example)
     read_in = torch.float64 if graph is None else torch.float32
+    precision = torch.float64
     if graph is None:
         try:
             graph = capture(exact, example, opaque=True)
-        except RuntimeError as error:
-            raise ShipError(
-                f"{type(model).__name__} does not run in float64, the precision in which "
-                f"compaction decides and compares ({error}). Its code, or a library it uses, fixes "
-                "single precision somewhere: make it follow the dtype of its weights, or update "
-                "the library."
-            ) from error
+        except (CaptureError, RuntimeError):
+            # Code that makes float32 tensors, or a kernel that takes no others: in its own
+            # precision the model has run, or says why it does not.
+            graph = capture(sparse, example, opaque=True)
+            exact = AllOutputs(private_copy(copy, error=ShipError).cpu())
+            COMPARED.share(exact, model)
+            read_in = precision = _own_precision(model)
     found = label_channels(graph, exact)
     state = {name: value.detach() for name, value in graph.state(exact).items()}
     return ReadModel(
@@ -210,6 +217,7 @@ def read_model(
         exact=exact,
         graph=graph,
         read_in=read_in,
+        precision=precision,
         state=state,
         found=found,
         known=reach(graph, state),
@@ -269,7 +277,8 @@ def compact(
     A channel is dead when no input reaches it or no output uses it, by the zeros of the weights.
     What dead channels emit (a bias behind zero weights) moves into the layers that read it,
     exactly, at every pixel and resolution. The outputs of both models are compared in float64 on
-    every call. `.compaction` of the result is the record: print it.
+    every call (in the model's own precision where its code runs in no other, and the record says
+    so). `.compaction` of the result is the record: print it.
 
     Args:
         model: any module that `secateurs.capture` reads, in evaluation mode; it is left as it is.
@@ -277,7 +286,8 @@ def compact(
         masks: masks by parameter name that are not applied yet.
         multiple_of: round the channels of every layer up to a multiple, which suits some
         processors.
-        tolerance: the largest relative difference of outputs accepted in float64.
+        tolerance: the largest relative difference of outputs accepted in float64; in float32 what
+            counts is 2.4e-4 at least.
         progress: called with one line for each step.
 
     Raises:
@@ -348,7 +358,8 @@ def _compaction(
         choice = removal(read.exact, read.found, read.known, read.state, options)
         say("cutting them out")
         small = _narrow_tensors(read, choice)
-        say("comparing the outputs in float64")
+        limit = _limit(tolerance, read)
+        say(f"comparing the outputs in {_text(read.precision)}")
         tried = shrunken_copy(read.exact, read, choice, small)
         try:
             apart = difference(read.exact.inner, tried.inner, example)
@@ -356,7 +367,7 @@ def _compaction(
         # not run in float64, which is said where it is read in that.
         except Exception:
             apart = float("inf")
-        if apart <= tolerance:
+        if apart <= limit:
             # Checked once per model, cut and input size: whether gradients change anything does not
             # depend on weights.
             sizes = [(name, tuple(value.shape)) for name, value in small.items()]
@@ -368,7 +379,7 @@ def _compaction(
                 small,
                 example,
                 apart=apart,
-                tolerance=tolerance,
+                tolerance=limit,
                 differ=difference_in_a_batch
                 if known
                 else partial(difference_in_every_mode, alike=not read.graph.alone),
@@ -376,12 +387,12 @@ def _compaction(
             # Rounding alone differs by far less; above it, float64 decides for batches as well.
             if not done.rounding <= _ROUNDING:
                 apart = difference_in_a_batch(read.exact.inner, tried.inner, example)
-            if apart <= tolerance:
+            if apart <= limit:
                 done = _check_own_precision(done, model)
                 COMPARED.note(model, cut)
                 say("done")
                 return done
-        again = read.read_in != torch.float64
+        again = read.read_in != torch.float64 and read.precision == torch.float64
         if again and apart < _OTHER_DIGITS:
             say("reading the model in float64")
             read = read_model(model, example, masks, in_float64=True)
@@ -406,12 +417,31 @@ def idle_blocks(model: nn.Module, example: Example) -> tuple[str, ...]:
     return idle(read_model(model, example, {}))
 
 
+def _own_precision(model: nn.Module) -> torch.dtype:
+    """The coarsest dtype of the parameters."""
+    floating = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)
+
+
+def _rounding_of(dtype: torch.dtype) -> float:
+    """How far outputs may differ that are computed in this dtype: 2000 units of rounding."""
+    return min(0.5, 2000 * torch.finfo(dtype).eps)
+
+
+def _limit(tolerance: float, read: ReadModel) -> float:
+    """The tolerance asked for, or what the precision can tell."""
+    if read.precision == torch.float64:
+        return tolerance
+    return max(tolerance, _rounding_of(read.precision))
+
+
+def _text(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _check_own_precision(done: Compaction, model: nn.Module) -> Compaction:
     """Refuse a model whose code does something else in its own precision than in float64."""
-    floating = [p.dtype for p in model.parameters() if p.is_floating_point()]
-    epsilons = [torch.finfo(dtype).eps for dtype in floating]
-    allowed = min(0.5, 2000 * max(epsilons, default=0.0))
-    if done.rounding <= max(allowed, done.tolerance):
+    if done.rounding <= max(_rounding_of(_own_precision(model)), done.tolerance):
         return done
     raise ShipError(
         f"{type(model).__name__} and its compacted form are equal in float64 and differ by "
@@ -513,6 +543,7 @@ def account(
         rounding=differ(read.sparse.inner, model, example),
         removed=_channels(read.found, choice.gone),
         dead=_channels(read.found, choice.dead) + _count_pinned(read.found, choice),
+        precision=_text(read.precision),
     )
 
 

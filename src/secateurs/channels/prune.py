@@ -32,10 +32,18 @@ from secateurs.channels.removal import (
     narrowed_state,
     removable,
 )
-from secateurs.channels.verify import difference, failing_module, shrink_, shrink_in_place_
-from secateurs.errors import ScoreError, ShipError
+from secateurs.channels.verify import (
+    difference,
+    failing_module,
+    run,
+    samples,
+    shrink_,
+    shrink_in_place_,
+)
+from secateurs.errors import ScoreError, ShipError, first_line
 from secateurs.graph import Example, capture
 from secateurs.graph.replay import COMPARED
+from secateurs.graph.untouched import keeping
 from secateurs.parameters import Params
 from secateurs.stateless import private_copy
 
@@ -268,8 +276,51 @@ def narrow_(model: nn.Module, example: Example, found: Channels, kept: Tensor) -
             "Nothing was changed; write the sizes in terms of the tensors' own shapes, or leave "
             "exact=True."
         )
+    _refuse_training_only(seen, small, found, example)
     changes = find_resized(seen, found.labelled, gone, found.contested)
     shrink_in_place_(seen, found.labelled, small, changes)
+
+
+def _refuse_training_only(
+    model: AllOutputs, small: AllOutputs, found: Channels, example: Example
+) -> None:
+    """Refuse a cut after which a training step would fail: what only training reads, such as the
+    embedding of masked places, is in no graph of the model in evaluation mode.
+    """
+    own = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    cut = {
+        size
+        for name, p in small.named_parameters()
+        for size, left in zip(own[name], p.shape, strict=True)
+        if size != left
+    }
+    unread = [
+        own_name(name)
+        for name, shape in own.items()
+        if name not in found.labelled.graph.parameters and cut.intersection(shape)
+    ]
+    # Only what runs before the cut can tell whether the cut is at fault.
+    if unread and _trains(model.inner, example) is None:
+        problem = _trains(small.inner, example)
+        if problem is not None:
+            raise ShipError(
+                f"{type(model.inner).__name__} would no longer run in training mode"
+                f" ({first_line(problem)}): {', '.join(unread[:4])} is read there alone, so which"
+                " of its channels go cannot be seen. Nothing was changed; switch off what reads it"
+                " in training, or leave exact=True."
+            )
+
+
+def _trains(model: nn.Module, example: Example) -> Exception | None:
+    """What a copy of the model raises on a batch in training mode, if anything."""
+    *_, together = samples(example, next(model.parameters()))
+    copy = private_copy(model, error=ScoreError)
+    with keeping(model):  # chance goes on as if nothing had run
+        try:
+            run(copy.train(), together)
+        except Exception as error:  # the model's own code
+            return error
+    return None
 
 
 # Finds the classes of modules that cannot run with fewer channels, by trying a copy that has lost

@@ -178,7 +178,9 @@ class Builder:
             i: self.literal(x) for i, x in enumerate(xs) if isinstance(x, Source) and not x.floating
         }
         if fixed and facts.get("zeros"):
-            facts["zeros"] = tuple(sum(j not in fixed for j in range(i)) for i in facts["zeros"])
+            facts["zeros"] = tuple(
+                sum(j not in fixed for j in range(i)) for i in facts["zeros"] if i not in fixed
+            )
         open_ = [i for i in range(len(xs)) if i not in fixed]
         values = [_neuron(self, xs[i]) for i in open_]
         return self._append(

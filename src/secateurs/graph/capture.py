@@ -40,7 +40,7 @@ from secateurs.graph.replay import (
 )
 from secateurs.graph.spot_check import compare
 from secateurs.graph.untouched import keeping
-from secateurs.parameters import check_model, unwrap
+from secateurs.parameters import check_model, refuse_scripted, unwrap
 
 __all__ = ["Example", "capture", "lowering"]
 
@@ -84,6 +84,7 @@ def capture(
     """
     model = unwrap(model)
     check_model(model)
+    refuse_scripted(model)
     refuse_quantized(model)
     check_parameters(model)
     call = call_of(example, model, integers=opaque)

@@ -36,6 +36,8 @@ class Call:
 
     args: tuple[Tensor, ...]
     kwargs: dict[str, Tensor] = field(default_factory=dict)
+    whole: "Call | None" = field(default=None, compare=False, repr=False)
+    """The example as it was given, for messages."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -79,7 +81,8 @@ def call_of(example: Example, model: nn.Module, *, integers: bool = False) -> Ca
         moved = like if t.is_floating_point() else like.device
         return t[:1].detach().to(moved)
 
-    return Call(tuple(first(t) for t in args), {k: first(t) for k, t in named.items()})
+    whole = Call(args, named)
+    return Call(tuple(map(first, args)), {k: first(t) for k, t in named.items()}, whole)
 
 
 def check_parameters(model: nn.Module) -> None:
@@ -154,15 +157,31 @@ def flatten(out: Any, path: str) -> Iterator[tuple[str, Tensor]]:
 
 def explain(model: nn.Module, call: Call, error: Exception) -> None:
     """Raise a clearer error when the model does not even run on the example."""
+    own = _failure(model, call)
+    if own is None:
+        return
+    whole = None if _needs_a_batch(model) else call.whole
+    if whole is not None and _failure(model, whole) is None:
+        raise CaptureError(
+            f"{kind_of(model)} runs on the example, but not on its first sample alone, of shape"
+            f" {call.shapes}: {first_line(own)}. The first dimension of every tensor is taken for"
+            " the batch: where it counts nodes or edges of a graph, or is anything else, give the"
+            " example one more dimension in front, and a module around the model that drops it."
+        ) from error
+    raise CaptureError(
+        f"{kind_of(model)} does not run on an example of shape {call.shapes}:"
+        f" {first_line(own)}. {_advice(model)}"
+    ) from error
+
+
+def _failure(model: nn.Module, call: Call) -> Exception | None:
+    """What this call raises, if anything: the model is run only for its error message."""
     try:
-        # The model is run only for its error message.
         with torch.no_grad(), untouched(model):
             model(*call.args, **call.kwargs)
     except Exception as own:
-        raise CaptureError(
-            f"{kind_of(model)} does not run on an example of shape {call.shapes}:"
-            f" {first_line(own)}. {_advice(model)}"
-        ) from error
+        return own
+    return None
 
 
 # What the tracer raises where a Python branch or a shape needs a value: names of error classes,
@@ -210,9 +229,14 @@ def cache_advice(model: nn.Module) -> str:
     )
 
 
+def _needs_a_batch(model: nn.Module) -> bool:
+    """Whether a batch norm in training mode refuses the one sample that is traced."""
+    return any(isinstance(m, _BatchNorm) and m.training for m in model.modules())
+
+
 def _advice(model: nn.Module) -> str:
-    """What to do; batch norm in training mode refuses the one sample that is traced."""
-    if any(isinstance(m, _BatchNorm) and m.training for m in model.modules()):
+    """What to do."""
+    if _needs_a_batch(model):
         return "It is in training mode: call model.eval(), or give an input of the right shape."
     return "Give an input of the right shape."
 
@@ -588,7 +612,7 @@ def _runner(
             call_args = _without_integers(call_args)
         # Constants are computed in the dtype of the analysis, not in the one the code names.
         dtype = next((a.dtype for a in call_args if is_floating(a)), torch.float64)
-        call_args = [dtype if _floating_dtype(a) else a for a in call_args]
+        call_args = [dtype if _floating_dtype(a) else a for a in _of_one_dtype(call_args)]
         call_kwargs = {k: dtype if _floating_dtype(v) else v for k, v in call_kwargs.items()}
         # An in-place operator on parameters would write into the user's model.
         if changes:  # never the model's own tensor
@@ -607,6 +631,14 @@ def _without_integers(call_args: Any) -> Any:
     if not tensors or any(map(is_floating, tensors)):
         return list(call_args)
     return [a.double() if isinstance(a, Tensor) else a for a in call_args]
+
+
+def _of_one_dtype(call_args: Any) -> Any:
+    """Constants made in the code are float64: beside them the model's tensors become so, too."""
+    found = {leaf.dtype for leaf in pytree.tree_leaves(call_args) if is_floating(leaf)}
+    if len(found) < 2 or torch.float64 not in found:
+        return call_args
+    return pytree.tree_map(lambda a: a.double() if is_floating(a) else a, call_args)
 
 
 def _floating_dtype(value: Any) -> bool:

@@ -19,7 +19,7 @@ from secateurs.graph import Example
 from secateurs.graph.export import check_parameters
 from secateurs.masks import apply_
 from secateurs.masks.budget import Amount, check_share
-from secateurs.parameters import Where, refuse_wrapped
+from secateurs.parameters import Where, refuse_scripted, refuse_wrapped
 from secateurs.printing import Printed
 from secateurs.registry import refuse_unknown
 from secateurs.scores import Rule, score
@@ -390,6 +390,7 @@ def _choose(
     """The channels of a model, which of them stay, and what is left then."""
     kind, share = budget
     refuse_wrapped(model)
+    refuse_scripted(model)
     check_parameters(model)
     idle = _say_idle(model, example)
     if scope not in SCOPES:

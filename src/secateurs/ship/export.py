@@ -22,7 +22,7 @@ from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
 from secateurs.onnx_session import session_of
-from secateurs.parameters import check_model
+from secateurs.parameters import check_model, refuse_scripted
 from secateurs.registry import unknown
 from secateurs.safefile import refusing
 from secateurs.ship.c_source import c_source
@@ -218,6 +218,7 @@ def export(
     path, say, start = Path(path), progress or (lambda text: None), perf_counter()
     chosen = _chosen(path, compiled)
     check_model(model)
+    refuse_scripted(model)
     if any(module.training for module in model.modules()):
         raise ArgumentError("only models in evaluation mode are exported: call model.eval() first.")
     model = getattr(model, "plain", model) if _is_fast(model) else model

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from secateurs.errors import MissingExtra, ShipError
+from secateurs.errors import MissingExtra, ShipError, first_line
 from secateurs.graph import Example
 from secateurs.onnx_session import session_of
 from secateurs.ship.programs import Free, silently, trace_program
@@ -34,12 +34,19 @@ def _write(program: ExportedProgram) -> Any:
     except Exception as error:
         raise ShipError(
             f"torch.onnx of torch {torch.__version__} with onnxscript {version('onnxscript')}"
-            f" cannot write this model ({type(error).__name__}). Update both to their newest"
-            ' versions, or write "m.pt2".'
+            f" cannot write this model: {_reason(error)}. Write what it names in other operators,"
+            ' update both packages, or write "m.pt2".'
         ) from error
     if made is None:
         raise ShipError("torch.onnx wrote no program.")
     return made
+
+
+def _reason(error: BaseException) -> str:
+    """The exporter's own reason: the innermost of the errors it wraps."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def onnx_runner(part: Path) -> Any:

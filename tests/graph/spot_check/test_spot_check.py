@@ -4,6 +4,7 @@ looked at.
 
 import copy
 import importlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 import secateurs as sc
 from secateurs.errors import CaptureError
 from secateurs.graph.export import call_of
+from secateurs.graph.primitives import Opaque
 from secateurs.graph.propagate import propagate
 
 checking = importlib.import_module("secateurs.graph.spot_check")
@@ -183,3 +185,84 @@ def test_tensors_that_a_run_may_write_into_are_made_anew_for_the_graph():
     before = expected.state(torch.float32)
     assert checking._quick(model, checking._points(call_of(LARGE, model))[0], expected) is not None
     assert expected.state(torch.float32) is not before
+
+
+class Places(nn.Module):
+    """A grid of positions made in float32, as detectors add it, through a layer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.place = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(2, 8, 1)
+        self.mix, self.head = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, columns = (torch.linspace(0, 1, n, dtype=torch.float32) for n in x.shape[-2:])
+        grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))[None]
+        return self.head(torch.relu(self.mix(torch.relu(self.conv(x) + self.place(grid)))))
+
+
+class Tones(nn.Module):
+    """A recurrent layer: beyond some length torch traces a kernel that takes float32 alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.rnn = nn.LSTM(5, 8, 2, batch_first=True)
+        self.mix, self.head = nn.Linear(8, 32), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, (h, _) = self.rnn(x)
+        return self.head(torch.relu(self.mix(h[-1])))
+
+
+OWN_PRECISION = {
+    "a grid in float32": (Places, torch.zeros(1, 3, 16, 16)),
+    "the same, large": (Places, torch.zeros(1, 3, 40, 40)),
+    "a long recurrence": (Tones, torch.zeros(1, 160, 5)),
+}
+
+
+@pytest.mark.parametrize("how", OWN_PRECISION)
+def test_what_does_not_run_in_double_is_compared_in_its_own_precision(how):
+    make, example = OWN_PRECISION[how]
+    model = make().eval()
+    graph = sc.graph.capture(model, example, opaque=True)
+    call = call_of(example, model)
+    assert checking.spot_check(model, call, graph) is not None
+    other = copy.deepcopy(model)
+    other.mix.bias.data += 0.1
+    # What the graph reads is another model's.
+    with pytest.raises(CaptureError, match="does not compute"):
+        checking._check_points(model, checking._points(call), _Foreign(model, graph, other))
+
+
+class _Foreign(checking._Expected):
+    """What the graph answers with the weights of another model."""
+
+    def __init__(self, model, graph, other) -> None:
+        super().__init__(model, graph)
+        self.other = other
+
+    def state(self, dtype):
+        return self.graph.state(self.other, dtype=dtype)
+
+    def release(self, dtype):
+        return self.state(dtype)
+
+
+def test_a_graph_that_runs_in_no_precision_is_refused_in_words():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2)).eval()
+    graph = sc.graph.capture(model, torch.zeros(1, 3), opaque=True)
+    nodes = [
+        replace(node, function=_no_kernel) if isinstance(node, Opaque) else node
+        for node in graph.nodes
+    ]
+    with pytest.raises(CaptureError, match="does not run on a random input.*no kernel"):
+        checking.spot_check(
+            model, call_of(torch.zeros(1, 3), model), replace(graph, nodes=tuple(nodes))
+        )
+
+
+def _no_kernel(x: Tensor) -> Tensor:
+    raise RuntimeError("no kernel for this dtype")

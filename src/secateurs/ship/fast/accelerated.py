@@ -225,13 +225,13 @@ def _accelerate(
     if not found and refused is None and kernels is not None:
         found, refused = _program(made, example, kernels, dtype, timed, progress)
     if not found:
+        why = _no_gain(unchanged, cast(SecateursError, refused))
         if keep == "always":
-            raise cast(SecateursError, refused)
+            raise type(cast(SecateursError, refused))(f"{type(model).__name__}: {why}.")
         # The compacted model is timed here, since the result must not be slower than the model
         # given.
         forms = _forms(model, small, rivals)
         best = "model" if len(forms) == 1 else _best(_time_forms(forms, example))
-        why = _no_gain(unchanged, cast(SecateursError, refused))
         _log.warning("no gain for %s: %s; %s", type(model).__name__, why, _ending(best))
         return forms[best]
     if "fast" in found:
@@ -311,7 +311,7 @@ def _build(
         # Checked before tracing, which takes seconds: the program would refuse each call.
         raise UnsupportedOperation(
             f"{type(model).__name__} is called with {', '.join(sorted(other))}, and programs take"
-            f" {dtype} alone: accelerate the part after the embedding, or whatever reads it."
+            f" {dtype} alone: accelerate the part that reads numbers"
         )
     steps = read(trace(model, example), dtype)
     found = parts(steps)
@@ -420,7 +420,9 @@ def _no_gain(unchanged: tuple[str, ...], refused: SecateursError) -> str:
     """Why neither a layer nor the whole is compiled, in a line of bounded length."""
     said = "; ".join(unchanged[:FEW]) or "no layer has enough zeros"
     more = f"; and {len(unchanged) - FEW} more" if len(unchanged) > FEW else ""
-    return f"no layer gains ({said}{more}), and the whole has no program ({refused})"
+    return (
+        f"no layer gains ({said}{more}), and the whole has no program ({str(refused).rstrip('.')})"
+    )
 
 
 def _ending(best: str) -> str:

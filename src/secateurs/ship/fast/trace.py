@@ -36,7 +36,7 @@ from secateurs.graph.plain import plain_program
 from secateurs.graph.replay import fill_caches
 from secateurs.graph.spot_check import SpotRun, answers_in_turn
 from secateurs.graph.untouched import keeping, quietly
-from secateurs.parameters import check_model, unworkable, without_values
+from secateurs.parameters import check_model, refuse_scripted, unworkable, without_values
 
 BATCH = 2  # traced with two samples, so that a dimension of one is never taken for the batch
 
@@ -102,6 +102,7 @@ def check(model: nn.Module, *, gpu: bool = False) -> None:
     gpu: a model that lies on one GPU as a whole is accepted, too.
     """
     check_model(model)
+    refuse_scripted(model)
     if model.training:
         raise ArgumentError(f"{type(model).__name__} is in training mode: call model.eval() first.")
     bad: list[str] = []
