@@ -124,3 +124,25 @@ def test_one_input_and_one_output():
 
     with pytest.raises(ShipError, match="2 inputs and 1 outputs"):
         c_source(Two().eval(), [torch.zeros(1, 3), torch.zeros(1, 3)])
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_maximum_of_nan_is_nan_wherever_it_lies(at, tmp_path):
+    model, x = nn.Sequential(nn.Conv2d(1, 1, 1), nn.MaxPool2d(2)).eval(), torch.zeros(1, 1, 2, 2)
+    x.view(-1)[at] = float("nan")
+    assert predict(model, x, tmp_path).isnan().all()
+
+
+def test_infinite_weights_are_written(tmp_path):
+    layer = nn.Linear(1, 3).eval()
+    with torch.no_grad():
+        layer.weight[:, 0] = torch.tensor([torch.inf, -torch.inf, 1.0])
+        layer.bias[:] = torch.tensor([0.0, 0.0, torch.inf])
+    x = torch.ones(1, 1)
+    assert torch.equal(predict(layer, x, tmp_path), layer(x))
+
+
+def test_a_class_may_have_any_name(tmp_path):
+    named = type("X */ int evil; /*\n??/", (nn.Linear,), {})(2, 1).eval()
+    assert "evil;" not in c_source(named, torch.zeros(1, 2))
+    assert equal(named, torch.ones(1, 2), tmp_path)

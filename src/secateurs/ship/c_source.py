@@ -1,6 +1,7 @@
 """A network as one C file: its operations, with their weights as tables."""
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,7 +85,7 @@ UNUSED static void pool(const float *x, float *y, int channels, int height, int 
                     for (int j = column[3 * q]; j < column[3 * q + 1]; j += column[3 * q + 2]) {
                         const float v = x[i * width + j];
                         if (!maximum) total += v;
-                        else if (v > total) total = v;
+                        else if (v > total || v != v) total = v;
                     }
                 *y++ = maximum ? total : total * factor[r * columns + q];
             }
@@ -110,6 +111,8 @@ def first_fit(taken: list[tuple[int, int, int]], size: int) -> int:
 
 def number(value: float) -> str:
     """A float literal that reads back as the same float32."""
+    if not np.isfinite(np.float32(value)):  # what <math.h> calls them
+        return "NAN" if np.isnan(value) else f"{'-' if value < 0 else ''}INFINITY"
     # Nine significant digits restore every float32 exactly.
     text = f"{float(np.float32(value)):.9g}"
     # `1f` is not C: a float has a point or an exponent.
@@ -210,6 +213,11 @@ class Tables:
         return used
 
 
+def _in_a_comment(name: str) -> str:
+    """A class may have any name, also one that ends the comment."""
+    return re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
 UNROLLED = 20_000  # non-zeros of a linear layer up to which every product is written out
 
 
@@ -240,11 +248,12 @@ class Writer(Tables):
     def _head(self, memory: int) -> str:
         entered = next(step.to for step in self.steps.steps if isinstance(step, Enter))
         return (
-            f"/* {self.name} by secateurs: predict(x, y) reads {self.size(entered)} floats, "
-            f"writes {self.size(self.last().source)}.\n"
+            f"/* {_in_a_comment(self.name)} by secateurs: predict(x, y) reads "
+            f"{self.size(entered)} floats, writes {self.size(self.last().source)}.\n"
             f"   {self.table_bytes} bytes of tables, {4 * memory} bytes of static memory, "
             f"{self.products} products an image.\n"
             "   cc -O2 -c net.c; the memory is static: not for two threads at once. */\n"
+            "#include <math.h>\n"
             "#include <stdint.h>"
         )
 

@@ -100,6 +100,14 @@ def test_the_forms_of_a_network_are_compared_once(tune, timed, tmp_path, monkeyp
     assert built(network()) and len(compared) == 2
 
 
+def test_times_end_with_the_torch_they_were_taken_with(timed, monkeypatch):
+    build(network())
+    count = len(timed)
+    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    assert build(network()).report.remembered == 0
+    assert len(timed) > count
+
+
 def test_layers_are_compared_with_torch_once(timed, monkeypatch):
     compared, time = [], layers._time
     monkeypatch.setattr(layers, "_time", lambda *asked: compared.append(asked) or time(*asked))

@@ -454,3 +454,16 @@ def test_a_report_tells_the_gain_of_its_own_form():
 
     assert gain((), model=4.0, fast=8.0, layers=2.0) == 2
     assert gain((16,), model=4.0, fast=8.0, layers=2.0) == gain((), model=4.0, fast=8.0) == 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [2, 5])
+def test_a_maximum_of_nan_is_nan_wherever_it_lies(size, dtype):
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.MaxPool2d(size)).to(dtype).eval()
+    zeros = torch.zeros(1, 1, size, size, dtype=dtype)
+    fast = sc.accelerate(model, zeros, tune="guess", keep="always")
+    for at in range(size * size):
+        x = zeros.clone()
+        x.view(-1)[at] = float("nan")
+        with torch.inference_mode():
+            assert bool(fast(x).isnan().all()), at

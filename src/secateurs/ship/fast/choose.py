@@ -291,8 +291,13 @@ def _digest(key: object) -> str:
     return hashlib.sha256(repr(key).encode()).hexdigest()[:24]
 
 
-@cache
 def _code() -> str:
+    """What times depend on: our code, and torch, whose own layers are among the forms."""
+    return f"{_own_code()} torch {torch.__version__}"
+
+
+@cache
+def _own_code() -> str:
     """A digest of the code that determines which ways there are and how they are timed."""
     text = "".join(
         Path(__file__).with_name(name).read_text(encoding="utf-8")

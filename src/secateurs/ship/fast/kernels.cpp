@@ -1083,6 +1083,12 @@ void run_add(const Add& op, const Share<R>& share, int64_t group) {
     }
 }
 
+// The larger of two, and NaN as soon as one is: a comparison alone would drop it on one side.
+template <class R>
+inline R larger(R x, R y) {
+    return y > x || y != y ? y : x;
+}
+
 // The rows of a window first, whole rows at a time; then along the row.
 template <class R>
 void pool_plane(const Pool& op, const R* x, R* y, R* row) {
@@ -1094,7 +1100,7 @@ void pool_plane(const Pool& op, const R* x, R* y, R* row) {
         for (int64_t k = op.rows[3 * r]; k < op.rows[3 * r + 1]; k += op.rows[3 * r + 2]) {
             const R* line = x + k * width;
             if (op.maximum)
-                for (int64_t i = 0; i < width; ++i) row[i] = row[i] > line[i] ? row[i] : line[i];
+                for (int64_t i = 0; i < width; ++i) row[i] = larger<R>(row[i], line[i]);
             else
                 for (int64_t i = 0; i < width; ++i) row[i] += line[i];
         }
@@ -1102,7 +1108,7 @@ void pool_plane(const Pool& op, const R* x, R* y, R* row) {
             const int32_t* c = op.columns + 3 * q;
             R total = none;
             for (int64_t i = c[0]; i < c[1]; i += c[2])
-                total = op.maximum ? (total > row[i] ? total : row[i]) : total + row[i];
+                total = op.maximum ? larger<R>(total, row[i]) : total + row[i];
             y[r * op.to.width + q] = op.maximum ? total : total * factor[r * op.to.width + q];
         }
     }
