@@ -271,16 +271,10 @@ class Tape:
 
     graph: Graph
     steps: dict[str, TapeStep] = field(default_factory=dict)
-    flow_in: dict[str, Scaled] = field(default_factory=dict)
     marks_only: bool = False
 
-    def pull(
-        self, output: Scaled, *, visit: Callable[[str, Scaled], None] | None = None
-    ) -> dict[str, Mass]:
-        """Run backward from the sum of the output: the mass of every affine node.
-
-        visit: called with each node's name and flow-out ∂‖Φ‖_q^q/∂(flow-in).
-        """
+    def pull(self, output: Scaled) -> dict[str, Mass]:
+        """Run backward from the sum of the output: the mass of every affine node."""
         # The norm is a sum over outputs, so the gradient at each is 1.
         flow_out = {self.graph.output: Scaled(torch.ones_like(output.value), 0)}
         masses: dict[str, Mass] = {}
@@ -293,8 +287,6 @@ class Tape:
             # Marked at each node: entries far below the largest would be lost in the
             # end.
             out = mark_positive(out) if self.marks_only else out
-            if visit is not None:
-                visit(node.name, out)
             if step is None:
                 continue
             if isinstance(node, Affine):
@@ -320,15 +312,8 @@ class MassFlow:
     underflow.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        q: float = 1,
-        *,
-        keep_flow: bool = False,
-        biases: bool = True,
-    ) -> None:
-        self.q, self.keep_flow, self.biases = q, keep_flow, biases
+    def __init__(self, graph: Graph, q: float = 1) -> None:
+        self.q = q
         self.tape = Tape(graph, marks_only=q == 0)
 
     def input(self, node: Input, value: Tensor) -> "Flowing":
@@ -337,7 +322,7 @@ class MassFlow:
 
     def affine(self, node: Affine, x: "Flowing | None", params: State) -> "Flowing":
         """|W|^q x + |b|^q, with leaves for x and |W|^q."""
-        raw = node.bias_in(params) if self.biases else None
+        raw = node.bias_in(params)
         bias = None if raw is None else power(raw.detach(), self.q)
         parts = [] if bias is None else [spread_bias(node, bias)]
         if x is None:
@@ -420,8 +405,6 @@ class MassFlow:
             self.tape.steps[name] = step
         if self.tape.marks_only:
             scaled = mark_positive(scaled)
-        if self.keep_flow:
-            self.tape.flow_in[name] = scaled
         return Flowing(name, scaled, is_input=step is None)
 
 

@@ -85,30 +85,30 @@ HUMP = 4
 """The fewest weights in the highest bin of a hump."""
 
 
-def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
+def gap(weights: Sequence[Tensor]) -> float:
     """The widest gap, or else the deepest valley, in the histogram of log₁₀|w|, ten bins per
-    decade, from `lowest` up.
+    decade, from `EPS` up.
 
     Dead weights keep decaying while survivors stay near their size, so a trained factorized net has
     two humps with a valley between them. Each bin is compared with the highest bins on both sides:
     the one that is lowest against the lower of the two humps wins, and of equally low neighbours
     (an empty stretch) the middle. What lies below the cut carries at most a hundredth of Σ w², and
     a tenth in every matrix or kernel. Without a valley at most half as high as both humps, the
-    result is `lowest`.
+    result is `EPS`.
 
     >>> gap([torch.tensor([1e-6] * 5 + [0.5] * 5)]) > 1e-5
     True
     """
     sizes = torch.cat([w.detach().abs().double().flatten() for w in weights])
-    # Zeros have no logarithm, and what lies below `lowest` is dead in any case.
-    logs = sizes[sizes > lowest].log10()
+    # Zeros have no logarithm, and what lies below `EPS` is dead in any case.
+    logs = sizes[sizes > EPS].log10()
     if not len(logs):
-        return lowest
-    low, high = math.log10(lowest), float(logs.max())
+        return EPS
+    low, high = math.log10(EPS), float(logs.max())
     bins = max(1, math.ceil((high - low) * BINS_PER_DECADE))
     counts = torch.histc(logs.float(), bins=bins, min=low, max=high)
     right = counts.flip(0).cummax(0).values.flip(0)
-    # Where weights are dead already, they are the left hump, however few lie between `lowest` and
+    # Where weights are dead already, they are the left hump, however few lie between `EPS` and
     # the valley.
     left = counts.cummax(0).values if len(logs) == len(sizes) else torch.full_like(counts, math.inf)
     # One is added so that an empty bin between low humps does not beat one between high
@@ -120,7 +120,7 @@ def gap(weights: Sequence[Tensor], *, lowest: float = EPS) -> float:
     best = float(depth.min())
     # The middle of the longest empty stretch is as far as possible from both humps.
     start, length = _longest_run((depth <= best).tolist())
-    return 10 ** (low + (high - low) * (start + length / 2) / bins) if best <= 0.5 else lowest
+    return 10 ** (low + (high - low) * (start + length / 2) / bins) if best <= 0.5 else EPS
 
 
 def _longest_run(flags: Sequence[bool]) -> tuple[int, int]:
