@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from secateurs.errors import ArgumentError, SecateursError
+from secateurs.errors import ArgumentError, SecateursError, StoreError
 
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 
@@ -423,3 +423,15 @@ def quote(value: object) -> str:
     """A name, or any value in its place, shortened for a message."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def file_locks() -> Any:
+    """The module of the system's file locks; refused where there is none, as on Windows."""
+    try:
+        import fcntl
+    except ImportError as error:
+        raise StoreError(
+            "studies and `reproduce` lock their files by `fcntl`, which this system lacks: run them"
+            " on Linux or macOS (on Windows: WSL). Everything else works without."
+        ) from error
+    return fcntl

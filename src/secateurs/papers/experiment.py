@@ -7,7 +7,6 @@ skipped.
 """
 
 import csv
-import fcntl
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from secateurs import foreign
 from secateurs.errors import ArgumentError, DataError, TrainingError
 from secateurs.foreign import write_csv
 from secateurs.registry import Registry
-from secateurs.safefile import replacing
+from secateurs.safefile import file_locks, replacing
 from secateurs.study.config import How, Watcher
 from secateurs.study.database import Row as StoredRow
 from secateurs.study.driver import Sweep
@@ -309,7 +308,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Other processes may add other parts to the same file: one after the other."""
     while True:
         with path.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            file_locks().flock(file, file_locks().LOCK_EX)
             # Another process may have replaced the file while we waited for it.
             if os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 yield

@@ -9,7 +9,6 @@ writes.
       writer.lock   held by the one process that writes
 """
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from secateurs.errors import StoreError
+from secateurs.safefile import file_locks
 from secateurs.study import database
 from secateurs.study.artefacts import Artefacts
 from secateurs.study.database import ENDED, SUMMARY, Row, plain_errors, row_of
@@ -285,7 +285,7 @@ def being_written(folder: Path) -> bool:
         return False
     with plain_errors(folder), _lock_file(folder, os.O_RDONLY) as file:
         # A shared lock, which goes with the file a moment later.
-        return not _lock(file, fcntl.LOCK_SH)
+        return not _lock(file, file_locks().LOCK_SH)
 
 
 @contextmanager
@@ -301,15 +301,15 @@ def only_writer(folder: Path) -> Iterator[None]:
                 f"{folder / 'writer.lock'} is not a study's: it holds other text than the number"
                 " of a process. Choose another folder with --store."
             )
-        while not _lock(file, fcntl.LOCK_EX):
+        while not _lock(file, file_locks().LOCK_EX):
             # Who only looks whether somebody writes shares the lock with us, a writer does not.
-            if not _lock(file, fcntl.LOCK_SH):
+            if not _lock(file, file_locks().LOCK_SH):
                 raise StoreError(
                     f"{folder} is being written by another process"
                     f" ({who.decode().strip() or 'unknown'}): wait for it or stop it. Watch it"
                     " with `secateurs study status`."
                 )
-            fcntl.flock(file, fcntl.LOCK_UN)
+            file_locks().flock(file, file_locks().LOCK_UN)
             time.sleep(0.001)
         with plain_errors(folder):
             file.seek(0)
@@ -328,7 +328,7 @@ def _lock_file(folder: Path, flags: int) -> BinaryIO:
 def _lock(file: BinaryIO, kind: int) -> bool:
     """Take the lock, unless that would mean to wait."""
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        file_locks().flock(file, kind | file_locks().LOCK_NB)
     except BlockingIOError:
         return False
     return True
