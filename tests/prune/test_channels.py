@@ -296,3 +296,18 @@ def test_an_inexact_cut_of_a_network_without_norms_is_the_exact_one():
 def test_an_inexact_budget_in_time_is_measured():
     pruned = cut_channels(tower(), {"ids": IDS}, latency=0.98, exact=False)
     assert pruned.latency is not None and not pruned.exact
+
+
+def test_where_no_channel_can_go_each_layer_says_why_and_whether_an_inexact_cut_could():
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.last = nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.last(self.norm(self.first(x)))
+
+    with pytest.raises(
+        EmptySelectionError, match=r"first.weight: .*layer_norm.* mixes.*exact=False"
+    ):
+        sc.prune_channels_(Normed().eval(), torch.zeros(1, 4), channels=0.5)

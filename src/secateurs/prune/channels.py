@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from secateurs.channels import compact
 from secateurs.channels.compact import idle_blocks
+from secateurs.channels.labels import own_name
 from secateurs.channels.prune import Channels, channels, narrow_
 from secateurs.errors import ArgumentError, EmptySelectionError, ShipError
 from secateurs.graph import Example
@@ -397,9 +398,7 @@ def _choose(
         raise ArgumentError(f"scope={scope!r} is neither 'global' nor 'uniform'.")
     found = channels(model, example, exact=exact)
     if not len(found.labels):
-        raise EmptySelectionError(
-            f"{type(model).__name__} has no channel that could be removed whole."
-        )
+        raise EmptySelectionError(_why_none(model, example, found, exact=exact))
     inputs = example if isinstance(example, Tensor) else None
     scores = score(
         model,
@@ -420,6 +419,24 @@ def _choose(
         kept = largest_within(ranked, found, lambda some: measure(found, some), share)
         done = result_of(found, kept)
     return found, kept, replace(done, idle=idle, exact=exact)
+
+
+def _why_none(model: nn.Module, example: Example, found: Channels, *, exact: bool) -> str:
+    """Why no channel can go, layer by layer, and whether a cut that changes outputs could."""
+    groups = found.labelled.groups
+    reasons = groups.reasons()
+    said = []
+    for use in found.labelled.uses:
+        why = next(
+            (reasons[n] for n in groups.unpinned(use.out).tolist() if n in reasons),
+            "stays as a whole",
+        )
+        said.append(f"{own_name(use.weight.direct or use.node.name)}: {why}")
+    text = f"{type(model).__name__} has no channel that could be removed whole"
+    text += f" ({'; '.join(said[:4])}{' and more' if len(said) > 4 else ''})." if said else "."
+    if exact and len(channels(model, example, exact=False).labels):
+        text += " With exact=False there are some: outputs then change, and fine-tuning follows."
+    return text
 
 
 def _say_idle(model: nn.Module, example: Example) -> tuple[str, ...]:
