@@ -29,11 +29,13 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src tests
+	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend tests/gpu
 
 # A cluster, Parquet files and a browser are tried where their packages can be had; elsewhere those tests are skipped.
 test-all: $(VENV)/.installed
 	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[ray,parquet]' selenium
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -rs -m slow tests
+	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend -m slow tests/gpu
 
 # The lower bounds as exact versions, in an environment of their own; what they bring is left to pip.
 OLDEST ?= .venv-oldest
@@ -62,6 +64,7 @@ check: $(VENV)/.installed
 	$(BIN)/ruff check src tests benchmarks tools examples
 	$(BIN)/mypy
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src tests
+	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend tests/gpu
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff format --check src tests benchmarks tools examples
@@ -87,10 +90,9 @@ $(NOTEBOOKS): docs/gathered/notebooks/%.ipynb: examples/%.py tools/notebooks.py 
 		$(shell find src -name '*.py' -o -name '*.cpp') | $(VENV)/.docs
 	$(TESTENV) $(BIN)/python tools/notebooks.py $< $@
 
-# On a machine with a GPU: what must be the same there, and what it costs.
-gpu: $(VENV)/.installed
-	$(BIN)/python -m pytest tests/gpu
-	$(BIN)/python benchmarks/gpu.py
+# On a machine with a GPU: what must be the same there, and what it costs. Nothing is installed.
+gpu:
+	PYTHONPATH=src:tests python3 benchmarks/gpu.py --out benchmarks/results/gpu
 
 bench: $(VENV)/.installed
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done

@@ -181,6 +181,8 @@ ACROSS = {
     "attack/test_attack.py",
     "attack/test_stores.py",
     "gpu/test_cuda.py",
+    "gpu/test_launches.py",
+    "gpu/test_studies.py",
     "strange/test_strange.py",
 }
 

@@ -1,7 +1,6 @@
 """What a GPU must do as a processor does: only where there is one."""
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,31 +8,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import secateurs as sc
-from secateurs import data
-from secateurs.cli.reproduce import reproduce
 from secateurs.optim import FactorizedSGD, grid, hold
 from secateurs.optim.factorized.maths import StepRule
 from secateurs.optim.factorized.step import AllAtOnce
-from secateurs.papers.catalogue import EXPERIMENTS
 from secateurs.scores import SCORES, score
-from secateurs.study import (
-    ACDCMethod,
-    DGatingMethod,
-    Dwf,
-    Gradual,
-    HAMMethod,
-    Imp,
-    PowerPropagationMethod,
-    Prune,
-    RigLMethod,
-    SETMethod,
-    Study,
-    Training,
-    run,
-)
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
+PRETENDED = torch.cuda.get_device_name() == "pretend"
 
 
 def convolutions():
@@ -51,13 +33,17 @@ def convolutions():
 
 
 def digits(count=256):
-    return data.load("digits").first(count, count)
+    """Images of ten classes, that a network can tell apart."""
+    draw = torch.Generator().manual_seed(0)
+    y = torch.arange(count) % 10
+    return torch.rand(10, 1, 8, 8, generator=draw)[y] + torch.rand(
+        count, 1, 8, 8, generator=draw
+    ), y
 
 
 def pair():
     """Equal networks on both devices, and a batch for each."""
-    model, some = convolutions(), digits(64)
-    batch = some.train_x, some.train_y
+    model, batch = convolutions(), digits(64)
     return (model, batch), (
         copy.deepcopy(model).cuda(),
         tuple(x.cuda() for x in batch),
@@ -87,16 +73,19 @@ def test_a_score_is_the_same_on_both_devices(name):
 @pytest.mark.parametrize("how", ["topk", "sample"])
 def test_masks_stay_on_the_device_and_hold(how):
     model = convolutions().cuda()
-    some = digits().to("cuda")
+    x, y = (tensor.cuda() for tensor in digits())
     recipe = sc.Recipe(score="magnitude", density=0.2, how=how)
     masks = sc.prune_(model, recipe, generator=torch.Generator().manual_seed(0)).masks
     assert {mask.device.type for mask in masks.values()} == {"cuda"}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with hold(model, masks, optimizer):
-        sc.train.fit_(model, some, optimizer=optimizer, length="3ep", batch=64, verbose=False)
+        for _ in range(20):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
     for name, mask in masks.items():
         assert not model.get_parameter(name)[~mask].any()
-    assert sc.train.evaluate(model, some).accuracy > 0.2
+    assert (model(x).argmax(1) == y).float().mean() > 0.2
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4])
@@ -166,52 +155,6 @@ def test_path_norms_and_certificates_are_those_of_the_cpu():
     assert proof.bound >= float(gap)
 
 
-METHODS = {
-    "prune": Prune(),
-    "drawn": Prune(score="synflow", rounds=5, how="sample", after="init"),
-    "imp": Imp(per_round=0.5, rewind="1ep"),
-    "gradual": Gradual(every="2it"),
-    "dwf": Dwf(strength=0.05),
-    "rigl": RigLMethod(every="2it"),
-    "set": SETMethod(every="2it"),
-    "acdc": ACDCMethod(),
-    "ham": HAMMethod(),
-    "d-gating": DGatingMethod(strength=0.01),
-    "power-propagation": PowerPropagationMethod(),
-}
-
-
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_study_takes_the_gpu_by_itself(precision, tmp_path):
-    study = Study(
-        data="digits",
-        methods=list(METHODS.values()),
-        compressions=[4],
-        train=Training(length="3ep", batch=64, precision=precision),
-    )
-    with run(study, tmp_path / "one.study") as store:
-        rows = store.rows()
-    assert {row.state for row in rows} == {"done"}, [row.reason for row in rows]
-    assert all(row.provenance["device"].startswith("cuda") for row in rows)
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS.names())
-def test_the_papers_experiments_run_there(name, tmp_path):
-    scale = "smoke" if "smoke" in EXPERIMENTS[name].settings else "cpu"
-    out = tmp_path / "rows.csv"
-    reproduce(name, scale=scale, out=out, device="cuda")
-    assert out.read_text().count("\n") > 1
-
-
-def test_the_published_recipes_take_their_first_steps_there():
-    from secateurs.papers.experiment import on_device
-    from secateurs.papers.path_pruning import LARGE, train
-
-    with on_device("cuda"):
-        done = train(replace(LARGE, examples=512, tested=256, epochs=2, drops=(1,)))
-    assert next(done.model.parameters()).is_cuda
-
-
 @pytest.mark.parametrize("entries", [1000, 1_000_000])
 def test_a_selection_on_the_device_is_that_of_the_cpu(entries):
     """Exact, ties by position included."""
@@ -222,6 +165,7 @@ def test_a_selection_on_the_device_is_that_of_the_cpu(entries):
         assert torch.equal(there[name].cpu(), mask)
 
 
+@pytest.mark.skipif(PRETENDED, reason="the pretend GPU captures nothing")
 @pytest.mark.parametrize("depth", [2, 3, 4])
 def test_a_captured_update_is_the_update(depth):
     """All parameters in one launch: a CUDA graph of the foreach kernels."""
@@ -266,10 +210,11 @@ def test_certificates_of_a_batch_are_those_of_the_cpu():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_layers_of_two_in_four_give_the_same_and_are_not_slower(dtype, caplog):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 4096)).cuda()
+    width = 128 if PRETENDED else 4096
+    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).cuda()
     sc.prune_(model, "magnitude", pattern="2:4")
     model = model.to(dtype).eval()
-    x = torch.randn(1024, 4096, device="cuda", dtype=dtype)
+    x = torch.randn(1024, width, device="cuda", dtype=dtype)
     made = sc.accelerate(model, x)
     with torch.inference_mode():
         gap = (made(x) - model(x)).abs().max() / model(x).abs().max()

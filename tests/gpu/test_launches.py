@@ -1,0 +1,137 @@
+"""What a step launches and waits for, counted on the pretend GPU: budgets that may only fall.
+
+Of a small network with the structure of ResNet-18 (62 parameters, 21 of them with more than one
+dimension), after the steps in which buffers are made.
+"""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+
+pretend = pytest.importorskip("pretend")
+if pretend.WHY_NOT or not torch.cuda.is_available():
+    pytest.skip("counted on the pretend GPU alone: -p pretend", allow_module_level=True)
+
+FACTORIZED = {"lr": 0.1, "momentum": 0.9, "strength": 1e-4, "init": "dwf"}
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut."""
+
+    def __init__(self, before, after):
+        super().__init__()
+        layers = [nn.Conv2d(before, after, 3, bias=False), nn.BatchNorm2d(after)]
+        layers += [nn.Conv2d(after, after, 3, bias=False), nn.BatchNorm2d(after)]
+        if before != after:
+            layers += [nn.Conv2d(before, after, 1, bias=False), nn.BatchNorm2d(after)]
+        self.layers = nn.ModuleList(layers)
+
+
+def network():
+    torch.manual_seed(0)
+    widths = [4, 4, 4, 8, 8, 16, 16, 32, 32]
+    blocks = [Block(before, after) for before, after in pairwise(widths)]
+    stem = [nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)]
+    model = nn.Sequential(*stem, *blocks, nn.Linear(32, 10)).cuda()
+    assert len(list(model.parameters())) == 62
+    return model
+
+
+def masks_of(model):
+    return sc.prune_(model, "magnitude", sparsity=0.9).masks
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **options)
+
+
+def held(model, optimizer):
+    # What attaches itself to an optimizer ends with the last reference to it.
+    model.kept = sc.hold(model, masks_of(model), optimizer)
+    return optimizer
+
+
+def attached(method, model, **options):
+    optimizer = sgd(model, foreach=True)
+    model.kept = method(model, optimizer, **options)
+    return optimizer
+
+
+CASES = {
+    "sgd foreach": (lambda m: sgd(m, foreach=True), 3, 0),
+    "sgd fused": (lambda m: sgd(m, fused=True), 2, 0),
+    "hold": (lambda m: held(m, sgd(m, foreach=True)), 66, 0),
+    "hold, AdamW": (
+        lambda m: held(m, torch.optim.AdamW(m.parameters(), lr=1e-3, fused=True)),
+        88,
+        0,
+    ),
+    **{
+        f"factorized, D = {depth}": (
+            lambda m, depth=depth: sc.optim.FactorizedSGD(
+                m.parameters(), depth=depth, **FACTORIZED
+            ),
+            most,
+            1,
+        )
+        for depth, most in ((2, 17), (3, 24), (4, 32))
+    },
+    "factorized AdamW": (
+        lambda m: sc.optim.Factorized(
+            m.parameters(),
+            base=torch.optim.AdamW,
+            base_kwargs={"lr": 1e-3},
+            depth=2,
+            strength=1e-4,
+            init="dwf",
+        ),
+        1690,
+        1,
+    ),
+    "ham": (lambda m: attached(sc.optim.HAM, m), 192, 0),
+    "d-gating": (lambda m: attached(sc.optim.DGating, m, strength=1e-3), 614, 21),
+    "power propagation": (lambda m: attached(sc.optim.PowerPropagation, m), 318, 21),
+    "rigl": (lambda m: attached(sc.optim.RigL, m, sparsity=0.9, steps=100, every=50), 60, 0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_stays_within_its_budget(name):
+    make, launches, waits = CASES[name]
+    model = network()
+    optimizer = make(model)
+    for _ in range(4):
+        give_gradients(model)
+        optimizer.step()
+    give_gradients(model)
+    with pretend.counted() as counts:
+        optimizer.step()
+    assert counts.launched <= launches, counts.launches
+    assert counts.waited <= waits, counts.waits
+
+
+def give_gradients(model):
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter) * 1e-3
+
+
+def test_tensors_of_two_devices_do_not_meet():
+    there = torch.ones(3, device="cuda")
+    with pytest.raises(RuntimeError, match="same device"):
+        there + torch.ones(3)
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.rand(3, device="cuda", generator=torch.Generator())
+    assert (there + torch.tensor(1.0)).device.type == "cuda"
+
+
+def test_waits_and_bytes_are_counted():
+    there = torch.ones(4, device="cuda")
+    with pretend.counted() as counts:
+        there.view(2, 2).add_(1)
+        float(there.sum())
+        there.cpu()
+    assert (counts.launched, counts.waited, counts.to_host) == (2, 2, 16)
