@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.random import generator
+import secateurs_lab as lab
+from secateurs.base.random import generator
 
 EPOCHS, STEPS, TARGET = 40, 40 * 23, 0.95
 
@@ -82,7 +83,7 @@ def magnitude(model, rate, seed):
 def train(make, network, rate, seed):
     """Accuracy in %, and the weights that a cut removed."""
     torch.manual_seed(seed)
-    model, data = network(), sc.data.load("digits")
+    model, data = network(), lab.data.load("digits")
     optimizer, stepped, ended = make(model, rate, seed)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     draw = generator(seed, "batches")
@@ -94,7 +95,7 @@ def train(make, network, rate, seed):
             stepped()
             schedule.step()
     cut = ended()
-    return 100 * sc.train.evaluate(model, data).accuracy, cut
+    return 100 * lab.train.evaluate(model, data).accuracy, cut
 
 
 def main(seeds):

@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 
 import secateurs as sc
+import secateurs_lab as lab
 from secateurs.optim.factorized.maths import EPS
 
 WAYS = ("none", "factors", "factors and velocities")
@@ -78,7 +79,7 @@ def balance_(optimizer: sc.optim.FactorizedSGD, *, velocities: bool) -> None:
 
 
 def train(
-    data: sc.data.Dataset,
+    data: lab.data.Dataset,
     *,
     depth: int,
     rate: float,
@@ -90,7 +91,7 @@ def train(
 ) -> Row:
     """Train a LeNet-300-100 of `depth` factors and say what came out."""
     g = torch.Generator().manual_seed(seed)
-    model = sc.models.build(
+    model = lab.models.build(
         "lenet-300-100", size=data.size, in_channels=data.in_channels, generator=g
     )
     optimizer = sc.optim.FactorizedSGD(
@@ -129,7 +130,7 @@ def train(
             if reached[share] is None and small >= share * total:
                 reached[share] = epoch + 1
     kept = sum(int((p.abs() > EPS).sum()) for p in model.parameters())
-    accuracy = 100 * sc.train.evaluate(model, data).accuracy
+    accuracy = 100 * lab.train.evaluate(model, data).accuracy
     return Row(**setting, accuracy=accuracy, compression=total / max(kept, 1), **_named(reached))
 
 
@@ -138,7 +139,7 @@ def _named(reached: dict[float, int | None]) -> dict[str, Any]:
 
 
 def rows(
-    data: sc.data.Dataset, *, depths: Sequence[int], seeds: Sequence[int], epochs: int
+    data: lab.data.Dataset, *, depths: Sequence[int], seeds: Sequence[int], epochs: int
 ) -> Iterator[Row]:
     """Two strengths at every depth, with momentum 0.9."""
     for depth, strength, seed in product(depths, (7.5e-4, 1.25e-3), seeds):
@@ -164,7 +165,7 @@ def main() -> None:
     parser.add_argument("--depths", type=int, nargs="+", default=[3, 4, 6, 8])
     parser.add_argument("--epochs", type=int, default=300)
     asked = parser.parse_args()
-    data = sc.data.load(asked.data)
+    data = lab.data.load(asked.data)
     found: list[dict[str, object]] = []
     for row in rows(data, depths=asked.depths, seeds=range(asked.seeds), epochs=asked.epochs):
         found.append(asdict(row))

@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import secateurs as sc
+import secateurs_lab as lab
 from certificate_quality import cut, int8, pixel_range, table
-from secateurs.certificates.certify import search_boxes
-from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.methods import run_methods
-from secateurs.certificates.problem import read_problem
-from secateurs.random import generator
+from secateurs.base.random import generator
+from secateurs.proof.certify import search_boxes
+from secateurs.proof.domain import ball_domain
+from secateurs.proof.methods import run_methods
+from secateurs.proof.problem import read_problem
 
 OURS = ["interval", "affine", "linear"]
 
@@ -208,7 +208,7 @@ def main():
     out = args.out.open("w") if args.out else None
     head = ["network", "change", "radius", "found"]
     head += [f"our {m}" for m in args.ours] + [f"auto_LiRPA {m}" for m in args.theirs]
-    data = sc.data.load("fashion-mnist")
+    data = lab.data.load("fashion-mnist")
     table(head, rows(data, args.points, args.ours, args.theirs, args.networks), out)
 
 

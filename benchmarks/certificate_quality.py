@@ -18,13 +18,14 @@ import torch
 import torch.nn.functional as F
 
 import secateurs as sc
-from secateurs.certificates import METHODS
-from secateurs.certificates.certify import search_boxes
-from secateurs.certificates.domain import ball_domain, box_domain
-from secateurs.certificates.methods import run_methods
-from secateurs.certificates.problem import read_problem
+import secateurs_lab as lab
+from secateurs.base.random import generator
 from secateurs.errors import DataError
-from secateurs.random import generator
+from secateurs.proof import METHODS
+from secateurs.proof.certify import search_boxes
+from secateurs.proof.domain import ball_domain, box_domain
+from secateurs.proof.methods import run_methods
+from secateurs.proof.problem import read_problem
 
 RADII = (0.001, 0.004, 0.01)
 STRENGTHS = (0.0, 0.03, 0.06, 0.1, 0.3)
@@ -32,7 +33,7 @@ STRENGTHS = (0.0, 0.03, 0.06, 0.1, 0.3)
 
 def train(data, *, epochs, strength, seed=0):
     """Adam with a cosine schedule on cross-entropy + strength · ln ‖Φ(θ)‖₁."""
-    model = sc.models.build(
+    model = lab.models.build(
         "lenet-300-100",
         classes=data.classes,
         size=data.size,
@@ -50,13 +51,13 @@ def train(data, *, epochs, strength, seed=0):
 
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    sc.train.fit_(
+    lab.train.fit_(
         model,
         data,
         optimizer=optimizer,
         loss=loss,
         length=f"{epochs}ep",
-        schedule=sc.train.cosine(),
+        schedule=lab.train.cosine(),
         generator=generator(seed, "order"),
         evaluate_every=0,
         verbose=False,
@@ -137,7 +138,7 @@ def trade_off(data, epochs, points):
     x, y = data.test_x[:points], data.test_y[:points]
     for strength in STRENGTHS:
         model = train(data, epochs=epochs, strength=strength)
-        dense = sc.train.evaluate(model, data).accuracy
+        dense = lab.train.evaluate(model, data).accuracy
         norm = sc.log2_path_norm(model, x[:1])
         for sparsity in (0.5, 0.8):
             other = cut(model, sparsity)
@@ -151,7 +152,7 @@ def trade_off(data, epochs, points):
                 cert = sc.certify(model, other, around=x[:1], **ball, methods=methods, restarts=0)
                 shares.append(cert.certified_share(x, **ball))
             whole = cert.certified_share(x, y, **ball, whole_ball=True)
-            accuracy = sc.train.evaluate(other, data).accuracy
+            accuracy = lab.train.evaluate(other, data).accuracy
             yield [
                 f"{strength:g}",
                 f"{norm:.1f}",
@@ -183,9 +184,9 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     try:
-        data = sc.data.load("fashion-mnist")
+        data = lab.data.load("fashion-mnist")
     except DataError:
-        data = sc.data.load("digits")
+        data = lab.data.load("digits")
     out = args.out.open("w") if args.out else None
 
     def say(text):
@@ -199,7 +200,7 @@ def main():
     )
     model = train(data, epochs=args.epochs, strength=0.0)
     say(
-        f"Dense accuracy {sc.train.evaluate(model, data).accuracy:.2%}. Median of bound / found"
+        f"Dense accuracy {lab.train.evaluate(model, data).accuracy:.2%}. Median of bound / found"
         " over the points:\n"
     )
     head = ["change", "radius", "found (median)", *METHODS.names(), "auto", "seconds"]

@@ -14,10 +14,11 @@ from pathlib import Path
 import torch
 
 import secateurs as sc
-from secateurs.certificates.domain import ball_domain
-from secateurs.certificates.methods import run_methods
-from secateurs.certificates.problem import OWN_UNIT, read_problem
-from secateurs.random import generator
+import secateurs_lab as lab
+from secateurs.base.random import generator
+from secateurs.proof.domain import ball_domain
+from secateurs.proof.methods import run_methods
+from secateurs.proof.problem import OWN_UNIT, read_problem
 
 NETWORKS = (
     ("lenet-300-100", {}, 64),
@@ -30,7 +31,7 @@ def prepare(name, options, balls):
     """A network with 20 % of its weights cut, random inputs, and its problem without and with
     outward rounding.
     """
-    dense = sc.models.build(name, generator=generator(0, name), **options).eval()
+    dense = lab.models.build(name, generator=generator(0, name), **options).eval()
     sparse = copy.deepcopy(dense)
     sc.apply_(sparse, sc.select(sc.score(sparse, "magnitude"), sparsity=0.2))
     shape = (3, 32, 32) if options else (1, 28, 28)

@@ -23,9 +23,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import secateurs as sc
+import secateurs_lab as lab
 from certificate_quality import cut, int8
-from secateurs.certificates import certified_gap, certified_loss, masked, rounded
-from secateurs.random import generator
+from secateurs.base.random import generator
+from secateurs.proof import certified_gap, certified_loss, masked, rounded
 
 RADIUS = 1 / 255
 RESULT = Path(__file__).parent / "results" / "certified_resnet20.safetensors"
@@ -55,7 +56,7 @@ def folded(model):
 
 def resnet20(width, seed=0):
     """A ResNet-20 without batch norm whose blocks start near their shortcuts."""
-    model = sc.models.build(
+    model = lab.models.build(
         "resnet-20",
         in_channels=1,
         classes=10,
@@ -71,7 +72,7 @@ def resnet20(width, seed=0):
 
 
 def train(args):
-    data = sc.data.load("fashion-mnist")
+    data = lab.data.load("fashion-mnist")
     x, y = images(data, "train")
     test_x, test_y = images(data, "test")
     model = resnet20(args.width)
@@ -123,10 +124,10 @@ def train(args):
 
 def train_plainly(args):
     """With batch norm and cross-entropy alone; folded at the end."""
-    data = sc.data.load("fashion-mnist")
+    data = lab.data.load("fashion-mnist")
     x, y = images(data, "train")
     test_x, test_y = images(data, "test")
-    model = sc.models.build(
+    model = lab.models.build(
         "resnet-20",
         in_channels=1,
         classes=10,
@@ -152,7 +153,7 @@ def train_plainly(args):
 
 def certify(args):
     """One row per change and method: bounds beside what was found and beside the margin."""
-    data = sc.data.load("fashion-mnist")
+    data = lab.data.load("fashion-mnist")
     x, y = images(data, "test")
     model = resnet20(args.width)
     model.load_state_dict(load_file(args.out))

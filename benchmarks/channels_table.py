@@ -32,6 +32,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import secateurs as sc
+import secateurs_lab as lab
 
 Inputs = Any
 WORDS = 32
@@ -300,7 +301,7 @@ def loss_of(before: torch.Tensor, model: nn.Module, inputs: Inputs) -> str:
 
 
 def digits(shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    data = sc.data.load("digits")
+    data = lab.data.load("digits")
     train, test = (x.reshape(len(x), *shape) for x in (data.train_x, data.test_x))
     return train, data.train_y, test, data.test_y
 

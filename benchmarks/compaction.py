@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
+import secateurs_lab as lab
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -58,7 +59,7 @@ def session(model: nn.Module, x: torch.Tensor, threads: int) -> Callable[[], obj
 @torch.inference_mode()
 def speed(threads: int) -> None:
     """ResNet-18 at 32×32 with 70 % of its channels pruned whole, against the dense one."""
-    model = sc.models.build("resnet-18", generator=torch.Generator().manual_seed(0)).eval()
+    model = lab.models.build("resnet-18", generator=torch.Generator().manual_seed(0)).eval()
     example = torch.randn(1, 3, 32, 32)
     pruned = sc.prune_channels_(model, example, channels=0.3)
     small = sc.compact(model, example)

@@ -21,13 +21,13 @@ from time import perf_counter
 
 import torch
 
+from experiments.factorization import plans
+from experiments.factorization.training import train, tuned_accuracy
+from experiments.figures import COMPRESSION, Row, groups_by, line, panel, write_figures
+from secateurs.base.stateless import call_with
 from secateurs.optim.factorized.collapse import gap
-from secateurs.papers.factorization import plans
-from secateurs.papers.factorization.training import train, tuned_accuracy
-from secateurs.papers.figures import COMPRESSION, Row, groups_by, line, panel, write_figures
-from secateurs.paths import description_length
-from secateurs.report.tables import Panel
-from secateurs.stateless import call_with
+from secateurs.theory import description_length
+from secateurs_lab.report.tables import Panel
 
 RESULTS = Path(__file__).parent / "results"
 STRENGTHS = {

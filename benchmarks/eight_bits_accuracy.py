@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import secateurs as sc
+import secateurs_lab as lab
 
 STEPS, BATCH, RATE = 500, 64, 2e-3
 SEEDS, SPARSITIES = (0, 1, 2), (0.8, 0.9)
@@ -51,7 +52,7 @@ class Rows(nn.Module):
 
 
 def train(
-    model: nn.Module, data: sc.data.Dataset, steps: int, seed: int, masks: dict[str, Tensor]
+    model: nn.Module, data: lab.data.Dataset, steps: int, seed: int, masks: dict[str, Tensor]
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
@@ -69,12 +70,12 @@ def train(
     model.eval()
 
 
-def answers(model: nn.Module, data: sc.data.Dataset) -> Tensor:
+def answers(model: nn.Module, data: lab.data.Dataset) -> Tensor:
     with torch.inference_mode():
         return torch.cat([model(some).argmax(1) for some in data.test_x.split(500)])
 
 
-def rows_of(seed: int, data: sc.data.Dataset) -> list[dict[str, object]]:
+def rows_of(seed: int, data: lab.data.Dataset) -> list[dict[str, object]]:
     def right(found: Tensor) -> str:
         return f"{100 * float((found == data.test_y).double().mean()):.2f}"
 
@@ -132,7 +133,7 @@ def main() -> None:
             print(sparsity, ", ".join(f"{name} {value:.2f}" for name, value in means.items()))
         return
     torch.set_num_threads(1)
-    data = sc.data.load("fashion-mnist")
+    data = lab.data.load("fashion-mnist")
     done = {int(row["seed"]) for row in read(path)}
     for seed in SEEDS:
         if seed in done:

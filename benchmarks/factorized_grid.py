@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import secateurs as sc
-from secateurs.optim.sweep import pays
-from secateurs.random import generator
+import secateurs_lab as lab
+from secateurs.base.random import generator
+from secateurs_lab.train.sweep import pays
 
 GRIDS = {
     1: ((1e-3,), (0,)),
@@ -30,7 +30,7 @@ def small(width):
 
 
 def lenet():
-    return sc.models.build("lenet-300-100", generator=generator(0, "init"))
+    return lab.models.build("lenet-300-100", generator=generator(0, "init"))
 
 
 NETS = {f"{w}-{w}-10": (lambda w=w: small(w), (w,)) for w in (10, 30, 60, 100, 200)}
@@ -80,7 +80,7 @@ def row(name, build, shape, batch, runs, chosen):
 
 def train(model, data, steps, runs, batched):
     strengths, seeds = GRIDS[runs]
-    sc.optim.grid(
+    lab.train.grid(
         model,
         F.cross_entropy,
         [data] * steps,

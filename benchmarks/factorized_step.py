@@ -28,13 +28,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize
 
-from secateurs import models
 from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized import compiled as fused
 from secateurs.optim.factorized.compiled import CompiledStep
 from secateurs.optim.factorized.layouts import Stacked
 from secateurs.optim.factorized.maths import StepRule
 from secateurs.optim.factorized.step import FLUSH_EVERY, AllAtOnce, OneByOne
+from secateurs_lab import models
 
 OPTIONS = {"lr": 0.15, "momentum": 0.9}
 

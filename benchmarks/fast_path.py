@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 import secateurs as sc
 import secateurs.ship
+import secateurs_lab as lab
 from secateurs.ship.c_source import c_source
 
 MASKS = [f"{kind}-{s}" for kind in ("uniform", "global") for s in (0.5, 0.8, 0.9, 0.95, 0.98)]
@@ -119,7 +120,7 @@ def chosen(model: nn.Module, example: Tensor) -> nn.Module:
 
 
 def resnet18(args: argparse.Namespace) -> None:
-    compare(sc.models.build("resnet-18").eval(), torch.zeros(1, 3, 32, 32), args)
+    compare(lab.models.build("resnet-18").eval(), torch.zeros(1, 3, 32, 32), args)
 
 
 def resnet18_224(args: argparse.Namespace) -> None:
@@ -150,7 +151,7 @@ def settled(model: nn.Module) -> nn.Module:
 
 def sparse_lenet() -> nn.Module:
     """LeNet-300-100 of 640 connected non-zeros (416×), as trained ones have them: 400, 180, 60."""
-    model = sc.models.build("lenet-300-100").eval()
+    model = lab.models.build("lenet-300-100").eval()
     sizes = ((model.fc1, 40, 10, 784), (model.fc2, 20, 9, 40), (model.fc3, 10, 6, 20))
     with torch.no_grad():
         for layer, rows, each, columns in sizes:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["secateurs.ship.files", "secateurs.safefile"]):
-    import secateurs.ship.files.read as reading
+with atheris.instrument_imports(include=["secateurs.files", "secateurs.base.safefile"]):
+    import secateurs.files.read as reading
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from secateurs.errors import SparseFileError
-from secateurs.ship.files.description import COMPACT, FORMATS, deflate
 from ship.files import forging
+
+from secateurs.errors import SparseFileError
+from secateurs.files.description import COMPACT, FORMATS, deflate
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
 # Dense bytes a file may claim: what is tried here is the reader, not the machine.

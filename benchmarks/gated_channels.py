@@ -18,12 +18,12 @@ from statistics import median
 import torch
 from safetensors.torch import save_file
 
-from secateurs import data as sets
+from secateurs.base.random import generator
 from secateurs.channels import compact, macs
-from secateurs.models import build
 from secateurs.optim import DGating
-from secateurs.random import generator
-from secateurs.train import cosine, evaluate, fit_
+from secateurs_lab import data as sets
+from secateurs_lab.models import build
+from secateurs_lab.train import cosine, evaluate, fit_
 
 
 def reads_channels(name, weight):

@@ -10,10 +10,10 @@ import time
 
 import torch
 
-from secateurs import models
+from secateurs.base.random import generator
 from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized.gaussian_start import moments
-from secateurs.random import generator
+from secateurs_lab import models
 
 
 def products(depth):

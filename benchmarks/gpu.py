@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import secateurs as sc
+import secateurs_lab as lab
 from secateurs.masks import select
 from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized.maths import StepRule
@@ -71,7 +72,7 @@ def network(at: Where) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """ResNet-18 and a batch of images of 32×32 pixels."""
     draw = torch.Generator().manual_seed(0)
     name, batch = ("lenet-5", 4) if at.small else ("resnet-18", 128)
-    model = sc.models.build(name, generator=draw).to(at.device)
+    model = lab.models.build(name, generator=draw).to(at.device)
     shape = (1, 28, 28) if at.small else (3, 32, 32)
     x = torch.randn(batch, *shape, generator=draw).to(at.device)
     return model, x, torch.randint(10, (batch,), generator=draw).to(at.device)
@@ -213,8 +214,8 @@ def certificates(at: Where) -> None:
     """Balls proven per second on the device and on the CPU."""
     count = 8 if at.small else 512
     draw = torch.Generator().manual_seed(0)
-    model = sc.models.build("lenet-300-100", generator=draw).eval()
-    pruned = sc.models.build("lenet-300-100").eval()
+    model = lab.models.build("lenet-300-100", generator=draw).eval()
+    pruned = lab.models.build("lenet-300-100").eval()
     pruned.load_state_dict(model.state_dict())
     sc.prune_(pruned, "magnitude", sparsity=0.5)
     x = torch.rand(count, 1, 28, 28, generator=draw)
@@ -232,7 +233,7 @@ def certificates(at: Where) -> None:
 
 def experiment(at: Where) -> None:
     """Networks at two compressions: magnitude after training, gradual, and factorized."""
-    from secateurs.study import Dwf, Gradual, Prune, Study, Training, run
+    from secateurs_lab.study import Dwf, Gradual, Prune, Study, Training, run
 
     length = "1ep" if at.small else "250ep"
     study = Study(

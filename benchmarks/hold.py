@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 
 import secateurs as sc
+import secateurs_lab as lab
 
 
 def build(optimizer: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    model = sc.models.build("resnet-18", generator=torch.Generator().manual_seed(0))
+    model = lab.models.build("resnet-18", generator=torch.Generator().manual_seed(0))
     if optimizer == "sgd":
         return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -1,6 +1,6 @@
 """Writes the networks of the zoo from the stores of studies that kept their weights.
 
-    python benchmarks/make_zoo.py FOLDER [--out src/secateurs/zoo/networks]
+    python benchmarks/make_zoo.py FOLDER [--out lab/src/secateurs_lab/zoo/networks]
 
 FOLDER holds the stores NAME.study of the presets below, and keeps what
 `weight-factorization-beyond` finds. Of each line the seed with the middle accuracy is taken, so
@@ -15,15 +15,15 @@ from statistics import median_low
 import torch
 from safetensors.torch import load_file, save_file
 
-from secateurs import data as sets
+from experiments.factorization import exchange
+from experiments.factorization.plans import SEEDS
 from secateurs.channels import compact
-from secateurs.models import build
-from secateurs.papers.factorization import exchange
-from secateurs.papers.factorization.plans import SEEDS
 from secateurs.prune import prune_
-from secateurs.study import Store
-from secateurs.train import evaluate
-from secateurs.zoo import write_record
+from secateurs_lab import data as sets
+from secateurs_lab.models import build
+from secateurs_lab.study import Store
+from secateurs_lab.train import evaluate
+from secateurs_lab.zoo import write_record
 
 OUT = Path(__file__).parents[1] / "src" / "secateurs" / "zoo" / "networks"
 CERTIFIED = Path(__file__).parent / "results" / "certified_resnet20.safetensors"
@@ -104,7 +104,7 @@ def exchanged(name, settings, folder, out, data):
         architecture="lenet-300-100",
         data=data,
         method="factorized, then weights exchanged",
-        command="secateurs reproduce weight-factorization-beyond --scale cpu",
+        command="python -m experiments weight-factorization-beyond --scale cpu",
         seeds=SEEDS,
         accuracies=accuracies,
         settings=asdict(replace(settings, seed=seed)),

@@ -13,7 +13,7 @@ from time import perf_counter
 
 import torch
 
-from secateurs.papers.probabilistic import NormRow, latala_constants, norm_constants
+from experiments.probabilistic import NormRow, latala_constants, norm_constants
 
 RESULTS = Path(__file__).with_name("results")
 

@@ -66,9 +66,9 @@ def make(folder, gigabytes):
 
 def work(folder, row):
     """One row, in this process: seconds, and the most bytes resident."""
-    from secateurs.prune import prune_file
-    from secateurs.prune.on_disk import count_stored
-    from secateurs.prune.shards import open_stored
+    from secateurs.llm import prune_file
+    from secateurs.llm.on_disk import count_stored
+    from secateurs.llm.shards import open_stored
 
     # Linux hands the peak of the parent on to the child: it begins anew here.
     Path("/proc/self/clear_refs").write_text("5")

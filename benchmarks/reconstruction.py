@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import secateurs as sc
-from secateurs.prune.least_squares import solve_rows
+from secateurs.llm.least_squares import solve_rows
 
 WAYS = {"60 % a row": {"scope": "row", "sparsity": 0.6}, "2:4": {"pattern": "2:4"}}
 

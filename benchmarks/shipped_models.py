@@ -5,10 +5,11 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from secateurs import data, masks, models
+from secateurs import masks
+from secateurs.base.random import generator
 from secateurs.optim import FactorizedSGD
-from secateurs.random import generator
-from secateurs.train import flushed_denormals, load_model_, save_model
+from secateurs_lab import data, models
+from secateurs_lab.train import flushed_denormals, load_model_, save_model
 
 FOLDER = Path.home() / ".cache" / "secateurs" / "benchmarks"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 import secateurs as sc
+import secateurs_lab as lab
 
 
 def main() -> None:
@@ -18,7 +19,7 @@ def main() -> None:
     missing = {"py.typed", "compiled.cpp", "cut.cpp"} - files
     if missing:
         raise SystemExit(f"the package lacks {', '.join(sorted(missing))}")
-    model = sc.models.build("lenet-300-100", size=8, generator=torch.Generator().manual_seed(0))
+    model = lab.models.build("lenet-300-100", size=8, generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     pruned = sc.prune_(model, "magnitude", sparsity=0.9)
     with sc.hold(model, pruned.masks, optimizer):

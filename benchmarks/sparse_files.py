@@ -13,7 +13,8 @@ import torch
 
 import shipped_models
 from secateurs.channels import compact
-from secateurs.ship import export, measure, read_sparse, save_sparse
+from secateurs.files import read_sparse, save_sparse
+from secateurs.ship import export, measure
 
 SPARSITIES = (0.5, 0.8, 0.9, 0.95, 0.99, 0.999)
 ROUNDS = 3
@@ -77,7 +78,7 @@ def zoo():
     """
     print("| network | kept | bytes | header | header without notes | ÷ (n·H(s) + 32·nnz) |")
     print("| --- " * 6 + "|")
-    for path in sorted((files("secateurs.zoo") / "networks").glob("*.safetensors")):
+    for path in sorted((files("secateurs_lab.zoo") / "networks").glob("*.safetensors")):
         file = read_sparse(path)
         with tempfile.TemporaryDirectory() as folder:
             bare = save_sparse(file.state, f"{folder}/m")

@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from secateurs import random
-from secateurs.data import load
+from secateurs.base import random
+from secateurs.base.parameters import prunable
 from secateurs.masks import apply_, select
 from secateurs.masks.spectral import matrix_norm, product_bound
-from secateurs.models import build
-from secateurs.parameters import prunable
-from secateurs.train import evaluate, fit_
+from secateurs_lab.data import load
+from secateurs_lab.models import build
+from secateurs_lab.train import evaluate, fit_
 
 SCOPES = ("spectral", "global", "erk", "uniform")
 SPARSITIES = (0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95)

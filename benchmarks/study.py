@@ -20,12 +20,12 @@ from time import perf_counter
 import torch
 import torch.nn.functional as F
 
-from secateurs.data import Dataset, from_tensors, load
+from secateurs.base.random import generator
 from secateurs.errors import SecateursError
-from secateurs.models import build
-from secateurs.random import generator
-from secateurs.report import write_page
-from secateurs.study import (
+from secateurs_lab.data import Dataset, from_tensors, load
+from secateurs_lab.models import build
+from secateurs_lab.report import write_page
+from secateurs_lab.study import (
     Data,
     Dwf,
     How,
@@ -38,10 +38,10 @@ from secateurs.study import (
     Training,
     run,
 )
-from secateurs.study.config import waiting_row
-from secateurs.study.jobs import MemoryContext
-from secateurs.study.measure import Bench
-from secateurs.study.stages import perform
+from secateurs_lab.study.config import waiting_row
+from secateurs_lab.study.jobs import MemoryContext
+from secateurs_lab.study.measure import Bench
+from secateurs_lab.study.stages import perform
 
 
 def images(examples: int = 20_000) -> Dataset:

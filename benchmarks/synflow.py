@@ -19,9 +19,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from secateurs.masks import select
-from secateurs.models import build
 from secateurs.prune import Recipe, Round
 from secateurs.scores import Scorer
+from secateurs_lab.models import build
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 T = TypeVar("T")

@@ -11,10 +11,10 @@ import time
 import torch
 import torch.nn.functional as F
 
-from secateurs import data, models
+from secateurs.base.random import generator
 from secateurs.optim import FactorizedSGD
-from secateurs.random import generator
-from secateurs.train import flushed_denormals
+from secateurs_lab import data, models
+from secateurs_lab.train import flushed_denormals
 
 TARGETS = (0.9, 0.95, 0.99, 0.995)
 CASES = ((3, 0), (3, 1), (3, 2), (2, 0), (4, 0))

@@ -47,12 +47,12 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 import secateurs as sc
-from secateurs.certificates.domain import box_domain
-from secateurs.certificates.top_class import pair_ends
-from secateurs.compat.networks import read_network
-from secateurs.compat.verify import verify
-from secateurs.compat.vnnlib import read_vnnlib
 from secateurs.errors import SecateursError
+from secateurs.proof.domain import box_domain
+from secateurs.proof.networks import read_network
+from secateurs.proof.top_class import pair_ends
+from secateurs.proof.verify import verify
+from secateurs.proof.vnnlib import read_vnnlib
 
 
 @dataclass(frozen=True, kw_only=True)

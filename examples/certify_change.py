@@ -8,14 +8,15 @@ from copy import deepcopy
 import torch
 
 import secateurs as sc
-from secateurs.random import generator
+import secateurs_lab as lab
+from secateurs.base.random import generator
 
 
-def main(epochs: int = 10, images: int = 8) -> sc.certificates.Certificate:
+def main(epochs: int = 10, images: int = 8) -> sc.proof.Certificate:
     """Train, prune a copy, compare the two networks; return the certificate."""
-    data = sc.data.load("digits")
-    dense = sc.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
-    sc.train.fit_(
+    data = lab.data.load("digits")
+    dense = lab.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
+    lab.train.fit_(
         dense,
         data,
         optimizer=torch.optim.AdamW(dense.parameters(), lr=1e-3),

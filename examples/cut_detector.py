@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import secateurs as sc
-from secateurs.random import generator
+import secateurs_lab as lab
+from secateurs.base.random import generator
 
 
 def conv(inside: int, width: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
@@ -46,7 +47,7 @@ class Detector(nn.Module):
 
 def main(epochs: int = 4) -> nn.Module:
     """Train every cell to name the digit, cut half of the multiplications, compact."""
-    data, example = sc.data.load("digits"), torch.zeros(1, 1, 8, 8)
+    data, example = lab.data.load("digits"), torch.zeros(1, 1, 8, 8)
     torch.manual_seed(0)
     model, draw = Detector(), generator(0, "train")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.random import generator
+import secateurs_lab as lab
+from secateurs.base.random import generator
 
 
 class Block(nn.Module):
@@ -35,20 +36,20 @@ class ResNet(nn.Sequential):
 
 def main(epochs: int = 10) -> nn.Module:
     """Train, cut, fine-tune with the channels held at zero, compact, save and load."""
-    data, example = sc.data.load("digits"), torch.zeros(1, 1, 8, 8)
+    data, example = lab.data.load("digits"), torch.zeros(1, 1, 8, 8)
     torch.manual_seed(0)
     model = ResNet()
     rest = {"verbose": False, "generator": generator(0, "train")}
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    sc.train.fit_(model, data, optimizer=optimizer, length=f"{epochs}ep", **rest)
-    dense = sc.train.evaluate(model.eval(), data).accuracy
+    lab.train.fit_(model, data, optimizer=optimizer, length=f"{epochs}ep", **rest)
+    dense = lab.train.evaluate(model.eval(), data).accuracy
 
     pruned = sc.prune_channels_(model, example, channels=0.5)  # skip connections included
     with sc.hold(model, pruned.masks, optimizer):
-        sc.train.fit_(model, data, optimizer=optimizer, length=f"{epochs}ep", **rest)
+        lab.train.fit_(model, data, optimizer=optimizer, length=f"{epochs}ep", **rest)
     small = sc.compact(model.eval(), example)  # the same outputs
 
-    accuracy = sc.train.evaluate(small, data).accuracy
+    accuracy = lab.train.evaluate(small, data).accuracy
     print(f"dense {dense:.1%}, cut and tuned {accuracy:.1%}")
     before, after = small.compaction.parameters
     print(f"{before:,} parameters became {after:,}")

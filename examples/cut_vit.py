@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.random import generator
+import secateurs_lab as lab
+from secateurs.base.random import generator
 
 
 class ViT(nn.Module):
@@ -28,25 +29,25 @@ class ViT(nn.Module):
         return self.head(self.norm(self.encoder(x)[:, 0]))
 
 
-def train(model: nn.Module, data: sc.data.Dataset, epochs: int) -> float:
+def train(model: nn.Module, data: lab.data.Dataset, epochs: int) -> float:
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     draw = generator(0, "train")
-    sc.train.fit_(
+    lab.train.fit_(
         model, data, optimizer=optimizer, length=f"{epochs}ep", generator=draw, verbose=False
     )
-    return sc.train.evaluate(model.eval(), data).accuracy
+    return lab.train.evaluate(model.eval(), data).accuracy
 
 
 def main(epochs: int = 30) -> nn.Module:
     """Train, cut the stream behind the norms and the heads, train again, compact and export."""
-    data, example = sc.data.load("digits"), torch.zeros(1, 1, 8, 8)
+    data, example = lab.data.load("digits"), torch.zeros(1, 1, 8, 8)
     torch.manual_seed(0)
     model = ViT()
     dense = train(model, data, epochs)
     before = sum(p.numel() for p in model.parameters())
 
     print(sc.prune_channels_(model, example, channels=0.5, exact=False))
-    cut = sc.train.evaluate(model, data).accuracy
+    cut = lab.train.evaluate(model, data).accuracy
     tuned = train(model, data, epochs)  # with a new optimizer: the tensors are smaller
 
     small = sc.compact(model, example)

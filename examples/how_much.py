@@ -8,14 +8,15 @@ from copy import deepcopy
 import torch
 
 import secateurs as sc
-from secateurs.random import generator
+import secateurs_lab as lab
+from secateurs.base.random import generator
 
 
 def main(epochs: int = 10, bound: float = 1.0) -> float:
     """Train, then ask three times; return the largest sparsity that loses under a point."""
-    data = sc.data.load("digits")
-    model = sc.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
-    sc.train.fit_(
+    data = lab.data.load("digits")
+    model = lab.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
+    lab.train.fit_(
         model,
         data,
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
@@ -23,13 +24,13 @@ def main(epochs: int = 10, bound: float = 1.0) -> float:
         generator=generator(0, "train"),
         verbose=False,
     )
-    dense, best = sc.train.evaluate(model, data).accuracy, 0.0
+    dense, best = lab.train.evaluate(model, data).accuracy, 0.0
 
     # 1. Measured: prune copies, without any training afterwards.
     for sparsity in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
         copy = deepcopy(model)
         sc.prune_(copy, "magnitude", sparsity=sparsity)
-        accuracy = sc.train.evaluate(copy, data).accuracy
+        accuracy = lab.train.evaluate(copy, data).accuracy
         best = sparsity if accuracy >= dense - 0.01 else best
         print(f"{sparsity:.0%} zeros: test accuracy {accuracy:.1%} (dense {dense:.1%})")
 

@@ -7,14 +7,15 @@ import torch
 import torch.nn.functional as F
 
 import secateurs as sc
-from secateurs.random import generator
+import secateurs_lab as lab
+from secateurs.base.random import generator
 
 
 def main(epochs: int = 100, sparsity: float = 0.98) -> sc.optim.Collapsed:
     """Train on the embedded digits; return what `collapse_` says."""
-    data = sc.data.load("digits")
+    data = lab.data.load("digits")
     # Or any torch.nn.Module.
-    model = sc.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
+    model = lab.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
     steps = epochs * -(-len(data.train_x) // 64)
 
     # The changed line. λ is steered so that this share of the weights ends at exactly zero.
@@ -38,7 +39,7 @@ def main(epochs: int = 100, sparsity: float = 0.98) -> sc.optim.Collapsed:
             scheduler.step()
 
     result = optimizer.collapse_(model)  # what is as good as zero becomes exactly zero
-    accuracy = sc.train.evaluate(model, data).accuracy
+    accuracy = lab.train.evaluate(model, data).accuracy
     print(f"{result.compression:.0f} times fewer weights, test accuracy {accuracy:.1%}")
     return result
 

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 import secateurs as sc
-from secateurs.random import generator
+import secateurs_lab as lab
+from secateurs.base.random import generator
 
 
 def train(model, data, optimizer, epochs: int, seed: str) -> float:
@@ -18,18 +19,18 @@ def train(model, data, optimizer, epochs: int, seed: str) -> float:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
-    return sc.train.evaluate(model, data).accuracy
+    return lab.train.evaluate(model, data).accuracy
 
 
 def main(epochs: int = 20, sparsity: float = 0.9) -> sc.prune.Pruned:
     """Train, prune, fine-tune; return the pruning."""
-    data = sc.data.load("digits")
-    model = sc.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
+    data = lab.data.load("digits")
+    model = lab.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     dense = train(model, data, optimizer, epochs, "dense")
 
     pruned = sc.prune_(model, "magnitude", sparsity=sparsity)
-    cut = sc.train.evaluate(model, data).accuracy
+    cut = lab.train.evaluate(model, data).accuracy
 
     # Momentum would bring the zeros back. `hold` keeps weights and momentum at zero.
     with sc.hold(model, pruned.masks, optimizer):

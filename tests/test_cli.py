@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 import secateurs
 from secateurs.cli import COMMANDS, _app_of, _outline, main
-from secateurs.data import DATA
-from secateurs.models import MODELS
 from secateurs.scores import SCORES
+from secateurs_lab.data import DATA
+from secateurs_lab.models import MODELS
 
 SOURCE = Path(secateurs.__file__).parents[1]
 

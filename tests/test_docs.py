@@ -114,7 +114,7 @@ def test_the_pages_run_elsewhere_are_run_there():
 
 @pytest.mark.parametrize("name", [n for n, path in PAGES.items() if blocks(path, "toml")])
 def test_the_files_of_studies_are_valid(name):
-    from secateurs.study.file import parse
+    from secateurs_lab.study.file import parse
 
     for block in blocks(PAGES[name], "toml"):
         assert parse(block).runs()

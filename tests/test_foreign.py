@@ -15,14 +15,14 @@ from rich.text import Text
 from safetensors.torch import save_file
 
 import secateurs
+from lab.study.example import example_store
+from secateurs.base.foreign import cell, markdown, one_line, visible, write_csv
+from secateurs.base.printing import Screen
 from secateurs.cli import main
-from secateurs.foreign import cell, markdown, one_line, visible, write_csv
+from secateurs.files import save_sparse
 from secateurs.masks import save_masks
-from secateurs.printing import Screen
-from secateurs.report.tables import Table as PageTable
-from secateurs.ship import save_sparse
-from secateurs.study import Row, Store
-from study.example import example_store
+from secateurs_lab.report.tables import Table as PageTable
+from secateurs_lab.study import Row, Store
 
 SOURCE = Path(secateurs.__file__).parent
 EVIL = (

@@ -37,7 +37,7 @@ ASKED = {
     "certify": lambda m, x: sc.certify(m, m, around=x, radius=0.1),
     "check_invariance": lambda m, x: sc.prune.check_invariance(m, "magnitude", x),
     "normalize_": sc.normalize_,
-    "rescale_random_": sc.channels.rescale_random_,
+    "rescale_random_": sc.proof.rescale_random_,
     "macs": sc.macs,
     "compact": sc.compact,
     "accelerate": lambda m, x: sc.accelerate(m, x, tune="guess", keep="always"),

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 import secateurs as sc
+import secateurs_lab as lab
+from secateurs.base.step import Step
 from secateurs.errors import ArgumentError, SecateursError
 from secateurs.masks import from_torch_prune
-from secateurs.step import Step
 from secateurs.theory import conv_operator_norm, plan, sketch_mask
 
 
@@ -266,40 +267,40 @@ MISTAKES = {
         "the example is a int",
     ),
     "a seed to rescale": (
-        lambda: sc.channels.rescale_random_(net(), X, generator=0),
+        lambda: sc.proof.rescale_random_(net(), X, generator=0),
         "generator=0 is a int",
     ),
     "factors to rescale": (
-        lambda: sc.channels.rescale_random_(net(), X, factors=(0,)),
+        lambda: sc.proof.rescale_random_(net(), X, factors=(0,)),
         r"factors = \[0\]: give positive",
     ),
     # Built networks, data, steps.
     "classes under another name": (
-        lambda: sc.models.build("resnet-20", num_classes=10),
+        lambda: lab.models.build("resnet-20", num_classes=10),
         "no option 'num_classes'. Did you mean 'classes'",
     ),
     "classes as text": (
-        lambda: sc.models.build("lenet-5", classes="10"),
+        lambda: lab.models.build("lenet-5", classes="10"),
         "classes='10' of lenet-5 is not a whole number",
     ),
     "a network that is none": (
-        lambda: sc.models.build("resnet20"),
+        lambda: lab.models.build("resnet20"),
         "Did you mean 'resnet-20'",
     ),
     "a seed to build": (
-        lambda: sc.models.build("lenet-5", generator=0),
+        lambda: lab.models.build("lenet-5", generator=0),
         "generator=0 is a int",
     ),
     "images too small": (
-        lambda: sc.models.build("vgg-16", size=8),
+        lambda: lab.models.build("vgg-16", size=8),
         "8×8 images.*at least 32 pixels",
     ),
     "a data set that is none": (
-        lambda: sc.data.load("mnsit"),
+        lambda: lab.data.load("mnsit"),
         "Did you mean 'mnist'",
     ),
     "evaluated on a tensor": (
-        lambda: sc.train.evaluate(net(), X),
+        lambda: lab.train.evaluate(net(), X),
         r"data is a Tensor, not a secateurs\.data\.Dataset",
     ),
     "a length without a unit": (
@@ -556,4 +557,4 @@ def test_there_are_a_hundred_of_them():
 
 def test_training_refuses_settings_it_does_not_know():
     with pytest.raises(ArgumentError, match="Did you mean 'schedule'"):
-        sc.train.fit_(nn.Linear(3, 2), None, optimizer=None, shedule=None)
+        lab.train.fit_(nn.Linear(3, 2), None, optimizer=None, shedule=None)

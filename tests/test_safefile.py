@@ -13,14 +13,15 @@ import torch
 from torch import nn
 
 import secateurs as sc
+from secateurs.base.safefile import replacing
 from secateurs.errors import ArgumentError, DataError, MaskFileError, ShipError, SparseFileError
+from secateurs.files import unpack_sparse
+from secateurs.llm import prune_file
+from secateurs.llm.shards import open_stored
 from secateurs.masks import load_masks, save_masks
-from secateurs.prune import prune_file
-from secateurs.prune.shards import open_stored
-from secateurs.safefile import replacing
-from secateurs.ship import export, unpack_sparse
+from secateurs.ship import export
 from secateurs.ship.latency import LatencyTable
-from secateurs.train import read_checkpoint, save_model
+from secateurs_lab.train import read_checkpoint, save_model
 
 
 @pytest.fixture(scope="module")

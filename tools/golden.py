@@ -327,7 +327,7 @@ NETWORKS = {
         }
     },
     **{
-        f"model {name}": (partial(sc.models.build, name), (shape,))
+        f"model {name}": (partial(lab.models.build, name), (shape,))
         for name, shape in {
             "lenet-300-100": (1, 28, 28),
             "lenet-5": (1, 28, 28),
@@ -1034,7 +1034,7 @@ def held() -> Any:
 
 
 def swept() -> Any:
-    from secateurs.optim import grid
+    from secateurs_lab.train import grid
 
     model = mlp(6, 8, 3)
     data = [
@@ -1557,7 +1557,7 @@ def refusals() -> Answers:
                 "base_kwargs": {"rate": 1},
             },
         ],
-        sc.models.build: [{"name": "lenet-6"}, {"name": "vgg-16", "size": 8}],
+        lab.models.build: [{"name": "lenet-6"}, {"name": "vgg-16", "size": 8}],
         sc.diagnose: [{"model": broken}, {"model": 3}],
         sc.measure_pruning: [{"dense": model, "sparse": nn.Linear(2, 2)}],
         sc.theory.plan: [

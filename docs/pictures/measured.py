@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from draw import FAINT, INK, SECOND, SOFT, STRONG, line, picture, text
 
 import secateurs as sc
-from secateurs.random import generator
+import secateurs_lab as lab
+from secateurs.base.random import generator
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#7F7F7F")
 
@@ -54,14 +55,14 @@ class Panel:
 
 def digits():
     """The embedded digits, and a LeNet-300-100 as it is drawn at first."""
-    data = sc.data.load("digits")
-    return data, sc.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
+    data = lab.data.load("digits")
+    return data, lab.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
 
 
 def trained(epochs=10):
     """A dense network to prune."""
     data, model = digits()
-    sc.train.fit_(
+    lab.train.fit_(
         model,
         data,
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),

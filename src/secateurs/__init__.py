@@ -7,71 +7,61 @@ import torch.
 
 from typing import TYPE_CHECKING
 
-from secateurs.lazy import open_on_first_use
+from secateurs.base.lazy import open_on_first_use
 from secateurs.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from secateurs import (
         adapters,
-        certificates,
         channels,
-        data,
         errors,
+        files,
         graph,
+        llm,
         masks,
-        models,
         optim,
         paths,
+        proof,
         prune,
-        report,
         scores,
         ship,
-        study,
         theory,
-        train,
-        zoo,
     )
-    from secateurs.certificates import certify
-    from secateurs.channels import compact, normalize_
+    from secateurs.channels.compact import compact
     from secateurs.channels.macs import macs
-    from secateurs.diagnosis import measure_pruning
-    from secateurs.diagnosis.diagnose import diagnose
-    from secateurs.graph import capture
-    from secateurs.masks import apply_, load_masks, save_masks, sparsity_report
+    from secateurs.files.read import load_sparse, read_sparse
+    from secateurs.files.write import save_sparse
+    from secateurs.graph.capture import capture
+    from secateurs.llm.blocks import prune_blocks_
+    from secateurs.llm.drop import drop_blocks_
+    from secateurs.llm.on_disk import prune_file
+    from secateurs.llm.perplexity import perplexity
+    from secateurs.masks.apply import apply_
+    from secateurs.masks.files import load_masks, save_masks
+    from secateurs.masks.report import sparsity_report
     from secateurs.masks.select import select
-    from secateurs.optim import hold
-    from secateurs.paths import (
-        generalization_bounds,
-        lipschitz_bounds,
-        liveness,
-        log2_path_norm,
-        path_costs,
-        path_metric,
-        path_norm,
-        path_norm_penalty,
-    )
-    from secateurs.prune import (
-        Recipe,
-        drop_blocks_,
-        imp_,
-        perplexity,
-        prune_,
-        prune_blocks_,
-        prune_channels_,
-        prune_file,
-        prune_to_bound_,
-    )
-    from secateurs.scores import score
-    from secateurs.ship import (
-        accelerate,
-        density_for,
-        latency_table,
-        load_sparse,
-        read_sparse,
-        save_sparse,
-    )
+    from secateurs.optim.holding import hold
+    from secateurs.paths.costs import path_costs
+    from secateurs.paths.liveness import liveness
+    from secateurs.paths.norms import log2_path_norm, path_norm, path_norm_penalty
+    from secateurs.proof.certify import certify
+    from secateurs.proof.lipschitz import lipschitz_bounds
+    from secateurs.proof.metric import path_metric
+    from secateurs.proof.normalize import normalize_
+    from secateurs.proof.to_bound import prune_to_bound_
+    from secateurs.prune.channels import prune_channels_
+    from secateurs.prune.imp import imp_
+    from secateurs.prune.pruning import prune_
+    from secateurs.prune.recipe import Recipe
+    from secateurs.scores.scorer import score
+    from secateurs.ship.density_for import density_for
     from secateurs.ship.export import export
+    from secateurs.ship.fast.accelerated import accelerate
+    from secateurs.ship.latency import latency_table
     from secateurs.ship.measure import measure
+    from secateurs.theory.diagnose import diagnose
+    from secateurs.theory.generalization import generalization_bounds
+    from secateurs.theory.measure import measure_pruning
 
 __all__ = [
     "Recipe",
@@ -79,16 +69,15 @@ __all__ = [
     "adapters",
     "apply_",
     "capture",
-    "certificates",
     "certify",
     "channels",
     "compact",
-    "data",
     "density_for",
     "diagnose",
     "drop_blocks_",
     "errors",
     "export",
+    "files",
     "generalization_bounds",
     "graph",
     "hold",
@@ -96,6 +85,7 @@ __all__ = [
     "latency_table",
     "lipschitz_bounds",
     "liveness",
+    "llm",
     "load_masks",
     "load_sparse",
     "log2_path_norm",
@@ -103,7 +93,6 @@ __all__ = [
     "masks",
     "measure",
     "measure_pruning",
-    "models",
     "normalize_",
     "optim",
     "path_costs",
@@ -112,6 +101,7 @@ __all__ = [
     "path_norm_penalty",
     "paths",
     "perplexity",
+    "proof",
     "prune",
     "prune_",
     "prune_blocks_",
@@ -119,7 +109,6 @@ __all__ = [
     "prune_file",
     "prune_to_bound_",
     "read_sparse",
-    "report",
     "save_masks",
     "save_sparse",
     "score",
@@ -127,10 +116,7 @@ __all__ = [
     "select",
     "ship",
     "sparsity_report",
-    "study",
     "theory",
-    "train",
-    "zoo",
 ]
 
 open_on_first_use(__name__)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from attack.cases import Tally
-from secateurs.certificates.certify import certify
-from secateurs.certificates.search import search
+from secateurs.proof.certify import certify
+from secateurs.proof.search import search
 
 BALLS = 24
 

@@ -16,13 +16,13 @@ from attack.programs import (
     one_read,
     random_program,
 )
-from secateurs.certificates import METHODS
-from secateurs.certificates.certify import prove
-from secateurs.certificates.domain import Domain
-from secateurs.certificates.methods import run_methods
-from secateurs.certificates.problem import OWN_UNIT, NetworkPair, read_problem
-from secateurs.certificates.search import Found
 from secateurs.errors import CaptureError, SecateursError
+from secateurs.proof import METHODS
+from secateurs.proof.certify import prove
+from secateurs.proof.domain import Domain
+from secateurs.proof.methods import run_methods
+from secateurs.proof.problem import OWN_UNIT, NetworkPair, read_problem
+from secateurs.proof.search import Found
 
 BOXES = 48
 DTYPES = (torch.float64, torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import secateurs as sc
 from attack.cases import Tally
-from channels.scaling.test_verify import WIDTH, Net
-from secateurs.channels import normalize_, remove_dead_, rescale_random_
+from proof.scaling.test_verify import WIDTH, Net
 from secateurs.errors import SecateursError
+from secateurs.proof import normalize_, remove_dead_, rescale_random_
 from ship.random_nets import random_net
 
 Rewrite = Callable[[nn.Module, Tensor], nn.Module]

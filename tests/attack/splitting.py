@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from attack.cases import Tally, boxes
-from secateurs.certificates import dense_chain
-from secateurs.certificates.domain import Domain
-from secateurs.certificates.methods import run_methods
-from secateurs.certificates.problem import TimeLimit, read_problem
-from secateurs.certificates.search import search
-from secateurs.certificates.splitting import split
-from secateurs.certificates.top_class import TopClass
+from secateurs.proof import dense_chain
+from secateurs.proof.domain import Domain
+from secateurs.proof.methods import run_methods
+from secateurs.proof.problem import TimeLimit, read_problem
+from secateurs.proof.search import search
+from secateurs.proof.splitting import split
+from secateurs.proof.top_class import TopClass
 
 SECONDS = 0.4
 

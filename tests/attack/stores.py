@@ -17,10 +17,10 @@ from pathlib import Path
 
 import typer
 
-from secateurs.cli import study as commands
 from secateurs.errors import SecateursError
-from secateurs.study.file import parse
-from secateurs.study.sweep import run
+from secateurs_lab.cli import study as commands
+from secateurs_lab.study.file import parse
+from secateurs_lab.study.sweep import run
 
 STUDY = """
 name = "victim"

@@ -72,7 +72,7 @@ def test_two_thousand_certificates_split_at_neurons():
 
 def test_the_attack_sees_a_split_bound_that_is_too_small(monkeypatch):
     from attack import splitting
-    from secateurs.certificates.splitting import split
+    from secateurs.proof.splitting import split
 
     def nearly(*args, **options):
         found = split(*args, **options)
@@ -98,7 +98,7 @@ def test_five_hundred_twins():
 def test_the_attack_sees_a_bound_that_is_too_small(monkeypatch):
     """A harness that cannot fail proves nothing: a method that gives 0.9 of its bound is caught."""
     from attack import cases
-    from secateurs.certificates.methods import MethodBounds
+    from secateurs.proof.methods import MethodBounds
 
     def nearly(problem, domain, names):
         seen = problem.difference(domain.center).abs()

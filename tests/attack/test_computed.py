@@ -5,7 +5,7 @@ import torch
 
 import secateurs as sc
 from attack.computed import draw, exact
-from secateurs.certificates.methods import METHODS
+from secateurs.proof.methods import METHODS
 
 
 def violations(seed: int) -> list[str]:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import secateurs as sc
-from secateurs.compat.networks import read_onnx
 from secateurs.errors import SecateursError
+from secateurs.proof.networks import read_onnx
 
 pytestmark = pytest.mark.slow
 onnx = pytest.importorskip("onnx")
@@ -145,7 +145,7 @@ def test_folders_of_models(tmp_path):
     same = refused = 0
     for number in range(120):
         folder = tmp_path / str(number)
-        sc.adapters.save_pretrained(model, folder)
+        sc.llm.save_pretrained(model, folder)
         name = drawn.choice(["config.json", "sparse.safetensors.index.json"])
         fields = json.loads((folder / name).read_text())
         key = drawn.choice([*sizes, "num_attention_heads", "rms_norm_eps", "architectures"])
@@ -161,7 +161,7 @@ def test_folders_of_models(tmp_path):
             weights.unlink()
             weights.symlink_to(canary)
         try:
-            loaded = sc.adapters.from_pretrained(folder)
+            loaded = sc.llm.from_pretrained(folder)
         except SecateursError:
             refused += 1
             continue

@@ -13,7 +13,13 @@ from secateurs.channels import verify
 from secateurs.channels.compact import compaction
 from secateurs.channels.labels import leaves
 from secateurs.channels.verify import difference_in_every_mode
-from secateurs.errors import ArgumentError, CaptureError, MaskError, ShipError, UnsupportedOperation
+from secateurs.errors import (
+    ArgumentError,
+    CaptureError,
+    MaskError,
+    ShipError,
+    UnsupportedOperation,
+)
 from ship.random_nets import KINDS, random_net
 
 

@@ -64,6 +64,6 @@ class PaddedFirst(nn.Module):
 def test_channels_that_meet_behind_padding_share_a_scale(generator):
     model, x = PaddedFirst().double(), torch.randn(5, 3, dtype=torch.float64)
     before = model(x).detach()
-    done = sc.channels.rescale_random_(model, x[:1], factors=(0.5, 2.0, 8.0), generator=generator)
+    done = sc.proof.rescale_random_(model, x[:1], factors=(0.5, 2.0, 8.0), generator=generator)
     assert done.channels == 4
     torch.testing.assert_close(model(x).detach(), before)

@@ -8,7 +8,7 @@ import secateurs as sc
 from architectures import build
 from secateurs.errors import UnsupportedOperation
 from secateurs.graph import capture
-from secateurs.models import build as ours
+from secateurs_lab.models import build as ours
 
 
 def by_hooks(model, x):

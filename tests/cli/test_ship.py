@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from secateurs.cli import main
-from secateurs.models import build
-from secateurs.ship import load_sparse, read_sparse
-from secateurs.train import load_model_, save_model
+from secateurs.files import load_sparse, read_sparse
+from secateurs_lab.models import build
+from secateurs_lab.train import load_model_, save_model
 
 
 def run(*arguments):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from secateurs.ship import read_sparse, save_sparse
-from ship.files.random_models import random_state
+from files.random_models import random_state
+from secateurs.files import read_sparse, save_sparse
 
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 GOLDEN = Path(__file__).parents[1] / "ship" / "files" / "golden"

@@ -3,8 +3,8 @@
 import re
 
 from pages import DOCS, blocks
-from secateurs.study import METHODS
-from secateurs.study.file import parse
+from secateurs_lab.study import METHODS
+from secateurs_lab.study.file import parse
 
 
 def test_fifteen_lines_for_an_own_model(tmp_path, monkeypatch, capsys):

@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import secateurs as sc
-from secateurs.optim import FactorizedSGD, grid, hold
+from secateurs.optim import FactorizedSGD, hold
 from secateurs.optim.factorized.maths import StepRule
 from secateurs.optim.factorized.step import AllAtOnce
 from secateurs.scores import SCORES, score
+from secateurs_lab.train import grid
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)

@@ -16,27 +16,27 @@ import torch
 from torch import Tensor, nn
 
 import secateurs
-from secateurs.certificates.affine import AffineForms
-from secateurs.certificates.domain import Domain, ball_domain
-from secateurs.certificates.forms import ParameterPair
-from secateurs.certificates.interval import Coarse, Interval
-from secateurs.certificates.linear import Probe, Relaxation
-from secateurs.certificates.problem import NetworkPair, read_problem
-from secateurs.certificates.rounding import Rounding
-from secateurs.certificates.two_stream import ExactPaths, PathStreams, TwoStream
 from secateurs.channels.labels import InexactFlow, LabelFlow, Labelled
-from secateurs.channels.normalize import EdgeFlow
-from secateurs.channels.scaling import Coupling, ScaleFlow, coupling
 from secateurs.graph import Evaluate, Flow, Graph
 from secateurs.graph.spot_check import _Peak
 from secateurs.paths.costs import Recorder
 from secateurs.paths.enumeration import Depth
-from secateurs.paths.lipschitz import LemmaE1
 from secateurs.paths.mass import MassFlow, NormFlow
-from secateurs.paths.metric import DifferenceFlow
-from secateurs.paths.normalized import TheoremE1
-from secateurs.paths.partition import KindsFlow
 from secateurs.paths.reach import Arrival, Reachability, SpanFlow
+from secateurs.proof.affine import AffineForms
+from secateurs.proof.domain import Domain, ball_domain
+from secateurs.proof.forms import ParameterPair
+from secateurs.proof.interval import Coarse, Interval
+from secateurs.proof.linear import Probe, Relaxation
+from secateurs.proof.lipschitz import LemmaE1
+from secateurs.proof.metric import DifferenceFlow
+from secateurs.proof.normalize import EdgeFlow
+from secateurs.proof.normalized import TheoremE1
+from secateurs.proof.problem import NetworkPair, read_problem
+from secateurs.proof.rounding import Rounding
+from secateurs.proof.scaling import Coupling, ScaleFlow, coupling
+from secateurs.proof.two_stream import ExactPaths, PathStreams, TwoStream
+from secateurs.theory.partition import KindsFlow
 from tiny_networks import KINDS, pruned, randomize
 
 METHODS = ("input", "affine", "activation", "pool", "structural", "add")

@@ -64,7 +64,7 @@ ASKED = {
     "compact": sc.compact,
     "prune_channels_": lambda m, x: sc.prune_channels_(m, x, channels=0.5),
     "normalize_": sc.normalize_,
-    "rescale_random_": sc.channels.rescale_random_,
+    "rescale_random_": sc.proof.rescale_random_,
 }
 
 

@@ -9,9 +9,9 @@ from torch import nn
 import secateurs as sc
 from graph import laws
 from graph.flows import CASES, VALUES, Case, every_flow, setting
-from secateurs.certificates.interval import Interval
 from secateurs.graph import Evaluate, evaluate
 from secateurs.paths.mass import NormFlow
+from secateurs.proof.interval import Interval
 from tiny_networks import KINDS
 
 

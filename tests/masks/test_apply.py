@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from masks.choices import Tied
-from secateurs.bits import clear_
+from secateurs.base.bits import clear_
 from secateurs.errors import MaskError
 from secateurs.masks import apply_, check
 

@@ -11,10 +11,7 @@ from masks.grid import (
     obeys,
     scores,
 )
-from secateurs.errors import (
-    ArgumentError,
-    PatternError,
-)
+from secateurs.errors import ArgumentError, PatternError
 from secateurs.masks import NM, Block, select
 
 

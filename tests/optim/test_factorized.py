@@ -11,11 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from optim.factorized.nets import batch, make, net, train
-from secateurs.errors import (
-    ArgumentError,
-    MaskError,
-    ParameterError,
-)
+from secateurs.errors import ArgumentError, MaskError, ParameterError
 from secateurs.optim import FactorizedSGD, hold
 from secateurs.optim.factorized.maths import product
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from secateurs.data import DATA, from_tensors
-from secateurs.papers.catalogue import EXPERIMENTS
+from experiments.catalogue import EXPERIMENTS
+from secateurs_lab.data import DATA, from_tensors
 
 SHAPES = {
     "mnist": (1, 28, 10),

@@ -10,12 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from secateurs import data, models
-from secateurs.data import from_tensors
-from secateurs.errors import ArgumentError, DataError
-from secateurs.optim import FactorizedSGD
-from secateurs.papers.experiment import SCALES, Measurement, read_rows, run
-from secateurs.papers.factorization import (
+from experiments.experiment import SCALES, Measurement, read_rows, run
+from experiments.factorization import (
     dynamics,
     exchange,
     layers,
@@ -24,14 +20,14 @@ from secateurs.papers.factorization import (
     posthoc,
     training,
 )
-from secateurs.papers.factorization import layers as compared
-from secateurs.papers.factorization import layers as counted
-from secateurs.papers.factorization import layers as work
-from secateurs.papers.factorization.exchange import ExchangeSettings
-from secateurs.papers.factorization.layers import networks
-from secateurs.papers.factorization.layers import plan as layers_plan
-from secateurs.papers.factorization.plans import Crossing, at, largest
-from secateurs.papers.factorization.training import (
+from experiments.factorization import layers as compared
+from experiments.factorization import layers as counted
+from experiments.factorization import layers as work
+from experiments.factorization.exchange import ExchangeSettings
+from experiments.factorization.layers import networks
+from experiments.factorization.layers import plan as layers_plan
+from experiments.factorization.plans import Crossing, at, largest
+from experiments.factorization.training import (
     METHODS,
     OURS,
     RESTORED,
@@ -43,8 +39,12 @@ from secateurs.papers.factorization.training import (
     name_of,
     recipe_of,
 )
-from secateurs.random import generator
-from secateurs.report.published import printed_rows
+from secateurs.base.random import generator
+from secateurs.errors import ArgumentError, DataError
+from secateurs.optim import FactorizedSGD
+from secateurs_lab import data, models
+from secateurs_lab.data import from_tensors
+from secateurs_lab.report.published import printed_rows
 
 SPARSE = {
     "strength": 1.5e-2,

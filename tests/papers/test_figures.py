@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.catalogue import EXPERIMENTS
+from experiments.figures import FIGURES, figures_of, line, links, over_seeds, write_figures
 from secateurs.cli import main
-from secateurs.papers.catalogue import EXPERIMENTS
-from secateurs.papers.figures import FIGURES, figures_of, line, links, over_seeds, write_figures
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 DRAWN = sorted(FIGURES.names())
@@ -16,7 +16,7 @@ COMMITTED = [name for name in DRAWN if (RESULTS / f"{name}.csv").exists()]
 
 
 def command(*arguments):
-    """The exit code of `secateurs reproduce path-pruning`, drawing only."""
+    """The exit code of `python -m experiments path-pruning`, drawing only."""
     fixed = ["reproduce", "path-pruning", "--scale", "cpu", "--redraw"]
     try:
         main([*fixed, *map(str, arguments)])
@@ -53,7 +53,7 @@ def test_the_committed_figures_are_those_of_the_rows(name):
         path = RESULTS / "figures" / f"{name}-{panel.name}.svg"
         if path.exists():
             assert path.read_text() == panel.drawing.file(), (
-                f"draw again: secateurs reproduce {name} --scale cpu --redraw"
+                f"draw again: python -m experiments {name} --scale cpu --redraw"
                 f" --out benchmarks/results/{name}.csv --figures benchmarks/results/figures"
             )
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from secateurs.data import from_tensors
-from secateurs.papers import path_pruning
-from secateurs.papers.path_pruning import METHODS, Curve, PathSettings
+from experiments import path_pruning
+from experiments.path_pruning import METHODS, Curve, PathSettings
+from secateurs_lab.data import from_tensors
 
 TINY = PathSettings(
     data="digits",

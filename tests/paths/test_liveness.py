@@ -9,8 +9,8 @@ from torch import nn
 import secateurs as sc
 from architectures import BasicBlock, ResNet, build
 from paths.nets import zeroed
-from secateurs.channels import remove_dead_
 from secateurs.paths import lost_layers
+from secateurs.proof import remove_dead_
 
 
 def sparse_channels(model: nn.Module, share: float) -> nn.Module:

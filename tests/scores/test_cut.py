@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from compilers import need
-from secateurs.bits import write_masked_
+from secateurs.base.bits import write_masked_
 from secateurs.scores import Scorer, cut
 from secateurs.scores.scorer import Copy
 

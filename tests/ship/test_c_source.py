@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
+import secateurs_lab as lab
 from secateurs.errors import ShipError
 from secateurs.ship import c_source as module
 from secateurs.ship.c_source import c_source
@@ -42,7 +43,7 @@ def equal(model: nn.Module, x: torch.Tensor, folder) -> bool:
 @pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5"])
 @pytest.mark.parametrize("density", [0.003, 0.1])
 def test_named_networks(name, density, tmp_path):
-    model = sc.models.build(name)
+    model = lab.models.build(name)
     sc.prune_(model, "magnitude", density=density)
     assert equal(model, torch.randn(4, 1, 28, 28), tmp_path)
 

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from secateurs.theory import (
-    sketch_probabilities,
-)
+from secateurs.theory import sketch_probabilities
 
 
 @pytest.fixture

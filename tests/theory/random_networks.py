@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch.nn import functional as F
 
-from secateurs.theory import spectral_norms
+from secateurs.base.singular_values import spectral_norms
 
 
 def uniform_layer(rows, columns, batch, generator):

@@ -10,13 +10,7 @@ import torch
 from torch import nn
 
 from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
-from secateurs.theory import (
-    NtkConstants,
-    lemma_43,
-    ntk_sketch,
-    sketch_mask,
-    theorem_72,
-)
+from secateurs.theory import NtkConstants, lemma_43, ntk_sketch, sketch_mask, theorem_72
 from theory.monte_carlo import assert_mean, mean_margin
 
 

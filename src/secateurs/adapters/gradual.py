@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from secateurs.base.parameters import prunable
+from secateurs.base.sharding import is_sharded, local, local_mask
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import sparsity_report
 from secateurs.optim.holding import unwrap_optimizer
-from secateurs.parameters import prunable
 from secateurs.prune import GradualPruning, Recipe
-from secateurs.sharding import is_sharded, local, local_mask
 
 _log = logging.getLogger("secateurs.adapters")
 

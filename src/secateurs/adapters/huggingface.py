@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from secateurs.adapters.gradual import Pruner, When, read_state
+from secateurs.base.safefile import replacing
 from secateurs.errors import MissingExtra, TrainingError
 from secateurs.masks import load_masks, save_masks
 from secateurs.prune import Recipe
-from secateurs.safefile import replacing
 
 try:
     from transformers import TrainerCallback

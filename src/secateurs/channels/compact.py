@@ -13,6 +13,9 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from secateurs.base.parameters import Params, refuse_wrapped
+from secateurs.base.printing import Reported
+from secateurs.base.stateless import private_copy
 from secateurs.channels.folding import apply_folds
 from secateurs.channels.labels import AllOutputs, Labelled, label_channels, own_name
 from secateurs.channels.macs import Macs, macs
@@ -30,10 +33,7 @@ from secateurs.graph.export import check_parameters
 from secateurs.graph.replay import COMPARED
 from secateurs.graph.untouched import keeping
 from secateurs.masks import apply_
-from secateurs.parameters import Params, refuse_wrapped
 from secateurs.paths.reach import Reachability, reach
-from secateurs.printing import Reported
-from secateurs.stateless import private_copy
 
 Progress = Callable[[str], None]
 

@@ -10,12 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
+from secateurs.base.parameters import Params
+from secateurs.base.printing import Reported
 from secateurs.errors import UnsupportedOperation
 from secateurs.graph import Affine, Example, Graph, Opaque, State, capture
 from secateurs.graph.ir import own_name, own_place
 from secateurs.graph.operators import RECURRENT
-from secateurs.parameters import Params
-from secateurs.printing import Reported
 
 # The result of a count: multiplications layer by layer, and how many of them are left.
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.parameters import Params
+from secateurs.base.stateless import private_copy
 from secateurs.channels.labels import (
     AllOutputs,
     Answers,
@@ -44,8 +46,6 @@ from secateurs.errors import ScoreError, ShipError, first_line
 from secateurs.graph import Example, capture
 from secateurs.graph.replay import COMPARED
 from secateurs.graph.untouched import keeping
-from secateurs.parameters import Params
-from secateurs.stateless import private_copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.sizes import resize_attribute_
+from secateurs.base.stateless import convolving_in_parts
 from secateurs.channels.labels import Labelled, leaves
 from secateurs.channels.removal import Resized
 from secateurs.graph import Example
 from secateurs.graph.ir import tensors_of
 from secateurs.graph.untouched import keeping
-from secateurs.sizes import resize_attribute_
-from secateurs.stateless import convolving_in_parts
 
 
 def samples(example: Example, like: Tensor) -> Iterator[Example]:

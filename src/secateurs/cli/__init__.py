@@ -22,9 +22,9 @@ from typing import Annotated, Any
 
 import typer
 
+from secateurs.base.foreign import visible
 from secateurs.cli.commands import COMMANDS, STUDY, say
 from secateurs.errors import SecateursError
-from secateurs.foreign import visible
 from secateurs.version import __version__
 
 
@@ -57,7 +57,7 @@ def _app_of(name: str | None) -> typer.Typer:
     if name in COMMANDS:
         app.command(name)(COMMANDS[name].function)
         return app
-    from secateurs.cli.study import app as study
+    from secateurs_lab.cli.study import app as study
 
     app.add_typer(study, name="study")
     if name == "study":

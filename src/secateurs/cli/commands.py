@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secateurs.base.foreign import visible
 from secateurs.errors import ArgumentError
-from secateurs.foreign import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -144,7 +144,7 @@ def show(result: "RenderableType") -> None:
     """Print a table: as wide as the terminal, and wide enough for whole names where there is
     none.
     """
-    from secateurs.printing import Screen
+    from secateurs.base.printing import Screen
 
     # Without a terminal rich assumes 80 columns and cuts names, which a reader of a log needs.
     screen = Screen()
@@ -173,14 +173,14 @@ def scores() -> None:
 
 def models() -> None:
     """List the networks that come with the package."""
-    from secateurs.models import MODELS
+    from secateurs_lab.models import MODELS
 
     _print((name, MODELS[name].summary) for name in MODELS.names())
 
 
 def data() -> None:
     """List the data sets that can be read."""
-    from secateurs.data import DATA
+    from secateurs_lab.data import DATA
 
     aliases: dict[str, list[str]] = {}
     for name in DATA.names():

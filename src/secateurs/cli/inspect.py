@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from secateurs.base.foreign import one_line
 from secateurs.cli.commands import Json, say, show
 from secateurs.errors import DataError
-from secateurs.foreign import one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,7 +46,7 @@ def inspect(
 
 def _statements_of(file: Path) -> dict[str, Any]:
     """Certificate, rounding, notes and sizes of a sparse file; nothing of any other."""
-    from secateurs.ship.files import is_sparse_file, read_sparse
+    from secateurs.files import is_sparse_file, read_sparse
 
     if not is_sparse_file(file):
         return {}
@@ -79,11 +79,11 @@ def _report(file: Path, *, all: bool) -> "SparsityReport":
     """The masks of a mask file, the weights of a sparse file, or the tensors of any other, which
     are read piece by piece, whatever their dtype.
     """
+    from secateurs.files import is_sparse_file, load_sparse
+    from secateurs.llm.on_disk import count_stored
+    from secateurs.llm.shards import open_stored
     from secateurs.masks import load_masks, sparsity_report
     from secateurs.masks.files import FORMAT
-    from secateurs.prune.on_disk import count_stored
-    from secateurs.prune.shards import open_stored
-    from secateurs.ship.files import is_sparse_file, load_sparse
 
     # Sparse files and mask files are safetensors as well: their metadata decide.
     if file.is_file() and is_sparse_file(file):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from secateurs.base.foreign import one_line
 from secateurs.cli.commands import Json, ModelFile, OutFile, Seed, say, show
 from secateurs.errors import DataError
-from secateurs.foreign import one_line
 
 if TYPE_CHECKING:
     from secateurs.masks import SparsityReport
@@ -52,7 +52,7 @@ def prune(
     Names, dtypes and all bytes but the new zeros stay what they are. Scores that run the network
     need Python: `secateurs.prune_`.
     """
-    from secateurs.ship.files import is_sparse_file
+    from secateurs.files import is_sparse_file
 
     if model.is_file() and is_sparse_file(model):
         raise DataError(
@@ -84,7 +84,7 @@ def _prune(
     quiet: bool,
 ) -> "SparsityReport":
     """Prune; on a terminal the name of the current tensor is shown."""
-    from secateurs.prune import prune_file
+    from secateurs.llm import prune_file
 
     shown = sys.stderr.isatty() and not quiet
     clear = "\r\x1b[2K"

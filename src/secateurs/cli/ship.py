@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from secateurs.base.printing import Screen
 from secateurs.cli.commands import Json, OutFile, Quiet, check_outputs, say, show
 from secateurs.errors import DataError
-from secateurs.printing import Screen
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -42,7 +42,7 @@ def pack(
 ) -> None:
     """Write a checkpoint without its zeros, exact to the bit. The network need not be known."""
     check_outputs([out], inputs=[model, certificate])
-    from secateurs.ship import save_sparse
+    from secateurs.files import save_sparse
 
     # Read inside: a large file is the part that takes its time.
     with _status(f"packing {model.name}", quiet=quiet):
@@ -63,7 +63,7 @@ def unpack(
 ) -> None:
     """Write the dense safetensors checkpoint of a sparse file; every bit is what it was."""
     check_outputs([out], inputs=[file])
-    from secateurs.ship import unpack_sparse
+    from secateurs.files import unpack_sparse
 
     with _status(f"unpacking {file.name}", quiet=quiet):
         unpack_sparse(file, out, at_most=at_most)
@@ -79,7 +79,7 @@ def _tensors_of(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     """The tensors and notes of a file of any kind, without knowing the network."""
     if path.suffix == ".pt2":
         return _tensors_of_program(path), {}
-    from secateurs.ship.files import load_sparse, notes_of
+    from secateurs.files import load_sparse, notes_of
 
     notes = {
         key: text

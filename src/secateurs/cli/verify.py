@@ -36,7 +36,7 @@ def verify(
     """Print `unsat` (no input of the box takes both networks further apart), `sat` with such an
     input, or `unknown`.
     """
-    from secateurs.compat.verify import verify as answer
+    from secateurs.proof.verify import verify as answer
 
     found = answer(
         first,
@@ -70,9 +70,9 @@ def recheck(
     Exits with 1 where it does not hold: other weights, another graph, or a bound that was too
     small.
     """
-    from secateurs.certificates import recheck as prove_again
-    from secateurs.certificates.record import read_record, text_of
-    from secateurs.compat.networks import read_network
+    from secateurs.proof import recheck as prove_again
+    from secateurs.proof.networks import read_network
+    from secateurs.proof.record import read_record, text_of
 
     request = read_record(text_of(certificate))[0].options
     # Where classes are compared, a softmax at the end was left out.

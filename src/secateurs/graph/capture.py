@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.parameters import check_model, refuse_scripted, unwrap
 from secateurs.errors import StructureMismatch
 from secateurs.graph import lowering
 from secateurs.graph.export import Call, Example, call_of, check_parameters, export
@@ -40,7 +41,6 @@ from secateurs.graph.replay import (
 )
 from secateurs.graph.spot_check import compare
 from secateurs.graph.untouched import keeping
-from secateurs.parameters import check_model, refuse_scripted, unwrap
 
 __all__ = ["Example", "capture", "lowering"]
 

@@ -14,13 +14,13 @@ from torch.export import ExportedProgram
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
+from secateurs.base.parameters import check_model, not_real
 from secateurs.errors import CaptureError, ParameterError, UnsupportedOperation, first_line
 from secateurs.graph.ir import kind_of
 from secateurs.graph.operators import is_floating, runnable
 from secateurs.graph.plain import inline_regions, plain_program
 from secateurs.graph.primitives import Computed, Role, Source
 from secateurs.graph.untouched import keeping, quietly, untouched
-from secateurs.parameters import check_model, not_real
 
 # The arguments a model is called with while it is read, and checks of them and of its parameters.
 

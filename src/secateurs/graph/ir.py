@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.parameters import aliases, all_finite, unwrap
 from secateurs.errors import ParameterError, StructureMismatch
 from secateurs.graph.primitives import (
     Activation,
@@ -21,7 +22,6 @@ from secateurs.graph.primitives import (
     Source,
     Structural,
 )
-from secateurs.parameters import aliases, all_finite, unwrap
 
 
 @dataclass(frozen=True, kw_only=True)

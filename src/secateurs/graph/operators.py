@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from secateurs.registry import Registry
+from secateurs.base.registry import Registry
 
 # From operators to primitives: the registry of lowering rules.
 #

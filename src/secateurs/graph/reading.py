@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from secateurs.base.parameters import aliases
 from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph.builder import Builder
 from secateurs.graph.export import (
@@ -41,7 +42,6 @@ from secateurs.graph.operators import (
     watches,
 )
 from secateurs.graph.primitives import Cast, Input, Named, Node, Place, Source
-from secateurs.parameters import aliases
 
 # The placeholders of a traced program: inputs, parameters, buffers and constants, by their names.
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.stateless import call_with
 from secateurs.errors import CaptureError, ParameterError, first_line
 from secateurs.graph.export import Call, outputs_of
 from secateurs.graph.ir import Graph, kind_of
@@ -20,7 +21,6 @@ from secateurs.graph.primitives import Activation, Affine, Opaque
 from secateurs.graph.propagate import Evaluate, propagate
 from secateurs.graph.replay import Seen
 from secateurs.graph.untouched import keeping
-from secateurs.stateless import call_with
 
 # The outputs of the model itself, in a dtype of our choice.
 

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from secateurs.bits import clear_
-from secateurs.errors import MaskError
-from secateurs.masks.topk import count_true
-from secateurs.parameters import (
+from secateurs.base.bits import clear_
+from secateurs.base.parameters import (
     absent,
     aliases,
     check_model,
@@ -18,8 +16,10 @@ from secateurs.parameters import (
     unworkable,
     without_values,
 )
-from secateurs.parametrized import empty_norms
-from secateurs.sharding import local, local_mask
+from secateurs.base.parametrized import empty_norms
+from secateurs.base.sharding import local, local_mask
+from secateurs.errors import MaskError
+from secateurs.masks.topk import count_true
 
 
 def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict
 
 from torch import Tensor
 
+from secateurs.base.registry import Registry, unknown
 from secateurs.errors import ArgumentError
 from secateurs.masks.draw import SELECTIONS
 from secateurs.masks.patterns import NM, Pattern, pattern_of
-from secateurs.registry import Registry, unknown
 
 if TYPE_CHECKING:
     from secateurs.masks.units import Units

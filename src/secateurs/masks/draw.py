@@ -15,11 +15,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from secateurs.base.random import uniform
+from secateurs.base.registry import Registry
 from secateurs.masks.pieces import by_pieces
 from secateurs.masks.systematic import inclusion, ticks
 from secateurs.masks.topk import largest
-from secateurs.random import uniform
-from secateurs.registry import Registry
 
 # The input and the result of a draw: rows of scores, and the units drawn with their weights.
 

@@ -12,10 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from secateurs.errors import MaskError, MaskFileError
-from secateurs.masks.apply import check
-from secateurs.parameters import check_model, fit_masks, masks_in
-from secateurs.safefile import (
+from secateurs.base.parameters import check_model, fit_masks, masks_in
+from secateurs.base.safefile import (
     FileHeader,
     begin_file,
     header_fields,
@@ -27,6 +25,8 @@ from secateurs.safefile import (
     refusing,
     replacing,
 )
+from secateurs.errors import MaskError, MaskFileError
+from secateurs.masks.apply import check
 
 FORMAT = "secateurs.masks/1"
 """What the metadata of a mask file say it is."""

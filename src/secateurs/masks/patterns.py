@@ -10,9 +10,9 @@ from typing import ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
+from secateurs.base.registry import Registry, unknown
 from secateurs.errors import ArgumentError, UnknownNameError
 from secateurs.masks.pieces import PIECE, SERIAL
-from secateurs.registry import Registry, unknown
 
 # Patterns that keep or prune whole groups of entries: what all of them share.
 

@@ -9,10 +9,10 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
+from secateurs.base.parameters import Where, aliases, check_model, masks_in, prunable
+from secateurs.base.printing import Reported
 from secateurs.masks.apply import check
 from secateurs.masks.pieces import pieces
-from secateurs.parameters import Where, aliases, check_model, masks_in, prunable
-from secateurs.printing import Reported
 
 # How sparse one parameter is: its figures, and their form in tables and JSON.
 

@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar, Unpack
 import torch
 from torch import Tensor
 
+from secateurs.base.parameters import mask_misfits
+from secateurs.base.registry import refuse_unknown, unknown
 from secateurs.errors import (
     ArgumentError,
     EmptySelectionError,
@@ -21,8 +23,6 @@ from secateurs.masks.patterns import Pattern, Unstructured, pattern_of
 from secateurs.masks.pieces import pieces
 from secateurs.masks.topk import row_ranks
 from secateurs.masks.units import Chosen, TensorUnits, Units, units_of
-from secateurs.parameters import mask_misfits
-from secateurs.registry import refuse_unknown, unknown
 
 AnyUnits = TypeVar("AnyUnits", bound=Units[Any], covariant=True)
 SomeUnits = TypeVar("SomeUnits", bound=Units[Any])

@@ -7,11 +7,11 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from secateurs.base.registry import refuse_unknown
 from secateurs.errors import ArgumentError
 from secateurs.masks.budget import Selection, SelectionFields
 from secateurs.masks.draw import SELECTIONS
 from secateurs.masks.select import check_selection, draw
-from secateurs.registry import refuse_unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
+from secateurs.base.singular_values import spectral_norms
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks.budget import SCOPES, Demand, erk, share, uniform
 from secateurs.masks.select import trouble
 from secateurs.masks.topk import largest
-from secateurs.singular_values import spectral_norms
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Cost = Callable[[Array], Array]

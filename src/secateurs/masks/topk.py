@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from secateurs import native
+from secateurs.base import native
 from secateurs.errors import ArgumentError
 from secateurs.masks.pieces import common_dtype, pieces
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.parameters import aliases
 from secateurs.errors import MaskError
 from secateurs.masks.apply import check
-from secateurs.parameters import aliases
 
 _ORIG, _MASK = "_orig", "_mask"
 

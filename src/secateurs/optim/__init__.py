@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from secateurs.lazy import open_on_first_use
+from secateurs.base.lazy import open_on_first_use
 
 if TYPE_CHECKING:
     from secateurs.optim.attached import StepMethod, TrainingCost
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from secateurs.optim.holding import Held, Tuned, hold, prune_and_tune_
     from secateurs.optim.hyperbolic import HAM
     from secateurs.optim.reparametrized import DGating, PowerPropagation
-    from secateurs.optim.sweep import GridRun, grid
 
 __all__ = [
     "ACDC",
@@ -30,7 +29,6 @@ __all__ = [
     "FactorizedOptimizer",
     "FactorizedSGD",
     "Forecast",
-    "GridRun",
     "Held",
     "PowerPropagation",
     "RampHoldRelax",
@@ -40,7 +38,6 @@ __all__ = [
     "TrainingCost",
     "Tuned",
     "forecast",
-    "grid",
     "hold",
     "prune_and_tune_",
 ]

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
+from secateurs.base.parameters import Params, Where, check_model, prunable
+from secateurs.base.parametrized import parts_of_weights
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
 from secateurs.optim.holding import family, trained_by, unwrap_optimizer
-from secateurs.parameters import Params, Where, check_model, prunable
-from secateurs.parametrized import parts_of_weights
 
 if TYPE_CHECKING:
     from secateurs.graph import Example

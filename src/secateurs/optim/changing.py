@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from secateurs.base.parameters import Params, Where, prunable
+from secateurs.base.random import check_generator, uniform
+from secateurs.base.registry import refuse_unknown
 from secateurs.errors import ArgumentError
 from secateurs.masks import select
 from secateurs.masks.budget import AmountFields, ScopeLike
@@ -22,9 +25,6 @@ from secateurs.optim.attached import (
     check_steps,
 )
 from secateurs.optim.holding import hold
-from secateurs.parameters import Params, Where, prunable
-from secateurs.random import check_generator, uniform
-from secateurs.registry import refuse_unknown
 
 if TYPE_CHECKING:
     from secateurs.graph import Example

@@ -14,11 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from secateurs.errors import ArgumentError, MaskError
-from secateurs.masks import SparsityReport, apply_, select, sparsity_report
-from secateurs.masks.apply import lost_norms
-from secateurs.optim.keep import Keep, forget_mixed_history, tensors_in
-from secateurs.parameters import (
+from secateurs.base.parameters import (
     Params,
     Where,
     absent,
@@ -27,9 +23,13 @@ from secateurs.parameters import (
     mask_misfit,
     prunable,
 )
-from secateurs.parametrized import acting_weights
-from secateurs.registry import unknown
-from secateurs.sharding import is_sharded
+from secateurs.base.parametrized import acting_weights
+from secateurs.base.registry import unknown
+from secateurs.base.sharding import is_sharded
+from secateurs.errors import ArgumentError, MaskError
+from secateurs.masks import SparsityReport, apply_, select, sparsity_report
+from secateurs.masks.apply import lost_norms
+from secateurs.optim.keep import Keep, forget_mixed_history, tensors_in
 
 # Which optimizers pass the hooks: those inside wrappers, those inside others, and those that do
 # not.

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from secateurs.base.parameters import Where
 from secateurs.optim.attached import StepMethod, check_between
-from secateurs.parameters import Where
 
 
 class HAM(StepMethod):

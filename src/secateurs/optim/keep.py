@@ -1,7 +1,7 @@
 """A mask that is applied at every step: its bits are made once, and ANDed with the weights.
 
 The bits are all ones where an entry is kept and all zeros where it is dropped, so that the AND
-leaves +0.0 whatever was there (see `secateurs.bits`).
+leaves +0.0 whatever was there (see `secateurs.base.bits`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from secateurs.bits import INTEGERS
-from secateurs.sharding import is_sharded, local, local_mask
+from secateurs.base.bits import INTEGERS
+from secateurs.base.sharding import is_sharded, local, local_mask
 
 
 class Keep:

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from secateurs.base.parameters import Where
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.attached import StepMethod, check_between
 from secateurs.optim.factorized.layouts import Grouping, grouping
 from secateurs.optim.factorized.maths import EPS, others
 from secateurs.optim.keep import Keep
-from secateurs.parameters import Where
 
 
 class Reparametrized(StepMethod):

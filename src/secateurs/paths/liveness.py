@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.parameters import Params
+from secateurs.base.printing import AsJson
 from secateurs.errors import SecateursError
 from secateurs.graph import Affine, Example, Graph, Source, State, affines, propagate
 from secateurs.masks import sparsity_report
-from secateurs.parameters import Params
 from secateurs.paths.costs import path_mass
 from secateurs.paths.mass import ZERO, Mass, NormFlow, Scaled, constant_inputs, graph_of
 from secateurs.paths.reach import Reachability, reach, rows
-from secateurs.printing import AsJson
 
 # Which channels of each layer are alive: the result of `liveness`.
 

@@ -9,10 +9,11 @@ from typing import Literal, TypeAlias, overload
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.parameters import check_model
+from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, DomainError, ParameterError
 from secateurs.graph import Example, Graph, affines, capture, propagate
 from secateurs.graph.primitives import State
-from secateurs.parameters import check_model
 from secateurs.paths.mass import (
     ZERO,
     NormFlow,
@@ -24,7 +25,6 @@ from secateurs.paths.mass import (
     two_to,
     upper_bound_reasons,
 )
-from secateurs.stateless import evaluating
 
 # A path norm as a number, with its logarithm and what was assumed.
 

@@ -8,6 +8,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from secateurs.base.stateless import convolving_in_parts
 from secateurs.graph import (
     Activation,
     Add,
@@ -22,7 +23,6 @@ from secateurs.graph import (
     Structural,
 )
 from secateurs.graph.propagate import step
-from secateurs.stateless import convolving_in_parts
 
 # Small tensors that stand for large ones: what does not change along a dimension is held with size
 # 1 there.

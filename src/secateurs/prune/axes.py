@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
+from secateurs.base.parameters import Params, owned_parameters
+from secateurs.base.stateless import evaluating
 from secateurs.errors import PatternError
 from secateurs.masks.patterns import NM, Block, Channel, Filter, Kernel, pattern_of
-from secateurs.parameters import Params, owned_parameters
 from secateurs.scores.task import call
-from secateurs.stateless import evaluating
 
 ORDERED = (NM, Block, Kernel, Filter, Channel)
 """Patterns of this library for which the order of dimensions matters."""

@@ -11,6 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
+from secateurs.base.parameters import Where, refuse_scripted, refuse_wrapped
+from secateurs.base.printing import Printed
+from secateurs.base.registry import refuse_unknown
+from secateurs.base.stateless import private_copy
 from secateurs.channels import compact
 from secateurs.channels.compact import idle_blocks
 from secateurs.channels.labels import own_name
@@ -20,11 +24,7 @@ from secateurs.graph import Example
 from secateurs.graph.export import check_parameters
 from secateurs.masks import apply_
 from secateurs.masks.budget import Amount, check_share
-from secateurs.parameters import Where, refuse_scripted, refuse_wrapped
-from secateurs.printing import Printed
-from secateurs.registry import refuse_unknown
 from secateurs.scores import Rule, score
-from secateurs.stateless import private_copy
 
 _log = logging.getLogger("secateurs.prune")
 

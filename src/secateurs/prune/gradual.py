@@ -7,13 +7,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from secateurs.base.parameters import Params
+from secateurs.base.step import Step
 from secateurs.errors import ArgumentError, MaskError, TrainingError
 from secateurs.optim import Held, hold
-from secateurs.parameters import Params
 from secateurs.prune.recipe import Recipe, ScoreInputs, cut_in_training, ready_in_training
-from secateurs.prune.rounds import Round, Target, counts_at, kept_and_total, targets_of, total_asked
+from secateurs.prune.rounds import (
+    Round,
+    Target,
+    counts_at,
+    kept_and_total,
+    targets_of,
+    total_asked,
+)
 from secateurs.scores import Inputs, Loss
-from secateurs.step import Step
 
 
 class GradualPruning:

@@ -9,10 +9,11 @@ from rich.console import ConsoleRenderable, Group, RichCast
 from rich.table import Table
 from torch import nn
 
+from secateurs.base.parameters import prunable
+from secateurs.base.printing import Printed
+from secateurs.base.step import Step
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import SparsityReport, apply_, sparsity_report
-from secateurs.parameters import prunable
-from secateurs.printing import Printed
 from secateurs.prune.recipe import (
     Recipe,
     RecipeFields,
@@ -31,7 +32,6 @@ from secateurs.prune.rounds import (
     total_asked,
 )
 from secateurs.scores import Inputs, Loss, Rule
-from secateurs.step import Step
 
 # What iterative pruning found: its rounds, and the ticket.
 

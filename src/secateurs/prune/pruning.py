@@ -10,13 +10,13 @@ from rich.console import ConsoleRenderable, Group, RichCast
 from rich.table import Table
 from torch import Tensor, nn
 
+from secateurs.base.parameters import Params, check_model, fit_masks, prunable
+from secateurs.base.printing import Reported
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, apply_, sparsity_report
 from secateurs.masks.apply import check as check_masks
 from secateurs.masks.budget import entries
 from secateurs.masks.topk import count_true
-from secateurs.parameters import Params, check_model, fit_masks, prunable
-from secateurs.printing import Reported
 from secateurs.prune.recipe import Recipe, RecipeFields, ScoreInputs
 from secateurs.prune.rounds import Round, entries_left
 from secateurs.scores import Inputs, Loss, Rule

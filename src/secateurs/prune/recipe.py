@@ -16,6 +16,10 @@ from rich.table import Table
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from secateurs.base.parameters import Chosen, Params, Where, choose, prunable
+from secateurs.base.parametrized import acting_weights, revive_norms
+from secateurs.base.printing import Reported
+from secateurs.base.registry import unknown
 from secateurs.errors import (
     ArgumentError,
     SecateursError,
@@ -29,9 +33,6 @@ from secateurs.masks.budget import Selection, SelectionFields
 from secateurs.masks.patterns import Unstructured, pattern_of
 from secateurs.masks.select import CheckedSelection, best, check_shapes
 from secateurs.masks.units import TensorUnits
-from secateurs.parameters import Chosen, Params, Where, choose, prunable
-from secateurs.parametrized import acting_weights, revive_norms
-from secateurs.printing import Reported
 from secateurs.prune.axes import Orders, orders_of, refuse_reordered
 from secateurs.prune.rounds import (
     SCHEDULES,
@@ -47,7 +48,6 @@ from secateurs.prune.rounds import (
     targets_of,
     total_asked,
 )
-from secateurs.registry import unknown
 from secateurs.scores import SCORES, Convention, Inputs, Loss, Rule, Scorer
 from secateurs.scores.scorer import check_convention
 
@@ -89,7 +89,7 @@ class Recipe(Selection):
         schedule: How the entries kept fall over the rounds; None is "exponential", and "cubic" in
             `GradualPruning`.
         scope, pattern, how, floor: See `secateurs.select`.
-        where: Which parameters; None is the default rule of `secateurs.parameters.choose`.
+        where: Which parameters; None is the default rule of `secateurs.base.parameters.choose`.
         convention, options: Passed to the score.
 
     >>> recipe = Recipe(score="synflow", sparsity=0.98, rounds=100)

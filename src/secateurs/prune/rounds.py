@@ -10,15 +10,15 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from secateurs.bits import write_masked_
+from secateurs.base.bits import write_masked_
+from secateurs.base.parameters import Params
+from secateurs.base.registry import Registry
 from secateurs.errors import ArgumentError
 from secateurs.masks.budget import ScopeLike, Selection
 from secateurs.masks.patterns import NM, Unstructured, pattern_of
 from secateurs.masks.select import CheckedSelection, best, check_selection, choose_masks
 from secateurs.masks.topk import count_true, cut_products_, kernel_for, largest
 from secateurs.masks.units import TensorUnits, units_of
-from secateurs.parameters import Params
-from secateurs.registry import Registry
 from secateurs.scores.scorer import Scorer
 
 # Schedules: the entries kept after each round, as pure functions.

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from secateurs import native
-from secateurs.bits import write_masked_
+from secateurs.base import native
+from secateurs.base.bits import write_masked_
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 FEWEST = 1 << 18

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from secateurs.base.random import normal
+from secateurs.base.registry import Registry
 from secateurs.errors import ArgumentError
-from secateurs.random import normal
-from secateurs.registry import Registry
 from secateurs.scores.rules.synflow import chi
 
 Statistic: TypeAlias = float | Sequence[float] | Tensor

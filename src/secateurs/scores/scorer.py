@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateurs.bits import write_masked_
-from secateurs.errors import ArgumentError, ParameterError, ScoreError
-from secateurs.parameters import (
+from secateurs.base.bits import write_masked_
+from secateurs.base.parameters import (
     Params,
     Where,
     all_finite,
@@ -21,9 +20,11 @@ from secateurs.parameters import (
     prunable,
     refuse_wrapped,
 )
-from secateurs.parametrized import acting_weights, bake_, names_of_weights
-from secateurs.random import check_generator
-from secateurs.registry import unknown
+from secateurs.base.parametrized import acting_weights, bake_, names_of_weights
+from secateurs.base.random import check_generator
+from secateurs.base.registry import unknown
+from secateurs.base.stateless import private_copy
+from secateurs.errors import ArgumentError, ParameterError, ScoreError
 from secateurs.scores.cut import first_mask, recut_
 from secateurs.scores.task import (
     SCORES,
@@ -38,7 +39,6 @@ from secateurs.scores.task import (
     losses,
     wide_dtype,
 )
-from secateurs.stateless import private_copy
 
 
 def score(

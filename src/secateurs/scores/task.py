@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.parameters import Params
+from secateurs.base.registry import Registry
+from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, ScoreError, SecateursError, first_line
-from secateurs.parameters import Params
-from secateurs.registry import Registry
-from secateurs.stateless import evaluating
 
 _log = logging.getLogger("secateurs.scores")
 

@@ -7,11 +7,11 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
+from secateurs.base.parameters import Params
 from secateurs.channels.macs import macs as count_macs
 from secateurs.errors import ArgumentError
 from secateurs.graph import Example, capture
 from secateurs.masks.budget import AmountFields, check_share
-from secateurs.parameters import Params
 from secateurs.prune import Recipe, cut
 from secateurs.prune.recipe import RecipeFields
 from secateurs.scores import Inputs, Loss, Rule

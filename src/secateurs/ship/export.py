@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from secateurs.base.onnx_session import session_of
+from secateurs.base.parameters import check_model, refuse_scripted
+from secateurs.base.registry import unknown
+from secateurs.base.safefile import refusing
 from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
-from secateurs.onnx_session import session_of
-from secateurs.parameters import check_model, refuse_scripted
-from secateurs.registry import unknown
-from secateurs.safefile import refusing
 from secateurs.ship.c_source import c_source
 from secateurs.ship.fast import FastModule
 from secateurs.ship.fast.trace import arguments

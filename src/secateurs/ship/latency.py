@@ -16,13 +16,13 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
+from secateurs.base.printing import Printed
+from secateurs.base.safefile import replacing
 from secateurs.channels.macs import multiplies
 from secateurs.channels.verify import run
 from secateurs.errors import ArgumentError
 from secateurs.graph import Affine, Example, affines, capture
 from secateurs.graph.untouched import untouched
-from secateurs.printing import Printed
-from secateurs.safefile import replacing
 from secateurs.ship.fast import accelerate
 from secateurs.ship.measure import processor
 

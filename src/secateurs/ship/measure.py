@@ -27,18 +27,18 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
+from secateurs.base.foreign import write_csv
+from secateurs.base.printing import Reported
+from secateurs.base.registry import unknown
+from secateurs.base.safefile import replacing
 from secateurs.channels.macs import macs
 from secateurs.errors import ArgumentError, SecateursError, ShipError
-from secateurs.foreign import write_csv
+from secateurs.files import FileSizes, save_sparse
 from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
-from secateurs.printing import Reported
-from secateurs.registry import unknown
-from secateurs.safefile import replacing
 from secateurs.ship.export import pt2_runner
 from secateurs.ship.fast import FastModule
 from secateurs.ship.fast.trace import arguments, random_call
-from secateurs.ship.files import FileSizes, save_sparse
 from secateurs.ship.onnx import onnx_runner
 from secateurs.ship.programs import outputs_differ_by
 

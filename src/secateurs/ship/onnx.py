@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from secateurs.base.onnx_session import session_of
 from secateurs.errors import MissingExtra, ShipError, first_line
 from secateurs.graph import Example
-from secateurs.onnx_session import session_of
 from secateurs.ship.programs import Free, silently, trace_program
 
 

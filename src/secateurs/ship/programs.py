@@ -13,12 +13,12 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from secateurs.base.printing import Reported
 from secateurs.errors import ShipError, first_line
 from secateurs.graph import Example
 from secateurs.graph.export import TRACING, cache_advice
 from secateurs.graph.replay import fill_caches
 from secateurs.graph.untouched import keeping, quietly, untouched
-from secateurs.printing import Reported
 from secateurs.ship.fast.trace import arguments, random_call
 
 

@@ -9,60 +9,72 @@ to ask them.
 The corrected form is the default; `as_printed=True` gives the printed one (docs/errata.md).
 """
 
-from secateurs.singular_values import SpectralNorms, spectral_norms
-from secateurs.theory.circular_norms import lemma_7
-from secateurs.theory.convolutions import OperatorNorm
-from secateurs.theory.guarantee import Between, Condition, Guarantee, LayerBound, Needed
-from secateurs.theory.magnitude import (
-    OrderMoments,
-    exact_order_statistic,
-    lemma_1,
-    theorem_1,
-    theorem_1_explicit,
-    theorem_1_global,
-    theorem_1_width,
-    theorem_4,
-)
-from secateurs.theory.operator_norms import conv_operator_norm
-from secateurs.theory.plan import Plan, PlannedLayer, plan
-from secateurs.theory.random_matrices import (
-    LATALA_CONSTANT,
-    LATALA_MEASURED,
-    NormConstants,
-    RandomLayer,
-    fullest_bin,
-    lemma_2,
-    lemma_3,
-    lemma_4,
-    lemma_5,
-    lemma_6,
-    masked_norm_bound,
-    uniform_norm_bound,
-)
-from secateurs.theory.random_pruning import (
-    ConvSetting,
-    NormBounds,
-    theorem_2,
-    theorem_2_explicit,
-    theorem_2_width,
-    theorem_3,
-    theorem_3_explicit,
-    theorem_3_magnitude,
-)
-from secateurs.theory.sketch_masks import SKETCHES, leverage_scores, sketch_mask
-from secateurs.theory.sketching import (
-    SketchError,
-    lemma_41,
-    lemma_42,
-    lemma_43,
-    lemma_45,
-    lemma_b1,
-    lemma_b2,
-    sketch_error,
-    sketch_probabilities,
-    theorem_44,
-)
-from secateurs.theory.tangent_kernel import NtkConstants, NtkSketch, ntk_sketch, theorem_72
+from typing import TYPE_CHECKING
+
+from secateurs.base.lazy import open_on_first_use
+
+if TYPE_CHECKING:
+    from secateurs.theory.circular_norms import lemma_7
+    from secateurs.theory.convolutions import OperatorNorm
+    from secateurs.theory.description import DescriptionLength, description_length
+    from secateurs.theory.diagnose import Diagnosis, LayerDiagnosis, diagnose
+    from secateurs.theory.generalization import (
+        GeneralizationBound,
+        GeneralizationBounds,
+        generalization_bounds,
+    )
+    from secateurs.theory.guarantee import Between, Condition, Guarantee, LayerBound, Needed
+    from secateurs.theory.magnitude import (
+        OrderMoments,
+        exact_order_statistic,
+        lemma_1,
+        theorem_1,
+        theorem_1_explicit,
+        theorem_1_global,
+        theorem_1_width,
+        theorem_4,
+    )
+    from secateurs.theory.measure import LayerChange, PruningMeasurement, measure_pruning
+    from secateurs.theory.operator_norms import conv_operator_norm
+    from secateurs.theory.plan import Plan, PlannedLayer, plan
+    from secateurs.theory.random_matrices import (
+        LATALA_CONSTANT,
+        LATALA_MEASURED,
+        NormConstants,
+        RandomLayer,
+        fullest_bin,
+        lemma_2,
+        lemma_3,
+        lemma_4,
+        lemma_5,
+        lemma_6,
+        masked_norm_bound,
+        uniform_norm_bound,
+    )
+    from secateurs.theory.random_pruning import (
+        ConvSetting,
+        NormBounds,
+        theorem_2,
+        theorem_2_explicit,
+        theorem_2_width,
+        theorem_3,
+        theorem_3_explicit,
+        theorem_3_magnitude,
+    )
+    from secateurs.theory.sketch_masks import SKETCHES, leverage_scores, sketch_mask
+    from secateurs.theory.sketching import (
+        SketchError,
+        lemma_41,
+        lemma_42,
+        lemma_43,
+        lemma_45,
+        lemma_b1,
+        lemma_b2,
+        sketch_error,
+        sketch_probabilities,
+        theorem_44,
+    )
+    from secateurs.theory.tangent_kernel import NtkConstants, NtkSketch, ntk_sketch, theorem_72
 
 __all__ = [
     "LATALA_CONSTANT",
@@ -71,8 +83,14 @@ __all__ = [
     "Between",
     "Condition",
     "ConvSetting",
+    "DescriptionLength",
+    "Diagnosis",
+    "GeneralizationBound",
+    "GeneralizationBounds",
     "Guarantee",
     "LayerBound",
+    "LayerChange",
+    "LayerDiagnosis",
     "Needed",
     "NormBounds",
     "NormConstants",
@@ -82,12 +100,15 @@ __all__ = [
     "OrderMoments",
     "Plan",
     "PlannedLayer",
+    "PruningMeasurement",
     "RandomLayer",
     "SketchError",
-    "SpectralNorms",
     "conv_operator_norm",
+    "description_length",
+    "diagnose",
     "exact_order_statistic",
     "fullest_bin",
+    "generalization_bounds",
     "lemma_1",
     "lemma_2",
     "lemma_3",
@@ -103,12 +124,12 @@ __all__ = [
     "lemma_b2",
     "leverage_scores",
     "masked_norm_bound",
+    "measure_pruning",
     "ntk_sketch",
     "plan",
     "sketch_error",
     "sketch_mask",
     "sketch_probabilities",
-    "spectral_norms",
     "theorem_1",
     "theorem_1_explicit",
     "theorem_1_global",
@@ -124,3 +145,5 @@ __all__ = [
     "theorem_72",
     "uniform_norm_bound",
 ]
+
+open_on_first_use(__name__)

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.parameters import not_real
 from secateurs.errors import ArgumentError, CaptureError, ParameterError, TheoryError
 from secateurs.graph import Activation, Affine, Node, Pool, State, Structural, capture
-from secateurs.parameters import not_real
 from secateurs.theory.convolutions import ConvMap, has_explicit_bound, module_map, per_axis
 from secateurs.theory.guarantee import Between, check_whole, check_widths
 from secateurs.theory.magnitude import linear_layers

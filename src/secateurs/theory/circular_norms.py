@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from secateurs.singular_values import lanczos, spectral_norms
+from secateurs.base.singular_values import lanczos, spectral_norms
 from secateurs.theory.convolutions import (
     ConvMap,
     OperatorNorm,

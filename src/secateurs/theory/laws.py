@@ -27,13 +27,7 @@ import numpy.typing as npt
 from scipy import special
 from torch import Tensor
 
-from secateurs.theory.guarantee import (
-    Between,
-    Guarantee,
-    LayerBound,
-    check_unit,
-    telescope,
-)
+from secateurs.theory.guarantee import Between, Guarantee, LayerBound, check_unit, telescope
 from secateurs.theory.random_matrices import (
     RandomLayer,
     check_law,

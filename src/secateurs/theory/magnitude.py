@@ -432,7 +432,7 @@ def theorem_1_global(
     entries below t, and `theorem_1_explicit` goes on, with one event for all thresholds. N = Σ
     ⌊D_k^{1−α}⌋, or the sum of `counts`; the result's `removed` is what a layer loses on average.
 
-    >>> from secateurs.theory import theorem_1_explicit
+    >>> from secateurs.theory.magnitude import theorem_1_explicit
     >>> layered = theorem_1_explicit([64, 256, 256, 256, 10], alpha=0.6, delta=0.01)
     >>> whole = theorem_1_global([64, 256, 256, 256, 10], alpha=0.6, delta=0.01)
     >>> whole.error < 1.2 * layered.error

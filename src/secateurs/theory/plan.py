@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.printing import AsJson
 from secateurs.errors import ArgumentError
-from secateurs.printing import AsJson
 from secateurs.theory.chain import Chain, read_chain
 from secateurs.theory.guarantee import (
     Guarantee,

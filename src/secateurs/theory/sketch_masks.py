@@ -11,9 +11,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from secateurs import random
+from secateurs.base import random
+from secateurs.base.registry import Registry
 from secateurs.errors import TheoryError
-from secateurs.registry import Registry
 from secateurs.theory.sketching import check_probabilities, matrix, whole
 
 Draw: TypeAlias = Callable[[Tensor, int, torch.Generator | None], Tensor]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.parameters import Where, named_parameters, prunable
+from secateurs.base.stateless import call_with, evaluating
 from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
-from secateurs.parameters import Where, named_parameters, prunable
-from secateurs.stateless import call_with, evaluating
 from secateurs.theory.guarantee import check_positive
 from secateurs.theory.sketching import check_share, finite, mix_uniform, per_draw, whole
 

@@ -8,12 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import secateurs as sc
-from secateurs.errors import (
-    CaptureError,
-    ParameterError,
-    SecateursError,
-    UnsupportedOperation,
-)
+from secateurs.errors import CaptureError, ParameterError, SecateursError, UnsupportedOperation
 
 
 class Call(nn.Module):

@@ -11,12 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import secateurs as sc
-from secateurs.errors import (
-    CaptureError,
-    SecateursError,
-    StructureMismatch,
-    UnsupportedOperation,
-)
+from secateurs.errors import CaptureError, SecateursError, StructureMismatch, UnsupportedOperation
 from secateurs.ship.c_source import c_source
 
 X = torch.zeros(1, 3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compilers import need
 from masks.grid import equal
-from secateurs import native
+from secateurs.base import native
 from secateurs.errors import ArgumentError
 from secateurs.masks import select, topk
 from secateurs.masks.topk import (

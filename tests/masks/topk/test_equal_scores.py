@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from masks.grid import LAYOUTS, PATTERN_NAMES, equal, laid_out, oracle
+from secateurs.llm import prune_file
 from secateurs.masks import SCOPES, select
 from secateurs.masks.draw import winners
-from secateurs.prune import prune_file
 
 SHAPES = {"b": (8, 8, 2, 2), "a": (4, 8, 2, 2), "c": (12, 4, 1, 3)}  # not in the order of names
 DENSITIES = (0.2, 0.3, 0.5)

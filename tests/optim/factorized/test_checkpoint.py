@@ -8,9 +8,7 @@ import torch
 from torch import nn
 
 from optim.factorized.nets import make, net, train
-from secateurs.errors import (
-    TrainingError,
-)
+from secateurs.errors import TrainingError
 from secateurs.optim import Factorized, FactorizedSGD
 
 

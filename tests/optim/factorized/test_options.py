@@ -9,11 +9,7 @@ import torch
 from torch import nn
 
 from optim.factorized.nets import make, net
-from secateurs.errors import (
-    ArgumentError,
-    ParameterError,
-    PatternError,
-)
+from secateurs.errors import ArgumentError, ParameterError, PatternError
 from secateurs.optim import Factorized, FactorizedSGD
 
 BAD = [

@@ -13,10 +13,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
 from secateurs.errors import ArgumentError, TrainingError
-from secateurs.optim import (
-    Factorized,
-    FactorizedSGD,
-)
+from secateurs.optim import Factorized, FactorizedSGD
 from secateurs.optim.factorized.maths import EPS
 from secateurs.optim.factorized.strength import SparsityWatch
 

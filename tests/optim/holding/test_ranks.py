@@ -13,6 +13,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 import secateurs as sc
+import secateurs_lab as lab
 from secateurs.errors import ArgumentError, MaskError, SecateursError
 from secateurs.optim import FactorizedSGD, holding
 
@@ -228,11 +229,11 @@ def test_in_a_distributed_wrapper_by_module_or_a_sentence(tmp_path):
         wrapped = DistributedDataParallel(model)
         assert sc.path_norm(wrapped, x) == sc.path_norm(model, x)
         assert sc.certify(wrapped, net(), around=x, radius=0.1).bound == 0
-        sc.train.save_model(wrapped, tmp_path / "m.safetensors")
+        lab.train.save_model(wrapped, tmp_path / "m.safetensors")
         assert load_file(tmp_path / "m.safetensors").keys() == model.state_dict().keys()
-        sc.train.load_model_(wrapped, tmp_path / "m.safetensors")
-        sc.ship.save_sparse(wrapped, tmp_path / "s.safetensors")
-        assert sc.ship.load_sparse(tmp_path / "s.safetensors").keys() == set(model.state_dict())
+        lab.train.load_model_(wrapped, tmp_path / "m.safetensors")
+        sc.files.save_sparse(wrapped, tmp_path / "s.safetensors")
+        assert sc.files.load_sparse(tmp_path / "s.safetensors").keys() == set(model.state_dict())
         for call in (
             lambda: sc.score(wrapped, "magnitude"),
             lambda: sc.prune_(wrapped, "magnitude", sparsity=0.5),

@@ -7,10 +7,8 @@ from threading import Thread
 
 import pytest
 
-from secateurs.cli import main
-from secateurs.errors import ArgumentError, DataError, TrainingError
-from secateurs.papers.catalogue import EXPERIMENTS
-from secateurs.papers.experiment import (
+from experiments.catalogue import EXPERIMENTS
+from experiments.experiment import (
     SCALES,
     Comparison,
     Experiment,
@@ -22,8 +20,10 @@ from secateurs.papers.experiment import (
     read_rows,
     run,
 )
-from secateurs.study import How, Store
-from secateurs.study.export import job_lines
+from secateurs.cli import main
+from secateurs.errors import ArgumentError, DataError, TrainingError
+from secateurs_lab.study import How, Store
+from secateurs_lab.study.export import job_lines
 
 
 def counted(names, done):
@@ -128,7 +128,7 @@ def test_a_kill_at_any_byte_leaves_all_rows_of_a_job_or_none(tmp_path, monkeypat
         file.flush()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("secateurs.papers.experiment.write_csv", killed)
+    monkeypatch.setattr("experiments.experiment.write_csv", killed)
     with pytest.raises(DataError, match="free some space"):
         append_rows(out, rows)
     assert out.read_bytes() == before and os.listdir(tmp_path) == ["rows.csv"]
@@ -195,7 +195,7 @@ def test_a_page_says_how_it_was_made():
         settings={"cpu": "small"},
     )
     page = markdown(made, [Comparison(what="x", ours=(1.0, 3.0), printed=1.0)], scale="cpu")
-    assert "secateurs reproduce n --scale cpu" in page and "Here: small." in page
+    assert "python -m experiments n --scale cpu" in page and "Here: small." in page
     assert "| x | 2 (1 to 3) | 2 | 1 | +1 |  |" in page
 
 

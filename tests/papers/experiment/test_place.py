@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from secateurs.data import Dataset
+from experiments.experiment import chosen_device, on_device
+from experiments.factorization.plans import SMOKE
+from experiments.factorization.training import build_network, load_images
+from experiments.sketching import SMOKE as SKETCH
+from experiments.sketching import load_data as images
+from experiments.sketching import network_at_start
 from secateurs.errors import ArgumentError
-from secateurs.papers.experiment import chosen_device, on_device
-from secateurs.papers.factorization.plans import SMOKE
-from secateurs.papers.factorization.training import build_network, load_images
-from secateurs.papers.sketching import SMOKE as SKETCH
-from secateurs.papers.sketching import load_data as images
-from secateurs.papers.sketching import network_at_start
+from secateurs_lab.data import Dataset
 
 
 def test_a_device_holds_inside_alone():

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import jacrev, vmap
 
-from secateurs.errors import ArgumentError
-from secateurs.papers.factorization.exchange import (
+from experiments.factorization.exchange import (
     SAMPLE,
     Exchange,
     Tiny,
@@ -24,6 +23,7 @@ from secateurs.papers.factorization.exchange import (
     optimal_brain_surgeon,
     train_,
 )
+from secateurs.errors import ArgumentError
 
 
 def draw(seed=0):
@@ -250,7 +250,7 @@ def test_too_many_or_no_weights_are_refused(net, data, keep):
 def test_shrinking_takes_small_steps_and_ends_at_the_count(net, data, monkeypatch):
     """A tenth of what is left at a time, one weight at least, and never more than asked."""
     taken = []
-    module = importlib.import_module("secateurs.papers.factorization.exchange")
+    module = importlib.import_module("experiments.factorization.exchange")
     plain = module.remove_
 
     def watched(*args, count, **more):

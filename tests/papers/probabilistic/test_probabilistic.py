@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from secateurs.data import load
+from experiments import probabilistic
+from experiments import probabilistic as study
+from experiments.probabilistic import data_at_hand, moment_jobs
+from secateurs.base.singular_values import spectral_norms
 from secateurs.errors import ArgumentError
-from secateurs.papers import probabilistic
-from secateurs.papers import probabilistic as study
-from secateurs.papers.probabilistic import data_at_hand, moment_jobs
-from secateurs.theory import spectral_norms
+from secateurs_lab.data import load
 
 
 def task(table, index, matrices):

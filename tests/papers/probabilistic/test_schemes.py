@@ -9,8 +9,8 @@ import torch
 from scipy import stats
 from torch import nn
 
+from experiments.probabilistic import SCHEMES, prune_by_scheme
 from secateurs.errors import ArgumentError, TheoryError, UnknownNameError
-from secateurs.papers.probabilistic import SCHEMES, prune_by_scheme
 
 
 @pytest.fixture

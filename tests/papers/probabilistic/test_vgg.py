@@ -5,9 +5,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from secateurs.data import from_tensors
+from experiments import probabilistic
 from secateurs.errors import DataError
-from secateurs.papers import probabilistic
+from secateurs_lab.data import from_tensors
 
 
 @pytest.fixture

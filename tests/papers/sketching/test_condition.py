@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from secateurs.papers.sketching import coherence, draw_error, threshold_error
+from experiments.sketching import coherence, draw_error, threshold_error
 from secateurs.theory import lemma_41
 
 

@@ -7,11 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from secateurs.data import from_tensors
-from secateurs.errors import ArgumentError
-from secateurs.masks import select
-from secateurs.papers import sketching
-from secateurs.papers.sketching import (
+from experiments import sketching
+from experiments.sketching import (
     FULL,
     METHODS,
     PAPER,
@@ -30,6 +27,9 @@ from secateurs.papers.sketching import (
     run,
     tickets,
 )
+from secateurs.errors import ArgumentError
+from secateurs.masks import select
+from secateurs_lab.data import from_tensors
 
 pytest.importorskip("sklearn")
 
@@ -55,7 +55,7 @@ def test_every_method_has_a_row_and_learns(rows):
 
 
 def test_rows_of_an_experiment_have_their_accuracy_in_percent(monkeypatch):
-    monkeypatch.setattr("secateurs.papers.sketching.run", lambda *_: 0.875)
+    monkeypatch.setattr("experiments.sketching.run", lambda *_: 0.875)
     job = accuracy_jobs("smoke")[0]
     (row,) = job.work()
     assert row["accuracy"] == 87.5 and row["density"] <= 1

@@ -14,8 +14,8 @@ import secateurs
 from old_torch import writes_onnx
 from secateurs.channels import compact
 from secateurs.errors import ArgumentError, MissingExtra, SecateursError, ShipError
-from secateurs.models import build
 from secateurs.ship import export
+from secateurs_lab.models import build
 
 
 class Skip(nn.Module):

@@ -13,7 +13,8 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, ShipError
-from secateurs.ship import FormFigures, Latency, Measured, export, measure, save_sparse
+from secateurs.files import save_sparse
+from secateurs.ship import FormFigures, Latency, Measured, export, measure
 from secateurs.ship.measure import peak_memory
 
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from secateurs.errors import ParameterError, TheoryError
-from secateurs.models import build
 from secateurs.theory import conv_operator_norm, plan
 from secateurs.theory.chain import ChainLayer, read_chain
+from secateurs_lab.models import build
 from theory.plan.networks import ADMITTED, mlp
 
 

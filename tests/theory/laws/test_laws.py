@@ -15,11 +15,7 @@ from secateurs.theory import (
     theorem_1_global,
     theorem_3_magnitude,
 )
-from secateurs.theory.laws import (
-    MAGNITUDE_LAWS,
-    half_normal_quantile,
-    subgaussian_quantile,
-)
+from secateurs.theory.laws import MAGNITUDE_LAWS, half_normal_quantile, subgaussian_quantile
 from theory.drawn_laws import MANY, draws, refuses
 
 

@@ -10,13 +10,13 @@ import math
 import pytest
 import torch
 
+from secateurs.base.singular_values import spectral_norms
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory import (
     NormBounds,
     NormConstants,
     lemma_3,
     plan,
-    spectral_norms,
     theorem_1,
     theorem_1_explicit,
     theorem_1_width,

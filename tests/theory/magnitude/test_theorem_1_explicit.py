@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
+from secateurs.base.singular_values import spectral_norms
 from secateurs.theory import (
     ConvSetting,
     RandomLayer,
-    spectral_norms,
     theorem_1_explicit,
     theorem_1_global,
     theorem_2_explicit,

@@ -4,10 +4,7 @@ import math
 
 import torch
 
-from secateurs.theory import (
-    plan,
-    theorem_2_explicit,
-)
+from secateurs.theory import plan, theorem_2_explicit
 from theory.monte_carlo import assert_at_least, refuted
 from theory.random_networks import linear_errors, prune_drawn
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from secateurs.diagnosis import measure_pruning
+from experiments.probabilistic import prune_by_scheme
 from secateurs.errors import ArgumentError
-from secateurs.papers.probabilistic import prune_by_scheme
-from secateurs.theory import plan
+from secateurs.theory import measure_pruning, plan
 from theory.monte_carlo import assert_at_least, refuted
 from theory.plan.networks import ADMITTED, mlp
 

@@ -5,10 +5,7 @@ import torch
 from torch import nn
 
 from secateurs.errors import ArgumentError, TheoryError
-from secateurs.theory import (
-    plan,
-    theorem_2_explicit,
-)
+from secateurs.theory import plan, theorem_2_explicit
 from theory.plan.networks import small_conv
 
 

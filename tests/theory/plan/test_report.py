@@ -5,10 +5,7 @@ import math
 
 import pytest
 
-from secateurs.theory import (
-    plan,
-    theorem_1_width,
-)
+from secateurs.theory import plan, theorem_1_width
 
 
 def test_plan_says_vacuous_in_plain_words():

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from secateurs.errors import ArgumentError
-from secateurs.models import build
 from secateurs.theory import plan
 from secateurs.theory.chain import read_chain
 from secateurs.theory.plan import SCHEMES
+from secateurs_lab.models import build
 
 
 def perceptron(*widths, seed=0):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
+from secateurs.base.singular_values import spectral_norms
 from secateurs.errors import ArgumentError, TheoryError
 from secateurs.theory import (
     LATALA_MEASURED,
@@ -19,7 +20,6 @@ from secateurs.theory import (
     lemma_4,
     lemma_5,
     lemma_6,
-    spectral_norms,
     uniform_norm_bound,
 )
 from secateurs.theory.magnitude import order_moment, threshold_quantile

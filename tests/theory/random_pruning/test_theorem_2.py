@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
+from secateurs.base.singular_values import spectral_norms
 from secateurs.errors import TheoryError
 from secateurs.theory import (
     NormBounds,
     NormConstants,
-    spectral_norms,
     theorem_1,
     theorem_1_explicit,
     theorem_1_width,

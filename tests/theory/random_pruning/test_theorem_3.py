@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from secateurs.base.singular_values import spectral_norms
 from secateurs.errors import TheoryError
 from secateurs.theory import (
     ConvSetting,
     conv_operator_norm,
     masked_norm_bound,
-    spectral_norms,
     theorem_3,
     theorem_3_explicit,
 )

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from secateurs.bits import clear_where_
+from secateurs.base.bits import clear_where_
+from secateurs.base.parameters import Pick
+from secateurs.base.registry import unknown
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.factorized import checkpoint, options
 from secateurs.optim.factorized.layouts import State
@@ -18,8 +20,6 @@ from secateurs.optim.factorized.members import Group
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer, are_finite
 from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.step import FLUSH_EVERY
-from secateurs.parameters import Pick
-from secateurs.registry import unknown
 
 # What a base optimizer cannot be: classes and options that cannot move factors.
 

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from secateurs.bits import INTEGERS
+from secateurs.base.bits import INTEGERS
+from secateurs.base.random import generator as generator_of
 from secateurs.optim.factorized.layouts import State, without_groups
 from secateurs.optim.factorized.members import Group, Members, Names
 from secateurs.optim.factorized.start import (
@@ -25,7 +26,6 @@ from secateurs.optim.factorized.start import (
     whole_depth,
 )
 from secateurs.optim.holding import distributed, gather
-from secateurs.random import generator as generator_of
 
 Zeros: TypeAlias = Literal["revive", "frozen"]
 

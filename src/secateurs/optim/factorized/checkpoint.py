@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from secateurs.base.parameters import plain
 from secateurs.errors import TrainingError
 from secateurs.optim.factorized.forecast import ROUNDING
 from secateurs.optim.factorized.members import Group, Members, layout
 from secateurs.optim.factorized.options import is_number
 from secateurs.optim.factorized.schedules import Control
-from secateurs.parameters import plain
 
 Saved: TypeAlias = Mapping[str, Any]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from secateurs import native
+from secateurs.base import native
 from secateurs.optim.factorized.maths import StepRule, root, step
 
 # The arguments of the compiled step, as C lays them out, and its results.

@@ -81,7 +81,7 @@ class Dynamics:
         model: where parameter names come from.
         threshold: |w| below it counts as zero.
 
-    >>> from secateurs.optim import FactorizedSGD
+    >>> from secateurs.optim.factorized.sgd import FactorizedSGD
     >>> layer = nn.Linear(4, 2)
     >>> optimizer = FactorizedSGD(layer.parameters(), lr=0.1, strength=0.1)
     >>> dynamics = Dynamics(optimizer, model=layer)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from secateurs.base.registry import Registry
 from secateurs.errors import ArgumentError, PatternError
 from secateurs.optim.factorized import maths
 from secateurs.optim.factorized.maths import (
@@ -20,7 +21,6 @@ from secateurs.optim.factorized.maths import (
     root,
     without_denormals,
 )
-from secateurs.registry import Registry
 
 # What the optimizer needs of a way to keep the factors of one parameter.
 

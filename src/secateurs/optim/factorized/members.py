@@ -10,12 +10,19 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from secateurs.base.parameters import Pick, pick
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized import options
-from secateurs.optim.factorized.layouts import FactorLayout, Lean, Plain, Shared, Stacked, grouping
+from secateurs.optim.factorized.layouts import (
+    FactorLayout,
+    Lean,
+    Plain,
+    Shared,
+    Stacked,
+    grouping,
+)
 from secateurs.optim.factorized.schedules import Control, Schedule
 from secateurs.optim.factorized.schedules import schedule as schedule_of
-from secateurs.parameters import Pick, pick
 
 Group: TypeAlias = dict[str, Any]
 Pairs: TypeAlias = list[tuple[Group, nn.Parameter]]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from secateurs.base.parameters import Pick
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
 from secateurs.masks import sparsity_report
 from secateurs.optim.factorized import begin, checkpoint, collapse, options
@@ -38,7 +39,6 @@ from secateurs.optim.factorized.strength import (
     say_loss,
     strength_in_force,
 )
-from secateurs.parameters import Pick
 from secateurs.scores import Loss
 from secateurs.scores.task import mean_loss
 

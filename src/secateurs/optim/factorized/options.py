@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from secateurs.base.parameters import mask_misfit, not_real, without_values
+from secateurs.base.registry import unknown
 from secateurs.errors import ArgumentError, MaskError, ParameterError, PatternError
 from secateurs.optim.factorized.layouts import GROUPINGS, without_groups
 from secateurs.optim.factorized.start import INITS
-from secateurs.parameters import mask_misfit, not_real, without_values
-from secateurs.registry import unknown
 
 # Everything that can be wrong with the input of a factorized optimizer, collected and raised once.
 

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from secateurs.base.registry import Registry
 from secateurs.errors import ArgumentError
-from secateurs.registry import Registry
 
 Schedule: TypeAlias = Callable[[float], float]
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
+from secateurs.base.parameters import Pick
 from secateurs.optim.factorized import options
 from secateurs.optim.factorized.compiled import Look, kernel
 from secateurs.optim.factorized.maths import TINY
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Gradients
 from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.step import FLUSH_EVERY, Route
-from secateurs.parameters import Pick
 
 
 class FactorizedSGD(FactorizedOptimizer):

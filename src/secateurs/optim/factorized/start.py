@@ -12,11 +12,11 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.random import normal, uniform
+from secateurs.base.registry import Registry
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized import gaussian_start
 from secateurs.optim.factorized.maths import EPS, balanced, product
-from secateurs.random import normal, uniform
-from secateurs.registry import Registry
 
 # What a start may use, what it returns, and the table of starts by name.
 

@@ -14,12 +14,7 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError, TrainingError
-from secateurs.optim.factorized.forecast import (
-    LARGEST,
-    ROUNDING,
-    Forecast,
-    least_hopeful,
-)
+from secateurs.optim.factorized.forecast import LARGEST, ROUNDING, Forecast, least_hopeful
 from secateurs.optim.factorized.maths import StepRule, shrinkage
 from secateurs.optim.factorized.members import Group, Members, RunLength
 from secateurs.optim.factorized.schedules import FALL, HELD_FALL, SMALL, density

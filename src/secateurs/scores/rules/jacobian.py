@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from secateurs.base.random import uniform
 from secateurs.errors import ArgumentError
-from secateurs.random import uniform
 from secateurs.scores.scorer import gradient_of, set_mode
 from secateurs.scores.task import Mode, Task, call, logits, score_rule, wide_dtype
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from secateurs import native
+from secateurs.base import native
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 FEWEST = 1 << 18

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from secateurs.random import uniform
+from secateurs.base.random import uniform
 from secateurs.scores.task import Task, score_rule
 
 

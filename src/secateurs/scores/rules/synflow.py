@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.random import normal
 from secateurs.errors import ScoreError
-from secateurs.random import normal
 from secateurs.scores.rules.product import absolute_product
 from secateurs.scores.scorer import gradient_of, separate_copies, set_mode
 from secateurs.scores.task import (

@@ -124,7 +124,8 @@ def accelerate(
         if that is faster, or if nothing can be compiled. Two threads may call it at once.
 
     >>> import secateurs as sc
-    >>> lenet = sc.models.build("lenet-300-100").eval()
+    >>> import secateurs_lab as lab
+    >>> lenet = lab.models.build("lenet-300-100").eval()
     >>> fast = sc.accelerate(lenet, torch.zeros(1, 1, 28, 28), tune="guess")
     >>> with torch.inference_mode():
     ...     fast(torch.zeros(8, 1, 28, 28)).shape

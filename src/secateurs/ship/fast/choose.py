@@ -26,9 +26,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from secateurs import native
+from secateurs.base import native
+from secateurs.base.safefile import json_object, replacing
 from secateurs.errors import SecateursError, ShipError
-from secateurs.safefile import json_object, replacing
 from secateurs.ship.fast import convolve, plan
 from secateurs.ship.fast.compiled import KernelLibrary
 from secateurs.ship.fast.convolve import Choice

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, from_numpy
 from torch.nn.modules import module as hooks
 
-from secateurs import native
+from secateurs.base import native
 
 # The structures that the compiled kernels read, field by field as in kernels.cpp.
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from secateurs import native
+from secateurs.base import native
 from secateurs.ship.fast.compiled import KeptArrays
 from secateurs.ship.fast.operations import Conv, Numbers
 

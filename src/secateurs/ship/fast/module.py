@@ -14,15 +14,9 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.utils import _pytree as pytree
 
+from secateurs.base.printing import Printed
 from secateurs.errors import ArgumentError, ShipError
-from secateurs.printing import Printed
-from secateurs.ship.fast.compiled import (
-    Program,
-    Shortcut,
-    enter_through_,
-    no_shortcut,
-    shortcut,
-)
+from secateurs.ship.fast.compiled import Program, Shortcut, enter_through_, no_shortcut, shortcut
 from secateurs.ship.fast.operations import Outside, Part, Reference, Segment, Steps, tensors, work
 from secateurs.ship.fixed import Fixed
 

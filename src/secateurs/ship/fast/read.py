@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from secateurs.registry import Registry
+from secateurs.base.registry import Registry
 from secateurs.ship.fast import trace
 from secateurs.ship.fast.operations import (
     Add,

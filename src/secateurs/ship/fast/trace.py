@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from secateurs.base.parameters import check_model, refuse_scripted, unworkable, without_values
 from secateurs.channels import compact
 from secateurs.errors import (
     ArgumentError,
@@ -36,7 +37,6 @@ from secateurs.graph.plain import plain_program
 from secateurs.graph.replay import fill_caches
 from secateurs.graph.spot_check import SpotRun, answers_in_turn
 from secateurs.graph.untouched import keeping, quietly
-from secateurs.parameters import check_model, refuse_scripted, unworkable, without_values
 
 BATCH = 2  # traced with two samples, so that a dimension of one is never taken for the batch
 

@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from optim.factorized.nets import make, net, train
-from secateurs.errors import (
-    ArgumentError,
-)
+from secateurs.errors import ArgumentError
 from secateurs.masks import sparsity_report
 from secateurs.optim.factorized.maths import product
 

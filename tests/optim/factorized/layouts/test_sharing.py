@@ -8,12 +8,7 @@ from torch import nn
 
 from secateurs.errors import PatternError
 from secateurs.optim import FactorizedSGD
-from secateurs.optim.factorized.layouts import (
-    GROUPINGS,
-    Shared,
-    grouping,
-    minimal_group_penalty,
-)
+from secateurs.optim.factorized.layouts import GROUPINGS, Shared, grouping, minimal_group_penalty
 from secateurs.optim.factorized.maths import StepRule
 
 

@@ -10,9 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from optim.factorized.nets import batch, make, net, train
-from secateurs.errors import (
-    TrainingError,
-)
+from secateurs.errors import TrainingError
 from secateurs.optim.factorized import compiled as fused
 from secateurs.optim.factorized.maths import is_balanced, product
 

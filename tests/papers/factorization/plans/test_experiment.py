@@ -2,10 +2,10 @@
 
 import math
 
-from secateurs.papers.experiment import Measurement, run
-from secateurs.papers.factorization.plans import compare_frontiers, compare_runs
-from secateurs.papers.factorization.plans import run as trained
-from secateurs.papers.factorization.training import FactorizationSettings, name_of
+from experiments.experiment import Measurement, run
+from experiments.factorization.plans import compare_frontiers, compare_runs
+from experiments.factorization.plans import run as trained
+from experiments.factorization.training import FactorizationSettings, name_of
 
 
 def job(rate):

@@ -1,7 +1,7 @@
 """How the runs of the factorization paper are written down."""
 
-from secateurs.papers.experiment import Comparison
-from secateurs.papers.factorization.plans import _span
+from experiments.experiment import Comparison
+from experiments.factorization.plans import _span
 
 
 def test_a_spread_stands_where_there_are_several_seeds():

@@ -1,0 +1,3 @@
+"""The version of the package, to be recorded in what it writes."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""What every room stands on: parameters, files, native code, printing. Nothing here knows a graph."""

@@ -1,1 +1,0 @@
-"""Networks and questions of others: ONNX, .nnet and VNN-LIB, answered by certificates."""

@@ -1,0 +1,836 @@
+"""`certify`: checks its arguments, runs the methods in order of cost until the bound is good
+enough, and states the result with all assumptions.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, Literal, TypedDict, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from secateurs.base.registry import refuse_unknown, unknown
+from secateurs.errors import (
+    ArgumentError,
+    DomainError,
+    StructureMismatch,
+    TheoryError,
+    UnknownNameError,
+    UnsupportedOperation,
+)
+from secateurs.proof.certificate import COVERED, Certificate
+from secateurs.proof.domain import BoxEnds, Domain, ball_domain, box_domain
+from secateurs.proof.methods import (
+    HOPELESS,
+    METHODS,
+    MethodBounds,
+    automatic,
+    beyond_effort,
+    run_methods,
+)
+from secateurs.proof.problem import OWN_UNIT, NetworkPair, Pace, TimeLimit, read_problem
+from secateurs.proof.record import ALONE, Request, Rounding, StateHashes, states_of
+from secateurs.proof.search import Found, search
+from secateurs.proof.splitting import Parts, split, volume_shares
+from secateurs.proof.statistical import inputs_of, named_output, observe, statistical
+from secateurs.proof.top_class import ClassAnswer, TopClass, check_classes
+
+
+class CertifyOptions(TypedDict, total=False):
+    """The keywords of `certify` with a good default; see `CertifySettings`."""
+
+    alpha: float
+    beta: float
+    restarts: int
+    steps: int
+    effort: float
+    symbols: int | None
+    seconds: float | None
+    progress: Callable[[str], None] | None
+    generator: torch.Generator | None
+    output: str | int | None
+    target: float | None
+    claim: Literal["top-1"] | None
+    margin: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifySettings:
+    """The values of `CertifyOptions`, checked.
+
+    Attributes:
+        alpha, beta: Levels of the statistical certificate.
+        restarts, steps: Those of the search for a lower bound.
+        effort: Cells of backward passes per box.
+        symbols: The limit for one affine form, None for what fits into memory.
+        seconds: The limit for the total time, None for no limit.
+        progress: Called with a line of text after each step.
+        generator: Source of the search's random starts.
+        output: Which output of the models.
+        target: The bound that splitting should reach, None for no splitting.
+        claim: What is proven besides the bound, "top-1" or nothing.
+        margin: By how much f has to lead for the claim to cover an input.
+    """
+
+    alpha: float = 0.05
+    beta: float = 0.05
+    restarts: int = 4
+    steps: int = 10
+    effort: float = 1e9
+    symbols: int | None = None
+    seconds: float | None = None
+    progress: Callable[[str], None] | None = None
+    generator: torch.Generator | None = None
+    output: str | int | None = None
+    target: float | None = None
+    claim: Literal["top-1"] | None = None
+    margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.claim not in (None, "top-1"):
+            raise ArgumentError(f"claim={self.claim!r} is not offered; choose 'top-1' or None.")
+        if not (self.margin == 0 or (_positive(self.margin) and math.isfinite(self.margin))):
+            raise ArgumentError(f"margin={self.margin!r}: give a finite number of at least 0.")
+        if self.margin and self.claim is None:
+            raise ArgumentError(f"margin={self.margin!r} applies only to claim='top-1'.")
+        if self.claim is not None and self.target is not None:
+            raise ArgumentError(
+                f"claim={self.claim!r} with target={self.target!r}: ask one question at a time."
+            )
+        if not (_whole(self.restarts, 0) and _whole(self.steps, 0)):
+            raise ArgumentError(
+                f"restarts={self.restarts!r}, steps={self.steps!r}: give whole numbers of at least "
+                "0."
+            )
+        if self.seconds is not None and not _positive(self.seconds):
+            raise ArgumentError(f"seconds={self.seconds!r}: give a positive number of seconds.")
+        if self.target is not None and not (_positive(self.target) or self.target == 0):
+            raise ArgumentError(
+                f"target={self.target!r}: give a number of at least 0; with target=0, boxes are "
+                "split until time runs out."
+            )
+        if self.target == 0 and self.seconds is None:
+            raise ArgumentError(
+                "networks that differ never reach target=0: give seconds= as well, or the "
+                "deviation you allow."
+            )
+        if not _positive(self.effort):
+            raise ArgumentError(
+                f"effort={self.effort!r}: give a positive number of cells, such as 1e9."
+            )
+        if self.symbols is not None and not _whole(self.symbols, 1):
+            raise ArgumentError(
+                f"symbols={self.symbols!r}: give a whole number of at least 1, or None for as many "
+                "as fit in memory."
+            )
+
+    @property
+    def limit(self) -> float:
+        """The seconds as a number; infinite without a limit."""
+        return math.inf if self.seconds is None else float(self.seconds)
+
+
+@torch.inference_mode(False)  # planes and the search for a lower bound take gradients
+def certify(
+    dense: nn.Module,
+    sparse: nn.Module,
+    *,
+    box: BoxEnds | None = None,
+    around: Tensor | None = None,
+    radius: float | None = None,
+    data: Any = None,
+    clip: tuple[float, float] | None = None,
+    example: Tensor | None = None,
+    methods: str | Sequence[str] = "auto",
+    norm: float = math.inf,
+    rounding: Rounding = "auto",
+    **options: Unpack[CertifyOptions],
+) -> Certificate:
+    """Bound ‖f(x) − g(x)‖ for every x of a domain, f the dense and g the changed network.
+
+    Args:
+        dense, sparse: two models of one structure (anything `capture` reads), in eval mode.
+        box: (lo, hi), tensors with the batch dimension of the input, or numbers together with
+            `example`.
+        around, radius, clip: ℓ∞-balls around the inputs of a batch, cut to a valid range such as
+            (0, 1).
+        data: held-out inputs (tensor, (inputs, labels), or batches). With `radius` the domain is a
+            ball around each; without it the domain is these inputs themselves, and the statistical
+            certificate says what follows for fresh ones.
+        methods: "auto" (the minimum over all, per box and output), one name, or a list of names
+            from `METHODS`. The three methods that are never below two-stream are computed only when
+            named. If no method could come near the range of the outputs, "auto" leaves the costly
+            ones out, unless `seconds` says how long they may take; `skipped` says so, and what
+            would help.
+        norm: 1, 2 or inf over the outputs.
+        rounding: "auto" covers the float64 arithmetic of the certificate itself; True also covers
+            the evaluation of both networks in their own precision (γ_n bounds, any order of
+            summation); False covers neither.
+        example: one input, if the box is given by numbers.
+        output: which output, if the models return several; see `capture`. The others are not
+            covered, and `assumptions` says so.
+        alpha, beta: the levels of the statistical certificate; 0.05 each.
+        restarts, steps: of the search for a lower bound, 4 and 10; with 0 restarts only the centre
+            is evaluated.
+        effort: a limit on cells of backward passes of the linear relaxation, per box, 1e9. If it
+            does not suffice for all neurons, those that lose most come first, and affine forms
+            bound the others. If all neurons cost more than a twentieth of it, a few are tried
+            first, and boxes that would gain less than a third keep intervals.
+        symbols: the maximal number of symbols in one affine form (memory grows with it); None for
+            what fits into 64 MB per value.
+        seconds: the total time allowed, None for no limit. The cheap methods always finish; the
+            result says what was cut short, and holds the best bound so far.
+        target: the deviation that is allowed. If the bound is above it, boxes are repeatedly cut in
+            two until it is proven on every part, an input beyond it is found, or the time is up;
+            `Certificate.answer` says which. 0 makes the bound as small as the time allows. For
+            small inputs only: with n of them, halving all widths makes 2ⁿ parts.
+        claim: "top-1" asks whether both networks predict the same class: boxes are split as for a
+            target until that is proven everywhere, a counterexample is found, or the time is up.
+            `Certificate.answer` and `Certificate.claim` say which.
+        margin: the claim covers inputs where f's largest output exceeds every other by more than
+            this (δ-top-1); 0 covers all but ties.
+        progress: called with a line of text after each step.
+        generator: source of the search's random starts.
+
+    Nothing is assumed silently: requested methods whose assumptions fail are left out, and
+    `skipped` says why.
+
+    >>> import torch
+    >>> dense = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.constant_(dense.weight, 1.0)
+    >>> sparse = nn.Linear(2, 1, bias=False)
+    >>> sparse.weight.data = torch.tensor([[1.0, 0.0]])
+    >>> cert = certify(dense, sparse, box=(torch.zeros(1, 2), torch.tensor([[1.0, 3.0]])))
+    >>> round(cert.bound, 9), cert.lower_bound
+    (3.0, 3.0)
+
+    Reference: Gonon et al. 2024, Theorems 3.1 and C.1; the other methods are ours or cited where
+    they are defined.
+    """
+    wanted = check_options(methods, norm, rounding)
+    chosen = settings(options, certify)
+    seen = None
+    if data is not None:
+        seen = statistical(
+            dense,
+            sparse,
+            data=data,
+            alpha=chosen.alpha,
+            beta=chosen.beta,
+            norm=norm,
+            output=_output_picker(chosen.output),
+        )
+    # With data alone no structure is read, so any two modules will do.
+    if data is not None and box is None and around is None and radius is None:
+        _check_unused(methods, rounding, chosen.target, chosen.claim)
+        return replace(
+            _on_data(dense, sparse, data, norm, chosen.output),
+            statistical=seen,
+            states=states_of(dense, sparse),
+        )
+    domain = _domain(
+        box, _out_of_inference_mode(around), radius, data, clip, _out_of_inference_mode(example)
+    )
+    try:
+        problem = read_problem(
+            dense,
+            sparse,
+            domain.example,
+            output=chosen.output,
+            unit=0.0 if rounding is False else OWN_UNIT,
+            effort=chosen.effort,
+            symbols=chosen.symbols,
+            clock=TimeLimit(seconds=chosen.limit, tell=chosen.progress),
+        )
+    except (UnsupportedOperation, StructureMismatch) as error:
+        raise type(error)(
+            f"{error} Any two modules can be compared on held-out data: statistical(dense, sparse,"
+            " data=...) bounds how often predictions change."
+        ) from error
+    # Only now, after `read_problem` has refused sharded weights, which no single process could
+    # hash.
+    networks = {"dense": dense, "sparse": sparse}
+    copies = {who: own.state for who, own in zip(networks, problem.own, strict=True)}
+    states = StateHashes(networks, copies)
+    _check_casts(problem, rounding)
+    problem.clock.report("both networks are read")
+    find = partial(search_boxes, problem, domain, steps=chosen.steps, generator=chosen.generator)
+    bound = partial(prove, problem, domain, methods=wanted, norm=norm, rounding=rounding)
+    # A bound below a difference that was found is an error. The search comes first, since it may
+    # take a third of the time; but named methods are run, and so are costly ones if a time limit is
+    # given, and only without both may a bound be hopeless.
+    if methods == "auto" and chosen.seconds is None and beyond_effort(problem):
+        proven = bound(find(restarts=0), spare=True)
+        # Beside such a bound, a thorough search would be wasted as well.
+        few = HOPELESS in proven.skipped.values()
+        found = find(restarts=min(chosen.restarts, 1) if few else chosen.restarts)
+        proven = _add_differences(proven, problem, found)
+    else:
+        proven = bound(find(restarts=chosen.restarts))
+    if chosen.target is not None:
+        proven = split_for_target(proven, target=float(chosen.target), methods=wanted)
+    if chosen.claim is not None:
+        proven = compare_classes(proven, margin=float(chosen.margin), methods=wanted)
+    return replace(proven, statistical=seen, states=states)
+
+
+# What was asked for: the keywords one by one, the domain, and what excludes each other.
+
+
+def check_options(methods: str | Sequence[str], norm: float, rounding: Rounding) -> list[str]:
+    """The names of the methods; an unknown method, norm or rounding is refused."""
+    if norm not in (1, 2, math.inf):
+        raise ArgumentError(f"norm={norm!r} is not offered; choose 1, 2 or inf.")
+    if rounding not in (True, False, "auto"):
+        raise ArgumentError(f"rounding={rounding!r} is not offered; choose 'auto', True or False.")
+    return _methods(methods)
+
+
+def _methods(methods: str | Sequence[str]) -> list[str]:
+    if methods == "auto":
+        names = automatic()
+    else:
+        # Each only once, however often it is named.
+        names = [methods] if isinstance(methods, str) else list(dict.fromkeys(methods))
+    wrong = [name for name in names if name not in METHODS]
+    if wrong or not names:
+        known = [*METHODS.names(), "auto"]
+        if not wrong:
+            raise ArgumentError(f"methods is empty; choose 'auto' or some of {', '.join(known)}.")
+        raise UnknownNameError(
+            "; ".join(unknown("certificate method", name, known) for name in wrong)
+        )
+    return names
+
+
+def settings(
+    options: CertifyOptions, function: Callable[..., object] = CertifySettings
+) -> CertifySettings:
+    """The keywords of a function as one checked value; a misspelt one is refused with a
+    suggestion.
+    """
+    refuse_unknown(function, options, [field.name for field in fields(CertifySettings)])
+    return CertifySettings(**options)
+
+
+def _whole(value: object, least: int) -> bool:
+    """Whether this is a whole number of at least this much, and not a boolean."""
+    # NumPy's numbers are `Integral` and `Real` as well, and they are neither int nor float.
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return False
+    return int(value) >= least
+
+
+def _positive(value: object) -> bool:
+    """Whether this is a number above 0, not NaN and not a boolean."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return float(value) > 0
+
+
+def _output_picker(output: str | int | None) -> Callable[[Any], Tensor] | None:
+    return None if output is None else partial(named_output, name=output)
+
+
+def _check_unused(
+    methods: str | Sequence[str], rounding: Rounding, target: float | None, claim: str | None
+) -> None:
+    """Refuse options that would be ignored, since with data alone nothing is bounded."""
+    asked = (
+        ("methods", methods, "auto"),
+        ("rounding", rounding, "auto"),
+        ("target", target, None),
+        ("claim", claim, None),
+    )
+    given = [f"{name}={value!r}" for name, value, usual in asked if value != usual]
+    if given:
+        raise ArgumentError(
+            f"{', '.join(given)} with data= alone: that certificate is statistical and bounds no"
+            " domain. Add radius= for a ball around each input, or leave the option out."
+        )
+
+
+def _domain(
+    box: BoxEnds | None,
+    around: Tensor | None,
+    radius: float | None,
+    data: Any,
+    clip: tuple[float, float] | None,
+    example: Tensor | None,
+) -> Domain:
+    given = [name for name, value in (("box", box), ("around", around)) if value is not None]
+    if len(given) == 2 or (box is not None and radius is not None):
+        raise ArgumentError(
+            "give the domain as box=, or as around= (or data=) with radius=, but not both."
+        )
+    if box is not None:
+        return box_domain(box, example=example)
+    if around is None and data is None:
+        raise DomainError(
+            "no domain was given: give box=(lo, hi), around=x with radius=r, or data=inputs."
+        )
+    return ball_domain(inputs_of(data)[0] if around is None else around, radius, clip=clip)
+
+
+def _out_of_inference_mode(given: Tensor | None) -> Tensor | None:
+    """A tensor made in inference mode, as one through which gradients may pass."""
+    made_there = isinstance(given, Tensor) and given.is_inference()
+    return given.clone() if given is not None and made_there else given
+
+
+def _check_casts(problem: NetworkPair, rounding: Rounding) -> None:
+    """Refuse models that change precision along the way, for whose evaluation there is no error
+    bound.
+    """
+    casts = rounding_casts(problem)
+    if casts and rounding is True:
+        raise ArgumentError(
+            f"rounding=True covers one precision throughout, but the model converts {casts[0]}"
+            f"{f' and {len(casts) - 1} more' if casts[1:] else ''}. Remove the conversion, or use"
+            " rounding='auto', which speaks of real numbers."
+        )
+
+
+def _on_data(
+    dense: nn.Module,
+    sparse: nn.Module,
+    data: Any,
+    norm: float,
+    output: str | int | None,
+) -> Certificate:
+    """The deviation on exactly the given inputs."""
+    seen = observe(dense, sparse, data, norm, _output_picker(output))
+    one = () if len(seen.outputs) < 2 else (of_one_output(seen.outputs, output),)
+    largest = float(seen.sizes.max())
+    return Certificate(
+        bound=largest,
+        per_output=seen.per_output,
+        per_box=seen.per_output.unsqueeze(0).flatten(1),
+        balls=seen.sizes,
+        # On finitely many inputs the largest deviation is both an upper and a lower bound.
+        lower_bound=largest,
+        lower_per_output=seen.per_output,
+        lower_balls=seen.sizes,
+        worst_input=seen.worst,
+        norm=norm,
+        method="statistical",
+        bounds={"statistical": largest},
+        skipped={},
+        assumptions=(
+            "the bound holds for these inputs, evaluated as now; for fresh ones see `statistical`",
+            *one,
+        ),
+        domain=f"{len(seen.sizes)} inputs given",
+        rounding="both networks' own evaluation",
+    )
+
+
+# The lower bound: differences that are found by search.
+
+
+def search_boxes(
+    problem: NetworkPair,
+    domain: Domain,
+    *,
+    restarts: int,
+    steps: int,
+    generator: torch.Generator | None = None,
+) -> Found:
+    """Search every box for large deviations, some boxes at a time.
+
+    At most a third of the time is spent here, evenly over the boxes; the proof needs the rest.
+    """
+    # The search climbs from eight copies of each box: ± each of four outputs.
+    size = max(1, 2**22 // (8 * problem.widest))
+    # A climber on a ResNet-18 at 224×224 takes a second per step: there they move one after the
+    # other, so that each step ends soon. Decided by size, not by time, so that a repeated search
+    # finds the same differences.
+    together = max(1, 2**20 // problem.widest)
+    clock, boxes = problem.clock.within(1 / 3), domain.split(size)
+    parts, pace = [], Pace(clock=problem.clock)
+    for number, part in enumerate(boxes):
+        own = clock.within(1 / (len(boxes) - number))
+        parts.append(
+            search(
+                problem.difference,
+                part.lo,
+                part.hi,
+                # Even when out of time, the centre of each box is evaluated, so that there is a
+                # lower bound.
+                restarts=0 if own.late() else restarts,
+                steps=steps,
+                generator=generator,
+                together=together,
+                left=own.left,
+                tell=own.report,
+                beat=pace.say,
+            )
+        )
+    return Found(
+        per_output=torch.cat([p.per_output for p in parts]),
+        worst=torch.cat([p.worst for p in parts]),
+    )
+
+
+# The bound: the minimum of several methods per box and output, with the differences found.
+
+
+def prove(
+    problem: NetworkPair,
+    domain: Domain,
+    found: Found,
+    *,
+    methods: Sequence[str],
+    norm: float,
+    rounding: Rounding,
+    spare: bool = False,
+) -> Certificate:
+    """The minimum of the methods per box and output, with the differences that the search found.
+
+    spare: leave boxes out of the costly methods where these are hopeless.
+    """
+    spare = spare and beyond_effort(problem)
+    proven, skipped = _require_bounds(problem, domain, methods, spare=spare)
+    error = problem.added_errors(domain, rounding)
+    # Each output takes its best method; the error of computed weights, or of evaluation in the
+    # models' own precision, is added, whatever the method.
+    per_box = torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0) + error
+    sizes = {name: _norm_over_outputs(reach, error, norm) for name, reach in proven.items()}
+    # The norm of the minima is at most each method's own norm, but a joint bound for all outputs
+    # may still be smaller.
+    balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
+    worst = int(balls.argmax())
+    proof = Certificate(
+        bound=float(balls[worst]),
+        per_output=per_box.amax(dim=0).reshape(problem.output_shape),
+        per_box=per_box,
+        balls=balls,
+        lower_bound=0.0,
+        lower_per_output=torch.zeros(problem.output_shape),
+        lower_balls=torch.zeros_like(balls),
+        worst_input=found.worst[0],
+        norm=norm,
+        method=min(sizes, key=lambda name: float(sizes[name][worst])),
+        bounds={name: float(size.max()) for name, size in sizes.items()},
+        skipped=skipped,
+        assumptions=assumptions_of(problem, proven, rounding),
+        domain=domain.description,
+        rounding=covered_arithmetic(rounding),
+        problem=problem,
+        region=domain,
+        request=Request(
+            methods=tuple(methods),
+            norm=norm,
+            rounding=rounding,
+            effort=problem.effort,
+            symbols=problem.symbols,
+            output=problem.output,
+            seconds=seconds if math.isfinite(seconds := problem.clock.seconds) else None,
+            spare=spare or None,
+        ),
+    )
+    return _add_differences(proof, problem, found)
+
+
+def _add_differences(proof: Certificate, problem: NetworkPair, found: Found) -> Certificate:
+    """The certificate with the differences that a search found."""
+    # At one input of each box, where the difference is computed with its own rounding.
+    lower = _consistent(_norm(problem.at_least(found.worst), proof.norm), proof.balls)
+    seen = _norm(problem.difference(found.worst), proof.norm)
+    per_output = torch.minimum(problem.at_least(found.worst), proof.per_box).amax(dim=0)
+    return replace(
+        proof,
+        lower_bound=float(lower.max()),
+        lower_per_output=per_output.reshape(problem.output_shape),
+        lower_balls=lower,
+        worst_input=found.worst[int((lower if bool(lower.any()) else seen).argmax())],
+        found=float(seen.max()),
+    )
+
+
+def _require_bounds(
+    problem: NetworkPair, domain: Domain, methods: Sequence[str], *, spare: bool
+) -> tuple[dict[str, MethodBounds], dict[str, str]]:
+    """The bounds of the methods, and why others do not apply; an error if there are none."""
+    proven, skipped = run_methods(problem, domain, methods, spare=spare)
+    if not proven:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise TheoryError(f"no method applies here: {reasons}. Choose methods='auto'.")
+    return proven, skipped
+
+
+def _norm(per_output: Tensor, norm: float) -> Tensor:
+    size: Tensor = torch.linalg.vector_norm(per_output, ord=norm, dim=1)
+    return size
+
+
+def _norm_over_outputs(reach: MethodBounds, error: Tensor, norm: float) -> Tensor:
+    """The norm over the outputs, or the joint bound for all outputs if that is smaller."""
+    size = _norm(reach.per_output + error, norm)
+    if reach.whole is None:
+        return size
+    return torch.minimum(
+        size, reach.whole + _norm(error.expand(-1, reach.per_output.shape[1]), norm)
+    )
+
+
+def _consistent(found: Tensor, bound: Tensor) -> Tensor:
+    """The difference found, at most the bound, which may be rounded by some 1e-12.
+
+    A larger excess would be a fault of the proof, and is never ignored.
+    """
+    excess = found - bound
+    if bool((excess > 1e-6 * bound + 1e-7 * found.clamp(min=1)).any()):
+        raise TheoryError(
+            f"a deviation of {float(found.max()):.6g} was found above the bound"
+            f" {float(bound.max()):.6g}: the proof is at fault. Please report these two models."
+        )
+    return torch.minimum(found, bound)
+
+
+# Cutting boxes into parts, for a target or for a claim.
+
+
+def split_for_target(
+    proven: Certificate,
+    *,
+    target: float,
+    methods: Sequence[str],
+    plan: Sequence[Parts] | None = None,
+) -> Certificate:
+    """The certificate after splitting its boxes for a target.
+
+    plan: the parts of an earlier proof, to make the same one again.
+    """
+    problem, domain, request = _boxes_to_split(proven)
+    error = problem.added_errors(domain, request.rounding)
+    # Evaluation adds its own errors to what splitting proves for real arithmetic.
+    allowed = target - _norm(error, proven.norm)
+    # There is nothing to do, or nothing that could be done.
+    refuted = proven.lower_bound > target > 0
+    hopeless = target > 0 and not bool((allowed > 0).all())
+    if plan is None and (proven.bound <= target or refuted or hopeless):
+        whole = (Parts(cuts=(0,)).pack(),) * len(domain)
+        return replace(
+            proven,
+            bounds={**proven.bounds, "split": proven.bound},
+            request=replace(request, target=target, parts=whole),
+            share=float(
+                volume_shares(domain.lo, domain.hi)[proven.balls <= target].sum().clamp(max=1)
+            ),
+        )
+    found = split(
+        problem,
+        domain,
+        proven.per_box,
+        target=allowed,
+        # With 0 the best bound is wanted, since any difference at all would be above it.
+        refuting=target if target > 0 else math.inf,
+        norm=proven.norm,
+        methods=methods,
+        plan=plan,
+    )
+    per_box = torch.minimum(proven.per_box, found.per_output + error)
+    balls = torch.minimum(proven.balls, found.balls + _norm(error, proven.norm))
+    balls = torch.minimum(balls, _norm(per_box, proven.norm))
+    lower, outputs, worst = proven.lower_balls, proven.lower_per_output, proven.worst_input
+    if found.witness is not None:
+        gap = problem.at_least(found.witness.unsqueeze(0))
+        size = _norm(gap, proven.norm)
+        inside = ((domain.lo <= found.witness) & (found.witness <= domain.hi)).flatten(1).all(dim=1)
+        if float(size) > proven.lower_bound:
+            worst = found.witness
+        lower = torch.where(inside, torch.maximum(lower, size), lower)
+        outputs = torch.maximum(outputs, gap.reshape(outputs.shape))
+    largest = int(balls.argmax())
+    parts = sum(map(len, found.parts))
+    split_bound = float((found.balls + _norm(error, proven.norm)).max())
+    text = f"split: the bound is the largest of {parts} parts of the domain"
+    return replace(
+        proven,
+        bound=float(balls[largest]),
+        per_output=per_box.amax(dim=0).reshape(problem.output_shape),
+        per_box=per_box,
+        balls=balls,
+        lower_bound=float(_consistent(lower, balls).max()),
+        lower_per_output=torch.minimum(outputs, per_box.amax(dim=0).reshape(outputs.shape)),
+        lower_balls=_consistent(lower, balls),
+        worst_input=worst,
+        method="split" if split_bound < proven.bound else proven.method,
+        bounds={**proven.bounds, "split": split_bound},
+        assumptions=(*proven.assumptions, text) if parts > len(domain) else proven.assumptions,
+        request=replace(request, target=target, parts=tuple(one.pack() for one in found.parts)),
+        share=found.share,
+    )
+
+
+def compare_classes(
+    proven: Certificate,
+    *,
+    margin: float,
+    methods: Sequence[str],
+    plan: Sequence[Parts] | None = None,
+) -> Certificate:
+    """The certificate with an answer to the claim that both networks have one top class.
+
+    plan: the parts of an earlier proof, to make the same one again.
+    """
+    problem, domain, request = _boxes_to_split(proven)
+    if request.rounding is True:
+        raise ArgumentError("claim='top-1' holds for real arithmetic only; use rounding='auto'.")
+    check_classes(problem)
+    slack = None
+    if request.rounding == "auto":
+        slack = torch.stack([error.amax(dim=0) for error in problem.weight_errors(domain)])
+    claim = TopClass(margin=margin, slack=slack)
+    counterexample = None if plan is not None else _counterexample(problem, domain, claim)
+    parts: Sequence[Parts] = [Parts(cuts=(0,))] * len(domain)
+    share, complete = 0.0, False
+    if counterexample is None:
+        found = split(
+            problem,
+            domain,
+            proven.per_box,
+            target=domain.lo.new_zeros(len(domain)),
+            refuting=0.0,
+            norm=proven.norm,
+            methods=methods,
+            plan=plan,
+            claim=claim,
+        )
+        parts, share, complete = found.parts, found.share, found.complete
+        counterexample = found.witness
+    answer: Literal["proven", "refuted", "open"] = "proven" if complete else "open"
+    if counterexample is not None:
+        answer = "refuted"
+    return replace(
+        proven,
+        claim=ClassAnswer(margin=margin, answer=answer, share=share, counterexample=counterexample),
+        request=replace(
+            request, claim="top-1", margin=margin, parts=tuple(one.pack() for one in parts)
+        ),
+    )
+
+
+def _boxes_to_split(proven: Certificate) -> tuple[NetworkPair, Domain, Request]:
+    """The boxes on which a bound was proved; a statistical certificate has none."""
+    if proven.problem is None or proven.region is None or proven.request is None:
+        raise ArgumentError("a statistical certificate has no boxes to split.")
+    return proven.problem, proven.region, proven.request
+
+
+_TRIED = 512
+"""Points of each box that are tried before a claim is proved."""
+
+_CLIMBERS, _CLIMBED = 32, 40
+"""How many of the best of them climb, and for how many steps."""
+
+
+def _counterexample(problem: NetworkPair, domain: Domain, claim: TopClass) -> Tensor | None:
+    """A point that refutes the claim: the worst of some points spread over each box, or one reached
+    from them by climbing.
+    """
+    inputs = domain.lo[0].numel()
+    # The sequence is the same each time; torch supports no more dimensions.
+    if inputs > torch.quasirandom.SobolEngine.MAXDIM:
+        return None
+    spread = torch.quasirandom.SobolEngine(inputs)  # type: ignore[no-untyped-call]
+    share: Tensor = spread.draw(_TRIED, dtype=torch.float64)
+    share = share.to(domain.lo.device).reshape(_TRIED, *domain.lo.shape[1:])
+    size = max(1, 2**22 // problem.widest)
+    for lo, hi in zip(domain.lo, domain.hi, strict=True):
+        points, heights = [], []
+        for part in torch.split(share, size):
+            x = (lo + part * (hi - lo)).clamp(lo, hi)
+            points.append(x)
+            heights.append(claim.violation(*(network(x) for network in problem.own)))
+            if problem.clock.late():
+                break
+        height = torch.cat(heights).nan_to_num(nan=-math.inf)
+        x = torch.cat(points)[height.topk(min(_CLIMBERS, size, len(height))).indices]
+        found = _climb(problem, claim, x, lo, hi)
+        if found is not None or problem.clock.late():
+            return found
+    return None
+
+
+def _climb(
+    problem: NetworkPair, claim: TopClass, x: Tensor, lo: Tensor, hi: Tensor
+) -> Tensor | None:
+    """Climb by steps along the sign of the slope of `TopClass.violation`: where f is confident they
+    lead to another class of g, elsewhere back to where f is confident.
+    """
+    for step in range(_CLIMBED + 1):
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            height = claim.violation(*(network(x) for network in problem.own))
+        if bool((height > 0).any()):
+            worst = x[int(height.nan_to_num(nan=-math.inf).argmax())].detach().clone()
+            # What float64 finds may be its own rounding.
+            if bool((claim.violation_at(problem, worst.unsqueeze(0)) > 0).any()):
+                return worst
+        if step == _CLIMBED or not height.requires_grad or problem.clock.late():
+            break
+        (slope,) = torch.autograd.grad(height.sum(), x)
+        # From a quarter of the box down to a sixtieth.
+        x = (x + 0.25 * 0.93**step * (hi - lo) * slope.sign()).clamp(lo, hi)
+    return None
+
+
+# The assumptions and checks of a certificate, and the arithmetic it covers, in words.
+
+
+def assumptions_of(
+    problem: NetworkPair, proven: dict[str, MethodBounds], rounding: Rounding
+) -> tuple[str, ...]:
+    """What was checked, what is assumed about signs and arithmetic, and the methods' remarks."""
+    signs = problem.signs
+    checked = "checked: one graph for both networks, evaluation mode, finite parameters"
+    pattern = "no sign assumption is used"
+    if any(name in proven for name in ("path-metric", "path-metric-per-output", "input-weighted")):
+        pattern = "checked: θθ' ≥ 0 everywhere" + (", |θ'| ≤ |θ|" if signs.dominated else "")
+    arithmetic = (
+        "networks of real numbers"
+        if rounding == "auto"
+        else "real arithmetic: rounding is not covered"
+    )
+    if rounding is True:
+        precision = str(problem.dtype).removeprefix("torch.")
+        arithmetic = (
+            f"networks evaluated in {precision}, sums in any order, no TF32, Winograd or FFT"
+            " convolutions"
+        )
+    casts = [f"counted as exact: the conversion {cast}" for cast in rounding_casts(problem)]
+    graph = problem.own[0].graph
+    several = len(graph.outputs) > 1
+    one = [of_one_output(graph.outputs, graph.output_name)] if several else []
+    mixing = dict.fromkeys(own.graph.alone for own in problem.own if own.graph.alone)
+    alone = [f"{ALONE}: {how}" for how in mixing]
+    remarks = [remark for reach in proven.values() for remark in reach.remarks]
+    return (checked, pattern, arithmetic, *one, *alone, *casts, *remarks)
+
+
+def rounding_casts(problem: NetworkPair) -> list[str]:
+    """The conversions in both networks that round."""
+    return sorted({str(c) for own in problem.own for c in own.graph.casts if c.rounds})
+
+
+def of_one_output(names: Sequence[str], covered: str | int | None) -> str:
+    """Which of several outputs is covered."""
+    name = names[0] if covered is None else str(covered)
+    others = [repr(other) for other in names if other != name]
+    more = f" and {len(others) - 6} more" if len(others) > 6 else ""
+    return (
+        f"of the output {name!r} alone: nothing is said of"
+        f" {', '.join(others[:6])}{more} (output= chooses)"
+    )
+
+
+def covered_arithmetic(rounding: Rounding) -> str:
+    """Which arithmetic the bound covers."""
+    if rounding is True:
+        return COVERED
+    return "float64 arithmetic of the certificate" if rounding == "auto" else "not covered"

@@ -1,0 +1,348 @@
+"""Intervals of f, of g and of f − g over boxes, with the ReLU case split of ReluDiff.
+
+Each of the three has its own centre and radius, and each tightens the other two. So the bound of f
+− g is never looser than the intervals of f and g alone imply, and its rounding is relative to the
+difference, not to the values.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secateurs.graph.primitives import Activation, Add, Affine, Input, Pool, Structural
+from secateurs.proof.forms import (
+    Bounds,
+    ParameterPair,
+    gamma,
+    gap,
+    lift,
+    linear,
+    magnitude,
+    reorder,
+    signed_sum,
+    terms,
+)
+from secateurs.proof.planes import can_lead, relu_range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """f within cf ± rf, g within cg ± rg, f − g within cd ± rd; all (boxes, *shape)."""
+
+    cf: Tensor
+    rf: Tensor
+    cg: Tensor
+    rg: Tensor
+    cd: Tensor
+    rd: Tensor
+
+    @property
+    def bounds(self) -> Bounds:
+        """The three intervals as ends, each tightened by the other two."""
+        return Bounds(
+            l=self.cf - self.rf,
+            h=self.cf + self.rf,
+            gl=self.cg - self.rg,
+            gh=self.cg + self.rg,
+            dl=self.cd - self.rd,
+            dh=self.cd + self.rd,
+        ).consistent()
+
+
+def from_bounds(b: Bounds, unit: float = 0.0) -> Intervals:
+    """Centres and radii of the three, swollen by the roundings behind their ends."""
+    cf, rf = _swell(b.l, b.h, unit)
+    cg, rg = _swell(b.gl, b.gh, unit)
+    cd, rd = _swell(b.dl, b.dh, unit)
+    return Intervals(cf=cf, rf=rf, cg=cg, rg=rg, cd=cd, rd=rd)
+
+
+def _swell(lo: Tensor, hi: Tensor, unit: float) -> tuple[Tensor, Tensor]:
+    """Widen the ends: each results from a few operations without cancellation and errs by few
+    units.
+    """
+    center = (lo + hi) / 2
+    # Each end is measured from the rounded centre; an end that rounding moved past the other counts
+    # as zero width.
+    radius = torch.maximum(hi - center, center - lo).relu()
+    return center, radius + 8 * unit * torch.maximum(lo.abs(), hi.abs()) if unit else radius
+
+
+class Interval:
+    """The flow of intervals; fed with a pair (lo, hi).
+
+    `unit`: the rounding unit of this arithmetic, covered outwards at the cost of a few more passes;
+    0 assumes exact arithmetic.
+    """
+
+    def __init__(self, *, unit: float = 0.0) -> None:
+        self.unit = unit
+
+    def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Intervals:
+        """The box itself; both networks see the same input."""
+        center, radius = centre_and_radius(*value)
+        zero = torch.zeros_like(radius)
+        return Intervals(cf=center, rf=radius, cg=center, rg=radius, cd=zero, rd=zero)
+
+    def affine(self, node: Affine, x: Intervals | None, params: ParameterPair) -> Intervals:
+        """W z − W' z' = W' (z − z') + (W − W') z, in centres, and with |·| in radii."""
+        b, c = params.offsets(node)
+        if x is None:
+            zero = torch.zeros(1, *node.shape, dtype=b.dtype, device=b.device)
+            # The only rounding here is that of b − c itself.
+            tiny = zero + 2 * self.unit * (b - c).abs()
+            return Intervals(cf=zero + b, rf=zero, cg=zero + c, rg=zero, cd=zero + b - c, rd=tiny)
+        w, v = params.weights(node)
+        # W z − W' z' = W' (z − z') + (W − W') z: relative to the difference, not to the
+        # values.
+        change = gap(w, v)
+        cd, rd = linear(node, x.cd, v), linear(node, x.rd, magnitude(v))
+        if change is not None:
+            cd = cd + linear(node, x.cf, change)
+            rd = rd + linear(node, x.rf, change.abs())
+        y = Intervals(
+            cf=linear(node, x.cf, w) + b,
+            rf=linear(node, x.rf, magnitude(w)),
+            cg=linear(node, x.cg, v) + c,
+            rg=linear(node, x.rg, magnitude(v)),
+            cd=cd + (b - c),
+            rd=rd,
+        )
+        # Widening costs passes; unit 0 means that the caller only needs real arithmetic.
+        return self._outward(node, x, y, (w, v), (b, c)) if self.unit else y
+
+    def bounds(self, x: Intervals) -> Bounds:
+        """The ends."""
+        return x.bounds
+
+    def activation(self, node: Activation, x: Intervals, known: Bounds | None = None) -> Intervals:
+        """The case split; if both pre-activations are ≤ 0 on the whole box, the result is zero."""
+        bounds = x.bounds if known is None else known
+        return from_bounds(activate(bounds, node.slope, self.unit), self.unit)
+
+    def pool(self, node: Pool, x: Intervals, known: Bounds | None = None) -> Intervals:
+        """A k-th largest grows with every entry; two of them differ by no more than the entries."""
+        b = x.bounds if known is None else known
+        l, h, gl, gh = (lift(node.apply, end) for end in (b.l, b.h, b.gl, b.gh))
+        up, down = b.dh, -b.dl
+        if node.rank == 1:
+            # If f's maximum is entry i, then max z − max z' ≤ z_i − z'_i: only entries that can
+            # lead in f bound the difference from above, only those that can lead in g from below.
+            up = up.masked_fill(~can_lead(node, b.l, b.h), -torch.inf)
+            down = down.masked_fill(~can_lead(node, b.gl, b.gh), -torch.inf)
+        # The extremes in both directions come from maxima: of the entries' upper ends, and of their
+        # negated lower ends.
+        dl, dh = -lift(node.maximum, down), lift(node.maximum, up)
+        return from_bounds(Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh).consistent(), self.unit)
+
+    def structural(self, node: Structural, xs: Sequence[Intervals]) -> Intervals:
+        """The same reordering of centres and radii."""
+        return reorder(node, xs)
+
+    def add(self, node: Add, xs: Sequence[Intervals]) -> Intervals:
+        """Centres add with signs, radii without."""
+        fields = {k: signed_sum(node, [getattr(x, k) for x in xs]) for k in ("cf", "cg", "cd")}
+        # A sum of n terms errs by about n units of its size; 4 also covers the radius.
+        share = 4 * len(xs) * self.unit
+        for center, radius in (("cf", "rf"), ("cg", "rg"), ("cd", "rd")):
+            total = sum((getattr(x, radius) for x in xs[1:]), getattr(xs[0], radius))
+            sizes = sum(
+                (getattr(x, center).abs() for x in xs[1:]),
+                getattr(xs[0], center).abs(),
+            )
+            fields[radius] = total + share * (sizes + total) if share else total
+        return Intervals(**fields)
+
+    def _outward(
+        self,
+        node: Affine,
+        x: Intervals,
+        y: Intervals,
+        weights: tuple[Tensor | None, Tensor | None],
+        biases: tuple[Tensor, Tensor],
+    ) -> Intervals:
+        """Radii widened by the possible rounding errors of centres and radii: γ times a bound on
+        the sum of absolute values.
+
+        That sum is at most the row sum of |W| (one pass for all boxes) times the largest |centre|:
+        γ is so small that nothing finer is needed.
+        """
+        (w, v), (b, c) = weights, biases
+        # Two maps behind the difference, and a few more operations.
+        share = gamma(2 * terms(node, x.cf, w) + 8, self.unit)
+        ones, dims = torch.ones_like(x.cf[:1]), y.cf.ndim
+        row_f, row_g = (linear(node, ones, magnitude(t)) for t in (w, v))
+        of_d = row_g * _largest(x.cd, dims)
+        if w is not None:
+            of_d = of_d + linear(node, ones, magnitude(gap(w, v))) * _largest(x.cf, dims)
+        return Intervals(
+            cf=y.cf,
+            rf=y.rf + share * (row_f * _largest(x.cf, dims) + y.rf + b.abs()),
+            cg=y.cg,
+            rg=y.rg + share * (row_g * _largest(x.cg, dims) + y.rg + c.abs()),
+            cd=y.cd,
+            rd=y.rd + share * (of_d + y.rd + (b - c).abs()),
+        )
+
+
+def centre_and_radius(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    """Centres and radii that contain the whole box, although (lo + hi)/2 is rounded."""
+    center = (lo + hi) / 2
+    radius = torch.maximum(hi - center, center - lo)
+    # One step up, since hi − centre is rounded, too. A box that is a point stays a point.
+    up = torch.nextafter(radius, torch.full_like(radius, torch.inf))
+    return center, torch.where(lo == hi, torch.zeros_like(radius), up)
+
+
+def _largest(center: Tensor, dims: int) -> Tensor:
+    """The largest |centre| of each box, in a shape that multiplies values of that many
+    dimensions.
+    """
+    return center.flatten(1).abs().amax(dim=1).reshape(-1, *[1] * (dims - 1))
+
+
+def activate(b: Bounds, slope: float, unit: float = 0.0) -> Bounds:
+    """The ranges after slope·z + (1 − slope)·relu(z); exact for 0 ≤ slope ≤ 1 except for the
+    difference.
+    """
+    r = relu_range(b)
+    if slope == 0:
+        return r
+    ends = {}
+    for low, high in (("l", "h"), ("gl", "gh"), ("dl", "dh")):
+        one = _scaled(slope, getattr(b, low), getattr(b, high))
+        two = _scaled(1 - slope, getattr(r, low), getattr(r, high))
+        # The two parts may cancel if the slope is outside [0, 1].
+        lost = 8 * unit * sum(end.abs() for end in (*one, *two))
+        ends[low], ends[high] = one[0] + two[0] - lost, one[1] + two[1] + lost
+    return Bounds(**ends).consistent()
+
+
+def _scaled(factor: float, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    return (factor * low, factor * high) if factor >= 0 else (factor * high, factor * low)
+
+
+# Intervals of f and of f − g with as few passes as possible: the flow that training differentiates.
+#
+# `Interval` also carries the interval of g and tightens each of the three by the other two. Here g
+# is derived from f and the difference, which saves two of eight passes and most of the tape;
+# nothing is rounded outwards. In real arithmetic it is as sound as `Interval`, but looser.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoarseIntervals:
+    """f within cf ± rf and f − g within cd ± rd; all (boxes, *shape)."""
+
+    cf: Tensor
+    rf: Tensor
+    cd: Tensor
+    rd: Tensor
+
+    @property
+    def largest(self) -> Tensor:
+        """The largest |f − g|."""
+        return self.cd.abs() + self.rd
+
+    @property
+    def bounds(self) -> Bounds:
+        """Ends of f and of the difference, and the resulting ends of g."""
+        l, h = self.cf - self.rf, self.cf + self.rf
+        dl, dh = self.cd - self.rd, self.cd + self.rd
+        return Bounds(l=l, h=h, gl=l - dh, gh=h - dl, dl=dl, dh=dh)
+
+
+class Coarse:
+    """The flow; fed with a pair (centre, radius), params is a `ParameterPair`."""
+
+    def input(self, node: Input, value: tuple[Tensor, Tensor]) -> CoarseIntervals:
+        """The box; both networks see one input."""
+        center, radius = value
+        zero = torch.zeros_like(center)
+        return CoarseIntervals(cf=center, rf=radius, cd=zero, rd=zero)
+
+    def affine(
+        self, node: Affine, x: CoarseIntervals | None, params: ParameterPair
+    ) -> CoarseIntervals:
+        """W z − W' z' = W' (z − z') + (W − W') z, in centres, and with |·| in radii."""
+        b, c = params.biases(node) or (torch.zeros(()),) * 2
+        if x is None:
+            zero = b.new_zeros(1, *node.shape)
+            return CoarseIntervals(cf=zero + b, rf=zero, cd=zero + (b - c), rd=zero)
+        w, v = params.weights(node)
+        cf, cd = _both(node, x.cf, x.cd, w, v)
+        rf, rd = _both(node, x.rf, x.rd, w, v, magnitude)
+        return CoarseIntervals(cf=cf + b, rf=rf, cd=cd + (b - c), rd=rd)
+
+    def activation(self, node: Activation, x: CoarseIntervals) -> CoarseIntervals:
+        """The case split of ReluDiff."""
+        return _centred(activate(x.bounds, node.slope))
+
+    def pool(self, node: Pool, x: CoarseIntervals) -> CoarseIntervals:
+        """A k-th largest grows with every entry; two of them differ by no more than the entries."""
+        b = x.bounds
+        # Ends of the difference by the maximum of the entries' ends, for every k: two k-th largest
+        # values differ by no more than the entry that moved most.
+        ends = {"l": lift(node.apply, b.l), "h": lift(node.apply, b.h)}
+        ends |= {"dl": -lift(node.maximum, -b.dl), "dh": lift(node.maximum, b.dh)}
+        return _centred(Bounds(gl=ends["l"], gh=ends["h"], **ends))
+
+    def structural(self, node: Structural, xs: Sequence[CoarseIntervals]) -> CoarseIntervals:
+        """The same reordering of centres and radii."""
+        return reorder(node, xs)
+
+    def add(self, node: Add, xs: Sequence[CoarseIntervals]) -> CoarseIntervals:
+        """Centres add with signs, radii without."""
+        centers = {k: signed_sum(node, [getattr(x, k) for x in xs]) for k in ("cf", "cd")}
+        radii = {k: sum((getattr(x, k) for x in xs[1:]), getattr(xs[0], k)) for k in ("rf", "rd")}
+        return CoarseIntervals(**centers, **radii)
+
+
+def _both(
+    node: Affine,
+    f: Tensor,
+    d: Tensor,
+    w: Tensor | None,
+    v: Tensor | None,
+    size: Callable[[Tensor | None], Tensor | None] = lambda weight: weight,
+) -> tuple[Tensor, Tensor]:
+    """(W f, W' d + (W − W') f), with `size` of each matrix."""
+    change = gap(w, v)
+    # Unchanged layers need no third pass.
+    if w is None or v is None or change is None or torch.equal(w, v):
+        return linear(node, f, size(w)), linear(node, d, size(v))
+    axes = node.operation.axes
+    # Blocks would mix the groups of a grouped or depthwise map.
+    if axes is None or axes.diagonal or axes.groups != 1:
+        moved = linear(node, d, size(v)) + linear(node, f, size(change))
+        return linear(node, f, size(w)), moved
+    # One pass over the channels of both, since narrow convolutions cost as much as ones twice as
+    # wide.
+    one, two, three = (size(matrix) for matrix in (w, v, change))
+    rows = [torch.cat(row, dim=axes.weight_in) for row in _blocks(one, two, three)]
+    weight = torch.cat(rows, dim=axes.weight_out)
+    stacked = linear(node, torch.cat([f, d], dim=_of_boxes(axes.x)), weight)
+    first, second = stacked.chunk(2, dim=_of_boxes(axes.y))
+    return first, second
+
+
+def _blocks(w: Tensor | None, v: Tensor | None, change: Tensor | None) -> list[list[Tensor]]:
+    """[[W, 0], [W − W', W']], rows over outputs."""
+    if w is None or v is None or change is None:
+        return []
+    return [[w, torch.zeros_like(w)], [change, v]]
+
+
+def _of_boxes(axis: int) -> int:
+    """An axis of one sample, in a batch of boxes."""
+    return axis + 1 if axis >= 0 else axis
+
+
+def _centred(b: Bounds) -> CoarseIntervals:
+    return CoarseIntervals(
+        cf=(b.l + b.h) / 2,
+        rf=(b.h - b.l) / 2,
+        cd=(b.dl + b.dh) / 2,
+        rd=(b.dh - b.dl) / 2,
+    )

@@ -1,0 +1,504 @@
+"""Planes above and below a ReLU and above and below the difference of two ReLUs, given bounds of
+what enters them.
+
+With z the pre-activation in f, z' the one in g and δ = z − z', write F(z, δ) = relu(z) − relu(z −
+δ), the difference of the two outputs. Several planes p·z + q·δ + c lie above F; each is sound
+alone, so the choice among them is free. Planes below come from the ones above by exchanging the two
+networks: F(z, δ) = −F(z', −δ).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from secateurs.graph.primitives import Pool
+from secateurs.proof.forms import Bounds, lift
+from secateurs.proof.two_stream import StreamValues
+
+# A plane over a pre-activation and its difference, and the planes around one ReLU.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane:
+    """The function p·z + q·δ + c, per neuron."""
+
+    p: Tensor
+    q: Tensor
+    c: Tensor
+
+    def at(self, z: Tensor, d: Tensor) -> Tensor:
+        """Its value."""
+        return self.p * z + self.q * d + self.c
+
+    def replaced(self, other: "Plane", where: Tensor) -> "Plane":
+        """The other plane for some neurons."""
+        return Plane(
+            p=torch.where(where, other.p, self.p),
+            q=torch.where(where, other.q, self.q),
+            c=torch.where(where, other.c, self.c),
+        )
+
+    def leaky(self, slope: float, *, difference: bool) -> "Plane":
+        """The plane for slope·z + (1 − slope)·relu(z), or for the difference of two of these; needs
+        slope ≤ 1.
+        """
+        rest = 1 - slope
+        if difference:
+            return Plane(p=rest * self.p, q=slope + rest * self.q, c=rest * self.c)
+        return Plane(p=slope + rest * self.p, q=rest * self.q, c=rest * self.c)
+
+
+def relu_above(l: Tensor, h: Tensor) -> Plane:
+    """The chord: relu(z) ≤ h(z − l)/(h − l) on an unstable neuron; exact on a stable one."""
+    zero = torch.zeros_like(l)
+    slope = torch.where(l >= 0, torch.ones_like(l), torch.where(h <= 0, zero, share(h, h - l)))
+    return Plane(p=slope, q=zero, c=torch.where((l < 0) & (h > 0), -slope * l, zero))
+
+
+_TIE = 1e-9
+"""Planes that differ by so much of the widths, or less, count as equally good. Where two are, as on
+a range that lies evenly around 0, the last digit would choose: then the compiled passes and those
+of torch, or a machine that sums in another order, would take planes that differ by far more
+elsewhere.
+"""
+
+
+def relu_below(l: Tensor, h: Tensor) -> Plane:
+    """relu(z) ≥ z or ≥ 0, whichever loses less area; exact on a stable neuron."""
+    zero = torch.zeros_like(l)
+    # The area lost is l²/2 above z and h²/2 above 0; a tie takes 0. A neuron that is on has no
+    # choice.
+    takes = (h + l > _TIE * (h - l)) | (l >= 0)
+    return Plane(p=(takes & (h > 0)).to(l.dtype), q=zero, c=zero)
+
+
+def share(part: Tensor, whole: Tensor) -> Tensor:
+    """part/whole where whole > 0, else 0."""
+    return torch.where(
+        whole > 0,
+        # `where` computes both sides; the clamp keeps a division by 0 out of the tape.
+        part / whole.clamp(min=torch.finfo(whole.dtype).tiny),
+        torch.zeros_like(part),
+    )
+
+
+# Six planes above the difference of two ReLUs; each is sound alone.
+
+
+def _one_lipschitz(b: Bounds) -> Plane:
+    """F ≤ max(0, δ), whose chord over [dl, dh] is a plane."""
+    chord = relu_above(b.dl, b.dh)
+    # The chord is one in δ: its slope belongs to q.
+    return Plane(p=chord.q, q=chord.p, c=chord.c)
+
+
+def _chord_minus_zero(b: Bounds) -> Plane:
+    """relu(z) ≤ chord and relu(z') ≥ 0."""
+    return relu_above(b.l, b.h)
+
+
+def _chord_minus_identity(b: Bounds) -> Plane:
+    """relu(z) ≤ chord and relu(z') ≥ z' = z − δ."""
+    chord = relu_above(b.l, b.h)
+    return Plane(p=chord.p - 1, q=torch.ones_like(b.l), c=chord.c)
+
+
+def _clamped(b: Bounds) -> Plane:
+    """For 0 < dh: F ≤ clamp(z, 0, dh), which lies under the line from (l, 0) to (dh, dh)."""
+    slope = share(b.dh, b.dh - b.l)
+    return _where(
+        (b.dh > 0) & (b.l < 0),
+        Plane(p=slope, q=torch.zeros_like(slope), c=-slope * b.l),
+    )
+
+
+def _clamped_in_g(b: Bounds) -> Plane:
+    """For 0 < dh < −gl: F ≤ clamp(z' + dh, 0, dh), which lies under the line from (gl, 0) to (0,
+    dh) in z'.
+    """
+    slope = share(b.dh, -b.gl)
+    return _where((b.dh > 0) & (b.gl + b.dh < 0), Plane(p=slope, q=-slope, c=-slope * b.gl))
+
+
+def _negative(b: Bounds) -> Plane:
+    """For dh < 0: F ≤ −clamp(z', 0, −dh), which lies under the line from (0, 0) to (gh, −e), e =
+    min(−dh, gh).
+    """
+    slope = share(torch.minimum(-b.dh, b.gh), b.gh)
+    return _where((b.dh < 0) & (b.gh > 0), Plane(p=-slope, q=slope, c=torch.zeros_like(slope)))
+
+
+# `_one_lipschitz` is first because it applies everywhere: the choice starts from a
+# plane that is finite.
+ABOVE: tuple[Callable[[Bounds], Plane], ...] = (
+    _one_lipschitz,
+    _chord_minus_zero,
+    _chord_minus_identity,
+    _clamped,
+    _clamped_in_g,
+    _negative,
+)
+
+
+def _where(applies: Tensor, plane: Plane) -> Plane:
+    zero = torch.zeros_like(plane.c)
+    return Plane(
+        p=torch.where(applies, plane.p, zero),
+        q=torch.where(applies, plane.q, zero),
+        # At +∞ a plane loses every comparison.
+        c=torch.where(applies, plane.c, torch.full_like(zero, torch.inf)),
+    )
+
+
+def difference_above(b: Bounds) -> Plane:
+    """The plane above F that is lowest in the middle of the bounds."""
+    # Any choice is sound. The middle is cheap to compare at and is where the mean of a
+    # plane over the box lies.
+    z, d = (b.l + b.h) / 2, (b.dl + b.dh) / 2
+    close = _TIE * (b.h - b.l + b.dh - b.dl)
+    best: Plane | None = None
+    for plane in planes_above(b):
+        best = plane if best is None else _lower(best, plane, z, d, close)
+    return best if best is not None else relu_above(b.l, b.h)
+
+
+def difference_below(b: Bounds) -> Plane:
+    """The plane below F that is highest in the middle of the bounds."""
+    return _exchange(difference_above(b.exchanged()))
+
+
+def relu_range(b: Bounds) -> Bounds:
+    """The exact ranges of relu(z), relu(z') and their difference: the case split of ReluDiff."""
+    return Bounds(
+        l=b.l.relu(),
+        h=b.h.relu(),
+        gl=b.gl.relu(),
+        gh=b.gh.relu(),
+        dl=-_largest_difference(b.exchanged()),
+        dh=_largest_difference(b),
+    )
+
+
+def _largest_difference(b: Bounds) -> Tensor:
+    """max F: F grows with z and with δ, so a corner decides; 0 where both neurons are inactive.
+
+    relu(h) − relu(max(gl, h − dh)) for dh ≥ 0, relu(gl + dh) − relu(gl) else; written without a
+    sum of two large numbers, so that a tiny difference of large values keeps its digits.
+    """
+    growing = torch.minimum(b.h.relu() - b.gl.relu(), b.dh)
+    falling = torch.maximum(b.dh, -b.gl.relu())
+    return torch.where(b.dh >= 0, growing, falling)
+
+
+def planes_above(b: Bounds) -> Iterator[Plane]:
+    """Every plane above F we know. Where a rule does not apply to a neuron, its plane is +∞
+    there.
+    """
+    for rule in ABOVE:
+        yield rule(b)
+
+
+def costliest(flat: Bounds, open_: Tensor, count: int) -> Tensor:
+    """The open neurons of each box that lose most, (boxes, neurons)."""
+    losses = torch.where(open_, loss(flat), -1.0)
+    return losses.topk(min(count, losses.shape[1]), dim=1).indices
+
+
+def loss(b: Bounds) -> Tensor:
+    """What the planes of a neuron lose in the difference, and of what they lose in f the share
+    that the change of weights can turn into a difference.
+    """
+    lost = difference_above(b).at(_mid(b.l, b.h), _mid(b.dl, b.dh))
+    lost = lost - difference_below(b).at(_mid(b.l, b.h), _mid(b.dl, b.dh))
+    # A box of no width has no spread to share: the clamp keeps 0/0 away.
+    share = (b.dh - b.dl).sum(dim=1) / (b.h - b.l).sum(dim=1).clamp(min=1e-300)
+    in_f = torch.minimum(b.h, -b.l).relu()
+    # NaN comes from bounds that overflowed: nothing can be worse, so they are tried
+    # first.
+    total: Tensor = lost + share.clamp(max=1).unsqueeze(1) * in_f
+    return total.nan_to_num(nan=torch.inf)
+
+
+def _mid(low: Tensor, high: Tensor) -> Tensor:
+    return (low + high) / 2
+
+
+def _lower(one: Plane, two: Plane, z: Tensor, d: Tensor, close: Tensor) -> Plane:
+    """Per neuron the plane that is lower at (z, δ); what is this close is a tie, which keeps the
+    first.
+    """
+    return one.replaced(two, two.at(z, d) < one.at(z, d) - close)
+
+
+def _exchange(plane: Plane) -> Plane:
+    """From a plane above −F in terms of (z', −δ) to the plane below F in terms of (z, δ)."""
+    return Plane(p=-plane.p, q=plane.p + plane.q, c=-plane.c)
+
+
+# Which entry of a pool's window can be the largest, and what that says of the maximum.
+#
+# The windows are known only by two functions, their maxima and their sums; derivatives of these
+# tell which entry leads and which windows share an entry. What cannot be told (an entry of several
+# windows, a tie) is answered on the safe side.
+
+
+def pick(node: Pool, point: Tensor, x: Tensor) -> Tensor:
+    """In each window the entry of x where `point` is largest: the derivative of the maximum, taken
+    at `point`. For tapes: the derivative is right, the value is not; see `chosen`.
+    """
+    # x − x.detach() is 0 with the derivative 1: the maximum chooses at `point`, the
+    # tape goes to x.
+    return lift(node.maximum, point.detach() + (x - x.detach()))
+
+
+def chosen(node: Pool, point: Tensor, x: Tensor) -> Tensor:
+    """The values of `pick`: in each window the entry of x where `point` is largest; of several, a
+    mean.
+    """
+
+    def maximum(entries: Tensor) -> Tensor:
+        return lift(node.maximum, entries)
+
+    value: Tensor = torch.func.jvp(maximum, (point.detach(),), (x.detach(),))[1]
+    return value
+
+
+def runner_up(node: Pool, point: Tensor, high: Tensor) -> Tensor:
+    """The largest `high` of each window without the entry where `point` is largest.
+
+    Where that entry lies in several windows, or is not alone, it is not left out.
+    """
+    with torch.enable_grad():
+        leaf = point.detach().clone().requires_grad_()
+        top = lift(node.maximum, leaf)
+    leads = torch.autograd.grad(top, leaf, torch.ones_like(top))[0] == 1
+    total, entries = _total(node, point)
+    # Gradient 1 means alone at the top of its windows; a tie shares it. In more than
+    # one window an entry may lead one and not the other, so it stays.
+    out = leads & (_back(total, entries, torch.ones_like(total)) == 1)
+    return lift(node.maximum, high.masked_fill(out, -torch.inf))
+
+
+def can_lead(node: Pool, low: Tensor, high: Tensor) -> Tensor:
+    """Entries that may be the largest of a window, given their bounds."""
+    total, leaf = _total(node, low)
+    cover = _back(total, leaf, torch.ones_like(total))
+    # Each entry sees the threshold of its own window: the transposed window sum copies it back.
+    threshold = _back(total, leaf, lift(node.maximum, low))
+    # Without outward rounding a lower end may lie above its upper one by a last digit; the leader
+    # must be among the candidates even then.
+    return (torch.maximum(high, low) >= threshold) | (cover != 1)
+
+
+def _total(node: Pool, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The window sums of a variable, and the variable."""
+    with torch.enable_grad():
+        leaf = torch.zeros_like(like).requires_grad_()
+        return lift(node.total, leaf), leaf
+
+
+def _back(total: Tensor, leaf: Tensor, values: Tensor) -> Tensor:
+    """The transposed window sum; of ones, in how many windows each entry lies."""
+    copied: Tensor = torch.autograd.grad(total, leaf, values, retain_graph=True)[0]
+    return copied
+
+
+# Planes above the maximum of a window, and above the difference of two maxima.
+#
+# Above max z: the chord of max(z_i, r), where i has the largest upper end and r is the largest
+# upper end of the others. Above max z − max z': the same chord on δ over the entries that can lead
+# in f (if i leads in f, the difference is at most δ_i), or the plane above max z less one entry of
+# z'; per window the one that is lower in the middle of the bounds.
+
+Constant = Callable[[Tensor], Tensor]
+"""Numbers to tape: multiples of the extra input that stands for one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Above:
+    """A tape that lies above something: its value in the middle of the bounds, the size of its
+    constants, and where it is made of z and not of δ alone.
+    """
+
+    tape: Tensor
+    middle: Tensor
+    size: Tensor
+    joint: Tensor
+
+
+def maximum_above(
+    node: Pool,
+    low: Tensor,
+    high: Tensor,
+    x: Tensor,
+    constant: Constant,
+    *,
+    leads: Tensor | None = None,
+) -> Above:
+    """A plane above max x over the entries of `leads`; the entry itself where no other can be
+    larger.
+    """
+    point = high if leads is None else high.masked_fill(~leads, -torch.inf)
+    rest = runner_up(node, point, point)
+    bottom, top = chosen(node, point, low), chosen(node, point, high)
+    # Without a rival the runner-up is −∞: the entry is the maximum, and −∞ must not meet a 0.
+    sure = bottom >= rest
+    rest = torch.where(sure, bottom, rest)
+    rise = (top - rest) / (top - bottom).clamp(min=torch.finfo(low.dtype).tiny)
+    # Rounding may leave a slope just outside of [0, 1], where the chord would not hold.
+    slope = torch.where(sure, 1.0, rise.clamp(0, 1))
+    shift = torch.where(sure, 0.0, rest - slope * bottom)
+    return Above(
+        tape=slope * pick(node, point, x) + constant(shift),
+        middle=slope * chosen(node, point, (low + high) / 2) + shift,
+        size=torch.where(sure, 0.0, rest.abs() + bottom.abs()),
+        joint=torch.ones_like(sure),
+    )
+
+
+def pooled_difference_above(
+    node: Pool, b: Bounds, z: Tensor, d: Tensor, constant: Constant
+) -> Above:
+    """A plane above max z − max (z − d)."""
+    # If entry i leads in f, then max z − max z' ≤ z_i − z'_i.
+    leads = can_lead(node, b.l, b.h)
+    alone = maximum_above(node, b.dl, b.dh, d, constant, leads=leads)
+    top = maximum_above(node, b.l, b.h, z, constant)
+    middle_g = (b.l + b.h) / 2 - (b.dl + b.dh) / 2
+    joint_middle = top.middle - chosen(node, b.gl, middle_g)
+    joint_tape = top.tape - pick(node, b.gl, z) + pick(node, b.gl, d)
+    # A tie keeps the plane in δ alone, whose rounding is relative to the difference.
+    joint = joint_middle < alone.middle
+    return Above(
+        tape=torch.where(joint, joint_tape, alone.tape),
+        middle=torch.where(joint, joint_middle, alone.middle),
+        size=torch.where(joint, top.size, alone.size),
+        joint=joint,
+    )
+
+
+# Parallel bands around a ReLU and around the difference of two: a plane, and how far to each side.
+#
+# Affine forms have one centre, so what lies above a plane and what lies below it must be equally
+# far.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Within `half` of the plane."""
+
+    plane: Plane
+    half: Tensor
+    difference: bool
+
+    def leaky_band(self, slope: float) -> "Band":
+        """The band for slope·z + (1 − slope)·relu(z), or its difference."""
+        plane = self.plane.leaky(slope, difference=self.difference)
+        return Band(plane=plane, half=abs(1 - slope) * self.half, difference=self.difference)
+
+
+def narrowest(b: Bounds, difference: bool, unit: float) -> Band:
+    """Try a few slopes (p, q); for each, the band from the extremes of what is left, which lie on
+    kinks and corners.
+    """
+    one, zero = torch.ones_like(b.l), torch.zeros_like(b.l)
+    chord = torch.where(
+        b.l >= 0,
+        one,
+        # Chosen only for l < 0 < h; the clamp keeps the other entries from dividing by
+        # 0.
+        torch.where(b.h <= 0, zero, b.h / (b.h - b.l).clamp(min=1e-300)),
+    )
+    if not difference:
+        exact = (b.l >= 0) | (b.h <= 0)
+        return _without(_band(b, chord, zero, difference, unit), exact)
+    # First in line, so that settled neurons, whose band has no width, are never
+    # replaced: a tie keeps the earlier one.
+    best = _settled(b)
+    # Planes that are right on some side of the kinks (0, δ, z, δ − z), and between
+    # them.
+    slopes = [
+        (zero, zero),
+        (zero, one),
+        (one, zero),
+        (-one, one),
+        (zero, one / 2),
+        (chord, zero),
+        (chord - 1, one),
+    ]
+    for p, q in slopes:
+        best = _narrower(best, _band(b, p, q, difference, unit))
+    return best
+
+
+def _settled(b: Bounds) -> Band:
+    """Where both neurons keep their signs the difference is one plane, without any band: δ, z, −z'
+    or 0. Taken from these formulas, not from values, it loses no digit to rounding.
+    """
+    on, off, on_g, off_g = b.l >= 0, b.h <= 0, b.gl >= 0, b.gh <= 0
+    one, zero = torch.ones_like(b.l), torch.zeros_like(b.l)
+    p = torch.where(on & off_g, one, torch.where(off & on_g, -one, zero))
+    # A dead neuron of g (z' = 0 throughout) is on and off at once: there the difference is z.
+    q = torch.where(on_g & ~(on & off_g), one, zero)
+    half = torch.where((on | off) & (on_g | off_g), zero, torch.full_like(zero, torch.inf))
+    return Band(plane=Plane(p=p, q=q, c=zero), half=half, difference=True)
+
+
+def _without(band: Band, exact: Tensor) -> Band:
+    """No band and no shift where the plane is the function itself."""
+    plane = Plane(p=band.plane.p, q=band.plane.q, c=torch.where(exact, 0.0, band.plane.c))
+    return Band(
+        plane=plane,
+        half=torch.where(exact, 0.0, band.half),
+        difference=band.difference,
+    )
+
+
+def _band(b: Bounds, p: Tensor, q: Tensor, difference: bool, unit: float) -> Band:
+    values = [
+        z.relu() - ((z - d).relu() if difference else 0) - p * z - q * d
+        for z, d in _corners(b, difference)
+    ]
+    # The function is piecewise linear, so its extremes lie among these points.
+    high, low = torch.stack(values).amax(dim=0), torch.stack(values).amin(dim=0)
+    half = (high - low) / 2
+    # z − d and the sums above round relative to z and d, not to their difference.
+    if unit:
+        z, d = (
+            torch.maximum(b.l.abs(), b.h.abs()),
+            torch.maximum(b.dl.abs(), b.dh.abs()),
+        )
+        half = half + 8 * unit * ((2 + p.abs()) * z + (2 + q.abs()) * d)
+    return Band(plane=Plane(p=p, q=q, c=(high + low) / 2), half=half, difference=difference)
+
+
+def _corners(b: Bounds, difference: bool) -> list[tuple[Tensor, Tensor]]:
+    """Where a function with kinks along z = 0 and z = δ can be extreme on the rectangle [l, h] ×
+    [dl, dh].
+
+    Points computed outside are moved onto the rectangle, which only adds points of it.
+    """
+    zero = torch.zeros_like(b.l)
+    if not difference:
+        return [(z, zero) for z in (b.l, b.h, zero.clamp(b.l, b.h))]
+    zs, ds = (b.l, b.h, zero.clamp(b.l, b.h)), (b.dl, b.dh)
+    points = [(z, d) for z in zs for d in (*ds, zero.clamp(b.dl, b.dh), z.clamp(b.dl, b.dh))]
+    return points + [(d.clamp(b.l, b.h), d) for d in ds]
+
+
+def _narrower(one: Band, two: Band) -> Band:
+    better = two.half < one.half
+    return Band(
+        plane=one.plane.replaced(two.plane, better),
+        half=torch.where(better, two.half, one.half),
+        difference=one.difference,
+    )
+
+
+def band_mass(band: Band, mass: StreamValues) -> Tensor:
+    """The absolute values behind the plane and the width of a band."""
+    return (
+        band.plane.p.abs() * mass.m + band.plane.q.abs() * mass.d + band.plane.c.abs() + band.half
+    )

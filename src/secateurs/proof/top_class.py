@@ -1,0 +1,142 @@
+"""Top-1 equivalence: wherever f is confident, g answers the same class.
+
+f is confident of class c at x if its output c exceeds every other by more than a margin δ; with δ =
+0 that is everywhere but at ties. Then g has to answer c, too: its output c exceeds every other.
+
+On a box, from bounds of y_i − y_j of each two outputs (of f, of g, and of what changed between
+them, d): class c breaks nothing if f never leads with it by more than δ over some other class, or
+if for every other class j either g_c − g_j > 0 on the whole box, or d_c − d_j ≤ δ there: then g_c −
+g_j = (f_c − f_j) − (d_c − d_j) > δ − δ.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from secateurs.errors import ArgumentError
+from secateurs.proof.domain import Domain
+from secateurs.proof.forms import FIELDS
+from secateurs.proof.methods import Skip, relax
+from secateurs.proof.problem import NetworkPair
+
+_MOST_CLASSES = 64
+"""There are n(n − 1)/2 differences of n outputs: 2,016 of 64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopClass:
+    """The claim, with δ.
+
+    slack: how far the outputs of f and of g (rows) can be from those of the networks that are
+    bounded; None if they are the same.
+    """
+
+    margin: float
+    slack: Tensor | None = None
+
+    def violation(self, f: Tensor, g: Tensor) -> Tensor:
+        """For each input the smaller of two numbers: how far another output of g exceeds that of
+        f's class, and how far f's lead exceeds δ. Above 0 the claim is broken; elsewhere its slope
+        leads there.
+        """
+        return self._violation(f, g, torch.zeros_like(f), torch.zeros_like(g))
+
+    def violation_at(self, problem: NetworkPair, x: Tensor) -> Tensor:
+        """At most the violation of the real networks: above 0 the claim is broken for certain."""
+        (f, of_f), (g, of_g) = problem.near(0, x), problem.near(1, x)
+        # Once more the error covers the differences, which are rounded, too.
+        own = 4 * torch.finfo(f.dtype).eps
+        return self._violation(f, g, of_f + own * f.abs(), of_g + own * g.abs())
+
+    def _violation(self, f: Tensor, g: Tensor, of_f: Tensor, of_g: Tensor) -> Tensor:
+        chosen = f.argmax(dim=1, keepdim=True)
+        others = (f + of_f).scatter(1, chosen, -math.inf).amax(dim=1)
+        lead = (f - of_f).gather(1, chosen).squeeze(1) - others
+        wrong = (g - of_g) - (g + of_g).gather(1, chosen)
+        wrong = wrong.scatter(1, chosen, -math.inf).amax(dim=1)
+        return torch.minimum(lead - self.margin, wrong)
+
+    def sizes(self, ends: Tensor) -> Tensor:
+        """How far each box is from a proof, at most 0 where it is one.
+
+        ends: of y_i − y_j for i < j, (boxes, 6, pairs), in the order of `FIELDS`.
+        """
+        # 2·pairs = n(n − 1).
+        classes = (1 + math.isqrt(1 + 8 * ends.shape[2])) // 2
+        one, two = torch.triu_indices(classes, classes, offset=1, device=ends.device)
+        if self.slack is not None:
+            f, g = (s[one] + s[two] for s in self.slack)
+            far = torch.stack([-f, f, -g, g, -(f + g), f + g])
+            ends = ends + far * (1 + 1e-9)
+
+        def most(low: int) -> Tensor:
+            """Upper ends of y_i − y_j for all i and j."""
+            both = ends.new_full((len(ends), classes, classes), math.nan)
+            both[:, one, two], both[:, two, one] = ends[:, low + 1], -ends[:, low]
+            return both
+
+        f, g, d = most(0), most(2), most(4)
+        # Column c of g: g_j − g_c. A tie is not agreement, so 0 counts as more than 0.
+        lost = g.transpose(1, 2)
+        lost = torch.where(lost < 0, lost, lost.clamp(min=torch.finfo(lost.dtype).tiny))
+        same = torch.eye(classes, dtype=torch.bool, device=ends.device)
+        harm = torch.minimum(d - self.margin, lost)
+        # NaN proves nothing.
+        harm = harm.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(same, -math.inf)
+        lead = (f - self.margin).nan_to_num(nan=math.inf, posinf=math.inf)
+        lead = lead.masked_fill(same, math.inf)
+        return torch.minimum(lead.amin(dim=2), harm.amax(dim=2)).amax(dim=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassAnswer:
+    """The answer to the claim.
+
+    Attributes:
+        margin: How far f has to lead for the claim to cover an input.
+        share: Of the volume, on which it was proven.
+        counterexample: Where f is confident and g answers another class.
+    """
+
+    margin: float
+    answer: Literal["proven", "refuted", "open"]
+    share: float
+    counterexample: Tensor | None
+
+
+def check_classes(problem: NetworkPair) -> None:
+    """Refuse outputs that are not classes, or too many."""
+    if len(problem.output_shape) != 1 or not 2 <= problem.outputs <= _MOST_CLASSES:
+        raise ArgumentError(
+            f"claim='top-1' compares 2 to {_MOST_CLASSES} classes; the output for one input here "
+            f"has the shape {problem.output_shape}."
+        )
+
+
+def pair_ends(problem: NetworkPair, domain: Domain) -> Tensor:
+    """Ends of y_i − y_j for i < j by the linear relaxation, (boxes, 6, pairs); infinite where it
+    cannot serve.
+    """
+    outputs = problem.outputs
+    one, two = torch.triu_indices(outputs, outputs, offset=1, device=domain.lo.device)
+    unknown = domain.lo.new_full((len(domain), len(FIELDS), len(one)), math.inf)
+    unknown[:, ::2] = -math.inf
+    try:
+        flow, y = relax(problem, domain)
+    except Skip:
+        return unknown
+    each = torch.eye(outputs, dtype=domain.lo.dtype, device=domain.lo.device)
+    rows = (each[one] - each[two]).unsqueeze(1).expand(-1, len(domain), -1)
+    toward = torch.cat([rows, -rows]).reshape(2 * len(one), *y.d.shape)
+    ends = []
+    for up in (
+        flow.above(y, toward, None),
+        flow.above(y, None, None, toward),
+        flow.above(y, None, toward),
+    ):
+        high, low = up.detach().chunk(2)
+        ends += [-low.T, high.T]
+    return torch.stack(ends, dim=1)

@@ -1,0 +1,105 @@
+"""What it costs to take a name from the package, and what editors see of it."""
+
+import subprocess
+import sys
+
+import pytest
+
+import secateurs
+from secateurs import optim, paths, prune, ship
+
+LOADED = """
+import sys, time
+import torch
+sys.pycache_prefix, sys.dont_write_bytecode = sys.argv[1], False
+start = time.process_time()
+from secateurs import {name}
+took = time.process_time() - start
+modules = [module for module in sys.modules if module.split(".")[0] == "secateurs"]
+print(len(modules), took, *modules)
+"""
+
+
+# Modules: what a call of one function should have to load; the rest of the package stays shut.
+@pytest.mark.parametrize("name, most", [("hold", 40), ("prune_", 80)])
+def test_a_name_loads_little_of_the_package(name, most, tmp_path):
+    code = LOADED.format(name=name)
+    # The first run writes the byte code that every installation has.
+    runs = [
+        subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    assert runs[-1].returncode == 0, runs[-1].stderr
+    count, took, *modules = runs[-1].stdout.split()
+    assert int(count) <= most, modules
+    # Time of this process alone, so that a busy machine does not decide.
+    assert float(took) < 0.3
+
+
+@pytest.mark.parametrize("name", ["prune_", "certify", "save_sparse", "compact"])
+def test_a_name_loads_no_statistics_of_scipy(name):
+    # scipy.stats takes longer to import than proving or saving a small network takes.
+    code = f"import sys\nfrom secateurs import {name}\nsys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("room", [secateurs, optim, prune, paths, ship], ids=lambda r: r.__name__)
+def test_a_room_offers_what_it_states(room):
+    assert set(room.__all__) <= set(dir(room))
+    for name in room.__all__:
+        assert getattr(room, name) is not None
+    with pytest.raises(AttributeError, match=r"has no attribute 'prume_'"):
+        getattr(room, "prume_")  # noqa: B009
+
+
+def test_a_module_of_the_same_name_does_not_hide_a_function(tmp_path, monkeypatch):
+    package = tmp_path / "tools_shop"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "from secateurs.base.lazy import open_on_first_use\n"
+        "if TYPE_CHECKING:\n    from tools_shop.saw import saw\n"
+        "open_on_first_use(__name__)\n"
+    )
+    (package / "saw.py").write_text("def saw():\n    return 'sawn'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import tools_shop.saw
+
+    assert tools_shop.saw() == "sawn"
+    from tools_shop import saw
+
+    assert saw is tools_shop.saw
+
+
+def test_the_rooms_that_users_need_open_from_the_package():
+    import secateurs_lab as lab
+
+    assert lab.report.write_page and lab.study.run
+
+
+WITHOUT_LOCKS = """
+import sys
+sys.modules["fcntl"] = None  # as on Windows
+import importlib, pathlib, pkgutil, tempfile
+import torch
+import secateurs as sc
+import secateurs.papers.experiment, secateurs.study.store
+from secateurs.errors import StoreError
+model = torch.nn.Linear(8, 8)
+pruned = sc.prune_(model, "magnitude", sparsity=0.5)
+sc.hold(model, pruned.masks, torch.optim.SGD(model.parameters(), lr=0.1))
+folder = pathlib.Path(tempfile.mkdtemp())
+sc.save_sparse(model, folder / "m.st")
+sc.load_sparse(folder / "m.st", model)
+try:
+    with secateurs_lab.study.store.only_writer(folder):
+        pass
+except StoreError as error:
+    print(error)
+"""
+
+
+def test_only_studies_need_locks_of_files():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_LOCKS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "run them on Linux or macOS" in done.stdout

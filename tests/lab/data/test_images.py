@@ -1,0 +1,111 @@
+"""Tiny ImageNet from a folder of real JPEG files, made here."""
+
+import pytest
+import torch
+
+from secateurs.errors import DataError, MissingExtra
+from secateurs_lab.data import load
+
+# Listed out of order: numbers follow the sorted names.
+CLASSES = {
+    "n02": (200, 0, 0),
+    "n01": (0, 0, 200),
+}
+
+
+def write(root, *, side=64):
+    image = pytest.importorskip("PIL.Image")
+    top = root / "tiny-imagenet-200"
+    (top / "val" / "images").mkdir(parents=True)
+    (top / "wnids.txt").write_text("\n".join(CLASSES) + "\n")
+    for name, colour in CLASSES.items():
+        (top / "train" / name / "images").mkdir(parents=True)
+        for number in range(2):
+            image.new("RGB", (side, side), colour).save(
+                top / "train" / name / "images" / f"{name}_{number}.JPEG"
+            )
+        # Some are grey.
+        image.new("L", (side, side), 128).save(top / "val" / "images" / f"val_{name}.JPEG")
+    rows = [f"val_{name}.JPEG\t{name}\t0\t0\t62\t57\n" for name in CLASSES]
+    (top / "val" / "val_annotations.txt").write_text("".join(rows))
+    return top
+
+
+def pixels(data, x):
+    return (
+        x * torch.tensor(data.scale).view(-1, 1, 1) + torch.tensor(data.offset).view(-1, 1, 1)
+    ) * 255
+
+
+def test_images_and_classes_are_read(tmp_path):
+    write(tmp_path)
+    data = load("tiny-imagenet", root=tmp_path)
+    assert (
+        data.train_x.shape == (4, 3, 64, 64)
+        and data.train_y.tolist() == [0, 0, 1, 1]
+        and data.classes == 2
+    )
+    assert data.test_y.tolist() == [1, 0]
+    red, green, blue = pixels(data, data.train_x)[3].flatten(1).mean(1).tolist()
+    assert (
+        red == pytest.approx(200, abs=3)
+        and green == pytest.approx(0, abs=3)
+        and blue == pytest.approx(0, abs=3)
+    )
+    assert pixels(data, data.test_x)[0].mean().item() == pytest.approx(128, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("file", "body", "message"),
+    [
+        (
+            "val/images/val_n01.JPEG",
+            b"\xff\xd8 not really",
+            "cannot be read as a JPEG image",
+        ),
+        ("val/images/val_n01.JPEG", b"GIF89a", "cannot be read as a JPEG image"),
+        (
+            "val/val_annotations.txt",
+            b"val_n01.JPEG\tn99\t0",
+            "no known file and class: .*n99",
+        ),
+        (
+            "val/val_annotations.txt",
+            b"../../secret\tn01\t0",
+            "no known file and class: .*secret",
+        ),
+        (
+            "val/val_annotations.txt",
+            b"\xff\xfe",
+            "val_annotations.txt cannot be read",
+        ),
+        ("val/val_annotations.txt", b"", "no images in one of its splits"),
+    ],
+)
+def test_damaged_folders_are_refused(tmp_path, file, body, message):
+    (write(tmp_path) / file).write_bytes(body)
+    with pytest.raises(DataError, match=message):
+        load("tiny-imagenet", root=tmp_path)
+
+
+def test_a_truncated_image_is_refused_wherever_it_ends(tmp_path):
+    top = write(tmp_path)
+    path = top / "val" / "images" / "val_n01.JPEG"
+    whole = path.read_bytes()
+    for cut in range(0, len(whole) - 20, max(1, len(whole) // 12)):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(DataError, match="cannot be read as a JPEG image"):
+            load("tiny-imagenet", root=tmp_path)
+
+
+def test_an_image_of_another_size_is_refused_before_it_is_unpacked(tmp_path):
+    write(tmp_path, side=65)
+    with pytest.raises(DataError, match="image of 65×65 pixels instead of 64×64"):
+        load("tiny-imagenet", root=tmp_path)
+
+
+def test_a_missing_decoder_names_its_extra(tmp_path, monkeypatch):
+    write(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(MissingExtra, match=r"pillow is not installed.*secateurs\[images\]"):
+        load("tiny-imagenet", root=tmp_path)
