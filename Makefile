@@ -2,13 +2,15 @@
 PYTHON ?= python3.11
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+CODE   := src lab/src experiments tests benchmarks tools examples
 # One thread per test process: two processes on two cores do not fight, and results do not depend on the machine.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test test-all check lint format docs bench dist clean
+.PHONY: help demo test test-core test-all check lint format docs bench dist clean
 help:
 	@echo "make demo    a study of seven methods on embedded data; writes demo/ and its page demo/report.html"
 	@echo "make test    the test suite"
+	@echo "make test-core  the tests of the core alone"
 	@echo "make test-all  what takes longer: clusters, kills, fuzzing, browsers, whole case grids"
 	@echo "make test-oldest  the suite with the lower bounds of pyproject.toml (downloads gigabytes)"
 	@echo "make mutants N=50  exchange N operators of src, one at a time: does a test notice?"
@@ -18,22 +20,27 @@ help:
 	@echo "make bench   the benchmarks, printed side by side (long)"
 	@echo "make dist    wheel and sdist, each installed and tried in an empty environment"
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml lab/pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "need $(PYTHON); set PYTHON=... to another Python >= 3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]' -e lab
 	touch $@
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m secateurs demo --out demo
 
 test: $(VENV)/.installed
-	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src tests
+	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src lab/src tests
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend tests/gpu
+
+# What somebody runs who changes the core: its own tests alone, none of which needs the laboratory.
+CORE := base masks graph paths scores channels optim prune files adapters
+test-core: $(VENV)/.installed
+	$(TESTENV) $(BIN)/python -m pytest -n 2 $(addprefix tests/,$(CORE)) tests/test_house.py
 
 # A cluster, Parquet files and a browser are tried where their packages can be had; elsewhere those tests are skipped.
 test-all: $(VENV)/.installed
-	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[ray,parquet]' selenium
+	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . -e 'lab[ray,parquet]' selenium
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -rs -m slow tests
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend -m slow tests/gpu
 
@@ -42,9 +49,9 @@ OLDEST ?= .venv-oldest
 test-oldest:
 	test -d $(OLDEST) || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install -q --disable-pip-version-check \
-		$$($(PYTHON) tools/oldest.py demo dev hf)
-	$(OLDEST)/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
-	$(TESTENV) $(OLDEST)/bin/python -m pytest -n 2 --doctest-modules src tests
+		$$($(PYTHON) tools/oldest.py dev hf)
+	$(OLDEST)/bin/python -m pip install -q --disable-pip-version-check --no-deps -e . -e lab
+	$(TESTENV) $(OLDEST)/bin/python -m pytest -n 2 --doctest-modules src lab/src tests
 
 # The map says which tests call a function; it is made once, by one run of the suite.
 N ?= 50
@@ -52,7 +59,7 @@ SEED ?= 0
 MAP ?= $(VENV)/mutants.map
 $(MAP): $(VENV)/.installed
 	$(TESTENV) MUTANTS_MAP=$(abspath $(MAP)).part PYTHONPATH=tools \
-		$(BIN)/python -m pytest -p traced --doctest-modules src tests || true
+		$(BIN)/python -m pytest -p traced --doctest-modules src lab/src tests || true
 	mv $(MAP).part $(MAP)
 
 mutants: $(MAP)
@@ -60,20 +67,22 @@ mutants: $(MAP)
 		--out mutants.jsonl
 
 check: $(VENV)/.installed
-	$(BIN)/ruff format --check src tests benchmarks tools examples
-	$(BIN)/ruff check src tests benchmarks tools examples
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
-	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src tests
+	$(BIN)/lint-imports
+	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src lab/src tests
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend tests/gpu
 
 lint: $(VENV)/.installed
-	$(BIN)/ruff format --check src tests benchmarks tools examples
-	$(BIN)/ruff check src tests benchmarks tools examples
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/.installed
-	$(BIN)/ruff format src tests benchmarks tools examples
-	$(BIN)/ruff check --fix src tests benchmarks tools examples
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
 
 # Public names, code blocks and commands of the pages are checked by tests/test_docs.py. The notebooks
 # are the examples, executed where one or the library has changed; `make docs NOTEBOOKS=` does without.
@@ -87,7 +96,7 @@ $(VENV)/.docs: $(VENV)/.installed
 	touch $@
 
 $(NOTEBOOKS): docs/gathered/notebooks/%.ipynb: examples/%.py tools/notebooks.py \
-		$(shell find src -name '*.py' -o -name '*.cpp') | $(VENV)/.docs
+		$(shell find src lab/src -name '*.py' -o -name '*.cpp') | $(VENV)/.docs
 	$(TESTENV) $(BIN)/python tools/notebooks.py $< $@
 
 # On a machine with a GPU: what must be the same there, and what it costs. Nothing is installed.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secateurs.cli.commands import check_outputs, say
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, SecateursError
 from secateurs_lab.cli.study import Address, Engine, Workers
 
 if TYPE_CHECKING:
@@ -178,3 +178,16 @@ def _write(
         file.write_text(
             markdown(experiment, compared, scale=scale, more=more)  # type: ignore[arg-type]
         )
+
+
+def main() -> None:
+    """Run the command; an error of ours is one message on standard error and exit code 2."""
+    try:
+        typer.run(reproduce)
+    except SecateursError as error:
+        say(f"error: {error}", err=True)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

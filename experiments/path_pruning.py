@@ -11,7 +11,6 @@ from time import perf_counter
 from typing import NamedTuple
 
 import torch
-from secateurs.prune.invariance import overlap
 from torch import Tensor, nn
 
 from experiments.experiment import (
@@ -24,6 +23,7 @@ from experiments.experiment import (
     publish,
 )
 from secateurs.base.random import generator
+from secateurs.errors import ScoreError
 from secateurs.masks import apply_, select
 from secateurs.optim import hold
 from secateurs.scores import score
@@ -269,6 +269,15 @@ def _rescale_(block: BasicBlock, factors: Tensor, draws: torch.Generator) -> Non
     norm.bias.mul_(scale)
     if norm.running_mean is not None:
         norm.running_mean.mul_(scale)
+
+
+def overlap(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
+    """Of the weights that the first masks prune, the share that the second prune too."""
+    if set(first) != set(second):
+        raise ScoreError("the masks to compare cover different parameters.")
+    pruned = sum(int((~mask).sum()) for mask in first.values())
+    both = sum(int((~mask & ~second[name]).sum()) for name, mask in first.items())
+    return both / pruned if pruned else 1.0
 
 
 # The rows of the experiment: overlaps of masks, costs, accuracies and curves.

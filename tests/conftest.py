@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tiny_networks import fully_connected, randomize
+
 settings.register_profile(
     "house",
     derandomize=True,
@@ -32,6 +34,18 @@ def _nothing_remembered(monkeypatch):
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def dense(generator):
+    """A dense network."""
+    return randomize(fully_connected(), generator)
+
+
+@pytest.fixture
+def x():
+    """Inputs for it."""
+    return torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from experiments.path_pruning import overlap
 from secateurs.base.parameters import Where
 from secateurs.base.stateless import private_copy
 from secateurs.errors import ScoreError
@@ -92,15 +93,6 @@ def check_invariance(
         function_gap=float((outputs[0] - outputs[1]).abs().max()) / scale,
         channels=done.channels,
     )
-
-
-def overlap(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
-    """Of the weights that the first masks prune, the share that the second prune too."""
-    if set(first) != set(second):
-        raise ScoreError("the masks to compare cover different parameters.")
-    pruned = sum(int((~mask).sum()) for mask in first.values())
-    both = sum(int((~mask & ~second[name]).sum()) for name, mask in first.items())
-    return both / pruned if pruned else 1.0
 
 
 def _masks(

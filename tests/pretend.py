@@ -38,7 +38,7 @@ def _load_device() -> str:
         return "this torch has CUDA's own device"
     headers = [torch / "include", torch / "include/torch/csrc/api/include"]
     build = (
-        "import sys; from pathlib import Path; from secateurs import native;"
+        "import sys; from pathlib import Path; from secateurs.base import native;"
         "print(native.build(Path(sys.argv[1]), native.cache_folder() / sys.argv[2]))"
     )
     # Torch's headers belong to its version.

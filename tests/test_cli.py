@@ -11,12 +11,14 @@ import typer
 from safetensors.torch import load_file, save_file
 
 import secateurs
-from secateurs.cli import COMMANDS, _app_of, _outline, main
+from secateurs.cli import _app_of, _outline, main
+from secateurs.cli.commands import all_commands
 from secateurs.scores import SCORES
 from secateurs_lab.data import DATA
 from secateurs_lab.models import MODELS
 
 SOURCE = Path(secateurs.__file__).parents[1]
+COMMANDS = all_commands()
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-import secateurs as sc
 from architectures import BasicBlock, ResNet
+from invariance import check_invariance
 
 
 def small() -> tuple[nn.Module, torch.Tensor]:
@@ -16,12 +16,10 @@ def small() -> tuple[nn.Module, torch.Tensor]:
 def test_path_masks_are_identical_and_magnitude_masks_are_not(scope, generator):
     model, x = small()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    path = sc.prune.check_invariance(
-        model, "path", x, sparsity=0.6, scope=scope, generator=generator
-    )
+    path = check_invariance(model, "path", x, sparsity=0.6, scope=scope, generator=generator)
     assert path.identical and path.overlap == 1 and set(path.per_parameter.values()) == {1.0}
     assert path.function_gap < 1e-6 and path.channels == 8 + 16 + 8 + 16
-    magnitude = sc.prune.check_invariance(
+    magnitude = check_invariance(
         model, "magnitude", x, sparsity=0.6, scope=scope, generator=generator
     )
     assert (
@@ -34,5 +32,5 @@ def test_path_masks_are_identical_and_magnitude_masks_are_not(scope, generator):
 
 def test_factors_of_one_change_nothing():
     model, x = small()
-    same = sc.prune.check_invariance(model, "magnitude", x, factors=(1.0,))
+    same = check_invariance(model, "magnitude", x, factors=(1.0,))
     assert same.identical and same.function_gap == 0

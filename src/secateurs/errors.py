@@ -147,15 +147,15 @@ class StaleLease(StoreError):
 class MissingExtra(SecateursError, ImportError):
     """An optional dependency is not installed.
 
-    >>> raise MissingExtra.of("sklearn", extra="demo")
+    >>> raise MissingExtra.of("onnxruntime", extra="onnx")
     Traceback (most recent call last):
         ...
-    secateurs.errors.MissingExtra: ... Install it with: pip install 'secateurs[demo]'
+    secateurs.errors.MissingExtra: ... Install it with: pip install 'secateurs[onnx]'
     """
 
     @classmethod
-    def of(cls, package: str, *, extra: str) -> "MissingExtra":
-        return cls(f"{package} is not installed. Install it with: pip install 'secateurs[{extra}]'")
+    def of(cls, package: str, *, extra: str, by: str = "secateurs") -> "MissingExtra":
+        return cls(f"{package} is not installed. Install it with: pip install '{by}[{extra}]'")
 
 
 def first_line(error: BaseException) -> str:

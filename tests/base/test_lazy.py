@@ -71,35 +71,21 @@ def test_a_module_of_the_same_name_does_not_hide_a_function(tmp_path, monkeypatc
     assert saw is tools_shop.saw
 
 
-def test_the_rooms_that_users_need_open_from_the_package():
-    import secateurs_lab as lab
-
-    assert lab.report.write_page and lab.study.run
-
-
 WITHOUT_LOCKS = """
 import sys
 sys.modules["fcntl"] = None  # as on Windows
-import importlib, pathlib, pkgutil, tempfile
+import pathlib, tempfile
 import torch
 import secateurs as sc
-import secateurs.papers.experiment, secateurs.study.store
-from secateurs.errors import StoreError
 model = torch.nn.Linear(8, 8)
 pruned = sc.prune_(model, "magnitude", sparsity=0.5)
 sc.hold(model, pruned.masks, torch.optim.SGD(model.parameters(), lr=0.1))
 folder = pathlib.Path(tempfile.mkdtemp())
 sc.save_sparse(model, folder / "m.st")
 sc.load_sparse(folder / "m.st", model)
-try:
-    with secateurs_lab.study.store.only_writer(folder):
-        pass
-except StoreError as error:
-    print(error)
 """
 
 
-def test_only_studies_need_locks_of_files():
+def test_the_library_needs_no_locks_of_files():
     done = subprocess.run([sys.executable, "-c", WITHOUT_LOCKS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "run them on Linux or macOS" in done.stdout

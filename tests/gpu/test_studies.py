@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from secateurs.cli.reproduce import reproduce
-from secateurs.papers.catalogue import EXPERIMENTS
-from secateurs.study import (
+from experiments.__main__ import reproduce
+from experiments.catalogue import EXPERIMENTS
+from secateurs_lab.study import (
     ACDCMethod,
     DGatingMethod,
     Dwf,
@@ -66,8 +66,8 @@ def test_the_papers_experiments_run_there(name, tmp_path):
 
 
 def test_the_published_recipes_take_their_first_steps_there():
-    from secateurs.papers.experiment import on_device
-    from secateurs.papers.path_pruning import LARGE, train
+    from experiments.experiment import on_device
+    from experiments.path_pruning import LARGE, train
 
     with on_device("cuda"):
         done = train(replace(LARGE, examples=512, tested=256, epochs=2, drops=(1,)))

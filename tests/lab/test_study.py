@@ -243,3 +243,9 @@ def test_a_signal_leaves_a_checkpoint_and_the_next_call_goes_on(tmp_path):
     with run(study, tmp_path / "s") as held, run(study, tmp_path / "t") as other:
         assert [row.result() for row in held.rows()] == [row.result() for row in other.rows()]
         assert held.held(sent[0]) == {}
+
+
+def test_the_rooms_that_users_need_open_from_the_package():
+    import secateurs_lab as lab
+
+    assert lab.report.write_page and lab.study.run

@@ -1,5 +1,6 @@
-"""The laboratory of secateurs: methods compared on equal terms, with the data, models and training loop
-for it, and one page that shows the result.
+"""The laboratory of secateurs: methods compared on equal terms.
+
+It has the data, the models and the training loop for that, and one page that shows the result.
 """
 
 from typing import TYPE_CHECKING

@@ -1,1 +1,1 @@
-"""What every room stands on: parameters, files, native code, printing. Nothing here knows a graph."""
+"""What every room stands on: parameters, hashes, files, native code, printing."""

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from secateurs.base.foreign import visible
-from secateurs.cli.commands import COMMANDS, STUDY, say
+from secateurs.cli.commands import all_commands, say
 from secateurs.errors import SecateursError
 from secateurs.version import __version__
 
@@ -53,17 +53,13 @@ def _app_of(name: str | None) -> typer.Typer:
 
     Typer reads the signatures of all it is given, which is a sixth of the time of a short command.
     """
-    app = _empty()
-    if name in COMMANDS:
-        app.command(name)(COMMANDS[name].function)
-        return app
-    from secateurs_lab.cli.study import app as study
-
-    app.add_typer(study, name="study")
-    if name == "study":
-        return app
-    for each, command in COMMANDS.items():
-        app.command(each)(command.function)
+    app, commands = _empty(), all_commands()
+    for each in [name] if name in commands else commands:
+        function = commands[each].function
+        if isinstance(function, typer.Typer):
+            app.add_typer(function, name=each)
+        else:
+            app.command(each)(function)
     return app
 
 
@@ -84,10 +80,8 @@ def _outline() -> typer.Typer:
     No signature is read, because none is shown: that is a tenth of the time of `--help`.
     """
     app = _empty()
-    for name, command in COMMANDS.items():
+    for name, command in all_commands().items():
         app.command(name, help=command.summary)(_nothing)
-    # A group, because groups are listed behind the commands.
-    app.add_typer(typer.Typer(help=STUDY), name="study")
     return app
 
 
@@ -100,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _make_notices_visible()
     try:
         given = sys.argv[1:] if arguments is None else list(arguments)
-        named = {*COMMANDS, "study"}.intersection(given)
+        named = all_commands().keys() & set(given)
         if "_SECATEURS_COMPLETE" in os.environ:
             app = _app_of(None)  # a shell asks, with the words so far in other variables
         else:

@@ -1,12 +1,15 @@
 """The commands by name: where their functions are, and the words that `--help` shows; with what
 several commands share: options, checking outputs, printing.
 
-A new command is a file with a function and an entry here.
+A new command is a file with a function and an entry here. Other packages add theirs as an entry
+point of the group `secateurs.commands` that names such a table.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,78 +35,60 @@ class Command:
     summary: str
 
     @property
-    def function(self) -> Callable[..., None]:
-        """The function itself."""
-        module = import_module(f"secateurs.cli.{self.module}")
-        found: Callable[..., None] = getattr(module, self.name)
+    def function(self) -> Callable[..., None] | typer.Typer:
+        """The function itself, or a group of commands."""
+        found: Callable[..., None] | typer.Typer = getattr(import_module(self.module), self.name)
         return found
 
 
 # The words are those of the functions' docstrings; a test compares them.
 COMMANDS = {
     "prune": Command(
-        "prune",
+        "secateurs.cli.prune",
         "prune",
         "Prune a safetensors file, or a folder of them, without its network, and report.",
     ),
     "inspect": Command(
-        "inspect",
+        "secateurs.cli.inspect",
         "inspect",
         "Report the sparsity of every weight in a file. The network need not be known.",
     ),
     "recheck": Command(
-        "verify",
+        "secateurs.cli.verify",
         "recheck",
         "Prove a kept certificate again, from the two networks alone.",
     ),
     "verify": Command(
-        "verify",
+        "secateurs.cli.verify",
         "verify",
         "Print `unsat` (no input of the box takes both networks further apart), `sat` with such an "
         "input, or `unknown`.",
     ),
     "scores": Command(
-        "commands",
+        "secateurs.cli.commands",
         "scores",
         "List the scores: how important is a weight.",
     ),
-    "models": Command(
-        "commands",
-        "models",
-        "List the networks that come with the package.",
-    ),
-    "data": Command(
-        "commands",
-        "data",
-        "List the data sets that can be read.",
-    ),
-    "demo": Command(
-        "demo",
-        "demo",
-        "Compare seven ways to make a LeNet sparse, open a page about it, ship the best one.",
-    ),
-    "reproduce": Command(
-        "reproduce",
-        "reproduce",
-        "Run a published experiment and print ours, the paper's and the deviation.",
-    ),
     "pack": Command(
-        "ship",
+        "secateurs.cli.ship",
         "pack",
         "Write a checkpoint without its zeros, exact to the bit. The network need not be known.",
     ),
     "unpack": Command(
-        "ship",
+        "secateurs.cli.ship",
         "unpack",
         "Write the dense safetensors checkpoint of a sparse file; every bit is what it was.",
     ),
-    "zoo": Command(
-        "zoo",
-        "zoo",
-        "List the small networks that come with the package, check records, or write their page.",
-    ),
 }
-STUDY = "Compare methods in a crash-safe study."
+
+
+@cache
+def all_commands() -> dict[str, Command]:
+    """Our commands, and those of installed packages, such as the laboratory's."""
+    found = dict(COMMANDS)
+    for point in entry_points(group="secateurs.commands"):
+        found |= point.load()
+    return found
 
 
 # Options and checks that several commands share.
@@ -161,35 +146,18 @@ def tell(text: str) -> None:
     say(text, err=True)
 
 
-# `secateurs scores`, `secateurs models`, `secateurs data`: what exists, one line each.
+# `secateurs scores`: what exists, one line each.
 
 
 def scores() -> None:
     """List the scores: how important is a weight."""
     from secateurs.scores import SCORES
 
-    _print((name, SCORES[name].description) for name in SCORES.names())
+    print_lines((name, SCORES[name].description) for name in SCORES.names())
 
 
-def models() -> None:
-    """List the networks that come with the package."""
-    from secateurs_lab.models import MODELS
-
-    _print((name, MODELS[name].summary) for name in MODELS.names())
-
-
-def data() -> None:
-    """List the data sets that can be read."""
-    from secateurs_lab.data import DATA
-
-    aliases: dict[str, list[str]] = {}
-    for name in DATA.names():
-        # Names of one set share its summary, and its line.
-        aliases.setdefault(DATA[name].summary, []).append(name)
-    _print((" = ".join(names), summary) for summary, names in aliases.items())
-
-
-def _print(rows: Iterable[tuple[str, str]]) -> None:
+def print_lines(rows: Iterable[tuple[str, str]]) -> None:
+    """Names and what they are, in two columns."""
     # A list first: the width of the column is that of the longest name.
     lines = list(rows)
     width = max(len(name) for name, _ in lines)

@@ -1,4 +1,7 @@
-"""Proofs: bounds on how far two networks differ, kept and checked again; networks pruned to a bound."""
+"""Proofs: bounds on how far two networks differ, kept and checked again.
+
+Networks pruned to a bound, networks in another scaling, and questions about networks of others.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from architectures import lenet_5
 from docs.test_format import digest
 from files.random_models import random_state
 from heads import Heads
 from secateurs.base.sizes import keep_blocks_
 from secateurs.channels import compact
 from secateurs.files import load_sparse, read_sparse, save_sparse
-from secateurs_lab.models import build
 
 HERE = Path(__file__).parent
 
@@ -35,7 +35,7 @@ def keep(name, state, **options):
 
 
 def main():
-    model = build("lenet-5", generator=torch.Generator().manual_seed(0))
+    model = lenet_5()
     for parameter in model.parameters():
         if parameter.ndim > 1:
             parameter.data[parameter.abs() < parameter.abs().quantile(0.95)] = 0

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from architectures import BasicBlock, ResNet, lenet_5, lenet_300_100
 from secateurs.channels import compact
 from secateurs.errors import SparseFileError
 from secateurs.files import load_sparse, save_sparse
-from secateurs_lab.models import build
 
 
 def dead(model, share=0.5):
@@ -38,9 +38,9 @@ class Depthwise(nn.Module):
 
 
 CASES = {
-    "lenet-300-100": (lambda: build("lenet-300-100"), (1, 1, 28, 28)),
-    "lenet-5": (lambda: build("lenet-5"), (1, 1, 28, 28)),
-    "resnet-20": (lambda: build("resnet-20"), (1, 3, 32, 32)),
+    "lenet-300-100": (lenet_300_100, (1, 1, 28, 28)),
+    "lenet-5": (lenet_5, (1, 1, 28, 28)),
+    "resnet-20": (lambda: ResNet(BasicBlock, (3, 3, 3), classes=10, base=16), (1, 3, 32, 32)),
     "depthwise": (Depthwise, (1, 3, 8, 8)),
 }
 

@@ -162,3 +162,23 @@ def test_the_lock_file_of_another_program_is_left_alone(text, tmp_path):
     with pytest.raises(StoreError, match="other text than the number"), only_writer(tmp_path):
         pass
     assert (tmp_path / "writer.lock").read_text() == text
+
+
+WITHOUT_LOCKS = """
+import sys
+sys.modules["fcntl"] = None  # as on Windows
+import pathlib, tempfile
+from secateurs.errors import StoreError
+from secateurs_lab.study.store import only_writer
+try:
+    with only_writer(pathlib.Path(tempfile.mkdtemp())):
+        pass
+except StoreError as error:
+    print(error)
+"""
+
+
+def test_where_files_cannot_be_locked_a_study_is_refused_in_words():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_LOCKS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "run them on Linux or macOS" in done.stdout

@@ -13,7 +13,6 @@ import torch.multiprocessing as mp
 from torch import nn
 
 import secateurs as sc
-import secateurs_lab as lab
 from secateurs.errors import ArgumentError, MaskError, SecateursError
 from secateurs.optim import FactorizedSGD, holding
 
@@ -220,7 +219,6 @@ def test_two_processes(tmp_path):
 
 
 def test_in_a_distributed_wrapper_by_module_or_a_sentence(tmp_path):
-    from safetensors.torch import load_file
     from torch.nn.parallel import DistributedDataParallel
 
     x = torch.zeros(1, 6)
@@ -229,9 +227,6 @@ def test_in_a_distributed_wrapper_by_module_or_a_sentence(tmp_path):
         wrapped = DistributedDataParallel(model)
         assert sc.path_norm(wrapped, x) == sc.path_norm(model, x)
         assert sc.certify(wrapped, net(), around=x, radius=0.1).bound == 0
-        lab.train.save_model(wrapped, tmp_path / "m.safetensors")
-        assert load_file(tmp_path / "m.safetensors").keys() == model.state_dict().keys()
-        lab.train.load_model_(wrapped, tmp_path / "m.safetensors")
         sc.files.save_sparse(wrapped, tmp_path / "s.safetensors")
         assert sc.files.load_sparse(tmp_path / "s.safetensors").keys() == set(model.state_dict())
         for call in (

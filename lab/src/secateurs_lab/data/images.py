@@ -391,7 +391,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtra.of("pillow", extra="images") from None
+        raise MissingExtra.of("pillow", extra="images", by="secateurs-lab") from None
     return Image
 
 

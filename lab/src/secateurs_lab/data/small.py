@@ -99,7 +99,7 @@ def _read_cached() -> tuple[Tensor, Tensor] | None:
     try:
         from sklearn.datasets import fetch_covtype
     except ImportError:
-        raise MissingExtra.of("scikit-learn", extra="demo") from None
+        raise MissingExtra.of("scikit-learn", extra="demo", by="secateurs-lab") from None
     try:
         x, y = fetch_covtype(
             data_home=str(folder.parent), download_if_missing=False, return_X_y=True
@@ -173,7 +173,7 @@ def _pixels_and_labels() -> tuple[Any, Any]:
     """scikit-learn's table, read where it lies: importing scikit-learn takes two seconds."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
-        raise MissingExtra.of("scikit-learn", extra="demo")
+        raise MissingExtra.of("scikit-learn", extra="demo", by="secateurs-lab")
     table = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if not table.exists():  # it lay there in every version so far
         from sklearn.datasets import load_digits

@@ -2,11 +2,10 @@
 ResNet.
 """
 
-from secateurs.models import (
+from secateurs_lab.models import (
     resnet,  # noqa: F401  (files register)
     vgg,  # noqa: F401  (files register)
 )
-
 from secateurs_lab.models.base import MODELS, Architecture, build, initialise_, skeleton
 from secateurs_lab.models.resnet import ResNet, WideResNet
 from secateurs_lab.models.vgg import VGG, LeNet5, LeNet300100

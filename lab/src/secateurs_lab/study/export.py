@@ -131,7 +131,7 @@ def _parquet(lines: list[dict[str, Any]], path: Path) -> Path:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise MissingExtra.of("pyarrow", extra="parquet") from None
+        raise MissingExtra.of("pyarrow", extra="parquet", by="secateurs-lab") from None
     with replacing(path) as part:
         parquet.write_table(
             pyarrow.table({n: _column(pyarrow, v) for n, v in columns.items()}), part

@@ -247,7 +247,8 @@ def _read(source: Data) -> Dataset:
         )
     if not isinstance(found, Dataset):
         raise ArgumentError(
-            f"data {source.name!r} returned a {type(found).__name__}, not a secateurs_lab.data.Dataset."
+            f"data {source.name!r} returned a {type(found).__name__}, not a"
+            " secateurs_lab.data.Dataset."
         )
     if source.train is not None or source.test is not None:
         found = found.first(source.train or len(found.train_y), source.test or len(found.test_y))

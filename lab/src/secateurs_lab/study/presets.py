@@ -287,7 +287,7 @@ ZOO = Study(
     train=Training(length="75ep", batch=256, evaluate_every=0),
     tune=Training(length="25ep", batch=256, lr=2e-3, optimizer="adam", evaluate_every=0),
 )
-"""The sparsest networks of `secateurs_lab.zoo`: λ rises and falls, and what was cut is trained on."""
+"""The sparsest networks of the zoo: λ rises and falls, and what was cut is trained on."""
 
 PRESETS: Mapping[str, Study] = MappingProxyType(
     {

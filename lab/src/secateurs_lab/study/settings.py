@@ -170,7 +170,7 @@ def _is_data(value: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Data(CheckedSettings):
-    """A data set: a name of `secateurs data`, or a function (or a `secateurs_lab.data.Dataset`) of your
+    """A data set: a name of `secateurs data`, or a function (or a `lab.data.Dataset`) of your
     own.
 
     `train` and `test` limit it to its first examples. With `held_out`, that many training images,
@@ -214,8 +214,8 @@ class Data(CheckedSettings):
             return named
         if not (callable(value) or _is_data(value)):
             raise Misfit.of(
-                f"{excerpt(value)} is neither a name, a table with a name, a secateurs_lab.data.Dataset"
-                " nor a function that makes one; secateurs_lab.data.from_tensors makes one of tensors"
+                f"{excerpt(value)} is neither a name, a table with a name, a lab.data.Dataset"
+                " nor a function that makes one; lab.data.from_tensors makes one of tensors"
             )
         name = getattr(value, "name", "") or getattr(value, "__name__", "data")
         return cls(name=str(name), make=value)

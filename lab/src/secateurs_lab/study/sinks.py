@@ -98,7 +98,7 @@ class TensorBoard(_Sink):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise MissingExtra.of("tensorboard", extra="sinks") from None
+            raise MissingExtra.of("tensorboard", extra="sinks", by="secateurs-lab") from None
         super().__init__(folder, "tensorboard")
         self.writer = SummaryWriter
 
@@ -125,7 +125,7 @@ class Wandb(_Sink):
         try:
             import wandb
         except ImportError:
-            raise MissingExtra.of("wandb", extra="sinks") from None
+            raise MissingExtra.of("wandb", extra="sinks", by="secateurs-lab") from None
         super().__init__(folder, "wandb")
         self.wandb = wandb
 

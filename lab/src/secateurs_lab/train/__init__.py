@@ -8,6 +8,7 @@ from secateurs_lab.train.fit import Checkpoint, Loop, check_fit, fit_
 from secateurs_lab.train.moment import Callback, Epoch, Fitted, Moment, Standing, every
 from secateurs_lab.train.ranks import Ranks
 from secateurs_lab.train.schedules import Clock, Schedule, constant, cosine, step_decay
+from secateurs_lab.train.sweep import GridRun, grid
 
 __all__ = [
     "Callback",
@@ -16,6 +17,7 @@ __all__ = [
     "Epoch",
     "Evaluation",
     "Fitted",
+    "GridRun",
     "Loop",
     "Moment",
     "Ranks",
@@ -28,6 +30,7 @@ __all__ = [
     "every",
     "fit_",
     "flushed_denormals",
+    "grid",
     "load_model_",
     "read_checkpoint",
     "replacing",

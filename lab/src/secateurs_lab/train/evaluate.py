@@ -42,7 +42,7 @@ def evaluate(
     """
     if not isinstance(data, Dataset):
         raise ArgumentError(
-            f"data is a {type(data).__name__}, not a secateurs_lab.data.Dataset: data.from_tensors(...)"
+            f"data is a {type(data).__name__}, not a lab.data.Dataset: data.from_tensors(...)"
             " makes one of tensors, data.load(name) reads one."
         )
     target = usable_device(device) if device is not None else device_of(model)

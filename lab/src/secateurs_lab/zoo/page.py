@@ -10,7 +10,7 @@ from secateurs_lab.zoo.records import Record, load
 
 HEAD = """# Records
 
-Small sparse networks that come with the package: `secateurs_lab.zoo.load(NAME)` returns one with its
+Small sparse networks that come with the package: `lab.zoo.load(NAME)` returns one with its
 weights, `secateurs zoo check` checks all of them again. [The zoo](zoo.md) says how to hand in
 another. This page is written by `secateurs zoo records`.
 

@@ -80,7 +80,7 @@ class Record(CheckedSettings):
 
     Attributes:
         name: network/data/name, such as "lenet-300-100/fashion-mnist/500x".
-        model, options, in_channels, classes, size: The network, as `secateurs_lab.models.build` takes
+        model, options, in_channels, classes, size: The network, as `lab.models.build` takes
             it. A file of a compacted network holds smaller tensors.
         data: A name of `secateurs data`; its test images are those of the accuracy.
         pixels, pad: The network takes pixels in [0, 1] where the data are normalised; images with

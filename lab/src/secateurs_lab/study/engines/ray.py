@@ -35,7 +35,7 @@ def drive(sweep: Sweep) -> None:
     try:
         import ray
     except ImportError:
-        raise MissingExtra.of("ray", extra="ray") from None
+        raise MissingExtra.of("ray", extra="ray", by="secateurs-lab") from None
     # A cluster that the user has connected to stays connected.
     ours = not ray.is_initialized()
     if ours:
