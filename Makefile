@@ -106,16 +106,22 @@ gpu:
 bench: $(VENV)/.installed
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
-# Each of the two files is installed where nothing else is, from outside the checkout, and does its work there.
+# Each file is installed where nothing else is, from outside the checkout, and does its work there:
+# the library alone first, then the laboratory on top of it.
 dist: $(VENV)/.installed
-	rm -rf dist
+	rm -rf dist build
 	$(BIN)/python -m pip install -q --disable-pip-version-check build
 	$(BIN)/python -m build --outdir dist .
-	set -e; for file in dist/*.whl dist/*.tar.gz; do \
-		rm -rf build/try; $(PYTHON) -m venv build/try; \
-		build/try/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt "$$file"; \
-		cp benchmarks/smoke.py build/try/smoke.py; (cd build/try && bin/python smoke.py); \
-		build/try/bin/secateurs scores > /dev/null; \
+	$(BIN)/python -m build --outdir dist lab
+	set -e; for kind in .whl .tar.gz; do \
+		rm -rf build/try; $(PYTHON) -m venv build/try; cp benchmarks/smoke.py build/; \
+		for name in secateurs secateurs_lab; do \
+			build/try/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt \
+				dist/$$name-[0-9]*$$kind; \
+			(cd build && try/bin/python smoke.py); \
+			build/try/bin/secateurs scores > /dev/null; \
+		done; \
+		build/try/bin/secateurs study --help > /dev/null; \
 	done; rm -rf build
 
 clean:

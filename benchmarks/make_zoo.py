@@ -25,7 +25,7 @@ from secateurs_lab.study import Store
 from secateurs_lab.train import evaluate
 from secateurs_lab.zoo import write_record
 
-OUT = Path(__file__).parents[1] / "src" / "secateurs" / "zoo" / "networks"
+OUT = Path(__file__).parents[1] / "lab" / "src" / "secateurs_lab" / "zoo" / "networks"
 CERTIFIED = Path(__file__).parent / "results" / "certified_resnet20.safetensors"
 
 # Name, preset, compression asked for; of the methods the best one by the median over seeds.

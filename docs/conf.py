@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 RESULTS = ROOT / "benchmarks" / "results"
-sys.path[:0] = [str(HERE), str(ROOT / "src")]
+sys.path[:0] = [str(HERE), str(ROOT / "src"), str(ROOT / "lab" / "src")]
 
 import secateurs  # noqa: E402
 from api_lists import expanded  # noqa: E402

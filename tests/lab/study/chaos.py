@@ -14,7 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-SOURCE = str(Path(__file__).parents[3] / "src")
+ROOT = Path(__file__).parents[3]
+SOURCE = os.pathsep.join((str(ROOT / "src"), str(ROOT / "lab" / "src")))
 DRIVER = """
 import sys
 from secateurs_lab.study import *

@@ -162,7 +162,8 @@ def test_two_processes_train_as_one(tmp_path):
     """With what `torchrun` sets, without its ports and the host's name, which can fail."""
     script = tmp_path / "two.py"
     script.write_text(TWO)
-    source = str(Path(__file__).parents[4] / "src")
+    root = Path(__file__).parents[4]
+    source = os.pathsep.join((str(root / "src"), str(root / "lab" / "src")))
     env = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
     env |= {"GLOO_SOCKET_IFNAME": "lo"}
 
