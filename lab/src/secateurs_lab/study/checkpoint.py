@@ -18,6 +18,9 @@ from secateurs_lab.train import Epoch, Standing
 
 Tensors = dict[str, Tensor]
 
+APART = "\x1f"
+"""Between the keys of nested dictionaries: a character that no parameter has in its name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
@@ -84,15 +87,10 @@ def optimizer_state(optimizer: Optimizer) -> tuple[Tensors, dict[str, Any]]:
     state = optimizer.state_dict()
     tensors: Tensors = {}
     attached: dict[str, dict[str, Any]] = {}
-    for owner in state.keys() - {"state", "param_groups"}:
-        attached[owner] = {}
-        for key, value in state[owner].items():
-            if isinstance(value, Tensor):
-                tensors[f"{owner}/{key}"] = value
-            elif isinstance(value, Mapping) and any(isinstance(t, Tensor) for t in value.values()):
-                tensors |= {f"{owner}/{key}/{name}": tensor for name, tensor in value.items()}
-            else:
-                attached[owner][key] = value
+    first, *others = state["param_groups"]
+    # Methods have their states in the first group, each a dictionary with tensors in it.
+    for owner in [key for key, value in first.items() if isinstance(value, Mapping)]:
+        attached[owner] = _take_tensors(first[owner], owner, tensors)
     plain: dict[str, dict[str, Any]] = {}
     for index, entries in state["state"].items():
         for key, value in entries.items():
@@ -101,8 +99,22 @@ def optimizer_state(optimizer: Optimizer) -> tuple[Tensors, dict[str, Any]]:
             else:
                 # As text: JSON has no other keys.
                 plain.setdefault(str(index), {})[key] = value
-    values = {"state": plain, "param_groups": state["param_groups"], "attached": attached}
+    own = {key: value for key, value in first.items() if key not in attached}
+    values = {"state": plain, "param_groups": [own, *others], "attached": attached}
     return tensors, values
+
+
+def _take_tensors(values: Mapping[str, Any], place: str, tensors: Tensors) -> dict[str, Any]:
+    """The plain values of nested dictionaries; their tensors are added to `tensors`."""
+    plain = {}
+    for key, value in values.items():
+        if isinstance(value, Tensor):
+            tensors[f"{place}{APART}{key}"] = value
+        elif isinstance(value, Mapping):
+            plain[key] = _take_tensors(value, f"{place}{APART}{key}", tensors)
+        else:
+            plain[key] = value
+    return plain
 
 
 def load_optimizer_(
@@ -112,16 +124,15 @@ def load_optimizer_(
     state: dict[int, dict[str, Any]] = {
         int(i): dict(entries) for i, entries in values["state"].items()
     }
-    attached = {owner: dict(found) for owner, found in values.get("attached", {}).items()}
+    attached = {owner: dict(found) for owner, found in values["attached"].items()}
     for name, tensor in tensors.items():
-        # "OWNER/KEY" or "OWNER/KEY/PARAMETER" is a method's, "INDEX.KEY" the optimizer's own.
-        owner, own, rest = name.partition("/")
-        if own:
-            key, several, parameter = rest.partition("/")
-            if several:
-                attached[owner].setdefault(key, {})[parameter] = tensor
-            else:
-                attached[owner][key] = tensor
+        # "OWNER/KEY/…" is a method's, "INDEX.KEY" the optimizer's own.
+        *way, last = name.split(APART)
+        if way:
+            inner: dict[str, Any] = attached
+            for key in way:
+                inner = inner.setdefault(key, {})
+            inner[last] = tensor
             continue
         index, _, key = name.partition(".")
         state.setdefault(int(index), {})[key] = tensor
@@ -129,7 +140,8 @@ def load_optimizer_(
     groups = [
         {**old, **_tuples(new, old)} for new, old in zip(values["param_groups"], now, strict=True)
     ]
-    optimizer.load_state_dict({"state": state, "param_groups": groups, **attached})
+    groups[0] |= attached
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _tuples(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:

@@ -435,15 +435,13 @@ def gradual(job: TrainingJob) -> Trainer:
 
     def state() -> tuple[Masks, dict[str, Any]]:
         found = pruning.state_dict()
-        masks = {f"mask.{name}": mask for name, mask in found["masks"].items()}
+        masks = {f"mask.{name}": mask for name, mask in found.pop("masks").items()}
         # With the generator, so that a resumed run draws the same numbers.
-        values = {"iteration": found["iteration"], "cost": cost.state_dict()}
-        return {**masks, "draw": draw.get_state()}, values
+        return {**masks, "draw": found.pop("generator")}, {**found, "cost": cost.state_dict()}
 
     def restore_(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         masks = {n.removeprefix("mask."): t for n, t in tensors.items() if n.startswith("mask.")}
-        pruning.load_state_dict({"iteration": values["iteration"], "masks": masks})
-        draw.set_state(tensors["draw"])
+        pruning.load_state_dict({**values, "masks": masks, "generator": tensors["draw"]})
         cost.take(pruning.masks)
         cost.load_state_dict(values["cost"])
 
