@@ -209,11 +209,37 @@ def test_gates_follow_the_groups_and_schedules_of_their_weights():
         pytest.skip("this torch has no named groups")
     schedule = torch.optim.lr_scheduler.ExponentialLR(made, 0.5)
     gating = DGating(model, made, strength=0.0)
-    assert [len(group["params"]) for group in made.param_groups] == [3, 3]
-    assert made.param_groups[0]["param_names"][-1] == "0.weight.gates"
-    before = gating.gates()
+    sizes, rates = [], []
+
+    def look(optimizer, *_):
+        sizes.append([len(group["params"]) for group in optimizer.param_groups])
+        rates.append([group["lr"] for group in optimizer.param_groups])
+
+    made.register_step_pre_hook(look)
+    for step in range(2):
+        before = gating.gates()
+        train(model, made, begin=step, end=step + 1)
+        schedule.step()
+        assert not torch.equal(gating.gates()["0.weight"], before["0.weight"])
+    assert sizes == [[3, 3], [3, 3]] and rates == [[0.1, 0.01], [0.05, 0.005]]
+    for group in made.param_groups:  # between two steps they hold the model's parameters alone
+        assert len(group["params"]) == len(group["param_names"]) == 2
+    assert made.state.keys() <= set(model.parameters())
+
+
+def test_after_an_error_in_a_step_the_gates_leave_the_groups():
+    model, made, gating = started("gating")
+    train(model, made, end=2)
+
+    def fail(*_):
+        raise RuntimeError("no step")
+
+    hook = made.register_step_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="no step"):
+        train(model, made, end=1)
+    hook.remove()
+    assert len(made.param_groups[0]["params"]) == 6
     train(model, made, end=1)
-    schedule.step()
-    assert not torch.equal(gating.gates()["0.weight"], before["0.weight"])
+    assert len(made.param_groups[0]["params"]) == 4
     gating.release()
-    assert [len(group["param_names"]) for group in made.param_groups] == [2, 2]
+    assert set(made.param_groups[0]["params"]) == set(model.parameters())

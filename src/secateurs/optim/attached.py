@@ -132,8 +132,7 @@ class StepMethod:
 
     def _on_load(self, _: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         first, *others = state["param_groups"]
-        # Beside the groups is where earlier versions had it.
-        own = first.get(self.key, state.get(self.key))
+        own = first.get(self.key)
         if own is not None:
             self.load_state_dict(own)
         elif self.state_dict().keys() > {"iteration"}:

@@ -213,12 +213,8 @@ class DGating(Reparametrized):
         self.strength, self.depth, self._start, self._kind = strength, depth, start, groups
         self._groupings: dict[str, Grouping] = {}
         self._gates: dict[str, nn.Parameter] = {}
+        self._states: dict[str, dict[str, Any]] = {}
         super().__init__(model, optimizer, where)
-        for name, _, group in self.groups():
-            # In the weight's own group: schedulers and options reach both.
-            group["params"].append(self._gates[name])
-            if "param_names" in group:
-                group["param_names"].append(f"{name}.gates")
 
     def behind(self, name: str, weight: Tensor) -> Tensor:
         """ω, with new gates."""
@@ -268,6 +264,26 @@ class DGating(Reparametrized):
         for gate in self._gates.values():
             gate.grad = None
         super().before()
+        # During the step alone: checkpoints name what the groups have by the model's parameters.
+        # In the weight's own group, so that schedulers and options reach both.
+        self._withdraw_gates()
+        for name, _, group in self.groups():
+            group["params"].append(self._gates[name])
+            if name in self._states:
+                self._optimizer.state[self._gates[name]] = self._states[name]
+
+    def after(self, *, skipped: bool) -> None:
+        """Take the gates out of the groups, then compute the weights again."""
+        self._withdraw_gates()
+        super().after(skipped=skipped)
+
+    def _withdraw_gates(self) -> None:
+        own = {id(gate) for gate in self._gates.values()}
+        for group in self._optimizer.param_groups:
+            group["params"][:] = [p for p in group["params"] if id(p) not in own]
+        for name, gate in self._gates.items():
+            if gate in self._optimizer.state:
+                self._states[name] = self._optimizer.state.pop(gate)
 
     def gates(self) -> dict[str, Tensor]:
         """The gates, stacked: D − 1 numbers for each group."""
@@ -294,25 +310,19 @@ class DGating(Reparametrized):
             for keep, tensor in ((own, p), (own, self._behind[name]), (shared, gates)):
                 keep.clear_(tensor)
             own.clear_state_(self._optimizer.state.get(p), p)
-            shared.clear_state_(self._optimizer.state.get(gates), gates)
+            shared.clear_state_(self._states.get(name), gates)
             masks[name] = mask
         return masks
 
     def release(self) -> None:
         """Stop; the optimizer goes on with the weights as they are, without their gates."""
         super().release()
-        own = {id(gate) for gate in self._gates.values()}
-        for group in self._optimizer.param_groups:
-            kept = [i for i, p in enumerate(group["params"]) if id(p) not in own]
-            for key in ("params", "param_names"):
-                if key in group:
-                    group[key] = [group[key][i] for i in kept]
-        for gate in self._gates.values():
-            self._optimizer.state.pop(gate, None)
+        self._withdraw_gates()  # they are there after an error within a step
 
     def state_dict(self) -> dict[str, Any]:
-        """Steps, ω and the gates."""
-        return {**super().state_dict(), "gates": self.gates()}
+        """Steps, ω, the gates, and what the optimizer remembers of them."""
+        states = {name: dict(state) for name, state in self._states.items()}
+        return {**super().state_dict(), "gates": self.gates(), "states": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The saved ω and gates again, and the weights that they make."""
@@ -320,3 +330,17 @@ class DGating(Reparametrized):
         for name, gate in self._gates.items():
             gate.data.copy_(state["gates"][name])
         super().load_state_dict(state)
+        self._states = {
+            name: {key: _placed_like(gate, value) for key, value in state["states"][name].items()}
+            for name, gate in self._gates.items()
+            if name in state["states"]
+        }
+
+
+def _placed_like(gate: Tensor, value: object) -> object:
+    """A copy of a saved value; numbers for each gate lie with the gates, a count of steps stays
+    where its optimizer has it.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(gate.device if value.ndim else value.device, copy=True)
