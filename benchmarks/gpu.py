@@ -1,142 +1,640 @@
-"""What pruning costs and buys on a GPU, in one command; nothing here has been run on one yet.
+"""What pruning costs and buys on a GPU, in one command that needs nothing but this folder, Python
+and torch: no installation, no data.
 
-    make gpu                              tests/gpu, then every part
-    python benchmarks/gpu.py              every part, on a GPU
-    python benchmarks/gpu.py hold topk    some parts
-    python benchmarks/gpu.py --rehearse   every part, small and on the CPU: to try the script
+    PYTHONPATH=src:tests python3 benchmarks/gpu.py --seconds 500 --out results
+    PYTHONPATH=src:tests python3 benchmarks/gpu.py --parts steps kernels
+    PYTHONPATH=src:tests python3 benchmarks/gpu.py --rehearse    small, where there is no GPU
 
-Prints one table for each part. A time is the median of blocks that end when the device is done, and
-ways take turns, so that a ratio compares the same minutes. What a device cannot do is said in the
-table.
+Parts stand in order of their worth, each in a process of its own with its own limit: what crashes
+or hangs takes nothing else along. Rows go to rows.jsonl as soon as they are measured, and tables.md
+has them as tables at the end. A time is the median of blocks that end when the device is done, and
+ways take turns, so that a ratio compares the same minutes.
 
-"experiment" trains ResNet-18 on Fashion-MNIST by three methods, with the lengths and rates that
-the paper on factorization prints for ResNet-18 on CIFAR-10 (table 4: 250 epochs of 128, rates of
-0.2 and 0.5 at depths 2 and 3). Its rows are kept in gpu.study: begun again, it goes on.
+A rehearsal runs the same code with small sizes on the pretend GPU of the tests, and kernels in
+Triton's interpreter; what neither can do says so in its row.
+
+"cifar" trains on CIFAR-10 if `--images` names a file of it (see `read_images`).
 """
 
 import argparse
+import copy
+import io
+import json
+import math
+import multiprocessing
+import os
+import signal
 import statistics
-import tempfile
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import nn
+REHEARSAL = "--rehearse" in sys.argv
+if REHEARSAL:
+    os.environ["TRITON_INTERPRET"] = "1"
+    import pretend  # before torch, which looks for devices when it is imported
 
-import secateurs as sc
-import secateurs_lab as lab
-from secateurs.masks import select
-from secateurs.optim import FactorizedSGD
-from secateurs.optim.factorized.maths import StepRule
-from secateurs.optim.factorized.step import AllAtOnce
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import secateurs as sc  # noqa: E402
+from secateurs.optim import (  # noqa: E402
+    HAM,
+    DGating,
+    Factorized,
+    FactorizedSGD,
+    PowerPropagation,
+    RigL,
+)
+from secateurs.optim.factorized.maths import StepRule  # noqa: E402
+from secateurs.optim.factorized.step import AllAtOnce  # noqa: E402
+
+try:
+    import kernels  # Triton
+except ImportError:
+    kernels = None
 
 LR, MOMENTUM = 0.1, 0.9
+BATCH, WIDTH = (4, 2) if REHEARSAL else (128, 64)
+DEVICE = "cpu" if REHEARSAL and pretend.WHY_NOT else "cuda"
+REAL = not REHEARSAL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """The device, and how much is measured."""
-
-    device: torch.device
-    small: bool
-
-    def wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def timed(self, ways: dict[str, Callable[[], object]]) -> dict[str, float]:
-        """Median milliseconds of a call, by name; the first two rounds do not count."""
-        rounds, block = (3, 1) if self.small else (30, 20)
-        found: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(rounds + 2):
-            for name, run in ways.items():
-                self.wait()
-                start = time.perf_counter()
-                for _ in range(block):
-                    run()
-                self.wait()
-                found[name].append((time.perf_counter() - start) * 1e3 / block)
-        return {name: statistics.median(times[2:]) for name, times in found.items()}
+class NotHere(Exception):
+    """What this machine cannot do."""
 
 
-def table(title: str, times: dict[str, float], base: str) -> None:
-    """Milliseconds of all ways, and their ratio to one."""
-    print(f"\n{title}\n\n| | ms | over {base} |\n| --- | --- | --- |")
-    for name, ms in times.items():
-        print(f"| {name} | {ms:.3f} | {ms / times[base]:.2f} |", flush=True)
+@dataclass(slots=True)
+class Part:
+    """The rows of a part, written as they come, and the time it has left."""
+
+    name: str
+    folder: Path
+    until: float
+    images: str | None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def left(self) -> float:
+        return self.until - time.monotonic()
+
+    def row(self, **values: object) -> None:
+        """Keep a row, whatever happens next."""
+        shown = {key: _rounded(value) for key, value in values.items()}
+        self.rows.append(shown)
+        line = json.dumps({"part": self.name, **shown}, default=str)
+        with (self.folder / "rows.jsonl").open("a") as file:
+            file.write(line + "\n")
+        print(line, flush=True)
+
+    @contextmanager
+    def trying(self, **what: object) -> Iterator[None]:
+        """Let one way fail alone."""
+        try:
+            yield
+        except NotHere as reason:
+            self.row(**what, skipped=str(reason))
+        except Exception as error:
+            places = traceback.extract_tb(error.__traceback__)
+            ours = [place for place in places if "/secateurs" in place.filename] or places
+            said = f"{type(error).__name__}: {error}"[:400]
+            self.row(**what, failed=said, at=f"{ours[-1].filename}:{ours[-1].lineno}")
+            (self.folder / "errors.log").open("a").write(traceback.format_exc() + "\n")
 
 
-def network(at: Where) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """ResNet-18 and a batch of images of 32×32 pixels."""
+def _rounded(value: object) -> object:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+PARTS: dict[str, tuple[float, Callable[[Part], None]]] = {}
+"""Seconds at most, and what is done."""
+
+
+def part(name: str, seconds: float) -> Callable[[Callable[[Part], None]], Callable[[Part], None]]:
+    def register(run: Callable[[Part], None]) -> Callable[[Part], None]:
+        PARTS[name] = seconds, run
+        return run
+
+    return register
+
+
+def wait() -> None:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(
+    ways: dict[str, Callable[[], object]], *, seconds: float, rounds: int = 30, block: int = 10
+) -> dict[str, list[float]]:
+    """Milliseconds of a call in every round, by name; ways take turns while the time lasts."""
+    if REHEARSAL:
+        rounds, block = 1, 1
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    end = time.monotonic() + seconds
+    for name in ways:
+        ways[name]()
+    for number in range(rounds):
+        if number > 0 and time.monotonic() > end:
+            break
+        for name, run in ways.items():
+            wait()
+            start = time.perf_counter()
+            for _ in range(block):
+                run()
+            wait()
+            found[name].append((time.perf_counter() - start) * 1e3 / block)
+    return found
+
+
+# What is measured: networks and methods.
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions beside a shortcut."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.norm = nn.BatchNorm2d(after)
+        self.second = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.last = nn.BatchNorm2d(after)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or before != after:
+            self.shortcut.append(nn.Conv2d(before, after, 1, stride, bias=False))
+            self.shortcut.append(nn.BatchNorm2d(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.last(self.second(F.relu(self.norm(self.first(x)))))
+        return F.relu(y + self.shortcut(x))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for images of 32×32 pixels."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, 1, 1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        blocks, before = [], width
+        for stage in range(4):
+            for number in range(2):
+                after = width << stage
+                blocks.append(Block(before, after, 2 if stage and not number else 1))
+                before = after
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(before, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(F.relu(self.norm(self.stem(x))))
+        return self.head(x.mean((2, 3)))
+
+
+def resnet() -> ResNet18:
+    torch.manual_seed(0)
+    model = ResNet18(WIDTH).to(DEVICE)
+    return model.to(memory_format=torch.channels_last)
+
+
+def batch() -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(0)
-    name, batch = ("lenet-5", 4) if at.small else ("resnet-18", 128)
-    model = lab.models.build(name, generator=draw).to(at.device)
-    shape = (1, 28, 28) if at.small else (3, 32, 32)
-    x = torch.randn(batch, *shape, generator=draw).to(at.device)
-    return model, x, torch.randint(10, (batch,), generator=draw).to(at.device)
+    x = torch.randn(BATCH, 3, 32, 32, generator=draw).to(DEVICE)
+    y = torch.randint(10, (BATCH,), generator=draw).to(DEVICE)
+    return x.contiguous(memory_format=torch.channels_last), y
 
 
-def training(
-    model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
-) -> Callable[[], object]:
-    """One step of training as a function."""
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-    return step
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
 
 
-def factorized(at: Where) -> None:
-    """Whole steps beside dense ones, and the update alone, by foreach kernels, compiled, and as a
-    CUDA graph (wanted: 1.1 of a dense step)."""
-    for depth in (2, 3, 4):
-        ways = {}
-        for name in ("dense", "factorized"):
-            model, x, y = network(at)
-            optimizer: torch.optim.Optimizer
-            if name == "dense":
-                optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
-            else:
-                optimizer = FactorizedSGD(
-                    model.parameters(), depth=depth, strength=1e-4, lr=LR, momentum=MOMENTUM
-                )
-            ways[name] = training(model, optimizer, x, y)
-        table(f"a training step, D = {depth}", at.timed(ways), "dense")
-        updates(at, depth)
+def backward(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    with torch.autocast(DEVICE, torch.bfloat16):
+        loss = F.cross_entropy(model(x), y)
+    loss.backward()
 
 
-@torch.no_grad()
-def updates(at: Where, depth: int) -> None:
-    """The update of all parameters alone: foreach, compiled, captured."""
-    model, _, _ = network(at)
-    weights = [p.detach() for p in model.parameters()]
-    optimizer = FactorizedSGD(model.parameters(), depth=depth, lr=LR, momentum=MOMENTUM)
-    states = [optimizer.state[p] for p in model.parameters()]
-    # Gradients stay in one place: a captured graph reads them there.
-    grads = [torch.randn_like(w) * 1e-3 for w in weights]
-    rule = StepRule(lr=1e-3, momentum=MOMENTUM, decay=2e-4 / depth)
-    mover = AllAtOnce(weights, [s["factors"] for s in states], [s["momentum"] for s in states])
-    dense = torch.optim.SGD(
-        [nn.Parameter(w.clone()) for w in weights], lr=1e-3, momentum=MOMENTUM, fused=True
+@dataclass(slots=True)
+class Way:
+    """A way to train: its model and what moves the weights."""
+
+    model: nn.Module
+    move: Callable[[], object]
+    optimizer: torch.optim.Optimizer
+    keep: object = None
+
+
+def dense() -> Way:
+    model = resnet()
+    optimizer = sgd(model)
+    return Way(model, optimizer.step, optimizer)
+
+
+def held() -> Way:
+    model = resnet()
+    optimizer = sgd(model)
+    masks = sc.prune_(model, "magnitude", sparsity=0.9).masks
+    return Way(model, optimizer.step, optimizer, sc.hold(model, masks, optimizer))
+
+
+def factorized(depth: int) -> Way:
+    model = resnet()
+    optimizer = FactorizedSGD(
+        model.parameters(), lr=LR, momentum=MOMENTUM, depth=depth, strength=1e-4, init="dwf"
     )
-    for parameter, grad in zip(dense.param_groups[0]["params"], grads, strict=True):
-        parameter.grad = grad
+    return Way(model, optimizer.step, optimizer)
 
-    def foreach() -> None:
-        mover.step_(grads, rule, flush=False)
 
-    ways: dict[str, Callable[[], object]] = {"fused SGD": dense.step, "foreach": foreach}
-    if at.device.type == "cuda":
-        ways["compiled foreach"] = torch.compile(foreach)
-        ways["CUDA graph of foreach"] = captured(foreach)
-    else:
-        print("compiled, CUDA graph: not on this device")
-    table(f"the update alone, D = {depth}", at.timed(ways), "fused SGD")
+def factorized_adamw() -> Way:
+    model = resnet()
+    optimizer = Factorized(
+        model.parameters(),
+        base=torch.optim.AdamW,
+        base_kwargs={"lr": 1e-3},
+        depth=2,
+        strength=1e-4,
+        init="dwf",
+    )
+    return Way(model, optimizer.step, optimizer)
+
+
+def attached(make: Callable[[nn.Module, torch.optim.Optimizer], object]) -> Way:
+    model = resnet()
+    optimizer = sgd(model)
+    return Way(model, optimizer.step, optimizer, make(model, optimizer))
+
+
+def kernel_step(depth: int) -> Way:
+    """The whole factorized step in one kernel, on the state of the library's optimizer."""
+    way = factorized(depth)
+    parameters = list(way.model.parameters())
+    states = [way.optimizer.state[p] for p in parameters]
+    mover = triton().WholeStep(
+        [p.detach() for p in parameters],
+        [state["factors"] for state in states],
+        [state["momentum"] for state in states],
+    )
+    rule = StepRule(lr=LR, momentum=MOMENTUM, decay=2e-4 / depth)
+    way.move = lambda: mover.step_([p.grad for p in parameters], rule)
+    return way
+
+
+def kernel_hold(read: bool) -> Way:
+    """Fused SGD, then zeros held in weights and momenta by one launch from one bit a weight."""
+    way = dense()
+    masks = sc.prune_(way.model, "magnitude", sparsity=0.9).masks
+    backward(way.model, *batch())
+    way.optimizer.step()
+    some = [way.model.get_parameter(name) for name in masks]
+    bits = [triton().pack(in_order(masks[n], p)) for n, p in zip(masks, some, strict=True)]
+    momenta = [way.optimizer.state[p]["momentum_buffer"] for p in some]
+    cleared = triton().Cleared([p.detach() for p in some] + momenta, bits + bits, read=read)
+
+    def move() -> None:
+        way.optimizer.step()
+        cleared.clear_()
+
+    way.move = move
+    return way
+
+
+def in_order(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask in the memory layout of its parameter."""
+    return torch.empty_like(like, dtype=torch.bool, requires_grad=False).copy_(mask)
+
+
+def triton() -> Any:
+    if kernels is None:
+        raise NotHere("Triton is not installed")
+    if REHEARSAL and DEVICE == "cuda":
+        raise NotHere("the pretend GPU runs no kernels")
+    return kernels
+
+
+WAYS: dict[str, Callable[[], Way]] = {
+    "dense": dense,
+    "hold": held,
+    "FactorizedSGD D=2": lambda: factorized(2),
+    "FactorizedSGD D=3": lambda: factorized(3),
+    "kernel step D=2": lambda: kernel_step(2),
+    "kernel step D=3": lambda: kernel_step(3),
+    "kernel hold, writes": lambda: kernel_hold(read=False),
+    "kernel hold, reads": lambda: kernel_hold(read=True),
+    "FactorizedSGD D=4": lambda: factorized(4),
+    "kernel step D=4": lambda: kernel_step(4),
+    "Factorized(AdamW) D=2": factorized_adamw,
+    "RigL": lambda: attached(
+        lambda m, o: RigL(m, o, sparsity=0.9, steps=100_000, every=3 if REHEARSAL else 100)
+    ),
+    "HAM": lambda: attached(HAM),
+    "DGating": lambda: attached(lambda m, o: DGating(m, o, strength=1e-3)),
+    "PowerPropagation": lambda: attached(PowerPropagation),
+}
+
+
+# The parts.
+
+
+@part("machine", 25)
+def machine(at: Part) -> None:
+    """Versions, the card, and its two ceilings."""
+    at.row(python=sys.version.split()[0], torch=torch.__version__, secateurs=sc.__version__)
+    try:
+        import triton as found
+
+        at.row(triton=found.__version__)
+    except ImportError:
+        at.row(triton=None)
+    if not REAL:
+        at.row(card="none: a rehearsal", device=DEVICE)
+        return
+    card = torch.cuda.get_device_properties(0)
+    at.row(
+        card=card.name,
+        memory_gb=card.total_memory / 1e9,
+        multiprocessors=card.multi_processor_count,
+        l2_mb=card.L2_cache_size / 1e6,
+    )
+    source = torch.randn(1 << 29, device=DEVICE)
+    target = torch.empty_like(source)
+    times = timed({"copy": lambda: target.copy_(source)}, seconds=5, block=5)["copy"]
+    at.row(what="copy", gb_s=2 * source.nbytes / 1e6 / statistics.median(times))
+    one = torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16)
+    times = timed({"product": lambda: one @ one}, seconds=5)["product"]
+    at.row(what="bf16 product", tflop_s=2 * 8192**3 / 1e9 / statistics.median(times))
+
+
+@part("tests", 90)
+def tests(at: Part) -> None:
+    """tests/gpu, in processes of their own."""
+    if not REAL:
+        raise NotHere("a rehearsal does not run them: python -m pytest -p pretend tests/gpu")
+    command = [sys.executable, "-m", "pytest", "tests/gpu", "-q", "-rfE", "--tb=short"]
+    try:
+        import xdist  # noqa: F401
+
+        command += ["-n", "8"]
+    except ImportError:
+        pass
+    log = at.folder / "tests.log"
+    with log.open("w") as file:
+        done = subprocess.run(
+            command,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            timeout=max(10.0, at.left - 3),
+            check=False,
+            cwd=Path(__file__).parents[1],
+        )
+    lines = log.read_text().splitlines()
+    for line in lines:
+        if line.startswith(("FAILED", "ERROR")):
+            at.row(failed=line[:300])
+    at.row(exit=done.returncode, said=lines[-1] if lines else "")
+
+
+@part("steps", 75)
+def steps(at: Part) -> None:
+    """Training steps of ResNet-18 in bf16, channels last, by all methods in turn."""
+    torch.backends.cudnn.benchmark = True
+    x, y = batch()
+    ways: dict[str, Way] = {}
+    begun = at.left
+    for name, make in WAYS.items():
+        if at.left < 0.6 * begun:
+            at.row(way=name, skipped="no time left")
+            continue
+        with at.trying(way=name):
+            way = make()
+            for _ in range(1 if REHEARSAL else 3):
+                step(way, x, y)
+            wait()
+            if REAL:
+                torch.cuda.reset_peak_memory_stats()
+                before = torch.cuda.memory_allocated()
+                step(way, x, y)
+                wait()
+                peak = (torch.cuda.max_memory_allocated() - before) / 1e6
+                state = _bytes_of(way) / 1e6
+                at.row(way=name, peak_mb=peak, state_mb=state)
+            ways[name] = way
+    calls = {name: (lambda way=way: step(way, x, y)) for name, way in ways.items()}
+    moves = {name: way.move for name, way in ways.items()}
+    for what, these, share in (("step", calls, 0.6), ("update", moves, 0.9)):
+        found = timed(these, seconds=at.left * share, rounds=40, block=5)
+        for name, times in found.items():
+            pairs = zip(times, found["dense"], strict=True)
+            at.row(
+                what=what,
+                way=name,
+                ms=statistics.median(times),
+                least=min(times),
+                ratio=statistics.median(one / other for one, other in pairs),
+                rounds=len(times),
+            )
+
+
+def step(way: Way, x: Tensor, y: Tensor) -> None:
+    way.model.zero_grad(set_to_none=True)
+    backward(way.model, x, y)
+    way.move()
+
+
+def _bytes_of(way: Way) -> int:
+    """The state of the optimizer."""
+    found: dict[int, int] = {}
+    todo: list[object] = [*way.optimizer.state.values()]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, Tensor):
+            found[one.data_ptr()] = one.nbytes
+        elif isinstance(one, dict):
+            todo += one.values()
+        elif isinstance(one, list | tuple):
+            todo += one
+    return sum(found.values())
+
+
+@part("launches", 35)
+def launches(at: Part) -> None:
+    """Kernels that an update launches, and how often it waits for the device."""
+    x, y = batch()
+    for name, make in WAYS.items():
+        with at.trying(way=name):
+            way = make()
+            for _ in range(1 if REHEARSAL else 3):
+                step(way, x, y)
+            way.model.zero_grad(set_to_none=True)
+            backward(way.model, x, y)
+            if REHEARSAL:
+                if DEVICE == "cpu":
+                    raise NotHere(pretend.WHY_NOT)
+                with pretend.counted() as counts:
+                    way.move()
+                at.row(way=name, launches=counts.launched, waits=counts.waited)
+                continue
+            from torch.profiler import ProfilerActivity, profile
+
+            wait()
+            with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+                way.move()
+                wait()
+            kinds: dict[str, int] = {"kernels": 0, "copies": 0}
+            busy = 0.0
+            for event in profiled.events():
+                if event.device_type == torch.autograd.DeviceType.CUDA:
+                    copied = event.name.startswith(("Memcpy", "Memset"))
+                    kinds["copies" if copied else "kernels"] += 1
+                    busy += event.device_time if hasattr(event, "device_time") else 0.0
+            way.model.zero_grad(set_to_none=True)
+            backward(way.model, x, y)
+            wait()
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                torch.cuda.set_sync_debug_mode("warn")
+                try:
+                    way.move()
+                finally:
+                    torch.cuda.set_sync_debug_mode("default")
+            waits = sum("synchroniz" in str(warning.message) for warning in said)
+            at.row(way=name, **kinds, busy_us=busy, waits=waits)
+
+
+SHAPES = [(64, 256)] if REHEARSAL else [(4096, 4096), (4096, 11008)]
+BATCHES = (1, 4, 16)
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+@part("scattered", 80)
+def scattered(at: Part) -> None:
+    """Products with matrices of scattered zeros beside cuBLAS. Enough copies of each matrix take
+    turns that no cache holds them, in one CUDA graph, so that launches cost nobody anything.
+    """
+    made = triton()
+    best: dict[tuple[int, str], list[Any]] = {}
+    for shape in SHAPES:
+        with at.trying(shape=shape, what="search"):
+            for count in BATCHES:
+                best[count, str(shape)] = _search(at, made, shape, count)
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            for density in (0.5, 0.3, 0.2, 0.1):
+                for count in BATCHES:
+                    tiles = best.get((count, str(shape)))
+                    if at.left < 5 or not tiles:
+                        continue
+                    with at.trying(shape=shape, dtype=str(dtype), density=density, batch=count):
+                        _compare(at, made, shape, dtype, density, count, tiles[:3])
+
+
+def _tiles(made: Any, count: int) -> list[Any]:
+    """Ways to cut a product."""
+    if REHEARSAL:
+        return [made.Tile(rows=16 if count > 4 else 2, columns=128)]
+    if count > 4:
+        return [
+            made.Tile(rows=rows, columns=columns, each=each, warps=warps)
+            for rows, warps in ((16, 1), (16, 2), (32, 2), (32, 4), (64, 4))
+            for each, columns in ((4, 128), (4, 256), (8, 256), (8, 512))
+        ]
+    return [
+        made.Tile(rows=rows, columns=32 * warps * each, each=each, warps=warps)
+        for rows in (1, 2, 4)
+        for each in (2, 4, 8)
+        for warps in ((1, 2, 4) if count == 1 else (2, 4))
+    ]
+
+
+def _matrices(
+    made: Any, shape: tuple[int, int], dtype: torch.dtype, density: float
+) -> tuple[list[Tensor], list[Any]]:
+    """Copies of a matrix and of its scattered form, each set larger than any cache."""
+    draw = torch.Generator(DEVICE).manual_seed(0)
+    matrix = torch.randn(shape, generator=draw, device=DEVICE)
+    matrix *= torch.rand(shape, generator=draw, device=DEVICE) < density
+    matrix = matrix.to(dtype)
+    packed = made.Scattered.of(matrix)
+    whole = 1 if REHEARSAL else math.ceil(3e8 / matrix.nbytes)
+    copies = 1 if REHEARSAL else math.ceil(3e8 / packed.nbytes)
+    return [matrix.clone() for _ in range(whole)], [packed.clone() for _ in range(copies)]
+
+
+def _graph_ms(run: Callable[[], object], calls: int) -> float:
+    """Milliseconds a call, from the replays of a captured graph of all of them."""
+    if REHEARSAL:
+        run()
+        return 0.0
+    replay = captured(run)
+    times = timed({"": replay}, seconds=1, rounds=5, block=max(1, 200 // calls))[""]
+    return statistics.median(times) / calls
+
+
+def _search(at: Part, made: Any, shape: tuple[int, int], count: int) -> list[Any]:
+    """The tiles in order of their time at half of the weights."""
+    _, packed = _matrices(made, shape, torch.bfloat16, 0.5)
+    x = torch.randn(count, shape[1], device=DEVICE).to(torch.bfloat16)
+    times: dict[Any, float] = {}
+    for tile in _tiles(made, count):
+        with at.trying(shape=shape, batch=count, tile=str(tile)):
+            ms = _graph_ms(
+                lambda tile=tile: [made.product(p, x, tile) for p in packed], len(packed)
+            )
+            times[tile] = ms
+            at.row(
+                what="search",
+                shape=shape,
+                batch=count,
+                **{k: getattr(tile, k) for k in ("rows", "columns", "each", "warps")},
+                us=ms * 1e3,
+                gb_s=packed[0].nbytes / max(ms, 1e-9) / 1e6,
+            )
+    return sorted(times, key=times.__getitem__)
+
+
+def _compare(
+    at: Part,
+    made: Any,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    density: float,
+    count: int,
+    tiles: list[Any],
+) -> None:
+    whole, packed = _matrices(made, shape, dtype, density)
+    x = torch.randn(count, shape[1], device=DEVICE).to(dtype)
+    if REHEARSAL and dtype == torch.bfloat16 and count > 4:
+        raise NotHere("Triton's interpreter has no bf16 product")
+    want = x.double() @ whole[0].double().T
+    gap = float(
+        (made.product(packed[0], x, tiles[0]).double() - want).abs().max() / want.abs().max()
+    )
+    theirs = _graph_ms(lambda: [F.linear(x, one) for one in whole], len(whole))
+    ours = {
+        tile: _graph_ms(lambda tile=tile: [made.product(p, x, tile) for p in packed], len(packed))
+        for tile in tiles
+    }
+    tile = min(ours, key=ours.__getitem__)
+    at.row(
+        what="product",
+        shape=shape,
+        dtype=str(dtype),
+        density=density,
+        batch=count,
+        cublas_us=theirs * 1e3,
+        ours_us=ours[tile] * 1e3,
+        ratio=theirs / max(ours[tile], 1e-9),
+        bound=whole[0].nbytes / packed[0].nbytes,
+        gb_s=packed[0].nbytes / max(ours[tile], 1e-9) / 1e6,
+        cublas_gb_s=whole[0].nbytes / max(theirs, 1e-9) / 1e6,
+        gap=gap,
+        tile=str(tile),
+    )
 
 
 def captured(run: Callable[[], object]) -> Callable[[], object]:
@@ -144,8 +642,7 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # warm before the capture, as torch asks
-        for _ in range(3):
-            run()
+        run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -153,138 +650,638 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
-def hold(at: Where) -> None:
-    """Steps with zeros held beside steps without (wanted: 1.02)."""
-    ways = {}
-    for name in ("dense", "held"):
-        model, x, y = network(at)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
-        if name == "held":
-            sc.hold(model, sc.prune_(model, "magnitude", sparsity=0.9).masks, optimizer)
-        ways[name] = training(model, optimizer, x, y)
-    table("a training step, 90 % zeros", at.timed(ways), "dense")
+@part("kernels", 45)
+def kernel_times(at: Part) -> None:
+    """The kernels alone on the parameters of ResNet-18, beside foreach, and compiled foreach."""
+    made = triton()
+    for depth in (2, 3, 4):
+        with at.trying(what="step", depth=depth):
+            _whole_steps(at, made, depth)
+    with at.trying(what="hold"):
+        _holds(at, made)
+    with at.trying(what="compiled foreach"):
+        _compiled_foreach(at)
 
 
-def topk(at: Where) -> None:
-    """The exact selection among 100 million weights, and whether it is that of a full sort."""
-    count = 20_000 if at.small else 100_000_000
-    draw = torch.Generator(at.device).manual_seed(0)
-    scores = {str(i): torch.rand(count // 40, generator=draw, device=at.device) for i in range(40)}
-    kept = count // 10
-    everything = torch.cat([*scores.values()])
-
-    def ours() -> dict[str, torch.Tensor]:
-        return select(scores, density=0.1)
-
-    def theirs() -> torch.Tensor:
-        return torch.topk(everything, kept, sorted=False).values
-
-    masks, least = ours(), theirs().min()
-    for name, mask in masks.items():
-        above = scores[name] > least
-        if not bool((mask | ~above).all()) or bool((mask & (scores[name] < least)).any()):
-            raise SystemExit(f"{name}: not the largest {kept}")
-    if sum(int(mask.count_nonzero()) for mask in masks.values()) != kept:
-        raise SystemExit("another number is kept")
-    times = at.timed({"torch.topk": theirs, "select": ours})
-    table(f"{kept:,} of {count:,} weights, exactly", times, "torch.topk")
+def _tensors(last: bool) -> list[Tensor]:
+    model = resnet() if last else ResNet18(WIDTH).to(DEVICE)
+    return [p.detach().clone() for p in model.parameters()]
 
 
-def semi_structured(at: Where) -> None:
-    """What `accelerate` makes of a block with 2:4 zeros in half precision, beside the dense one."""
-    width, batch = (128, 32) if at.small else (4096, 1024)
-    model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-    sc.prune_(model, "magnitude", pattern="2:4")
-    model = model.eval().to(at.device, torch.float16)
-    x = torch.randn(batch, width, device=at.device, dtype=torch.float16)
-    print(f"\n2:4 in float16, {width} → {4 * width} → {width}, batch {batch}", end=": ")
-    made = sc.accelerate(model, x)
-    if made is model:
-        print("no gain; the log line above says why")
-        return
-    for layer in made.report.layers:
-        print(f"\n  {layer.place}: {', '.join(layer.ways)}", end="")
-    with torch.inference_mode():
-        gap = float((made(x) - model(x)).abs().max() / model(x).abs().max())
-        times = at.timed({"dense": lambda: model(x), "accelerate": lambda: made(x)})
-    table(f"outputs differ by {gap:.1e} of the largest", times, "dense")
+def _whole_steps(at: Part, made: Any, depth: int) -> None:
+    for last in (False, True):
+        weights = _tensors(last)
+        entries = sum(w.numel() for w in weights)
+        # Every number that has to be read or written, once.
+        least = {"fused SGD, dense": 20}
+        found = timed(_step_ways(made, weights, depth), seconds=3, rounds=10, block=20)
+        for name, times in found.items():
+            ms = statistics.median(times)
+            at.row(
+                what="step",
+                depth=depth,
+                channels_last=last,
+                way=name,
+                us=ms * 1e3,
+                gb_s=entries * least.get(name, 16 * depth + 8) / ms / 1e6,
+            )
 
 
-def certificates(at: Where) -> None:
-    """Balls proven per second on the device and on the CPU."""
-    count = 8 if at.small else 512
-    draw = torch.Generator().manual_seed(0)
-    model = lab.models.build("lenet-300-100", generator=draw).eval()
-    pruned = lab.models.build("lenet-300-100").eval()
-    pruned.load_state_dict(model.state_dict())
-    sc.prune_(pruned, "magnitude", sparsity=0.5)
-    x = torch.rand(count, 1, 28, 28, generator=draw)
-    print("\n| device | balls per second | bound |\n| --- | --- | --- |")
-    for device in dict.fromkeys(("cpu", at.device.type)):
-        one, two, there = model.to(device), pruned.to(device), x.to(device)
-        sc.certify(one, two, around=there[:2], radius=1 / 250)
-        at.wait()
-        start = time.perf_counter()
-        proof = sc.certify(one, two, around=there, radius=1 / 250)
-        at.wait()
-        speed = count / (time.perf_counter() - start)
-        print(f"| {device} | {speed:.1f} | {proof.bound:.4g} |", flush=True)
+def _step_ways(made: Any, weights: list[Tensor], depth: int) -> dict[str, Callable[[], object]]:
+    rule = StepRule(lr=1e-3, momentum=MOMENTUM, decay=2e-4 / depth)
+    factors = [torch.rand(depth, *w.shape, device=DEVICE) for w in weights]
+    momenta = [torch.zeros_like(f) for f in factors]
+    grads = [torch.randn_like(w) * 1e-3 for w in weights]
+    ways: dict[str, Callable[[], object]] = {}
+    for block in (512, 1024, 2048, 4096):
+        for warps in (4, 8):
+            mover = made.WholeStep(weights, factors, momenta, block=block, warps=warps)
+            ways[f"{block}, {warps} warps"] = _on_device(lambda m=mover: m.step_(grads, rule))
+    foreach = AllAtOnce(weights, factors, momenta)
+    ways["foreach"] = lambda: foreach.step_(grads, rule, flush=False)
+    bare = [nn.Parameter(w.clone()) for w in weights]
+    for parameter, grad in zip(bare, grads, strict=True):
+        parameter.grad = grad
+    ways["fused SGD, dense"] = torch.optim.SGD(bare, lr=1e-3, momentum=0.9, fused=True).step
+    return ways
 
 
-def experiment(at: Where) -> None:
-    """Networks at two compressions: magnitude after training, gradual, and factorized."""
-    from secateurs_lab.study import Dwf, Gradual, Prune, Study, Training, run
+def _on_device(run: Callable[[], object]) -> Callable[[], object]:
+    return captured(run) if REAL else run
 
-    length = "1ep" if at.small else "250ep"
-    study = Study(
-        model="lenet-300-100" if at.small else "resnet-18",
-        data="digits" if at.small else "fashion-mnist",
-        methods=[
-            Prune(),
-            Gradual(),
-            Dwf(depth=2, strength=(3e-4, 1e-3), train={"lr": 0.2}),
-            Dwf(depth=3, strength=(3e-4, 1e-3), train={"lr": 0.5}),
-        ],
-        compressions=[10, 100],
-        train=Training(length=length, batch=128),
+
+def _holds(at: Part, made: Any) -> None:
+    for density in (0.5, 0.1):
+        tensors = [w for w in _tensors(True) if w.dim() > 1]
+        entries = sum(t.numel() for t in tensors)
+        found = timed(_hold_ways(made, tensors, density), seconds=4, rounds=10, block=20)
+        for name, times in found.items():
+            ms = statistics.median(times)
+            at.row(
+                what="hold", density=density, way=name, us=ms * 1e3, gb_s=entries * 8.125 / ms / 1e6
+            )
+
+
+def _hold_ways(made: Any, tensors: list[Tensor], density: float) -> dict[str, Callable[[], object]]:
+    draw = torch.Generator(DEVICE).manual_seed(0)
+    masks = [
+        in_order(torch.rand(t.shape, generator=draw, device=DEVICE) < density, t) for t in tensors
+    ]
+    bits = [made.pack(mask) for mask in masks]
+    ways: dict[str, Callable[[], object]] = {}
+    for read in (False, True):
+        for block in (1024, 4096, 8192):
+            for warps in (4, 8):
+                cleared = made.Cleared(tensors, bits, block=block, warps=warps, read=read)
+                name = f"{'reads' if read else 'writes'}, {block}, {warps} warps"
+                ways[name] = _on_device(cleared.clear_)
+    views = [t.view(torch.int32) for t in tensors]
+    ones = [m.int() for m in masks]
+    ways["foreach, 4 bytes a weight"] = _on_device(lambda: torch._foreach_mul_(views, ones))
+    every = [-one for one in ones]
+    ways["one AND a tensor"] = _on_device(
+        lambda: [view.bitwise_and_(one) for view, one in zip(views, every, strict=True)]
     )
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        run(study, f"{folder}/gpu.study" if at.small else "gpu.study") as store,
-    ):
-        rows = store.rows()
-    print("\n| method | state | compression | accuracy | device |\n| --- | --- | --- | --- | --- |")
-    for row in rows:
-        device = row.provenance.get("device", "-")
-        accuracy = "-" if row.accuracy is None else f"{row.accuracy:.2%}"
-        compression = "-" if row.compression is None else f"{row.compression:.0f}"
-        print(f"| {row.label} | {row.state} | {compression} | {accuracy} | {device} |")
+    return ways
 
 
-PARTS = {
-    "factorized": factorized,
-    "hold": hold,
-    "topk": topk,
-    "semi-structured": semi_structured,
-    "certificates": certificates,
-    "experiment": experiment,
-}
+def _compiled_foreach(at: Part) -> None:
+    """The step at depth 3 as foreach operations that torch.compile fuses."""
+    if not REAL:
+        raise NotHere("a rehearsal compiles nothing")
+    weights = _tensors(False)
+    first, second, third = ([torch.rand_like(w) for w in weights] for _ in range(3))
+    moving = [list(map(torch.zeros_like, weights)) for _ in range(3)]
+    grads = [torch.randn_like(w) * 1e-3 for w in weights]
+
+    def run() -> None:
+        factors = (first, second, third)
+        slopes = [
+            torch._foreach_mul(torch._foreach_mul(one, two), grads)
+            for one, two in ((second, third), (first, third), (first, second))
+        ]
+        for f, m, s in zip(factors, moving, slopes, strict=True):
+            torch._foreach_add_(s, f, alpha=6e-5)
+            torch._foreach_mul_(m, MOMENTUM)
+            torch._foreach_add_(m, s)
+            torch._foreach_add_(f, m, alpha=-1e-3)
+        product = torch._foreach_mul(torch._foreach_mul(first, second), third)
+        torch._foreach_copy_(weights, product)
+
+    start = time.perf_counter()
+    compiled = torch.compile(run)
+    compiled()
+    wait()
+    seconds = time.perf_counter() - start
+    times = timed({"compiled": compiled, "eager": run}, seconds=3, rounds=10, block=20)
+    for name, found in times.items():
+        ms = statistics.median(found)
+        entries = sum(w.numel() for w in weights)
+        at.row(
+            what="foreach",
+            depth=3,
+            way=name,
+            us=ms * 1e3,
+            gb_s=entries * 56 / ms / 1e6,
+            compile_s=seconds,
+        )
 
 
-def main(words: list[str] | None = None) -> None:
-    """The tables."""
+@part("select", 25)
+def select(at: Part) -> None:
+    """The exact selection among 100 million weights, and whether it is that of torch.topk."""
+    for total in (20_000,) if REHEARSAL else (10_000_000, 100_000_000):
+        draw = torch.Generator(DEVICE).manual_seed(0)
+        scores = {str(i): torch.rand(total // 40, generator=draw, device=DEVICE) for i in range(40)}
+        with at.trying(weights=total):
+            _select(at, scores)
+
+
+def _select(at: Part, scores: dict[str, Tensor]) -> None:
+    everything = torch.cat([*scores.values()])
+    total, kept = len(everything), len(everything) // 10
+    chosen = torch.cat([*sc.select(scores, density=0.1).values()])
+    least = torch.topk(everything, kept, sorted=False).values.min()
+    right = int(chosen.sum()) == kept and not bool((chosen & (everything < least)).any())
+    ways: dict[str, Callable[[], object]] = {
+        "torch.topk": lambda: torch.topk(everything, kept, sorted=False),
+        "select": lambda: sc.select(scores, density=0.1),
+    }
+    times = timed(ways, seconds=at.left / 3, rounds=10, block=1)
+    base = statistics.median(times["torch.topk"])
+    for name, found in times.items():
+        ms = statistics.median(found)
+        at.row(weights=total, way=name, ms=ms, ratio=ms / base, right=right)
+
+
+@part("semi-structured", 30)
+def semi_structured(at: Part) -> None:
+    """What `accelerate` makes of a block with 2:4 zeros, beside the dense one."""
+    width = 64 if REHEARSAL else 4096
+    for dtype in (torch.bfloat16, torch.float16):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        sc.prune_(model, "magnitude", pattern="2:4")
+        model = model.eval().to(DEVICE, dtype)
+        for tokens in (4,) if REHEARSAL else (1, 16, 256, 1024, 8192):
+            if at.left < 5:
+                return
+            with at.trying(dtype=str(dtype), tokens=tokens):
+                x = torch.randn(tokens, width, device=DEVICE).to(dtype)
+                made = sc.accelerate(model, x)
+                if made is model:
+                    at.row(dtype=str(dtype), tokens=tokens, ways="no gain: the dense model")
+                    continue
+                ways = [", ".join(layer.ways) for layer in made.report.layers]
+                with torch.inference_mode():
+                    gap = float((made(x) - model(x)).abs().max() / model(x).abs().max())
+                    times = timed(
+                        {
+                            "dense": lambda x=x, m=model: m(x),
+                            "accelerate": lambda x=x, m=made: m(x),
+                        },
+                        seconds=2,
+                    )
+                ms = {name: statistics.median(found) for name, found in times.items()}
+                at.row(
+                    dtype=str(dtype),
+                    tokens=tokens,
+                    dense_ms=ms["dense"],
+                    accelerate_ms=ms["accelerate"],
+                    ratio=ms["dense"] / ms["accelerate"],
+                    gap=gap,
+                    ways=str(ways),
+                )
+
+
+@part("certify", 35)
+def certify(at: Part) -> None:
+    """Balls proven per second on the device and on the CPU: a network of dense layers, LeNet-5."""
+    mlp = lambda: nn.Sequential(  # noqa: E731
+        nn.Flatten(),
+        nn.Linear(784, 300),
+        nn.ReLU(),
+        nn.Linear(300, 100),
+        nn.ReLU(),
+        nn.Linear(100, 10),
+    )
+    lenet = lambda: nn.Sequential(  # noqa: E731
+        nn.Conv2d(1, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    )
+    for name, make, count in (("mlp", mlp, 512), ("lenet-5", lenet, 32)):
+        torch.manual_seed(0)
+        model = make().eval()
+        pruned = copy.deepcopy(model)
+        sc.prune_(pruned, "magnitude", sparsity=0.5)
+        for device in dict.fromkeys((DEVICE, "cpu")):
+            # The CPU proves fewer: its speed does not hang on their number.
+            balls = 4 if REHEARSAL else count if device == "cuda" else max(8, count // 8)
+            with at.trying(network=name, device=device):
+                one, two = model.to(device), pruned.to(device)
+                x = torch.rand(balls, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+                x = x.to(device)
+                sc.certify(one, two, around=x[:2], radius=1 / 250)
+                wait()
+                start = time.perf_counter()
+                proof = sc.certify(one, two, around=x, radius=1 / 250)
+                wait()
+                seconds = time.perf_counter() - start
+                at.row(
+                    network=name,
+                    device=device,
+                    balls=balls,
+                    seconds=seconds,
+                    balls_s=balls / seconds,
+                    bound=float(proof.bound),
+                )
+
+
+@part("graph", 20)
+def graph(at: Part) -> None:
+    """A captured training step with zeros held: does it run, and does it follow new masks?"""
+    if not REAL:
+        raise NotHere("the pretend GPU captures nothing")
+    x, y = batch()
+    for name in ("hold", "kernel hold, reads"):
+        with at.trying(way=name):
+            way = WAYS[name]()
+            for _ in range(3):
+                step(way, x, y)
+            replay = captured(lambda way=way: step(way, x, y))
+            times = timed({"replay": replay, "call": lambda way=way: step(way, x, y)}, seconds=4)
+            for kind, found in times.items():
+                at.row(way=name, what=kind, ms=statistics.median(found))
+            if not isinstance(way.keep, sc.optim.Held):
+                continue
+            fewer = {}
+            for key, mask in way.keep.masks.items():
+                fewer[key] = mask & (torch.rand(mask.shape, device=DEVICE) < 0.5)
+            way.keep.shrink(fewer)
+            for _ in range(3):
+                replay()
+            wait()
+            back = sum(
+                int(way.model.get_parameter(key)[~mask].count_nonzero())
+                for key, mask in fewer.items()
+            )
+            at.row(way=name, what="after shrink", dropped_weights_that_came_back=back)
+
+
+@part("nccl", 25)
+def nccl(at: Part) -> None:
+    """A world of one: hold, FactorizedSGD, FSDP2, a checkpoint."""
+    import torch.distributed as dist
+
+    backend = "nccl" if REAL else "gloo"
+    if REHEARSAL and DEVICE == "cuda":
+        raise NotHere("the pretend GPU has no world")
+    dist.init_process_group(
+        backend, init_method=f"file://{at.folder.resolve()}/world", rank=0, world_size=1
+    )
+    x, y = batch()
+    for name in ("hold", "FactorizedSGD D=2", "RigL"):
+        with at.trying(way=name):
+            way = WAYS[name]()
+            wrapped = nn.parallel.DistributedDataParallel(way.model)
+            for _ in range(3):
+                way.model.zero_grad(set_to_none=True)
+                backward(wrapped, x, y)
+                way.move()
+            wait()
+            at.row(way=name, what="three steps in DDP", ok=True)
+    with at.trying(way="hold", what="FSDP2"):
+        from torch.distributed.fsdp import fully_shard
+
+        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(DEVICE)
+        masks = sc.prune_(model, "magnitude", sparsity=0.5).masks
+        fully_shard(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        sc.hold(model, masks, optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 64, device=DEVICE)).square().mean().backward()
+            optimizer.step()
+        full = {name: p.full_tensor() for name, p in model.named_parameters()}
+        at.row(way="hold", what="FSDP2", ok=not any(full[n][~m].any() for n, m in masks.items()))
+    dist.destroy_process_group()
+
+
+# CIFAR-10 in the memory of the device.
+
+MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+
+def read_images(path: str) -> dict[str, Tensor]:
+    """CIFAR-10 as bytes: arrays train_x (n, 32, 32, 3), train_y, test_x, test_y; or JPEG files that
+    share their header: header, train_scans (all files without it, in a row), train_sizes.
+    """
+    import numpy as np
+
+    with np.load(path) as file:
+        found = {name: file[name] for name in file.files}
+    made = {}
+    for name in ("train", "test"):
+        x = found.get(f"{name}_x")
+        if x is None:
+            ends = found[f"{name}_sizes"].cumsum()
+            scans, header = found[f"{name}_scans"].tobytes(), found["header"].tobytes()
+            files = [
+                header + scans[end - size : end]
+                for end, size in zip(ends, found[f"{name}_sizes"], strict=True)
+            ]
+            with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+                x = np.stack(pool.map(_decode, files, chunksize=500))
+        made[f"{name}_x"] = torch.from_numpy(x).permute(0, 3, 1, 2)
+        made[f"{name}_y"] = torch.from_numpy(found[f"{name}_y"]).long()
+    return made
+
+
+def _decode(file: bytes) -> Any:
+    import numpy as np
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
+
+
+@dataclass(slots=True)
+class Run:
+    """One network in training, its forward and backward pass perhaps a captured graph."""
+
+    name: str
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    rate: float
+    settings: dict[str, Any]
+    replay: Callable[[], object] | None = None
+
+
+@part("cifar", 10_000)
+def cifar(at: Part) -> None:
+    """ResNet-18 on CIFAR-10: dense, and factorized at two depths and three strengths, all in turn.
+
+    Rates of table 4 of the paper on factorization (0.2 and 0.5 at depths 2 and 3, batches of 128).
+    As many epochs as the time allows, so strengths are given by what they do to a weight without
+    gradient in this time: a strength of 1 takes it from its start to the threshold.
+    """
+    if at.images is None:
+        raise NotHere("no --images")
+    data = {key: value.to(DEVICE) for key, value in read_images(at.images).items()}
+    for name in ("train_x", "test_x"):
+        shift = torch.tensor(MEAN, device=DEVICE).view(1, 3, 1, 1)
+        scale = torch.tensor(DEVIATION, device=DEVICE).view(1, 3, 1, 1)
+        kept = torch.float32 if REHEARSAL else torch.bfloat16
+        data[name] = ((data[name].float() / 255 - shift) / scale).to(kept)
+    torch.backends.cudnn.benchmark = True
+    x = data["train_x"][:BATCH].contiguous(memory_format=torch.channels_last).clone()
+    y = data["train_y"][:BATCH].clone()
+    per_epoch = len(data["train_x"]) // BATCH
+    plan: list[tuple[int | None, float]] = [
+        (None, 0.0),
+        *((depth, share) for share in (1.0, 2.0, 4.0) for depth in (2, 3)),
+    ]
+    # A trial at a rate of 0 says how long a step of all runs takes, and so how many there can be.
+    runs = [_begin(depth, share, x, y) for depth, share in plan]
+    wait()
+    start = time.perf_counter()
+    trial = 1 if REHEARSAL else 25
+    for _ in range(trial):
+        for run in runs:
+            _train_step(run, 1.0)
+    wait()
+    seconds = (time.perf_counter() - start) / trial
+    total = int(max(per_epoch, (at.left - 12) * 0.93 / seconds))
+    total = 3 if REHEARSAL else min(total, 250 * per_epoch)
+    at.row(what="plan", runs=len(plan), seconds_a_step=seconds, epochs=total / per_epoch)
+    for run in runs:
+        _settle(run, total)
+    draw, order = torch.Generator(DEVICE).manual_seed(0), torch.empty(0)
+    done = 0
+    for number in range(total):
+        at_batch = number % per_epoch
+        if at_batch == 0:
+            order = torch.randperm(len(data["train_x"]), generator=draw, device=DEVICE)
+        if at.left < 6 and not REHEARSAL:
+            break
+        some = order[at_batch * BATCH : (at_batch + 1) * BATCH]
+        x.copy_(_augmented(data["train_x"][some], draw))
+        y.copy_(data["train_y"][some])
+        for run in runs:
+            _train_step(run, number / total)
+        done += 1
+    for run in runs:
+        with at.trying(way=run.name, **run.settings):
+            _report(at, run, data, epochs=done / per_epoch, partial=done < total)
+
+
+def _begin(depth: int | None, share: float, x: Tensor, y: Tensor) -> Run:
+    model = resnet()
+    rate = {None: 0.1, 2: 0.2, 3: 0.5}[depth]
+    optimizer: torch.optim.Optimizer
+    if depth is None:
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=5e-4, fused=True
+        )
+    else:
+        optimizer = FactorizedSGD(
+            model.named_parameters(),
+            lr=rate,
+            momentum=MOMENTUM,
+            depth=depth,
+            init="dwf",
+            generator=torch.Generator().manual_seed(0),
+        )
+    settings = {"depth": depth, "share": share, "lr": rate}
+    name = "dense" if depth is None else f"FactorizedSGD D={depth}"
+    run = Run(name, model, optimizer, rate, settings)
+
+    def passes() -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        with torch.autocast(DEVICE, torch.bfloat16, cache_enabled=False):
+            loss = F.cross_entropy(model(x), y)
+        loss.backward()
+
+    passes()
+    run.replay = captured(passes) if REAL else passes
+    return run
+
+
+def _settle(run: Run, total: int) -> None:
+    """Forget the trial; the strength that this many steps ask for."""
+    for state in run.optimizer.state.values():
+        for name, value in state.items():
+            if "momentum" in name:
+                value.zero_()
+    # The rate falls by a cosine, and is half of its start on average.
+    share, rate = run.settings["share"], run.rate
+    strength = share * math.log(0.05 / 1.2e-7) * (1 - MOMENTUM) / (rate * total)
+    if run.settings["depth"] is not None:
+        run.settings["strength"] = strength
+        for group in run.optimizer.param_groups:
+            group["strength"] = strength
+
+
+def _train_step(run: Run, progress: float) -> None:
+    for group in run.optimizer.param_groups:
+        group["lr"] = run.rate * 0.5 * (1 + math.cos(math.pi * progress))
+    run.replay()
+    run.optimizer.step()
+
+
+def _augmented(x: Tensor, draw: torch.Generator) -> Tensor:
+    """Shifted by up to four pixels, and mirrored, image by image."""
+    n = len(x)
+    padded = F.pad(x, (4, 4, 4, 4))
+    dx, dy = torch.randint(9, (2, n), generator=draw, device=x.device)
+    flip = torch.rand(n, generator=draw, device=x.device) < 0.5
+    across = torch.arange(32, device=x.device)
+    columns = torch.where(flip[:, None], 31 - across, across) + dx[:, None]
+    rows = across + dy[:, None]
+    images = torch.arange(n, device=x.device)[:, None, None]
+    return padded[images, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, data: dict[str, Tensor]) -> float:
+    model.eval()
+    right = 0
+    for x, y in zip(data["test_x"].split(1000), data["test_y"].split(1000), strict=True):
+        with torch.autocast(DEVICE, torch.bfloat16):
+            right += int((model(x).argmax(1) == y).sum())
+    model.train()
+    return right / len(data["test_y"])
+
+
+def _report(at: Part, run: Run, data: dict[str, Tensor], **how: object) -> None:
+    before = _accuracy(run.model, data)
+    found: dict[str, object] = {"accuracy": before}
+    if isinstance(run.optimizer, FactorizedSGD):
+        total = run.optimizer.collapse_(run.model).report.total
+        found = {
+            "before": before,
+            "accuracy": _accuracy(run.model, data),
+            "kept": total.kept,
+            "compression": total.total / max(1, total.kept),
+        }
+    at.row(way=run.name, **run.settings, **how, **found)
+
+
+# Kernels are compiled beside the first parts, by processes of their own.
+
+
+def compile_ahead(rank: int, count: int) -> None:
+    """This process's share of the products that are going to be timed, into Triton's cache."""
+    os.setsid()
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    jobs = [
+        (shape, batch_size, tile)
+        for shape in SHAPES
+        for batch_size in BATCHES
+        for tile in _tiles(kernels, batch_size)
+    ]
+    for dtype in DTYPES:
+        packed = {
+            shape: kernels.Scattered.of(torch.ones(shape, device=DEVICE, dtype=dtype))
+            for shape in SHAPES
+        }
+        for shape, batch_size, tile in jobs[rank::count]:
+            x = torch.ones(batch_size, shape[1], device=DEVICE, dtype=dtype)
+            try:
+                kernels.product(packed[shape], x, tile)
+            except Exception:
+                continue  # the part itself will say so
+
+
+# How a command becomes processes.
+
+
+def worker(name: str, folder: Path, until: float, images: str | None) -> None:
+    os.setsid()
+    at = Part(name, folder, until, images)
+    if REHEARSAL:
+        pretend.begin()
+    with at.trying():
+        PARTS[name][1](at)
+
+
+def tables(folder: Path) -> str:
+    """The rows as tables, one for each part and set of columns."""
+    text = ["# Measured by benchmarks/gpu.py", "", f"    {' '.join(sys.argv)}", ""]
+    groups: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}
+    file = folder / "rows.jsonl"
+    for line in file.read_text().splitlines() if file.exists() else []:
+        row = json.loads(line)
+        name = row.pop("part")
+        groups.setdefault((name, tuple(row)), []).append(row)
+    for (name, columns), rows in groups.items():
+        text += [f"## {name}", "", f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+        text += [f"| {' | '.join(str(row[c]) for c in columns)} |" for row in rows] + [""]
+    return "\n".join(text)
+
+
+def _end(processes: list[Any], seconds: float) -> None:
+    """Wait so long for these, then end them, and everything that they have started."""
+    until = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
+        if process.is_alive():
+            os.killpg(process.pid, signal.SIGKILL)
+            process.join()
+
+
+def main() -> None:
+    """Run parts in order until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=[*PARTS], help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--rehearse", action="store_true", help="small, on the CPU")
-    given = parser.parse_args(words)
-    if not given.rehearse and not torch.cuda.is_available():
-        print("no GPU here: --rehearse tries the script on the CPU")
-        return
-    at = Where(device=torch.device("cpu" if given.rehearse else "cuda"), small=given.rehearse)
-    name = "rehearsal on a CPU" if at.small else torch.cuda.get_device_name()
-    print(f"{name}, torch {torch.__version__}")
-    for part in given.parts:
-        PARTS[part](at)
+    parser.add_argument("--parts", nargs="*", default=[*PARTS], help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--seconds", type=float, default=600, help="of all parts together")
+    parser.add_argument("--out", type=Path, default=Path("gpu-results"))
+    parser.add_argument("--images", help="CIFAR-10 as one file, see read_images")
+    parser.add_argument("--rehearse", action="store_true", help="small, without a GPU")
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "rows.jsonl").unlink(missing_ok=True)
+    end = time.monotonic() + given.seconds
+    # Forked, so that torch is imported once; nothing here may touch the device.
+    context = multiprocessing.get_context("fork")
+    ahead = []
+    if REAL and kernels is not None and "scattered" in given.parts:
+        ahead = [context.Process(target=compile_ahead, args=(rank, 12)) for rank in range(12)]
+    for process in ahead:
+        process.start()
+    for name in given.parts:
+        if name not in ("machine", "tests"):
+            # They would share the device with what is timed.
+            _end(ahead, seconds=25)
+            ahead = []
+        start = time.monotonic()
+        until = min(end, start + PARTS[name][0] * (10 if REHEARSAL else 1))
+        if until - start < 5:
+            break
+        process = context.Process(target=worker, args=(name, given.out, until, given.images))
+        process.start()
+        process.join(max(0.0, until - time.monotonic()) + 2)
+        if process.is_alive():
+            _end([process], seconds=0)
+            Part(name, given.out, until, None).row(stopped="at its limit")
+        elif process.exitcode:
+            Part(name, given.out, until, None).row(stopped=f"exit code {process.exitcode}")
+        print(f"-- {name}: {time.monotonic() - start:.0f} s", flush=True)
+        (given.out / "tables.md").write_text(tables(given.out))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,12 @@ Of a small network with the structure of ResNet-18 (62 parameters, 21 of them wi
 dimension), after the steps in which buffers are made.
 """
 
+import json
+import os
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -135,3 +140,22 @@ def test_waits_and_bytes_are_counted():
         float(there.sum())
         there.cpu()
     assert (counts.launched, counts.waited, counts.to_host) == (2, 2, 16)
+
+
+def test_the_command_for_a_gpu_begins(tmp_path):
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [
+            *(sys.executable, "benchmarks/gpu.py", "--rehearse", "--out", str(tmp_path)),
+            *("--parts", "machine", "select"),
+        ],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root / 'tests'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert not [row for row in rows if "failed" in row or "stopped" in row]
+    assert all(row["right"] for row in rows if row["part"] == "select")

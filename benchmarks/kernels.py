@@ -1,0 +1,641 @@
+"""Kernels in Triton for what a GPU does with sparse networks: a whole factorized step, zeros held
+by one bit a weight, and products with a matrix of scattered zeros.
+
+Triton comes with torch for CUDA. In its interpreter (`TRITON_INTERPRET=1`) they run on a CPU, which
+is how they are tested; `benchmarks/gpu.py` times them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from secateurs.optim.factorized.maths import StepRule, root
+
+# Many tensors in one launch: a table of their addresses, and for every block of entries the tensor
+# it belongs to and where in it the block begins.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """The entries of many tensors, cut into blocks."""
+
+    tensor: Tensor
+    """Which tensor a block belongs to."""
+    begin: Tensor
+    """Its first entry there."""
+    size: int
+
+    @classmethod
+    def of(cls, counts: Sequence[int], size: int, device: torch.device) -> "Blocks":
+        """Blocks of tensors that have this many entries."""
+        pieces = torch.tensor([-(-count // size) for count in counts])
+        tensor = torch.repeat_interleave(torch.arange(len(counts)), pieces)
+        first = (pieces.cumsum(0) - pieces)[tensor]
+        begin = (torch.arange(len(tensor)) - first) * size
+        return cls(tensor=tensor.int().to(device), begin=begin.to(device), size=size)
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+
+def addresses(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Where tensors lie, for a kernel."""
+    return torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64).to(device)
+
+
+# A whole factorized step: factors, momenta and weight are read and written once. For D = 3 that is
+# 56 bytes a weight, where foreach operations move 156.
+
+
+@triton.jit
+def _without_denormals(x):
+    return tl.where(tl.abs(x) < 1.1754943508222875e-38, 0.0, x)
+
+
+@triton.jit
+def _moved(
+    f,
+    m,
+    slope,
+    lr,
+    momentum,
+    decay,
+    MOMENTUM: tl.constexpr,
+    NESTEROV: tl.constexpr,
+    DECOUPLED: tl.constexpr,
+):
+    """One factor and its momentum after the step, as in `maths.step`."""
+    move = slope
+    kept = f
+    if DECOUPLED:
+        kept = f * (1 - lr * decay)
+    else:
+        move = slope + decay * f
+    if MOMENTUM:
+        m = _without_denormals(momentum * m + move)
+        move = move + momentum * m if NESTEROV else m
+    return _without_denormals(kept - lr * move), m
+
+
+@triton.jit
+def step_kernel(
+    weights,
+    factors,
+    momenta,
+    grads,
+    counts,
+    inner,
+    outer,
+    block_tensor,
+    block_begin,
+    lr,
+    momentum,
+    decay,
+    threshold,
+    D: tl.constexpr,
+    MOMENTUM: tl.constexpr,
+    NESTEROV: tl.constexpr,
+    DECOUPLED: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    GRAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One step of all tensors. Factors and momenta are (D, entries) row after row in float32. Where
+    TRANSPOSED, weights and gradients have their channels last: entry (n, c, s) of the factors is
+    entry (n, s, c) of the weight, `inner` is the number of s, `outer` that of (c, s).
+    """
+    block = tl.program_id(0)
+    t = tl.load(block_tensor + block)
+    n = tl.load(counts + t)
+    i = tl.multiple_of(tl.load(block_begin + block), BLOCK) + tl.arange(0, BLOCK)
+    w = tl.load(weights + t).to(tl.pointer_type(WEIGHT))
+    f = tl.load(factors + t).to(tl.pointer_type(tl.float32))
+    g = tl.load(grads + t).to(tl.pointer_type(GRAD))
+    m = tl.load(momenta + t).to(tl.pointer_type(tl.float32))
+    if ALIGNED:
+        n = tl.multiple_of(n, 4)
+        w, f = tl.multiple_of(w, 16), tl.multiple_of(f, 16)
+        g, m = tl.multiple_of(g, 16), tl.multiple_of(m, 16)
+    ok = i < n
+    at = i
+    if TRANSPOSED:
+        s = tl.load(inner + t)
+        cs = tl.load(outer + t)
+        r = i % cs
+        at = i - r + (r % s) * (cs // s) + r // s
+    w, f, m = w + at, f + i, m + i
+    g = tl.load(g + at, ok, other=0.0).to(tl.float32)
+    f0 = tl.load(f, ok, other=0.0)
+    f1 = tl.load(f + n, ok, other=0.0)
+    m0, m1 = f0, f1
+    if MOMENTUM:
+        m0 = tl.load(m, ok, other=0.0)
+        m1 = tl.load(m + n, ok, other=0.0)
+    if D == 2:
+        s0, s1 = f1 * g, f0 * g
+    else:
+        f2 = tl.load(f + 2 * n, ok, other=0.0)
+        m2 = f2
+        if MOMENTUM:
+            m2 = tl.load(m + 2 * n, ok, other=0.0)
+        if D == 3:
+            s0, s1, s2 = f1 * f2 * g, f0 * f2 * g, f0 * f1 * g
+        else:
+            f3 = tl.load(f + 3 * n, ok, other=0.0)
+            m3 = f3
+            if MOMENTUM:
+                m3 = tl.load(m + 3 * n, ok, other=0.0)
+            front = f0 * f1 * g
+            back = f2 * f3 * g
+            s0, s1, s2, s3 = f1 * back, f0 * back, f3 * front, f2 * front
+    f0, m0 = _moved(f0, m0, s0, lr, momentum, decay, MOMENTUM, NESTEROV, DECOUPLED)
+    f1, m1 = _moved(f1, m1, s1, lr, momentum, decay, MOMENTUM, NESTEROV, DECOUPLED)
+    largest = tl.maximum(tl.abs(f0), tl.abs(f1))
+    product = f0 * f1
+    if D > 2:
+        f2, m2 = _moved(f2, m2, s2, lr, momentum, decay, MOMENTUM, NESTEROV, DECOUPLED)
+        largest = tl.maximum(largest, tl.abs(f2))
+        product = product * f2
+    if D > 3:
+        f3, m3 = _moved(f3, m3, s3, lr, momentum, decay, MOMENTUM, NESTEROV, DECOUPLED)
+        largest = tl.maximum(largest, tl.abs(f3))
+        product = product * f3
+    # A comparison with NaN is false: a diverged weight does not die quietly.
+    dead = largest < threshold
+    tl.store(f, tl.where(dead, 0.0, f0), ok)
+    tl.store(f + n, tl.where(dead, 0.0, f1), ok)
+    if D > 2:
+        tl.store(f + 2 * n, tl.where(dead, 0.0, f2), ok)
+    if D > 3:
+        tl.store(f + 3 * n, tl.where(dead, 0.0, f3), ok)
+    if MOMENTUM:
+        tl.store(m, tl.where(dead, 0.0, m0), ok)
+        tl.store(m + n, tl.where(dead, 0.0, m1), ok)
+        if D > 2:
+            tl.store(m + 2 * n, tl.where(dead, 0.0, m2), ok)
+        if D > 3:
+            tl.store(m + 3 * n, tl.where(dead, 0.0, m3), ok)
+    tl.store(w, _without_denormals(tl.where(dead, 0.0, product)).to(WEIGHT), ok)
+
+
+TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+
+
+class WholeStep:
+    """Parameters of one depth (2 to 4), dtype and device, moved together: those whose rows of
+    factors all begin at multiples of 16 bytes in one launch, the others in a second one.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        factors: Sequence[Tensor],
+        momenta: Sequence[Tensor | None],
+        *,
+        block: int = 1024,
+        warps: int = 4,
+    ) -> None:
+        self._parts = []
+        for aligned in (True, False):
+            some = [i for i, own in enumerate(weights) if (own.numel() % 4 == 0) == aligned]
+            if some:
+                chosen = ([kind[i] for i in some] for kind in (weights, factors, momenta))
+                self._parts.append((some, _Part(*chosen, aligned, block, warps)))
+
+    def step_(self, grads: Sequence[Tensor], rule: StepRule) -> None:
+        """Move factors, momenta and weights in place, as `maths.step` does, gradients being laid
+        out as their weights are.
+        """
+        for some, part in self._parts:
+            part.step_([grads[i] for i in some], rule)
+
+
+class _Part:
+    """Parameters moved by one launch."""
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        factors: Sequence[Tensor],
+        momenta: Sequence[Tensor | None],
+        aligned: bool,
+        block: int,
+        warps: int,
+    ) -> None:
+        self._weights, self._factors = list(weights), list(factors)
+        self._momenta = [momentum for momentum in momenta if momentum is not None]
+        self._device, self._warps = factors[0].device, warps
+        sizes = [_sizes(weight) for weight in weights]
+        self._tables = (
+            addresses(self._weights, self._device),
+            addresses(self._factors, self._device),
+            addresses(self._momenta or self._factors, self._device),
+        )
+        counts = [weight.numel() for weight in weights]
+        self._shapes = tuple(
+            torch.tensor(numbers, dtype=torch.int64).to(self._device)
+            for numbers in (counts, [s for s, _ in sizes], [cs for _, cs in sizes])
+        )
+        self._blocks = Blocks.of(counts, block, self._device)
+        self._transposed, self._aligned = any(map(channels_last, weights)), aligned
+        self._places: list[int] = []
+        self._grads: Tensor | None = None
+
+    def step_(self, grads: Sequence[Tensor], rule: StepRule) -> None:
+        places = [grad.data_ptr() for grad in grads]
+        # In most steps torch's allocator gives gradients the place they had before.
+        if places != self._places or self._grads is None:
+            self._places, self._grads = places, addresses(grads, self._device)
+        depth = len(self._factors[0])
+        step_kernel[(len(self._blocks),)](
+            *self._tables,
+            self._grads,
+            *self._shapes,
+            self._blocks.tensor,
+            self._blocks.begin,
+            rule.lr,
+            rule.momentum,
+            rule.decay,
+            root(rule.freeze, depth),
+            D=depth,
+            MOMENTUM=bool(self._momenta) and rule.momentum != 0,
+            NESTEROV=rule.nesterov,
+            DECOUPLED=rule.decoupled,
+            TRANSPOSED=self._transposed,
+            ALIGNED=self._aligned and all(place % 16 == 0 for place in places),
+            WEIGHT=TYPES[self._weights[0].dtype],
+            GRAD=TYPES[grads[0].dtype],
+            BLOCK=self._blocks.size,
+            num_warps=self._warps,
+        )
+
+
+def channels_last(tensor: Tensor) -> bool:
+    """Whether the channels of an image's tensor lie beside each other, and rows do not."""
+    return not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def _sizes(weight: Tensor) -> tuple[int, int]:
+    """The entries of one channel, and of all channels of one output; ones if nothing moves."""
+    if not channels_last(weight):
+        return 1, 1
+    return weight[0, 0].numel(), weight[0].numel()
+
+
+# Zeros held by one bit a weight.
+
+
+@triton.jit
+def clear_kernel(
+    tensors, bits, counts, block_tensor, block_begin, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Dropped entries of many tensors become +0.0. Bit i of a tensor's words is 1 where entry i is
+    kept; what is kept is neither read nor written.
+    """
+    block = tl.program_id(0)
+    t = tl.load(block_tensor + block)
+    i = tl.multiple_of(tl.load(block_begin + block), BLOCK) + tl.arange(0, BLOCK)
+    inside = i < tl.load(counts + t)
+    word = tl.load(tl.load(bits + t).to(tl.pointer_type(tl.int32)) + i // 32, inside, other=-1)
+    dropped = ((word >> (i % 32).to(tl.int32)) & 1) == 0
+    at = tl.multiple_of(tl.load(tensors + t).to(tl.pointer_type(WIDTH)), 16) + i
+    tl.store(at, tl.zeros((BLOCK,), WIDTH), inside & dropped)
+
+
+@triton.jit
+def and_kernel(
+    tensors, bits, counts, block_tensor, block_begin, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The same, reading and writing every entry, 16 bytes at once."""
+    block = tl.program_id(0)
+    t = tl.load(block_tensor + block)
+    first = tl.multiple_of(tl.load(block_begin + block), BLOCK)
+    n = tl.load(counts + t)
+    i = first + tl.arange(0, BLOCK)
+    words = tl.load(bits + t).to(tl.pointer_type(tl.int32)) + i // 32
+    at = tl.multiple_of(tl.load(tensors + t).to(tl.pointer_type(WIDTH)), 16) + i
+    shift = (i % 32).to(tl.int32)
+    zero = tl.zeros((BLOCK,), WIDTH)
+    if first + BLOCK <= n:
+        keep = (tl.load(words) >> shift) & 1
+        tl.store(at, tl.where(keep != 0, tl.load(at), zero))
+    else:
+        inside = i < n
+        keep = (tl.load(words, inside, other=0) >> shift) & 1
+        tl.store(at, tl.where(keep != 0, tl.load(at, inside, other=0), zero), inside)
+
+
+WIDTHS = {2: tl.int16, 4: tl.int32, 8: tl.int64}
+
+
+def pack(mask: Tensor) -> Tensor:
+    """A mask as bits, in the order in which its entries lie: entry i is bit i % 32 of word
+    i // 32.
+    """
+    # The order of memory, whatever the strides are.
+    flat = mask.as_strided((mask.numel(),), (1,))
+    rows = torch.nn.functional.pad(flat, (0, -flat.numel() % 32)).view(-1, 32).long()
+    words = (rows << torch.arange(32, device=mask.device)).sum(-1)
+    return torch.where(words >= 2**31, words - 2**32, words).int()
+
+
+class Cleared:
+    """Tensors of one width with the bits of their masks, cleared in one launch. Each begins at a
+    multiple of 16 bytes.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        bits: Sequence[Tensor],
+        *,
+        block: int = 4096,
+        warps: int = 4,
+        read: bool = False,
+    ) -> None:
+        device, counts = tensors[0].device, [tensor.numel() for tensor in tensors]
+        self._tensors, self._bits = list(tensors), list(bits)
+        self._tables = addresses(tensors, device), addresses(bits, device)
+        self._counts = torch.tensor(counts, dtype=torch.int64).to(device)
+        self._blocks = Blocks.of(counts, block, device)
+        self._kernel, self._warps = and_kernel if read else clear_kernel, warps
+
+    def clear_(self) -> None:
+        """Set the dropped entries to +0.0."""
+        self._kernel[(len(self._blocks),)](
+            *self._tables,
+            self._counts,
+            self._blocks.tensor,
+            self._blocks.begin,
+            WIDTH=WIDTHS[self._tensors[0].element_size()],
+            BLOCK=self._blocks.size,
+            num_warps=self._warps,
+        )
+
+
+# Products with a matrix of scattered zeros, for few inputs at once: one bit a weight says what is
+# kept, the kept values follow each other row after row, and for every word of 32 columns a number
+# of 16 bits says how many values of the row lie before it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scattered:
+    """A matrix (rows, columns) as words of bits, values, and where they begin."""
+
+    words: Tensor
+    """(rows, words) int32: bit j of word k is 1 where column 32k + j is kept."""
+    before: Tensor
+    """(rows, words) int16: values of the row before the word; unsigned, below 65,536."""
+    starts: Tensor
+    """(rows,) int32: where the row's values begin."""
+    values: Tensor
+    columns: int
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> "Scattered":
+        """The same matrix; its zeros are what is dropped."""
+        rows, columns = matrix.shape
+        keep = matrix != 0
+        padded = torch.nn.functional.pad(keep, (0, -columns % 32)).view(rows, -1, 32)
+        words = (padded.long() << torch.arange(32, device=matrix.device)).sum(-1)
+        counts = padded.sum(-1)
+        before, totals = counts.cumsum(-1) - counts, counts.sum(-1)
+        if int(totals.max()) >= 1 << 16:
+            raise ValueError(f"a row keeps {int(totals.max())} values, and at most 65,535 fit")
+        return cls(
+            words=torch.where(words >= 2**31, words - 2**32, words).int(),
+            before=torch.where(before >= 2**15, before - 2**16, before).short(),
+            starts=(totals.cumsum(0) - totals).int(),
+            values=torch.cat([matrix[keep], matrix.new_zeros(1)]),
+            columns=columns,
+        )
+
+    def clone(self) -> "Scattered":
+        """The same in other memory."""
+        parts = self.words, self.before, self.starts, self.values
+        words, before, starts, values = (part.clone() for part in parts)
+        return Scattered(
+            words=words, before=before, starts=starts, values=values, columns=self.columns
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """What a product reads."""
+        return sum(t.nbytes for t in (self.words, self.before, self.starts, self.values))
+
+
+@triton.jit
+def _ones(x):
+    """How many bits of a word are set; the compiler knows these lines, and makes one instruction of
+    them.
+    """
+    x = x.to(tl.uint32, bitcast=True)
+    x = x - ((x >> 1) & 0x55555555)
+    x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
+    x = (x + (x >> 4)) & 0x0F0F0F0F
+    return ((x * 0x01010101) >> 24).to(tl.int32)
+
+
+@triton.jit
+def _unpacked(
+    words, before, start, row, first, whole, N, K, W, EVEN: tl.constexpr, EACH: tl.constexpr
+):
+    """For every lane the bits of its columns, and where its values begin."""
+    place = row * W + first // 32
+    shift = first % 32
+    if EVEN:
+        word = tl.load(words + place)
+        skip = tl.load(before + place)
+    else:
+        word = tl.load(words + place, whole & (first < K), other=0)
+        skip = tl.load(before + place, whole & (first < K), other=0)
+    at = start + (skip.to(tl.int32) & 0xFFFF) + _ones(word & ((1 << shift) - 1))
+    return word >> shift, at
+
+
+@triton.jit
+def _times(t0, t1, t2, t3, bits, at, values, x, first, K, B: tl.constexpr, EACH: tl.constexpr):
+    """The sums of a lane after its columns of one row, for B inputs."""
+    for j in tl.static_range(EACH):
+        bit = (bits >> j) & 1
+        w = tl.load(values + at, bit != 0, other=0.0).to(tl.float32)
+        at += bit
+        k = first + j
+        t0 += w * tl.load(x + k, k < K, other=0.0).to(tl.float32)
+        if B > 1:
+            t1 += w * tl.load(x + K + k, k < K, other=0.0).to(tl.float32)
+        if B > 2:
+            t2 += w * tl.load(x + 2 * K + k, k < K, other=0.0).to(tl.float32)
+        if B > 3:
+            t3 += w * tl.load(x + 3 * K + k, k < K, other=0.0).to(tl.float32)
+    return t0, t1, t2, t3
+
+
+@triton.jit
+def _write(y, row, whole, N, t0, t1, t2, t3, B: tl.constexpr):
+    kind = y.dtype.element_ty
+    tl.store(y + row, tl.sum(t0, 0).to(kind), whole)
+    if B > 1:
+        tl.store(y + N + row, tl.sum(t1, 0).to(kind), whole)
+    if B > 2:
+        tl.store(y + 2 * N + row, tl.sum(t2, 0).to(kind), whole)
+    if B > 3:
+        tl.store(y + 3 * N + row, tl.sum(t3, 0).to(kind), whole)
+
+
+@triton.jit
+def scattered_kernel(
+    words,
+    before,
+    starts,
+    values,
+    x,
+    y,
+    N,
+    K,
+    W,
+    B: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    EACH: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """y[b, row] = Σ W[row, k] x[b, k] for B inputs (at most 4) and ROWS rows (at most 4). Every
+    lane takes EACH columns that follow each other: it counts the bits in front of them once.
+
+    One dimension, the rows written out: given two, Triton lays lanes along rows, or moves every
+    piece of x through shared memory.
+    """
+    lane = tl.arange(0, COLS // EACH)
+    none = tl.zeros((COLS // EACH,), tl.float32)
+    r0 = tl.program_id(0) * ROWS
+    s0 = tl.load(starts + r0, r0 < N, other=0)
+    a0, a1, a2, a3 = none, none, none, none
+    if ROWS > 1:
+        s1 = tl.load(starts + r0 + 1, r0 + 1 < N, other=0)
+        b0, b1, b2, b3 = none, none, none, none
+    if ROWS > 2:
+        s2 = tl.load(starts + r0 + 2, r0 + 2 < N, other=0)
+        s3 = tl.load(starts + r0 + 3, r0 + 3 < N, other=0)
+        c0, c1, c2, c3 = none, none, none, none
+        d0, d1, d2, d3 = none, none, none, none
+    for block in range(BLOCKS):
+        k = block * COLS + lane * EACH
+        bits, at = _unpacked(words, before, s0, r0, k, r0 < N, N, K, W, EVEN, EACH)
+        if ROWS > 1:
+            bits1, at1 = _unpacked(words, before, s1, r0 + 1, k, r0 + 1 < N, N, K, W, EVEN, EACH)
+        if ROWS > 2:
+            bits2, at2 = _unpacked(words, before, s2, r0 + 2, k, r0 + 2 < N, N, K, W, EVEN, EACH)
+            bits3, at3 = _unpacked(words, before, s3, r0 + 3, k, r0 + 3 < N, N, K, W, EVEN, EACH)
+        a0, a1, a2, a3 = _times(a0, a1, a2, a3, bits, at, values, x, k, K, B, EACH)
+        if ROWS > 1:
+            b0, b1, b2, b3 = _times(b0, b1, b2, b3, bits1, at1, values, x, k, K, B, EACH)
+        if ROWS > 2:
+            c0, c1, c2, c3 = _times(c0, c1, c2, c3, bits2, at2, values, x, k, K, B, EACH)
+            d0, d1, d2, d3 = _times(d0, d1, d2, d3, bits3, at3, values, x, k, K, B, EACH)
+    _write(y, r0, r0 < N, N, a0, a1, a2, a3, B)
+    if ROWS > 1:
+        _write(y, r0 + 1, r0 + 1 < N, N, b0, b1, b2, b3, B)
+    if ROWS > 2:
+        _write(y, r0 + 2, r0 + 2 < N, N, c0, c1, c2, c3, B)
+        _write(y, r0 + 3, r0 + 3 < N, N, d0, d1, d2, d3, B)
+
+
+@triton.jit
+def skinny_kernel(
+    words,
+    before,
+    starts,
+    values,
+    x,
+    y,
+    N,
+    K,
+    W,
+    M,
+    BATCH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    EACH: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    """The same for up to BATCH (16) inputs: the tile is unpacked into registers and multiplied by
+    matrix units. A sum over columns may take them in any order, so lane by lane is fine.
+    """
+    LANES: tl.constexpr = COLS // EACH
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    lane = tl.arange(0, LANES)
+    b = tl.arange(0, BATCH)
+    whole = row < N
+    start = tl.load(starts + row, whole, other=0)
+    shift = (lane * EACH) % 32
+    below = (1 << shift) - 1
+    total = tl.zeros((ROWS, BATCH), tl.float32)
+    for block in range(BLOCKS):
+        first = block * COLS + lane * EACH
+        place = row[:, None] * W + first[None, :] // 32
+        # Lanes along the columns; a divisor of 1 forbids to load several words at once, since
+        # neighbours share theirs.
+        place = tl.multiple_of(tl.max_contiguous(place, (1, LANES)), (1, 1))
+        there = whole[:, None] & (first[None, :] < K)
+        word = tl.load(words + place, there, other=0)
+        skip = tl.load(before + place, there, other=0)
+        at = start[:, None] + (skip.to(tl.int32) & 0xFFFF) + _ones(word & below[None, :])
+        mine = word >> shift[None, :]
+        for j in tl.static_range(EACH):
+            bit = (mine >> j) & 1
+            w = tl.load(values + tl.max_contiguous(at, (1, LANES)), bit != 0, other=0.0)
+            at += bit
+            k = first + j
+            inputs = tl.load(
+                x + b[None, :] * K + k[:, None], (b[None, :] < M) & (k[:, None] < K), other=0.0
+            )
+            total = tl.dot(w, inputs, total)
+    out = total.to(y.dtype.element_ty)
+    tl.store(y + b[None, :] * N + row[:, None], out, whole[:, None] & (b[None, :] < M))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """How a product is cut: rows and columns of a program, columns of a lane, warps."""
+
+    rows: int = 2
+    columns: int = 512
+    each: int = 4
+    warps: int = 4
+
+
+def product(matrix: Scattered, x: Tensor, tile: Tile | None = None) -> Tensor:
+    """x Wᵀ for up to 16 rows of x."""
+    tile = tile or Tile()
+    (rows, width), count = matrix.words.shape, len(x)
+    y = torch.empty(count, rows, dtype=x.dtype, device=x.device)
+    parts = matrix.words, matrix.before, matrix.starts, matrix.values
+    grid = (triton.cdiv(rows, tile.rows),)
+    shape = {"ROWS": tile.rows, "COLS": tile.columns, "EACH": tile.each}
+    # Known when it is compiled: a loop of the interpreter takes no other.
+    shape["BLOCKS"] = triton.cdiv(matrix.columns, tile.columns)
+    if count <= 4:
+        even = rows % tile.rows == 0 and matrix.columns % tile.columns == 0
+        scattered_kernel[grid](
+            *(*parts, x, y, rows, matrix.columns, width),
+            B=count,
+            EVEN=even,
+            num_warps=tile.warps,
+            **shape,
+        )
+    else:
+        skinny_kernel[grid](
+            *(*parts, x, y, rows, matrix.columns, width, count),
+            BATCH=16,
+            num_warps=tile.warps,
+            **shape,
+        )
+    return y
