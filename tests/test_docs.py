@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import secateurs
+import secateurs_lab
 from old_torch import OLD
 from pages import DOCS, ROOT, blocks, pages, run_page
 
@@ -40,17 +41,19 @@ ELSEWHERE = {
     "studies.md": "docs/test_studies.py",
 }
 UNWRAPPED: set[str] = set()  # pages still in long lines
-MODULES = sorted(
-    {name for name in secateurs.__all__ if inspect.ismodule(getattr(secateurs, name))}
-    | {"adapters", "diagnosis", "report"}
-)
+ROOMS = [
+    "secateurs",
+    *(f"secateurs.{n}" for n in secateurs.__all__ if inspect.ismodule(getattr(secateurs, n))),
+    # The demo is a command, not functions to call.
+    *(f"secateurs_lab.{name}" for name in secateurs_lab.__all__ if name != "demo"),
+]
 PAGES = {path.relative_to(DOCS).as_posix(): path for path in pages()}
 RUN = [name for name, path in PAGES.items() if blocks(path) and name not in ELSEWHERE]
 
 
 def public():
-    """(module, name, value) for everything the package offers, but its modules."""
-    for module in ("secateurs", *(f"secateurs.{name}" for name in MODULES)):
+    """(module, name, value) for everything the rooms offer, but their modules."""
+    for module in ROOMS:
         found = importlib.import_module(module)
         names = getattr(found, "__all__", [n for n in vars(found) if n[0] != "_"])
         for name in names:
@@ -158,6 +161,17 @@ def test_links_between_pages_lead_somewhere():
     assert not broken
 
 
+def test_the_files_that_pages_name_exist():
+    gone = []
+    top = "src|lab|tests|docs|examples|experiments|benchmarks|tools"
+    for path in (*PAGES.values(), ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(rf"`((?:{top})/[\w./-]+)`", text):
+            if "/A/" not in name and not (ROOT / name).exists():  # A: any folder
+                gone.append((path.name, name))
+    assert not gone
+
+
 def test_no_line_is_too_long():
     long = []
     for name, path in PAGES.items():
@@ -200,7 +214,7 @@ def test_the_site_builds_without_warnings(tmp_path):
         [*command, str(DOCS), str(tmp_path)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'lab' / 'src'}"},
     )
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "api" / "paths.html").read_text(encoding="utf-8")

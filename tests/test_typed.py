@@ -39,7 +39,6 @@ MISSPELT = {
     "prune_blocks_": 'sc.prune_blocks_(model, "wanda", batch=x, sparsty=0.5)',
     "prune_file": 'sc.prune_file("a", "b", sparsty=0.5)',
     "prune_to_bound_": "sc.prune_to_bound_(model, x, bound=1.0, efort=1e9)",
-    "prune.check_invariance": 'sc.prune.check_invariance(model, "magnitude", x, bach=x)',
     "certify": "sc.certify(model, model, around=x, radius=0.1, restart=1)",
 }
 

@@ -7,7 +7,9 @@ from functools import cache
 
 import pytest
 
-import secateurs as sc
+import experiments
+import secateurs
+import secateurs_lab
 from pages import ROOT, blocks, pages
 
 PAGES = [
@@ -21,10 +23,13 @@ FILES = re.compile(r"\.(py|md|db|csv|json|toml|html|svg|cpp|c|onnx|safetensors|p
 
 @cache
 def modules():
-    """The modules of the package by the last part of their name."""
-    found = {"sc": ["secateurs"], "secateurs": ["secateurs"]}
-    for module in pkgutil.walk_packages(sc.__path__, "secateurs."):
-        found.setdefault(module.name.rpartition(".")[2], []).append(module.name)
+    """The modules of the packages by the last part of their name."""
+    found = {"sc": ["secateurs"], "lab": ["secateurs_lab"]}
+    for package in (secateurs, secateurs_lab, experiments):
+        name = package.__name__
+        found[name] = [name]
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+            found.setdefault(module.name.rpartition(".")[2], []).append(module.name)
     return found
 
 
