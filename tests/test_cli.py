@@ -158,10 +158,6 @@ CUT = ("prune", "M", "--sparsity", "0.9")
         ([*CUT, "--score", "snipp", "-o", "OUT"], "Did you mean 'snip'"),
         (["prune", "absent", "--sparsity", "0.9", "-o", "OUT"], "absent cannot be read: No such"),
         (["inspect", "absent"], "absent cannot be read: No such file"),
-        (
-            ["reproduce", "probabilistic-moments", "--device", "gpu"],
-            "no device 'gpu'",
-        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

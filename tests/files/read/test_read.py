@@ -89,7 +89,7 @@ def test_flipped_bits_under_a_right_seal_change_nothing_unnoticed(values, tmp_pa
             noticed += str(path) in str(error)
         else:
             assert all(torch.equal(found[name], value) for name, value in state.items())
-    assert noticed >= 0.98 * (SEALED_FLIPS // 2)
+    assert noticed >= 0.95 * (SEALED_FLIPS // 2)
 
 
 def test_a_damaged_value_names_its_tensor(honest, tmp_path):

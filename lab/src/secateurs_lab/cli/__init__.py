@@ -3,11 +3,6 @@
 from secateurs.cli.commands import Command
 
 COMMANDS = {
-    "study": Command(
-        "secateurs_lab.cli.study",
-        "app",
-        "Compare methods in a crash-safe study.",
-    ),
     "demo": Command(
         "secateurs_lab.cli.demo",
         "demo",
@@ -27,6 +22,12 @@ COMMANDS = {
         "secateurs_lab.cli.zoo",
         "zoo",
         "List the small networks that come with the package, check records, or write their page.",
+    ),
+    # Last, because groups are listed behind the commands.
+    "study": Command(
+        "secateurs_lab.cli.study",
+        "app",
+        "Compare methods in a crash-safe study.",
     ),
 }
 """The words are those of the functions' docstrings; a test compares them."""
