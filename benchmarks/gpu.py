@@ -31,7 +31,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -370,12 +370,12 @@ def machine(at: Part) -> None:
     at.row(what="bf16 product", tflop_s=2 * 8192**3 / 1e9 / statistics.median(times))
 
 
-@part("tests", 90)
+@part("tests", 100)
 def tests(at: Part) -> None:
     """tests/gpu, in processes of their own."""
     if not REAL:
         raise NotHere("a rehearsal does not run them: python -m pytest -p pretend tests/gpu")
-    command = [sys.executable, "-m", "pytest", "tests/gpu", "-q", "-rfE", "--tb=short"]
+    command = [sys.executable, "-m", "pytest", "tests/gpu", "-v", "-rfE", "--tb=short"]
     try:
         import xdist  # noqa: F401
 
@@ -383,20 +383,22 @@ def tests(at: Part) -> None:
     except ImportError:
         pass
     log = at.folder / "tests.log"
-    with log.open("w") as file:
-        done = subprocess.run(
+    code: object = "stopped at the limit"
+    with log.open("w") as file, suppress(subprocess.TimeoutExpired):
+        code = subprocess.run(
             command,
             stdout=file,
             stderr=subprocess.STDOUT,
             timeout=max(10.0, at.left - 3),
             check=False,
             cwd=Path(__file__).parents[1],
-        )
+        ).returncode
     lines = log.read_text().splitlines()
     for line in lines:
         if line.startswith(("FAILED", "ERROR")):
             at.row(failed=line[:300])
-    at.row(exit=done.returncode, said=lines[-1] if lines else "")
+    passed = sum("PASSED" in line for line in lines)
+    at.row(exit=code, passed=passed, said=lines[-1] if lines else "")
 
 
 @part("steps", 75)
@@ -511,115 +513,155 @@ BATCHES = (1, 4, 16)
 DTYPES = (torch.bfloat16, torch.float16)
 
 
-@part("scattered", 80)
+@part("scattered", 85)
 def scattered(at: Part) -> None:
     """Products with matrices of scattered zeros beside cuBLAS. Enough copies of each matrix take
     turns that no cache holds them, in one CUDA graph, so that launches cost nobody anything.
     """
-    made = triton()
-    best: dict[tuple[int, str], list[Any]] = {}
+    triton()
+    best: dict[tuple[object, ...], list[Form]] = {}
     for shape in SHAPES:
-        with at.trying(shape=shape, what="search"):
-            for count in BATCHES:
-                best[count, str(shape)] = _search(at, made, shape, count)
+        for count in BATCHES:
+            for density in (0.5, 0.2):
+                with at.trying(shape=shape, batch=count, what="search"):
+                    best[shape, count, density] = _search(at, shape, count, density)
     for dtype in DTYPES:
         for shape in SHAPES:
             for density in (0.5, 0.3, 0.2, 0.1):
                 for count in BATCHES:
-                    tiles = best.get((count, str(shape)))
-                    if at.left < 5 or not tiles:
+                    forms = best.get((shape, count, 0.5 if density > 0.4 else 0.2))
+                    if at.left < 4 or not forms:
                         continue
                     with at.trying(shape=shape, dtype=str(dtype), density=density, batch=count):
-                        _compare(at, made, shape, dtype, density, count, tiles[:3])
+                        _compare(at, shape, dtype, density, count, forms[:3])
 
 
-def _tiles(made: Any, count: int) -> list[Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A way to store a matrix with zeros, and to multiply by it."""
+
+    name: str
+    kind: str
+    store: Callable[[Tensor], Any]
+    times: Callable[[Any, Tensor], Tensor]
+
+
+def _forms(count: int) -> list[Form]:
+    """What is tried for so many inputs: bits cut in several ways, and lists."""
+    return [
+        *(
+            Form(
+                name=str(tile),
+                kind="bits",
+                store=kernels.Scattered.of,
+                times=lambda matrix, x, tile=tile: kernels.product(matrix, x, tile),
+            )
+            for tile in _tiles(count)
+        ),
+        *(
+            Form(
+                name=f"Listed(each={each}, unroll={unroll})",
+                kind=f"lists of {each}",
+                store=lambda matrix, each=each: kernels.Listed.of(matrix, each),
+                times=lambda matrix, x, unroll=unroll: kernels.listed_product(matrix, x, unroll),
+            )
+            for each in (4, 8)
+            for unroll in ((2,) if REHEARSAL else (1, 2, 4))
+            if count <= 4
+        ),
+    ]
+
+
+def _tiles(count: int) -> list[Any]:
     """Ways to cut a product."""
+    tile = kernels.Tile
     if REHEARSAL:
-        return [made.Tile(rows=16 if count > 4 else 2, columns=128)]
+        return [tile(rows=16 if count > 4 else 2, columns=128)]
     if count > 4:
         return [
-            made.Tile(rows=rows, columns=columns, each=each, warps=warps)
+            tile(rows=rows, columns=columns, each=each, warps=warps)
             for rows, warps in ((16, 1), (16, 2), (32, 2), (32, 4), (64, 4))
-            for each, columns in ((4, 128), (4, 256), (8, 256), (8, 512))
+            for each, columns in ((4, 128), (4, 256), (8, 256))
         ]
     return [
-        made.Tile(rows=rows, columns=32 * warps * each, each=each, warps=warps)
+        tile(rows=rows, columns=32 * warps * each, each=each, warps=warps)
         for rows in (1, 2, 4)
         for each in (2, 4, 8)
         for warps in ((1, 2, 4) if count == 1 else (2, 4))
     ]
 
 
-def _matrices(
-    made: Any, shape: tuple[int, int], dtype: torch.dtype, density: float
-) -> tuple[list[Tensor], list[Any]]:
-    """Copies of a matrix and of its scattered form, each set larger than any cache."""
+def _matrix(shape: tuple[int, int], dtype: torch.dtype, density: float) -> Tensor:
     draw = torch.Generator(DEVICE).manual_seed(0)
     matrix = torch.randn(shape, generator=draw, device=DEVICE)
     matrix *= torch.rand(shape, generator=draw, device=DEVICE) < density
-    matrix = matrix.to(dtype)
-    packed = made.Scattered.of(matrix)
-    whole = 1 if REHEARSAL else math.ceil(3e8 / matrix.nbytes)
-    copies = 1 if REHEARSAL else math.ceil(3e8 / packed.nbytes)
-    return [matrix.clone() for _ in range(whole)], [packed.clone() for _ in range(copies)]
+    return matrix.to(dtype)
 
 
-def _graph_ms(run: Callable[[], object], calls: int) -> float:
-    """Milliseconds a call, from the replays of a captured graph of all of them."""
+def _copies(one: Any) -> list[Any]:
+    """So many of a matrix that together they are larger than any cache."""
+    return [one.clone() for _ in range(1 if REHEARSAL else math.ceil(3e8 / one.nbytes))]
+
+
+def _graph_ms(times: Callable[[Any], object], matrices: list[Any]) -> float:
+    """Milliseconds of a product, from the replays of a captured graph of one with each matrix."""
     if REHEARSAL:
-        run()
-        return 0.0
-    replay = captured(run)
-    times = timed({"": replay}, seconds=1, rounds=5, block=max(1, 200 // calls))[""]
-    return statistics.median(times) / calls
+        times(matrices[0])
+        return 1.0
+    calls = len(matrices)
+    replay = captured(lambda: [times(matrix) for matrix in matrices])
+    found = timed({"": replay}, seconds=1, rounds=5, block=max(1, 200 // calls))[""]
+    return statistics.median(found) / calls
 
 
-def _search(at: Part, made: Any, shape: tuple[int, int], count: int) -> list[Any]:
-    """The tiles in order of their time at half of the weights."""
-    _, packed = _matrices(made, shape, torch.bfloat16, 0.5)
+def _search(at: Part, shape: tuple[int, int], count: int, density: float) -> list[Form]:
+    """The forms in order of their time."""
+    matrix = _matrix(shape, torch.bfloat16, density)
     x = torch.randn(count, shape[1], device=DEVICE).to(torch.bfloat16)
-    times: dict[Any, float] = {}
-    for tile in _tiles(made, count):
-        with at.trying(shape=shape, batch=count, tile=str(tile)):
-            ms = _graph_ms(
-                lambda tile=tile: [made.product(p, x, tile) for p in packed], len(packed)
-            )
-            times[tile] = ms
+    stored: dict[str, list[Any]] = {}
+    times: dict[Form, float] = {}
+    for form in _forms(count):
+        if at.left < 30 and times:
+            break
+        with at.trying(shape=shape, batch=count, density=density, form=form.name):
+            if form.kind not in stored:
+                stored[form.kind] = _copies(form.store(matrix))
+            some = stored[form.kind]
+            ms = _graph_ms(lambda one, form=form: form.times(one, x), some)
+            times[form] = ms
             at.row(
                 what="search",
                 shape=shape,
                 batch=count,
-                **{k: getattr(tile, k) for k in ("rows", "columns", "each", "warps")},
+                density=density,
+                form=form.name,
                 us=ms * 1e3,
-                gb_s=packed[0].nbytes / max(ms, 1e-9) / 1e6,
+                gb_s=some[0].nbytes / ms / 1e6,
             )
     return sorted(times, key=times.__getitem__)
 
 
 def _compare(
     at: Part,
-    made: Any,
     shape: tuple[int, int],
     dtype: torch.dtype,
     density: float,
     count: int,
-    tiles: list[Any],
+    forms: list[Form],
 ) -> None:
-    whole, packed = _matrices(made, shape, dtype, density)
-    x = torch.randn(count, shape[1], device=DEVICE).to(dtype)
     if REHEARSAL and dtype == torch.bfloat16 and count > 4:
         raise NotHere("Triton's interpreter has no bf16 product")
-    want = x.double() @ whole[0].double().T
-    gap = float(
-        (made.product(packed[0], x, tiles[0]).double() - want).abs().max() / want.abs().max()
-    )
-    theirs = _graph_ms(lambda: [F.linear(x, one) for one in whole], len(whole))
-    ours = {
-        tile: _graph_ms(lambda tile=tile: [made.product(p, x, tile) for p in packed], len(packed))
-        for tile in tiles
-    }
-    tile = min(ours, key=ours.__getitem__)
+    matrix = _matrix(shape, dtype, density)
+    x = torch.randn(count, shape[1], device=DEVICE).to(dtype)
+    theirs = _graph_ms(lambda one: F.linear(x, one), _copies(matrix))
+    want = x.double() @ matrix.double().T
+    found: list[tuple[float, float, float, str]] = []
+    for form in forms:
+        some = _copies(form.store(matrix))
+        gap = float((form.times(some[0], x).double() - want).abs().max() / want.abs().max())
+        ms = _graph_ms(lambda one, form=form: form.times(one, x), some)
+        found.append((ms, some[0].nbytes, gap, form.name))
+    ms, size, gap, name = min(found)
     at.row(
         what="product",
         shape=shape,
@@ -627,13 +669,13 @@ def _compare(
         density=density,
         batch=count,
         cublas_us=theirs * 1e3,
-        ours_us=ours[tile] * 1e3,
-        ratio=theirs / max(ours[tile], 1e-9),
-        bound=whole[0].nbytes / packed[0].nbytes,
-        gb_s=packed[0].nbytes / max(ours[tile], 1e-9) / 1e6,
-        cublas_gb_s=whole[0].nbytes / max(theirs, 1e-9) / 1e6,
+        ours_us=ms * 1e3,
+        ratio=theirs / ms,
+        bound=matrix.nbytes / size,
+        gb_s=size / ms / 1e6,
+        cublas_gb_s=matrix.nbytes / theirs / 1e6,
         gap=gap,
-        tile=str(tile),
+        form=name,
     )
 
 
@@ -698,11 +740,16 @@ def _step_ways(made: Any, weights: list[Tensor], depth: int) -> dict[str, Callab
             mover = made.WholeStep(weights, factors, momenta, block=block, warps=warps)
             ways[f"{block}, {warps} warps"] = _on_device(lambda m=mover: m.step_(grads, rule))
     foreach = AllAtOnce(weights, factors, momenta)
-    ways["foreach"] = lambda: foreach.step_(grads, rule, flush=False)
+    called = made.WholeStep(weights, factors, momenta)
+    ways["foreach"] = _on_device(lambda: foreach.step_(grads, rule, flush=False))
+    ways["foreach, called"] = lambda: foreach.step_(grads, rule, flush=False)
+    ways["1024, 4 warps, called"] = lambda: called.step_(grads, rule)
     bare = [nn.Parameter(w.clone()) for w in weights]
     for parameter, grad in zip(bare, grads, strict=True):
         parameter.grad = grad
-    ways["fused SGD, dense"] = torch.optim.SGD(bare, lr=1e-3, momentum=0.9, fused=True).step
+    ways["fused SGD, dense"] = _on_device(
+        torch.optim.SGD(bare, lr=1e-3, momentum=0.9, fused=True).step
+    )
     return ways
 
 
@@ -1186,21 +1233,22 @@ def compile_ahead(rank: int, count: int) -> None:
     os.setsid()
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
+    # How lists are grouped hangs on the density; bits are bits.
     jobs = [
-        (shape, batch_size, tile)
+        (shape, batch_size, density, form)
+        for density in (0.5, 0.2, 0.1)
         for shape in SHAPES
         for batch_size in BATCHES
-        for tile in _tiles(kernels, batch_size)
+        for form in _forms(batch_size)
+        if density == 0.5 or form.kind != "bits"
     ]
     for dtype in DTYPES:
-        packed = {
-            shape: kernels.Scattered.of(torch.ones(shape, device=DEVICE, dtype=dtype))
-            for shape in SHAPES
-        }
-        for shape, batch_size, tile in jobs[rank::count]:
+        for shape, batch_size, density, form in jobs[rank::count]:
             x = torch.ones(batch_size, shape[1], device=DEVICE, dtype=dtype)
             try:
-                kernels.product(packed[shape], x, tile)
+                # A few rows have the structure of all.
+                rows = _matrix((256, shape[1]), dtype, density)
+                form.times(form.store(rows), x)
             except Exception:
                 continue  # the part itself will say so
 

@@ -6,7 +6,7 @@ is how they are tested; `benchmarks/gpu.py` times them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -460,20 +460,36 @@ def _unpacked(
 
 
 @triton.jit
-def _times(t0, t1, t2, t3, bits, at, values, x, first, K, B: tl.constexpr, EACH: tl.constexpr):
+def _times(
+    t0,
+    t1,
+    t2,
+    t3,
+    bits,
+    at,
+    values,
+    x,
+    first,
+    K,
+    B: tl.constexpr,
+    EACH: tl.constexpr,
+    EVEN: tl.constexpr,
+):
     """The sums of a lane after its columns of one row, for B inputs."""
     for j in tl.static_range(EACH):
         bit = (bits >> j) & 1
         w = tl.load(values + at, bit != 0, other=0.0).to(tl.float32)
         at += bit
         k = first + j
-        t0 += w * tl.load(x + k, k < K, other=0.0).to(tl.float32)
+        # Columns behind the last have no bit, so that any number does there.
+        at_x = x + (k if EVEN else tl.minimum(k, K - 1))
+        t0 += w * tl.load(at_x).to(tl.float32)
         if B > 1:
-            t1 += w * tl.load(x + K + k, k < K, other=0.0).to(tl.float32)
+            t1 += w * tl.load(at_x + K).to(tl.float32)
         if B > 2:
-            t2 += w * tl.load(x + 2 * K + k, k < K, other=0.0).to(tl.float32)
+            t2 += w * tl.load(at_x + 2 * K).to(tl.float32)
         if B > 3:
-            t3 += w * tl.load(x + 3 * K + k, k < K, other=0.0).to(tl.float32)
+            t3 += w * tl.load(at_x + 3 * K).to(tl.float32)
     return t0, t1, t2, t3
 
 
@@ -534,12 +550,12 @@ def scattered_kernel(
         if ROWS > 2:
             bits2, at2 = _unpacked(words, before, s2, r0 + 2, k, r0 + 2 < N, N, K, W, EVEN, EACH)
             bits3, at3 = _unpacked(words, before, s3, r0 + 3, k, r0 + 3 < N, N, K, W, EVEN, EACH)
-        a0, a1, a2, a3 = _times(a0, a1, a2, a3, bits, at, values, x, k, K, B, EACH)
+        a0, a1, a2, a3 = _times(a0, a1, a2, a3, bits, at, values, x, k, K, B, EACH, EVEN)
         if ROWS > 1:
-            b0, b1, b2, b3 = _times(b0, b1, b2, b3, bits1, at1, values, x, k, K, B, EACH)
+            b0, b1, b2, b3 = _times(b0, b1, b2, b3, bits1, at1, values, x, k, K, B, EACH, EVEN)
         if ROWS > 2:
-            c0, c1, c2, c3 = _times(c0, c1, c2, c3, bits2, at2, values, x, k, K, B, EACH)
-            d0, d1, d2, d3 = _times(d0, d1, d2, d3, bits3, at3, values, x, k, K, B, EACH)
+            c0, c1, c2, c3 = _times(c0, c1, c2, c3, bits2, at2, values, x, k, K, B, EACH, EVEN)
+            d0, d1, d2, d3 = _times(d0, d1, d2, d3, bits3, at3, values, x, k, K, B, EACH, EVEN)
     _write(y, r0, r0 < N, N, a0, a1, a2, a3, B)
     if ROWS > 1:
         _write(y, r0 + 1, r0 + 1 < N, N, b0, b1, b2, b3, B)
@@ -638,4 +654,153 @@ def product(matrix: Scattered, x: Tensor, tile: Tile | None = None) -> Tensor:
             num_warps=tile.warps,
             **shape,
         )
+    return y
+
+
+# The same by lists: every kept value with its column, which is a byte behind the first column of
+# its group where that is enough. More bytes than bits at half of the weights, fewer instructions.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A matrix (rows, columns) as values and columns, in tiles of 32 lanes with `each` values: what
+    follows each other in a row lies in neighbouring lanes, and what one lane takes lies together.
+    """
+
+    values: Tensor
+    offsets: Tensor
+    """Columns behind that of the group (uint8); empty where `group` is 1."""
+    bases: Tensor
+    """The first column of every group (int16, unsigned)."""
+    starts: Tensor
+    """(rows + 1,) int32: the first tile of every row."""
+    columns: int
+    each: int
+    group: int
+
+    @classmethod
+    def of(cls, matrix: Tensor, each: int = 8) -> "Listed":
+        """The same matrix, with the largest groups whose columns fit into a byte."""
+        if matrix.shape[1] > 1 << 16:
+            raise ValueError(f"{matrix.shape[1]} columns, and at most 65,536 fit")
+        device, size = matrix.device, 32 * each
+        row, column = matrix.nonzero(as_tuple=True)
+        counts = torch.bincount(row, minlength=len(matrix))
+        tiles = -(-counts // size)
+        starts = torch.cat([tiles.new_zeros(1), tiles.cumsum(0)])
+        number = torch.arange(len(row), device=device) - (counts.cumsum(0) - counts)[row]
+        tile, inside = starts[row] + number // size, number % size
+        lane, slot = inside % 32, inside // 32
+        place = tile * size + lane * each + slot
+        total = int(starts[-1]) * size
+        values = matrix.new_zeros(max(1, total))
+        values[place] = matrix[row, column]
+        for group in (32, 16, 8, 1):
+            at = (tile * each + slot) * (32 // group) + lane // group
+            if group == 1:
+                at = place
+            bases = column.new_zeros(max(1, total // group))
+            first = lane % group == 0
+            bases[at[first]] = column[first]
+            behind = column - bases[at]
+            if not len(behind) or int(behind.max()) < 256:
+                break
+        offsets = torch.zeros(max(1, total) if group > 1 else 1, dtype=torch.uint8, device=device)
+        if group > 1:
+            offsets[place] = behind.to(torch.uint8)
+        return cls(
+            values=values,
+            offsets=offsets,
+            bases=torch.where(bases >= 2**15, bases - 2**16, bases).short(),
+            starts=starts.int(),
+            columns=matrix.shape[1],
+            each=each,
+            group=group,
+        )
+
+    def clone(self) -> "Listed":
+        """The same in other memory."""
+        return replace(
+            self,
+            values=self.values.clone(),
+            offsets=self.offsets.clone(),
+            bases=self.bases.clone(),
+            starts=self.starts.clone(),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """What a product reads."""
+        return sum(t.nbytes for t in (self.values, self.offsets, self.bases, self.starts))
+
+
+@triton.jit
+def listed_kernel(
+    values,
+    offsets,
+    bases,
+    starts,
+    x,
+    y,
+    N,
+    K,
+    B: tl.constexpr,
+    EACH: tl.constexpr,
+    GROUP: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    """y[b, row] = Σ W[row, k] x[b, k] for B inputs (at most 4): a row, and a warp, a program."""
+    row = tl.program_id(0)
+    lane = tl.arange(0, 32)
+    slot = tl.arange(0, EACH)
+    inside = lane[:, None] * EACH + slot[None, :]
+    member = slot[None, :] * (32 // GROUP) + lane[:, None] // GROUP
+    t0 = tl.zeros((32, EACH), tl.float32)
+    t1, t2, t3 = t0, t0, t0
+    first = tl.load(starts + row)
+    last = tl.load(starts + row + 1)
+    for tile in tl.range(first, last, loop_unroll_factor=UNROLL):
+        at = tile * (32 * EACH) + inside
+        w = tl.load(values + at).to(tl.float32)
+        if GROUP == 1:
+            k = tl.load(bases + at).to(tl.int32) & 0xFFFF
+        else:
+            base = tl.load(bases + tile * (EACH * (32 // GROUP)) + member)
+            k = (base.to(tl.int32) & 0xFFFF) + tl.load(offsets + at).to(tl.int32)
+        t0 += w * tl.load(x + k).to(tl.float32)
+        if B > 1:
+            t1 += w * tl.load(x + K + k).to(tl.float32)
+        if B > 2:
+            t2 += w * tl.load(x + 2 * K + k).to(tl.float32)
+        if B > 3:
+            t3 += w * tl.load(x + 3 * K + k).to(tl.float32)
+    kind = y.dtype.element_ty
+    tl.store(y + row, tl.sum(tl.sum(t0, 1), 0).to(kind))
+    if B > 1:
+        tl.store(y + N + row, tl.sum(tl.sum(t1, 1), 0).to(kind))
+    if B > 2:
+        tl.store(y + 2 * N + row, tl.sum(tl.sum(t2, 1), 0).to(kind))
+    if B > 3:
+        tl.store(y + 3 * N + row, tl.sum(tl.sum(t3, 1), 0).to(kind))
+
+
+def listed_product(matrix: Listed, x: Tensor, unroll: int = 2) -> Tensor:
+    """x Wᵀ for up to four rows of x."""
+    rows = len(matrix.starts) - 1
+    y = torch.empty(len(x), rows, dtype=x.dtype, device=x.device)
+    listed_kernel[(rows,)](
+        matrix.values,
+        matrix.offsets,
+        matrix.bases,
+        matrix.starts,
+        x,
+        y,
+        rows,
+        matrix.columns,
+        B=len(x),
+        EACH=matrix.each,
+        GROUP=matrix.group,
+        UNROLL=unroll,
+        num_warps=1,
+    )
     return y
