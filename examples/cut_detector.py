@@ -5,11 +5,10 @@ Run it with `python examples/cut_detector.py`. It takes some ten seconds on one 
 
 import torch
 import torch.nn.functional as F
+from sklearn.datasets import load_digits
 from torch import nn
 
 import secateurs as sc
-import secateurs_lab as lab
-from secateurs.base.random import generator
 
 
 def conv(inside: int, width: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
@@ -47,14 +46,15 @@ class Detector(nn.Module):
 
 def main(epochs: int = 4) -> nn.Module:
     """Train every cell to name the digit, cut half of the multiplications, compact."""
-    data, example = lab.data.load("digits"), torch.zeros(1, 1, 8, 8)
     torch.manual_seed(0)
-    model, draw = Detector(), generator(0, "train")
+    images, y = map(torch.tensor, load_digits(return_X_y=True))
+    x, example = images.float().view(-1, 1, 8, 8) / 16, torch.zeros(1, 1, 8, 8)
+    model = Detector()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(epochs):
-        for x, y in data.batches(64, generator=draw):
+        for batch in torch.randperm(len(x)).split(64):
             optimizer.zero_grad()
-            sum(F.cross_entropy(m.mean((2, 3)), y) for m in model(x)).backward()
+            sum(F.cross_entropy(m.mean((2, 3)), y[batch]) for m in model(x[batch])).backward()
             optimizer.step()
     model.eval()
     print(sc.prune_channels_(model, example, macs=0.5))

@@ -5,36 +5,45 @@ Run it with `python examples/sparse_from_trained.py`. It takes some ten seconds 
 
 import torch
 import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
 
 import secateurs as sc
-import secateurs_lab as lab
-from secateurs.base.random import generator
 
 
-def train(model, data, optimizer, epochs: int, seed: str) -> float:
+def train(model, optimizer, x, y, epochs: int) -> None:
     """A loop of your own. Nothing in it knows about sparsity."""
-    draw = generator(0, seed)
     for _ in range(epochs):
-        for x, y in data.batches(64, generator=draw):
+        for batch in torch.randperm(len(x)).split(64):
             optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
+            F.cross_entropy(model(x[batch]), y[batch]).backward()
             optimizer.step()
-    return lab.train.evaluate(model, data).accuracy
+
+
+def accuracy(model, x, y) -> float:
+    return float((model(x).argmax(1) == y).float().mean())
 
 
 def main(epochs: int = 20, sparsity: float = 0.9) -> sc.prune.Pruned:
     """Train, prune, fine-tune; return the pruning."""
-    data = lab.data.load("digits")
-    model = lab.models.build("lenet-300-100", size=8, generator=generator(0, "init"))
+    torch.manual_seed(0)
+    split = train_test_split(*load_digits(return_X_y=True), test_size=360, random_state=0)
+    x, new_x, y, new_y = map(torch.tensor, split)
+    x, new_x = x.float() / 16, new_x.float() / 16
+    layers = nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, 10)
+    model = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    dense = train(model, data, optimizer, epochs, "dense")
+    train(model, optimizer, x, y, epochs)
+    dense = accuracy(model, new_x, new_y)
 
     pruned = sc.prune_(model, "magnitude", sparsity=sparsity)
-    cut = lab.train.evaluate(model, data).accuracy
+    cut = accuracy(model, new_x, new_y)
 
     # Momentum would bring the zeros back. `hold` keeps weights and momentum at zero.
     with sc.hold(model, pruned.masks, optimizer):
-        tuned = train(model, data, optimizer, epochs // 2, "tune")
+        train(model, optimizer, x, y, epochs // 2)
+    tuned = accuracy(model, new_x, new_y)
 
     print(f"dense {dense:.1%}, cut {cut:.1%}, tuned {tuned:.1%}")
     print(f"{sc.sparsity_report(model, masks=pruned.masks).total.sparsity:.1%} zeros")
