@@ -74,7 +74,7 @@ def trained(epochs=10):
 
 
 def dying_weights(epochs=100, weights=60):
-    """The run of examples/sparse_from_scratch.py, watched."""
+    """A run like that of examples/sparse_from_scratch.py, watched."""
     data, model = digits()
     steps = epochs * -(-len(data.train_x) // 64)
     optimizer = sc.optim.FactorizedSGD(
