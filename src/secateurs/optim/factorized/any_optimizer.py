@@ -159,12 +159,14 @@ def kind(cls: type[Optimizer], given: Mapping[str, Any]) -> Kind:
 
 def check_saved(base: Optimizer, saved: Mapping[str, Any]) -> None:
     """Whether a saved state comes from a `Factorized` of the same base class."""
-    if not isinstance(saved.get("base"), Mapping):
+    # Groups have the class, states what the base remembers of each parameter.
+    places = [*saved["param_groups"], *saved["state"].values()]
+    if not all(isinstance(place.get("base"), Mapping) for place in places):
         raise TrainingError(
             "cannot resume: the saved state has no base optimizer. Nothing was changed."
         )
     ours = type(base).__name__
-    theirs = saved.get("base_class")
+    theirs = saved["param_groups"][0]["base"].get("class")
     if theirs != ours:
         raise TrainingError(
             f"cannot resume: the saved base optimizer is {theirs}, this one is {ours}. Nothing was"
@@ -205,6 +207,24 @@ def renew_(base: Optimizer, kind: Kind, group: Group, leaf: Tensor) -> None:
     base.state.pop(leaf, None)
     if leaf in fresh.state:
         base.state[leaf] = fresh.state[leaf]
+
+
+def remembered(base: Optimizer, kind: Kind, group: Group, leaf: Tensor) -> dict[str, Any]:
+    """What the base remembers of one tensor, with whether it has moved it yet.
+
+    Where it has not, its state has the shapes that a step will give it, since
+    torch.distributed.checkpoint loads only into what is there.
+    """
+    if state := base.state.get(leaf):
+        return {**state, "stepped": True}
+    trial = torch.zeros_like(leaf)
+    trial.grad = torch.zeros_like(leaf)
+    # At the base's own rate: one that a group was given may be no number, which is for a step to
+    # say.
+    options = {key: value for key, value in group.items() if key != "lr"}
+    fresh = kind.build([(options, [trial])])
+    fresh.step()
+    return {**fresh.state.get(trial, {}), "stepped": False}
 
 
 def clear_(base: Optimizer, leaf: Tensor, dead: Tensor) -> None:
@@ -380,12 +400,25 @@ class Factorized(FactorizedOptimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Factors, and the state of the base optimizer under "base"."""
-        return {
-            **super().state_dict(),
-            "base": self.base.state_dict(),
-            "base_class": type(self.base).__name__,
-        }
+        """Factors, and under "base" what the base optimizer remembers of each parameter, and of
+        each group.
+
+        Within the states of the parameters, since torch.distributed.checkpoint keeps no more than
+        these and the groups.
+        """
+        saved = super().state_dict()
+        groups, states = [], dict(saved["state"])
+        for ours, theirs, packed in zip(
+            self.param_groups, self.base.param_groups, saved["param_groups"], strict=True
+        ):
+            own = {k: v for k, v in theirs.items() if k not in ours}
+            groups.append({**packed, "base": {**own, "class": type(self.base).__name__}})
+            for parameter, index in zip(ours["params"], packed["params"], strict=True):
+                if index in states:
+                    leaf = self.state[parameter].get("factors", parameter)
+                    base = remembered(self.base, self.kind, ours, leaf)
+                    states[index] = {**states[index], "base": base}
+        return {**saved, "state": states, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume factors and base optimizer, bit for bit. Refused, with nothing changed, for
@@ -396,19 +429,38 @@ class Factorized(FactorizedOptimizer):
         super().load_state_dict(state_dict)
 
     def _load_(self, saved: Mapping[str, Any]) -> None:
-        own = checkpoint.factors_only(saved)
+        own, base = checkpoint.factors_only(saved), self._base_state(saved)
         # The base holds references to these tensors. torch's loading would replace them by new
         # ones, and the base would go on moving tensors that nothing reads.
         held = dict(self.state)
         # Loading into the base itself could fail half way. A trial of the same shape
         # fails first.
-        try_load(self._build(checkpoint.joined(self, own) | held), self.base, saved["base"])
+        try_load(self._build(checkpoint.joined(self, own) | held), self.base, base)
         super()._load_(own)
         # The base moves the tensors that it was given.
         checkpoint.back_into_(self, held)
         self._point_()
-        self.base.load_state_dict(saved["base"])
-        checkpoint.restore_(self.base, saved["base"])
+        self.base.load_state_dict(base)
+        checkpoint.restore_(self.base, base)
+
+    def _base_state(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """The state of the base optimizer, put together from what `state_dict` has distributed."""
+        states = {index: state["base"] for index, state in saved["state"].items()}
+        groups = [
+            {
+                **theirs,
+                **self.kind.knobs(group),
+                **{key: value for key, value in group["base"].items() if key != "class"},
+                "params": [index for index in group["params"] if index in states],
+            }
+            for theirs, group in zip(self.base.param_groups, saved["param_groups"], strict=True)
+        ]
+        moved = {
+            index: {key: value for key, value in state.items() if key != "stepped"}
+            for index, state in states.items()
+            if state.get("stepped")
+        }
+        return {"state": moved, "param_groups": groups}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "base": self.base, "kind": self.kind}

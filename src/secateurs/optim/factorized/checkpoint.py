@@ -50,7 +50,7 @@ def check(members: Members, control: Control | None, saved: Saved) -> None:
 
 
 def in_our_order(groups: Sequence[Group], saved: Saved) -> dict[str, Any]:
-    """The saved state with its parameters, and those of a base, in the order of these groups.
+    """The saved state with its parameters in the order of these groups.
 
     torch matches a state to an optimizer by position alone. Where both sides know the names of
     their parameters, the names decide, and other names are refused.
@@ -71,7 +71,7 @@ def in_our_order(groups: Sequence[Group], saved: Saved) -> dict[str, Any]:
         for theirs, order in zip(saved["param_groups"], orders, strict=True)
         if not isinstance(order, str)
     ]
-    return {**saved, "param_groups": turned, **_turned_base(saved, turned)}
+    return {**saved, "param_groups": turned}
 
 
 def _same_sizes(ours: Sequence[Saved], theirs: Sequence[Saved]) -> None:
@@ -117,26 +117,6 @@ def _turned(group: Saved, order: Sequence[int]) -> dict[str, Any]:
     return {**group, **{key: [group[key][at] for at in order] for key in listed}}
 
 
-def _turned_base(saved: Saved, turned: Sequence[Saved]) -> dict[str, Any]:
-    """The base has a tensor for each parameter that has a state, in the order of its group."""
-    base, groups = saved.get("base"), saved["param_groups"]
-    if not isinstance(base, Mapping):
-        return {}
-    theirs = base.get("param_groups")
-    had = [[x for x in group["params"] if x in saved["state"]] for group in groups]
-    # A base that does not fit is refused later, with its own message.
-    if not isinstance(theirs, list) or [len(x) for x in had] != [
-        len(group.get("params", ())) for group in theirs
-    ]:
-        return {}
-    result = []
-    for own, indices, group in zip(theirs, had, turned, strict=True):
-        leaf = dict(zip(indices, own["params"], strict=True))
-        order = [leaf[index] for index in group["params"] if index in leaf]
-        result.append({**own, "params": order})
-    return {"base": {**base, "param_groups": result}}
-
-
 def like_a_state(saved: object) -> None:
     """Whether this looks like a state at all."""
     whole = isinstance(saved, Mapping) and isinstance(saved.get("state"), Mapping)
@@ -173,12 +153,16 @@ def restore_(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
 
 
 def factors_only(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a state that is not its base's: factors and groups."""
+    """The part of a state that is not its base's: factors, and options of groups."""
     states = {
         index: {key: value for key, value in state.items() if key == "factors"}
         for index, state in saved["state"].items()
     }
-    return {"state": states, "param_groups": saved["param_groups"]}
+    groups = [
+        {key: value for key, value in group.items() if key != "base"}
+        for group in saved["param_groups"]
+    ]
+    return {"state": states, "param_groups": groups}
 
 
 def joined(optimizer: Optimizer, saved: Mapping[str, Any]) -> dict[Tensor, dict[str, Any]]:

@@ -87,6 +87,9 @@ class FactorizedOptimizer(Optimizer):
         # Counts live in the groups because torch saves and loads these: resuming needs nothing
         # else. "shrunk" is what the penalty has done so far.
         super().__init__(split(params, where), {**defaults, "shrunk": 0.0, "taken": 0})
+        # There from the start: torch.distributed.checkpoint loads only what is there already.
+        if self.length.control is not None:
+            self.param_groups[0]["control"] = self.length.control.start()
         # torch's own constructor calls `add_param_group` for every group. Until `_started` is set
         # that only collects them, so that all groups are checked before the first weight changes.
         self._begin_(self.param_groups, generator)

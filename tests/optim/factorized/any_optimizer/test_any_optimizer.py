@@ -3,15 +3,18 @@ zeros kept by all.
 """
 
 import copy
+import os
 import pickle
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
-from secateurs.optim import Factorized, FactorizedSGD
+from secateurs.optim import DGating, Factorized, FactorizedSGD
 from secateurs.optim.factorized.maths import product
 
 BASES = {
@@ -217,28 +220,139 @@ def test_another_base_is_refused_and_nothing_changes():
     with pytest.raises(TrainingError, match="no base optimizer"):
         optimizer.load_state_dict(FactorizedSGD(net().named_parameters()).state_dict())
     good = optimizer.state_dict()
-    with pytest.raises(
-        TrainingError,
-        match="base optimizer does not fit: .*parameter group.*Nothing was changed",
-    ):
-        optimizer.load_state_dict(
-            {
-                **good,
-                "base": {
-                    **good["base"],
-                    "param_groups": good["base"]["param_groups"] * 2,
-                },
-            }
-        )
     damaged = copy.deepcopy(good)
-    damaged["base"]["state"][0]["momentum_buffer"] = torch.zeros(5)
+    damaged["state"][0]["base"]["momentum_buffer"] = torch.zeros(5)
     with pytest.raises(
         TrainingError, match=("'momentum_buffer'. of the base optimizer has another shape")
     ):
         optimizer.load_state_dict(damaged)
+    del damaged["state"][0]["base"]
+    with pytest.raises(TrainingError, match="no base optimizer"):
+        optimizer.load_state_dict(damaged)
     assert unchanged(before, model, optimizer)
     train(model, optimizer, 1, first=3)
     assert not unchanged(before, model, optimizer)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, that this is one process
+@pytest.mark.parametrize("base", [*BASES, "FactorizedSGD"])
+def test_a_distributed_checkpoint_resumes_bit_for_bit(base, tmp_path):
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    def started(seed):
+        model, options = net(seed=seed), {"target_sparsity": 0.5, "steps": 12}
+        if base != "FactorizedSGD":
+            return model, make(model, base, seed=seed, **options)
+        return model, FactorizedSGD(model.named_parameters(), lr=0.1, **options)
+
+    def state_of(model, optimizer):
+        weights, state = get_state_dict(model, optimizer)
+        return {"model": weights, "optimizer": state}
+
+    (model, optimizer), (again, theirs) = started(0), started(3)
+    train(model, optimizer, 5)
+    dcp.save(state_of(model, optimizer), checkpoint_id=tmp_path, no_dist=True)
+    found = state_of(again, theirs)
+    dcp.load(found, checkpoint_id=tmp_path, no_dist=True)
+    set_state_dict(
+        again, theirs, model_state_dict=found["model"], optim_state_dict=found["optimizer"]
+    )
+    assert theirs.taken == 5 and equal(model, again)
+    train(model, optimizer, 7, first=5)
+    train(again, theirs, 7, first=5)
+    assert equal(model, again)
+
+
+def process(rank, folder):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+
+    def started(kind, seed):
+        model = net(seed=seed)
+        if kind == "Factorized":
+            return model, make(model, seed=seed)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        DGating(model, optimizer, strength=1e-3)
+        return model, optimizer
+
+    def trained(model, optimizer, steps, first=0):
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        for seed in range(first, first + steps):
+            optimizer.zero_grad()
+            loss_of(wrapped, 2 * seed + rank).backward()
+            optimizer.step()
+
+    def loss_of(wrapped, seed):
+        drawn = torch.Generator().manual_seed(seed)
+        return wrapped(torch.randn(32, 12, generator=drawn)).square().mean()
+
+    for kind in ("Factorized", "DGating"):
+        (model, optimizer), (again, theirs) = started(kind, 0), started(kind, 3)
+        trained(model, optimizer, 5)
+        weights, state = get_state_dict(model, optimizer)
+        dcp.save({"model": weights, "optimizer": state}, checkpoint_id=f"{folder}/{kind}")
+        weights, state = get_state_dict(again, theirs)
+        dcp.load({"model": weights, "optimizer": state}, checkpoint_id=f"{folder}/{kind}")
+        set_state_dict(again, theirs, model_state_dict=weights, optim_state_dict=state)
+        assert equal(model, again), kind
+        trained(model, optimizer, 5, first=5)
+        trained(again, theirs, 5, first=5)
+        assert equal(model, again), kind
+    dist.barrier()
+    os._exit(0)  # gloo aborts now and then where one process tears down first
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo")
+def test_two_processes_resume_from_a_distributed_checkpoint(tmp_path):
+    mp.spawn(process, (str(tmp_path),), nprocs=2)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_state_from_before_the_first_step_is_that_of_a_fresh_base(base):
+    first, second = net(), net()
+    one, two = make(first, base), make(second, base, seed=3)
+    saved = copy.deepcopy(one.state_dict())
+    train(second, two, 3)
+    two.load_state_dict(saved)
+    train(first, one, 3)
+    train(second, two, 3)
+    assert equal(first, second)
+
+
+class Counting(torch.optim.SGD):
+    """A base that counts its steps in its group."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["done"] = group.get("done", 0) + 1
+            for leaf in group["params"]:
+                if leaf.grad is not None:
+                    leaf.data.sub_(leaf.grad, alpha=group["lr"] / group["done"])
+
+
+def test_what_a_base_keeps_in_its_groups_is_saved():
+    def started():
+        model = net()
+        return model, Factorized(
+            model.named_parameters(),
+            base=Counting,
+            base_kwargs={"lr": 0.1},
+            generator=torch.Generator().manual_seed(0),
+        )
+
+    (model, optimizer), (again, theirs) = started(), started()
+    train(model, optimizer, 3)
+    theirs.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert theirs.base.param_groups[0]["done"] == 3
+    assert "base" not in theirs.param_groups[0]
+    train(model, optimizer, 2, first=3)
+    train(again, theirs, 2, first=3)
+    assert equal(model, again)
 
 
 class Restless(torch.optim.SGD):
