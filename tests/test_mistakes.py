@@ -228,6 +228,14 @@ MISTAKES = {
         lambda: sc.capture(net(), X[:0]),
         r"shape \(0, 6\) has no sample; give a batch",
     ),
+    "a step of time as one number": (
+        lambda: sc.macs(net(), (X, torch.tensor(3))),
+        r"holds a single number.*once for each sample, torch.tensor\(\[3\]\) for one",
+    ),
+    "the same, for a program": (
+        lambda: sc.accelerate(net().eval(), (X, torch.tensor(3)), keep="always"),
+        r"holds a single number.*once for each sample",
+    ),
     "an example without a batch": (
         lambda: sc.capture(net(), X[0]),
         "runs on the example, but not on its first sample alone",

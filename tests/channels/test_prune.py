@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import architectures
 import secateurs as sc
@@ -157,3 +158,26 @@ def test_a_cut_after_which_training_fails_is_refused():
     sc.prune_channels_(other, x, channels=0.5, exact=False)
     assert other.first.weight.shape == (4, 4)
     other.train()(torch.zeros(2, 3, 4)).sum().backward()
+
+
+def test_channels_behind_weight_norm_go_by_their_norms():
+    """A direction without entries would be divided by zero; a factor of zero says the same."""
+    torch.manual_seed(0)
+    first, last = weight_norm(nn.Conv1d(4, 16, 5, padding=2)), weight_norm(nn.Conv1d(8, 1, 7))
+    up = weight_norm(nn.ConvTranspose1d(16, 8, 4, 2, 1))
+    model, x = nn.Sequential(first, nn.ReLU(), up, nn.ReLU(), last).eval(), torch.randn(2, 4, 20)
+    done = sc.prune_channels_(model, x, channels=0.5)
+    direction, factor = (f"0.parametrizations.weight.original{part}" for part in (1, 0))
+    assert direction not in done.masks and int(done.masks[factor].sum()) == 8
+    assert int((first.weight.flatten(1) == 0).all(1).sum()) == 8
+    small = sc.compact(model, x)
+    assert small[0].parametrizations.weight.original1.shape == (8, 4, 5)
+    assert sum(p.numel() for p in small.parameters()) == done.entries[0]
+    torch.testing.assert_close(small(x), model(x))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with sc.hold(model, done.masks, optimizer):
+        for _ in range(2):
+            model(x).sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(sc.compact(model, x)(x), model(x))
+    assert int((first.weight.flatten(1) == 0).all(1).sum()) == 8

@@ -311,3 +311,25 @@ def test_where_no_channel_can_go_each_layer_says_why():
     why = r"first.weight: aten.gru.input in rnn mixes all of it; last.weight: is an output"
     with pytest.raises(EmptySelectionError, match=why):
         sc.prune_channels_(Tagger().eval(), torch.zeros(1, 5, 4), channels=0.5)
+
+
+@pytest.mark.parametrize("length", [(), (3,)])
+def test_where_only_an_inexact_cut_could_go_the_refusal_says_so(length):
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.last = nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.last(self.norm(self.first(x)))
+
+    model, x = Normed().eval(), torch.zeros(1, *length, 4)
+    # Over a sequence the norm joins its channels to one, and one stays in every layer.
+    why = r"\(first.weight: (its channels go together|.*layer_norm.* mixes).*With exact=False there"
+    with pytest.raises(EmptySelectionError, match=why):
+        sc.prune_channels_(model, x, channels=0.5)
+    sc.prune_channels_(model, x, channels=0.5, exact=False)
+    assert model.first.weight.shape == (4, 4)
+    # What no cut can have is not promised.
+    with pytest.raises(EmptySelectionError, match=r"is an output of the model\)\.$"):
+        sc.prune_channels_(nn.Sequential(nn.Linear(4, 2)), torch.zeros(1, 4), channels=0.5)

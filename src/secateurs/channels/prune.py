@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.base.parameters import Params
+from secateurs.base.parametrized import empty_norms, made_of
 from secateurs.base.stateless import private_copy
 from secateurs.channels.labels import (
     AllOutputs,
@@ -60,6 +61,8 @@ class Channels:
             where it has to stay.
         work: Multiplications of the whole network.
         packed: Streams whose attention counts its heads by the stream's width.
+        directions: Dimensions of directions that weight_norm divides by their norms: a channel goes
+            by the factor beside them, since a direction without entries would become NaN.
         labelled, contested: For `narrow_`: the labels of the network, and the classes of modules
             whose attributes follow.
     """
@@ -71,6 +74,7 @@ class Channels:
     shapes: Mapping[str, tuple[int, ...]]
     work: Macs
     packed: "tuple[Packed, ...]" = ()
+    directions: frozenset[tuple[str, int]] = frozenset()
     labelled: Labelled = field(repr=False)
     contested: frozenset[str] = frozenset()
 
@@ -79,6 +83,8 @@ class Channels:
         found: dict[str, Tensor] = {}
         for (name, dim), index in self.rows.items():
             stays = _stays(kept, index)
+            if (name, dim) in self.directions:
+                continue
             if not bool(stays.all()):
                 mask = found.setdefault(name, torch.ones(self.shapes[name], dtype=torch.bool))
                 # movedim gives a view: this writes into the mask, and another dimension
@@ -238,11 +244,12 @@ def channels(model: nn.Module, example: Example, *, exact: bool = True) -> Chann
         # Running means follow their channel as well, but buffers take no mask.
         if name in graph.parameters
     }
+    rows = {key: index for key, index in rows.items() if bool((index >= 0).any())}
     return Channels(
         labels=labels,
         layers=layers_of(found, position),
         families=families_of(found, position),
-        rows={key: index for key, index in rows.items() if bool((index >= 0).any())},
+        rows=rows,
         shapes={own_name(name): tuple(shape) for name, shape in graph.parameters.items()},
         work=macs(seen, graph).named(own_name),
         packed=tuple(
@@ -253,9 +260,36 @@ def channels(model: nn.Module, example: Example, *, exact: bool = True) -> Chann
             )
             for each in packed
         ),
+        directions=_directions(model, rows) if exact else frozenset(),
         labelled=found,
         contested=contested,
     )
+
+
+def _directions(
+    model: nn.Module, rows: Mapping[tuple[str, int], Tensor]
+) -> frozenset[tuple[str, int]]:
+    """Where a direction is divided by a norm of its own, and the factor in its place goes with the
+    same channels.
+    """
+    found = set()
+    for (name, dim), index in rows.items():
+        made = made_of(model, name)
+        if made is None:
+            continue
+        factors = (
+            each
+            for (other, along), each in rows.items()
+            if other != name
+            and along == dim
+            and (of := made_of(model, other)) is not None
+            and of.name == made.name
+        )
+        mask = torch.ones_like(model.get_parameter(name), dtype=torch.bool)
+        mask.movedim(dim, 0)[0] = False
+        if any(torch.equal(each, index) for each in factors) and empty_norms(model, {name: mask}):
+            found.add((name, dim))
+    return frozenset(found)
 
 
 @torch.no_grad()

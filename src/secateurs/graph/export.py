@@ -111,14 +111,25 @@ def check_example(example: object) -> None:
         )
 
 
+def check_sample(tensor: Tensor) -> None:
+    """Refuse a tensor of an example that has no first sample."""
+    if tensor.ndim == 0:
+        raise CaptureError(
+            "the example holds a single number, a tensor of shape (), and the first dimension of"
+            " every tensor is taken for the batch: give the number once for each sample,"
+            f" torch.tensor([{tensor}]) for one."
+        )
+    if tensor.shape[0] == 0:
+        raise CaptureError(
+            f"an example of shape {tuple(tensor.shape)} has no sample; give a batch of at least"
+            " one."
+        )
+
+
 def _check_tensor(tensor: object, *, integers: bool) -> None:
     if not isinstance(tensor, Tensor):
         raise CaptureError(f"the example holds a {type(tensor).__name__}; give tensors only.")
-    if tensor.ndim == 0 or tensor.shape[0] == 0:
-        shape = tuple(tensor.shape)
-        raise CaptureError(
-            f"an example of shape {shape} has no sample; give a batch of at least one."
-        )
+    check_sample(tensor)
     if not integers and not tensor.is_floating_point():
         raise UnsupportedOperation(
             f"the example is {tensor.dtype}; paths start at real-valued inputs. Analyse what"

@@ -598,8 +598,12 @@ def _at(model: nn.Module, place: Sequence[str]) -> nn.Parameter | None:
     """The parameter at a place such as ("layer1", "0", "weight")."""
     module: nn.Module | None = model
     for part in place[:-1]:
-        module = module._modules.get(part) if module is not None else None
-    return None if module is None else module._parameters.get(place[-1])
+        # Not by get(): what TorchScript holds its modules and parameters in has none.
+        if module is None or part not in module._modules:
+            return None
+        module = module._modules[part]
+    held = None if module is None else module._parameters
+    return held[place[-1]] if held is not None and place[-1] in held else None
 
 
 def _clear_gradient(keep: Keep, parameter: Tensor) -> None:

@@ -397,7 +397,7 @@ def _choose(
     if scope not in SCOPES:
         raise ArgumentError(f"scope={scope!r} is neither 'global' nor 'uniform'.")
     found = channels(model, example, exact=exact)
-    if not len(found.labels):
+    if not _are_any(found):
         raise EmptySelectionError(_why_none(model, example, found, exact=exact))
     inputs = example if isinstance(example, Tensor) else None
     scores = score(
@@ -421,6 +421,11 @@ def _choose(
     return found, kept, replace(done, idle=idle, exact=exact)
 
 
+def _are_any(found: Channels) -> bool:
+    """Whether any channel may go: what a norm joins is one channel, and each layer keeps one."""
+    return any(len(layer) > 1 for layer in found.layers)
+
+
 def _why_none(model: nn.Module, example: Example, found: Channels, *, exact: bool) -> str:
     """Why no channel can go, layer by layer, and whether a cut that changes outputs could."""
     groups = found.labelled.groups
@@ -429,12 +434,12 @@ def _why_none(model: nn.Module, example: Example, found: Channels, *, exact: boo
     for use in found.labelled.uses:
         why = next(
             (reasons[n] for n in groups.unpinned(use.out).tolist() if n in reasons),
-            "stays as a whole",
+            "its channels go together or not at all",
         )
         said.append(f"{own_name(use.weight.direct or use.node.name)}: {why}")
     text = f"{type(model).__name__} has no channel that could be removed whole"
     text += f" ({'; '.join(said[:4])}{' and more' if len(said) > 4 else ''})." if said else "."
-    if exact and len(channels(model, example, exact=False).labels):
+    if exact and _are_any(channels(model, example, exact=False)):
         text += " With exact=False there are some: outputs then change, and fine-tuning follows."
     return text
 

@@ -388,3 +388,17 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_changed():
         hold(model, masks, object())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not optimizer._optimizer_step_post_hooks and not optimizer._optimizer_step_pre_hooks
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torchscript_is_held_as_any_model():
+    torch.manual_seed(0)
+    model = torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+    masks = {"0.weight": torch.rand(8, 4) < 0.5}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with hold(model, masks, optimizer):
+        for _ in range(3):
+            model(torch.ones(5, 4)).sum().backward()
+            optimizer.step()
+    weight = dict(model.named_parameters())["0.weight"]
+    assert not weight[~masks["0.weight"]].any() and weight.any()

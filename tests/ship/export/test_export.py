@@ -250,3 +250,22 @@ def test_a_cache_of_keys_and_values_is_named_with_the_way_out(tmp_path):
                 refused()
             told = "set model.config.use_cache = False" in str(caught.value)
             assert told is used
+
+
+class Bessel(nn.Module):
+    """An operator that no version of the exporter has."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+
+    def forward(self, x):
+        return torch.special.bessel_j0(self.first(x))
+
+
+@writes_onnx
+def test_the_reason_of_the_onnx_exporter_is_passed_on(tmp_path):
+    pytest.importorskip("onnxscript")
+    with pytest.raises(ShipError, match=r"cannot write this model: .*bessel_j0.*Write what it"):
+        export(Bessel().eval(), tmp_path / "m.onnx", torch.zeros(2, 3))
+    assert not any(tmp_path.iterdir())

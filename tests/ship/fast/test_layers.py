@@ -162,7 +162,20 @@ def test_where_no_layer_gains_the_model_comes_back_unharmed(monkeypatch, caplog)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     dense = Tagger(density=1.0).eval()
     assert sc.accelerate(dense, TOKENS) is dense
-    assert "no layer has enough zeros" in caplog.text
+    assert (
+        "no linear layer or 2-d convolution of 4,096 weights or more has 40% zeros" in caplog.text
+    )
+
+
+def test_a_program_that_was_asked_for_is_refused_with_the_layers_reason_first():
+    dense = Tagger(density=1.0).eval()
+    with pytest.raises(
+        UnsupportedOperation,
+        match=r"^Tagger: no layer gains \(no linear layer .* has 40% zeros\), and the whole has no"
+        r" program \(Tagger is called with torch.int64, and a program is called with torch.float32"
+        r" alone: accelerate a part of the model that is\)\.$",
+    ):
+        fast(dense, TOKENS)
 
 
 def test_where_no_layer_gains_a_faster_rival_comes_back(monkeypatch, caplog):

@@ -34,7 +34,7 @@ from secateurs.ship.fast.choose import (
 )
 from secateurs.ship.fast.compiled import NAMES, KernelLibrary, library
 from secateurs.ship.fast.convolve import Choice
-from secateurs.ship.fast.layers import compiled_layers
+from secateurs.ship.fast.layers import DENSEST, SMALLEST, compiled_layers
 from secateurs.ship.fast.module import (
     Compiled,
     FastModule,
@@ -311,8 +311,8 @@ def _build(
     if other:
         # Checked before tracing, which takes seconds: the program would refuse each call.
         raise UnsupportedOperation(
-            f"{type(model).__name__} is called with {', '.join(sorted(other))}, and programs take"
-            f" {dtype} alone: accelerate the part that reads numbers"
+            f"{type(model).__name__} is called with {', '.join(sorted(other))}, and a program is"
+            f" called with {dtype} alone: accelerate a part of the model that is"
         )
     steps = read(trace(model, example), dtype)
     found = parts(steps)
@@ -419,7 +419,10 @@ def _apart(model: nn.Module, fast: FastModule, call: Call, wanted: list[Tensor])
 
 def _no_gain(unchanged: tuple[str, ...], refused: SecateursError) -> str:
     """Why neither a layer nor the whole is compiled, in a line of bounded length."""
-    said = "; ".join(unchanged[:FEW]) or "no layer has enough zeros"
+    said = "; ".join(unchanged[:FEW]) or (
+        f"no linear layer or 2-d convolution of {SMALLEST:,} weights or more has"
+        f" {1 - DENSEST:.0%} zeros"
+    )
     more = f"; and {len(unchanged) - FEW} more" if len(unchanged) > FEW else ""
     return (
         f"no layer gains ({said}{more}), and the whole has no program ({str(refused).rstrip('.')})"

@@ -28,6 +28,7 @@ from secateurs.graph.export import (
     Call,
     Renamed,
     check_example,
+    check_sample,
     nodes_in,
     outputs_of,
     rename_in_place,
@@ -68,11 +69,7 @@ def arguments(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise CaptureError(f"the example holds a {type(tensor).__name__}; give tensors only.")
-        if tensor.ndim == 0 or tensor.shape[0] == 0:
-            raise CaptureError(
-                f"an example of shape {tuple(tensor.shape)} has no sample; "
-                "give a batch of at least one."
-            )
+        check_sample(tensor)
     if not tensors:
         raise CaptureError("the example is empty; give the tensors the model is called with.")
     return found
