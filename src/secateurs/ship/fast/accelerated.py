@@ -312,7 +312,8 @@ def _build(
         # Checked before tracing, which takes seconds: the program would refuse each call.
         raise UnsupportedOperation(
             f"{type(model).__name__} is called with {', '.join(sorted(other))}, and a program is"
-            f" called with {dtype} alone: accelerate a part of the model that is"
+            f" called with {dtype} alone: accelerate a part of the model that is, such as what"
+            " follows an embedding"
         )
     steps = read(trace(model, example), dtype)
     found = parts(steps)
