@@ -226,7 +226,8 @@ def _finite(model: nn.Module, example: Any) -> None:
 
 def _loss(out: Any) -> Tensor:
     trained = [t for t in outputs_of(out).values() if t.is_floating_point() and t.requires_grad]
-    return torch.stack([t.float().pow(2).mean() for t in trained]).sum()
+    # Not around zero: a fresh head may be zero, and would give no gradient.
+    return torch.stack([(t.float() - 1).pow(2).mean() for t in trained]).sum()
 
 
 def _entries(model: nn.Module) -> int:
