@@ -48,6 +48,6 @@ def test_rows_of_others_cannot_control_the_terminal(run, tmp_path):
     jobs = EXPERIMENTS[name].jobs("smoke")
     with (tmp_path / "rows.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["job", "strength"], [jobs[0].name, EVIL]])
-    code, out, err = run(name, "--out", tmp_path / "rows.csv", "--redraw")
+    _, out, err = run(name, "--out", tmp_path / "rows.csv", "--redraw")
     said = out + err
     assert said and "\x1b" not in said and "\u202e" not in said and "\nerror: all" not in said
