@@ -4,8 +4,7 @@ torch, ours compiled.
 python benchmarks/factorized_step.py [lenet|resnet|late|floor|torch|batches|cuda]… prints tables
 (Markdown); threads: OMP_NUM_THREADS
 
-"torch" compares the two ways of the step in torch, one parameter after the other as on a CPU and
-all at once as elsewhere, and the reference, where the compiled one is missing or refuses.
+"torch" is the step in torch, where the compiled one is missing or refuses, beside the reference.
 
 "batches" is figures 26 and 27 of Kolb et al. 2025 on a CPU: time of a sample and peak memory of the
 paper's two networks, against the batch size.
@@ -33,7 +32,7 @@ from secateurs.optim.factorized import compiled as fused
 from secateurs.optim.factorized.compiled import CompiledStep
 from secateurs.optim.factorized.layouts import Stacked
 from secateurs.optim.factorized.maths import StepRule
-from secateurs.optim.factorized.step import FLUSH_EVERY, AllAtOnce, OneByOne
+from secateurs.optim.factorized.step import FLUSH_EVERY, AllAtOnce
 from secateurs_lab import models
 
 OPTIONS = {"lr": 0.15, "momentum": 0.9}
@@ -260,7 +259,7 @@ def in_torch(rounds=30):
         f"\nthe step in torch, {torch.get_num_threads()} threads; ms per optimizer step, the lower"
         f" decile of {rounds} interleaved steps\n"
     )
-    print("| | D | one by one | at once | reference |\n| --- | --- | --- | --- | --- |")
+    print("| | D | foreach | reference |\n| --- | --- | --- | --- |")
     for name, dtypes in TORCH.items():
         for dtype in dtypes:
             for depth in (2, 3, 4):
@@ -275,7 +274,7 @@ def beside(name, dtype, depth, rounds):
     """Times of all ways on equal networks; the first three steps are not counted."""
     rule = StepRule(lr=OPTIONS["lr"], momentum=OPTIONS["momentum"], decay=2e-4 / depth)
     ways = []
-    for way in ("one by one", "at once", "reference"):
+    for way in ("foreach", "reference"):
         model = models.build(name, generator=torch.Generator().manual_seed(0)).to(dtype)
         weights = list(model.parameters())
         optimizer = ours(False)(model, depth)
@@ -299,16 +298,11 @@ def torch_way(way, weights, grads, states, rule):
                 kept.step_(weight.detach(), grad, state, rule)
 
         return step
-    if way == "at once":
-        movers = [(AllAtOnce(weights, factors, momenta), grads)]
-    else:
-        one_by_one = map(OneByOne, weights, factors, momenta)
-        movers = list(zip(one_by_one, grads, strict=True))
+    mover = AllAtOnce(weights, factors, momenta)
 
     @torch.no_grad()
     def step(k):
-        for mover, given in movers:
-            mover.step_(given, rule, flush=k % FLUSH_EVERY == 0)
+        mover.step_(grads, rule, flush=k % FLUSH_EVERY == 0)
 
     return step
 

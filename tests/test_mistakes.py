@@ -48,6 +48,12 @@ def factorized(model=None, **options):
     return sc.optim.FactorizedSGD((model or net()).parameters(), **options)
 
 
+def gated(**options):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return sc.optim.DGating(model, optimizer, strength=1e-3, **options)
+
+
 def any_base(**options):
     options = {"base": torch.optim.AdamW, **options}
     return sc.optim.Factorized(net().parameters(), **options)
@@ -450,7 +456,7 @@ MISTAKES = {
         "no λ schedule 'cosine'",
     ),
     "a grouping that is none": (
-        lambda: factorized(groups="filters"),
+        lambda: gated(groups="filters"),
         "no grouping 'filters'",
     ),
     "a momentum above 1": (lambda: factorized(momentum=1.5), r"outside \[0, 1\)"),

@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 from secateurs.base.parameters import Where
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.attached import StepMethod, check_between
-from secateurs.optim.factorized.layouts import Grouping, grouping
 from secateurs.optim.factorized.maths import EPS, others
+from secateurs.optim.groupings import Grouping, grouping
 from secateurs.optim.keep import Keep
 
 
@@ -176,7 +176,7 @@ class DGating(Reparametrized):
         depth: D ≥ 2.
         strength: λ.
         groups: "neuron" (all weights into one output), "channel" (all out of one input), "kernel"
-            or "block:M", as in `FactorizedSGD`.
+            or "block:M" (M neighbours along the input).
         start: "ones" leaves ω = w with gates of 1; "balanced" gives ω_g and the gates of a group
             one norm, ‖w_g‖^{1/D}. Both keep the weights.
         where: Which parameters; by default the weights that `prune_` would prune. The outputs of

@@ -82,7 +82,7 @@ strength = 0.01 -> strength = -1 -> :23: methods[3].after.strength: -1 is not ab
 compressions -> compresions -> :4: compresions: there is no field of the study 'compresions'. Did you mean
 rounds = 10 -> rounds = 99999999 -> :10: methods[1].rounds: 99999999 is not between 1 and 10000
 strength = 0.01 -> strength = [0.01, 0.1] -> :21: methods[3].after: l1 has a list of strengths here: give one
-strength = [1e-4, 1e-3] -> groups = "neurons" -> :15: methods[2].groups: there is no grouping 'neurons'. Did you mean 'neuron'
+strength = [1e-4, 1e-3] -> init = "dfw" -> :15: methods[2].init: there is no initialisation 'dfw'. Did you mean 'dwf'
 lr = 0.3 -> optimizer = "adam" -> :16: methods[2].train.optimizer: dwf has an optimizer of its own
 lr = 0.3 -> weight_decay = 1e-4 -> :16: methods[2].train.weight_decay: the penalty of dwf is a decay already
 "digits" -> "digitz" -> :2: data.name: there is no data set 'digitz'. Did you mean 'digits'

@@ -21,7 +21,7 @@ from optim.factorized.step.jobs import (
     run,
 )
 from secateurs.optim.factorized import compiled as fused
-from secateurs.optim.factorized.compiled import CompiledStep, Look, StepKernel
+from secateurs.optim.factorized.compiled import CompiledStep, PreStepCheck, StepKernel
 from secateurs.optim.factorized.maths import step
 
 
@@ -217,7 +217,7 @@ def test_one_entry_that_is_not_finite_is_found_wherever_it_is(dtype, value):
         *jobs(3, dtype, RULES["plain"], sizes=(1, 5000)),
     ]
     block = block_of(made)
-    assert block.look() != Look.BROKEN
+    assert block.check() != PreStepCheck.BROKEN
     for job, place in (
         (made[0], 0),
         (made[0], 70_000),
@@ -227,9 +227,9 @@ def test_one_entry_that_is_not_finite_is_found_wherever_it_is(dtype, value):
     ):
         kept = job.grad[place].clone()
         job.grad[place] = value
-        assert block.look() == Look.BROKEN
+        assert block.check() == PreStepCheck.BROKEN
         job.grad[place] = kept
-    assert block.look() != Look.BROKEN
+    assert block.check() != PreStepCheck.BROKEN
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -250,7 +250,7 @@ def test_the_largest_and_the_smallest_numbers_are_finite(dtype):
             dtype=dtype,
         )[:9]
     )
-    assert block_of(made).look() != Look.BROKEN
+    assert block_of(made).check() != PreStepCheck.BROKEN
 
 
 def test_a_block_asks_for_another_when_something_has_moved():

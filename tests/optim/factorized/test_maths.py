@@ -1,6 +1,4 @@
-"""The mathematics of factors: gradients against autograd, the lemmas of the paper, the lean
-state.
-"""
+"""The mathematics of factors: gradients against autograd, and the lemmas of the paper."""
 
 import math
 
@@ -9,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secateurs.optim.factorized.layouts import lean_step, lean_weight
 from secateurs.optim.factorized.maths import (
     StepRule,
     balanced,
@@ -213,46 +210,6 @@ def test_lemma_3_near_balanced_factors_lie_balanced_factors_of_every_weight_near
         torch.testing.assert_close(product(near), target, rtol=1e-12, atol=1e-300)
         missed += int(((near - factors).flatten(2).square().sum((0, 2)).sqrt() >= epsilon).sum())
     assert missed == 0
-
-
-@pytest.mark.parametrize("depth", [2, 3, 4, 5])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("decoupled", [False, True])
-def test_lean_state_is_the_balanced_state(depth, momentum, decoupled):
-    """One number per weight moves like D balanced factors, also through zero (large steps make it
-    cross).
-    """
-    weight = draw(1, 200)[0] * 0.1
-    factors, momenta = (
-        balanced(weight, depth),
-        torch.zeros(depth, 200, dtype=torch.float64),
-    )
-    lean, lean_momentum = (
-        factors[1].copysign(weight),
-        torch.zeros(200, dtype=torch.float64),
-    )
-    rule, crossed = StepRule(lr=0.1, decay=0.3, momentum=momentum, decoupled=decoupled), 0
-    for seed in range(30):
-        grad = (1 if momentum else 4) * torch.randn(
-            200, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
-        )
-        before = factors[1]
-        factors, momenta, weight = step(factors, momenta, grad, rule)
-        crossed += int((before * factors[1] < 0).sum())
-        lean, lean_momentum, lean_product = lean_step(lean, lean_momentum, grad, rule, depth)
-        torch.testing.assert_close(lean_product, weight, rtol=1e-7, atol=1e-9)
-    assert crossed > 0
-
-
-def test_lean_state_of_fractional_depth_stops_at_zero():
-    state, momentum = torch.tensor([0.1, -0.1, 0.5]), torch.zeros(3)
-    grad = torch.tensor([100.0, -100.0, 0.0])
-    state, momentum, weight = lean_step(
-        state, momentum, grad, StepRule(lr=1.0, decay=0.0, momentum=0.9), 2.5
-    )
-    assert state[:2].tolist() == [0.0, 0.0]
-    assert momentum[:2].tolist() == [0.0, 0.0]
-    assert float(weight[2]) == pytest.approx(float(lean_weight(torch.tensor(0.5), 2.5)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from optim.factorized.nets import make, net
-from secateurs.errors import ArgumentError, ParameterError, PatternError
+from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim import Factorized, FactorizedSGD
 
 BAD = [
@@ -23,10 +23,6 @@ BAD = [
     ({"nesterov": True, "momentum": 0.0}, "nesterov=True needs a momentum"),
     ({"init": "dfw"}, "Did you mean 'dwf'"),
     ({"zeros": "drop"}, "zeros='drop'"),
-    ({"lean": True}, "lean=True keeps balanced factors only"),
-    ({"lean": True, "init": "root", "depth": 1.0}, "depth=1.0"),
-    ({"groups": "neurons"}, "Did you mean 'neuron'"),
-    ({"groups": "neuron", "shared": 3}, "shared=3 factors per group of depth=3"),
     ({"target_sparsity": 1.0, "steps": 10}, "target_sparsity=1.0 is outside"),
     ({"target_sparsity": -0.1, "steps": 10}, "target_sparsity=-0.1 is outside"),
     ({"target_sparsity": 0.9}, "needs steps="),
@@ -35,11 +31,7 @@ BAD = [
     ({"steps": 0}, "steps=0 is not a positive whole number"),
     ({"nonfinite": "ignore"}, "nonfinite='ignore'"),
     ({"depth": 1, "strength": -1.0}, "2 problem"),
-    ({"groups": 4}, "groups=4 is not the name of a grouping: neuron"),
-    (
-        {"groups": "neuron", "shared": 1.5},
-        "shared=1.5 factors per group of depth=3: a whole number to 2",
-    ),
+    ({"groups": "neuron"}, "no option of the optimizer 'groups'"),
     ({"sigma": "a"}, "sigma='a' is not None"),
     ({"sigma": 0}, "sigma=0 is not None"),
     ({"sigma": -1.0}, "sigma=-1.0 is not None"),
@@ -94,11 +86,7 @@ def test_an_error_in_the_last_parameter_leaves_the_first_untouched():
 
 
 BAD_GROUPS = [
-    ({"groups": "kernel"}, PatternError, "applies to none of"),
-    ({"groups": "block:3"}, PatternError, "applies to none of"),
-    ({"groups": "neuron:4"}, PatternError, "only blocks have a size"),
-    ({"groups": "neuron", "shared": 1.5}, ArgumentError, "shared=1.5"),
-    ({"groups": 4}, ArgumentError, "groups=4"),
+    ({"depth": 1}, ArgumentError, "depth=1"),
     (
         {"strenght": 0.0},
         ArgumentError,

@@ -359,9 +359,6 @@ def factorized(job: TrainingJob) -> Trainer:
             "init",
             "sigma",
             "match_variance",
-            "groups",
-            "shared",
-            "lean",
         )
     }
     if method.freeze is not None:

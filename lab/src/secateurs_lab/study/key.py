@@ -25,6 +25,9 @@ def key_of(run: Any) -> str:
     # parent.
     del hashed["data"]["root"]
     hashed["method"].pop("after", None)
+    # Options that are gone count as what they were in every run of a store.
+    if run.method.kind == "dwf":
+        hashed["method"] |= {"groups": None, "shared": 1, "lean": False}
     # A user's objects are identified by content, since a changed function may keep its name.
     if run.data.make is not None or run.model.make is not None:
         from secateurs_lab.study.fingerprint import fingerprint, image_shape

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from secateurs.base.registry import Registry, unknown
 from secateurs.masks.budget import SCOPES, Amount
-from secateurs.optim.factorized.layouts import grouping
 from secateurs.optim.factorized.schedules import SCHEDULES
 from secateurs.optim.factorized.start import INITS
+from secateurs.optim.groupings import grouping
 from secateurs.prune.recipe import Recipe
 from secateurs.scores import SCORES
 from secateurs.scores.scorer import check_options
@@ -358,8 +358,7 @@ class Dwf(Method):
         strength: λ, or a list of values, one run each. With `target` it is steered.
         target: Reach the study's compressions by steering λ.
         strength_schedule: λ over time: "constant", "ramp", "relax" or "ramp-hold-relax".
-        init, depth, decoupled, sigma, match_variance, groups, shared, lean, freeze: See
-            `secateurs.optim.FactorizedSGD`.
+        init, depth, decoupled, sigma, match_variance, freeze: See `secateurs.optim.FactorizedSGD`.
         after: "init", or a network to factorize: "dense" or another method (with
             init="pretrained").
         threshold: What counts as zero at the end: "eps" (1.19e-7, the paper's), "gap", or a
@@ -381,10 +380,6 @@ class Dwf(Method):
     decoupled: bool = False
     sigma: Positive | None = None
     match_variance: bool = False
-    # Any matrix will do: only the name is asked about.
-    groups: Annotated[str, lambda name: grouping(name, (8, 8))] | None = None
-    shared: Count = 1
-    lean: bool = False
     freeze: NotNegative | None = None
     after: Begin = "init"
     threshold: Literal["eps", "gap"] | NotNegative | None = None
@@ -413,7 +408,7 @@ class Dwf(Method):
 
     def description(self) -> str:
         """Depth, and how it differs from the defaults."""
-        more = unusual(self, "init", "strength_schedule", "groups")
+        more = unusual(self, "init", "strength_schedule")
         return ", ".join([f"dwf D={self.depth}", *more, *(["steered"] if self.target else [])])
 
 
@@ -543,6 +538,7 @@ class DGatingMethod(Method):
     kind: ClassVar[str] = "d-gating"
     strength: Strength = 1e-4
     depth: Annotated[int, within(2)] = 3
+    # Any matrix will do: only the name is asked about.
     # Any matrix will do: only the name is asked about.
     groups: Annotated[str, lambda name: grouping(name, (8, 8))] = "neuron"
     start: Literal["ones", "balanced"] = "ones"

@@ -34,20 +34,15 @@ REFUSED = {
 }
 
 
-def check_stacked(groups: Iterable[Group]) -> None:
-    """Factors are stacked here, one tensor per weight, and the penalty is theirs alone."""
-    problems = [
-        f"{key}={group[key]!r} in a parameter group"
-        for group in groups
-        for key in ("groups", "lean", "weight_decay")
-        if group["depth"] is not None and group.get(key)
-    ]
-    if problems:
-        raise ArgumentError(
-            f"Factorized does not take {'; '.join(problems)}: groups= and lean= are for"
-            " FactorizedSGD, the decay of factors is strength=, and weight_decay= is for groups"
-            " with depth=None."
-        )
+def check_decay(groups: Iterable[Group]) -> None:
+    """The decay of factors is the penalty's alone."""
+    for group in groups:
+        if group["depth"] is not None and group.get("weight_decay"):
+            raise ArgumentError(
+                f"Factorized does not take weight_decay={group['weight_decay']!r} in a parameter"
+                " group: the decay of factors is strength=, and weight_decay= is for groups with"
+                " depth=None."
+            )
 
 
 def check_class(cls: type[Optimizer]) -> None:
@@ -359,10 +354,6 @@ class Factorized(FactorizedOptimizer):
                 "sigma": sigma,
                 "match_variance": match_variance,
                 "zeros": zeros,
-                # The base moves one stacked tensor per weight: see `check_stacked`.
-                "groups": None,
-                "shared": 1,
-                "lean": False,
                 "freeze": freeze,
             },
             steps=steps,
@@ -483,7 +474,7 @@ class Factorized(FactorizedOptimizer):
 
     def check(self, groups: list[Group]) -> None:
         """Options and parameters of groups that are about to be factorized."""
-        check_stacked(groups)
+        check_decay(groups)
         super().check(groups)
 
     def put_(self, group: Group, parameter: nn.Parameter, state: State) -> None:

@@ -6,7 +6,7 @@ the first untouched; the optimizer then takes them.
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from secateurs.base.bits import INTEGERS
 from secateurs.base.random import generator as generator_of
-from secateurs.optim.factorized.layouts import State, without_groups
+from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.members import Group, Members, Names
 from secateurs.optim.factorized.start import (
     ZERO_SCALE,
@@ -23,7 +23,6 @@ from secateurs.optim.factorized.start import (
     factorize,
     is_scale,
     spreads,
-    whole_depth,
 )
 from secateurs.optim.holding import distributed, gather
 
@@ -80,7 +79,7 @@ def _keep_weight(group: Group, parameter: Tensor, name: str, zeros: Zeros) -> Te
     signs = generator_of(0, name)
     start = Start(
         weight=parameter,
-        depth=whole_depth(group["depth"]),
+        depth=group["depth"],
         sigma=1.0,
         name=repr(name),
         zeros=zeros,
@@ -104,7 +103,7 @@ def _draw(
         _log.info(ZERO_SCALE, name)
     start = Start(
         weight=parameter,
-        depth=whole_depth(group["depth"]),
+        depth=group["depth"],
         sigma=sigma if group["sigma"] is None else group["sigma"],
         name=repr(name),
         zeros=group["zeros"],
@@ -126,22 +125,6 @@ def say_joined(drawn: Drawn, names: Names) -> None:
     if factorized:
         listed = ", ".join(factorized)
         _log.info("unfrozen parameters are factorized from now on, as they are: %s", listed)
-
-
-def say_ungrouped(groups: Sequence[Group], names: Mapping[nn.Parameter, str]) -> None:
-    """Log which parameters a grouping does not apply to."""
-    grouped = [group for group in groups if group["depth"] is not None and group["groups"]]
-    for kind in sorted({group["groups"] for group in grouped}):
-        alone = without_groups(
-            kind,
-            (p for group in grouped if group["groups"] == kind for p in group["params"]),
-        )
-        if alone:
-            _log.info(
-                "grouping %r does not apply to %s: single weights there",
-                kind,
-                ", ".join(names[p] for p in alone),
-            )
 
 
 def fingerprint(members: Members) -> int | None:

@@ -23,9 +23,6 @@ NEEDED = (
     "strength",
     "depth",
     "momentum",
-    "lean",
-    "groups",
-    "shared",
     "freeze",
     "taken",
     "shrunk",
@@ -33,8 +30,6 @@ NEEDED = (
 """Options that a step, or a check, reads; those of the base of a `Factorized` are left to the
 base.
 """
-FIXED = ("depth", "lean", "groups", "shared")
-"""Options that the layout of the factors depends on."""
 
 
 def check(members: Members, control: Control | None, saved: Saved) -> None:
@@ -188,9 +183,9 @@ def _group(i: int, ours: Saved, theirs: Saved) -> Iterator[str]:
     if missing:
         yield f"{', '.join(missing)} of group {i} is missing"
         return
-    for key in FIXED:
-        if ours[key] != theirs[key]:
-            yield f"{key}={theirs[key]!r} was saved, {key}={ours[key]!r} is set in group {i}"
+    if ours["depth"] != theirs["depth"]:
+        saved, own = theirs["depth"], ours["depth"]
+        yield f"depth={saved!r} was saved, depth={own!r} is set in group {i}"
     for key in ("lr", "strength", "freeze", "momentum", "taken", "shrunk"):
         value = theirs.get(key, 0.0)
         value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
@@ -247,7 +242,7 @@ def _of_another(members: Members, saved: Saved) -> Iterator[str]:
             continue
         for parameter, index in zip(ours["params"], theirs["params"], strict=True):
             if ours["depth"] is not None and parameter in members.state:
-                product = layout(ours, parameter).weight(saved["state"][index])
+                product = layout(ours).weight(saved["state"][index])
                 products[parameter] = product.to(parameter)
     moved = [
         f"{names[parameter]!r} are the weights of {names[other]!r}"

@@ -36,8 +36,8 @@ class CJob(ctypes.Structure):
     )
 
 
-class Look(IntEnum):
-    """What is found before a step."""
+class PreStepCheck(IntEnum):
+    """Outcome of scanning gradients and weights before a step."""
 
     BROKEN = 0  # a gradient is not finite
     FINE = 1
@@ -139,14 +139,15 @@ class CompiledStep:
         self._grads[:] = [grad.data_ptr() for grad in grads]
         return [tensor.data_ptr() for tensor in self._tensors] == self._places
 
-    def look(self) -> Look:
+    def check(self) -> PreStepCheck:
         """Whether no gradient holds a NaN or an infinity, and some weights still are what the last
         step left.
 
         Nothing is written. At most 4 lines of 64 bytes are compared per parameter: a change of
         whole tensors is seen, one of a single entry may not be.
         """
-        return Look(self._kernel.finite(self._jobs, self._grads, self._count, self._fan()))
+        found = self._kernel.finite(self._jobs, self._grads, self._count, self._fan())
+        return PreStepCheck(found)
 
     def step_(self, rules: Sequence[StepRule]) -> None:
         """Move factors, momenta and weights, each parameter by the rule of its number."""

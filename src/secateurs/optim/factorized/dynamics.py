@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from secateurs.errors import ArgumentError
 from secateurs.optim.factorized.maths import EPS
-from secateurs.optim.factorized.members import Group
+from secateurs.optim.factorized.members import Group, layout
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer
 from secateurs.optim.factorized.strength import multiplier as multiplier_now
 
@@ -23,9 +23,9 @@ class LayerSample:
     """One parameter after one step: share of zeros, ‖w‖, λ as it is now, and its part of the
     penalty.
 
-    The penalty of its factors, (λ/D) Σ‖ω‖² with every shared factor counted once, is the least that
-    any factors of this weight have (λ‖w‖_{2/D}^{2/D}) plus the excess λ·M(ω); `misalignment` is
-    M(ω) ≥ 0, zero for balanced factors.
+    The penalty of its factors, (λ/D) Σ‖ω‖², is the least that any factors of this weight have
+    (λ‖w‖_{2/D}^{2/D}) plus the excess λ·M(ω); `misalignment` is M(ω) ≥ 0, zero for balanced
+    factors.
     """
 
     sparsity: float
@@ -196,9 +196,7 @@ class Dynamics:
     def _layer(self, group: Group, parameter: nn.Parameter, multiplier: float) -> LayerSample:
         # In float64, since a million small squares are added.
         weight, strength = parameter.double(), group["strength"] * multiplier
-        penalties = self._optimizer.layout(group, parameter).penalties(
-            self._optimizer.state[parameter]
-        )
+        penalties = layout(group).penalties(self._optimizer.state[parameter])
         return LayerSample(
             sparsity=int((weight.abs() < self._threshold).sum()) / max(1, weight.numel()),
             norm=float(weight.norm()),

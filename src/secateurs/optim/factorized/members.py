@@ -13,14 +13,7 @@ from torch import Tensor, nn
 from secateurs.base.parameters import Pick, pick
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized import options
-from secateurs.optim.factorized.layouts import (
-    FactorLayout,
-    Lean,
-    Plain,
-    Shared,
-    Stacked,
-    grouping,
-)
+from secateurs.optim.factorized.layouts import FactorLayout, Plain, Stacked
 from secateurs.optim.factorized.schedules import Control, Schedule
 from secateurs.optim.factorized.schedules import schedule as schedule_of
 
@@ -109,7 +102,7 @@ class Members:
 
     def weight(self, group: Group, parameter: nn.Parameter) -> Tensor:
         """The product of the factors, in the factors' own dtype."""
-        return layout(group, parameter).weight(self.state[parameter])
+        return layout(group).weight(self.state[parameter])
 
     def _find(self, parameter: nn.Parameter | str) -> nn.Parameter:
         if not isinstance(parameter, str):
@@ -119,16 +112,9 @@ class Members:
         return names[parameter]
 
 
-def layout(group: Group, parameter: Tensor) -> FactorLayout:
-    """How the factors of this parameter are kept."""
-    if group["depth"] is None:
-        return Plain()
-    if group["lean"]:
-        return Lean(depth=group["depth"])
-    shared = grouping(group["groups"], tuple(parameter.shape)) if group["groups"] else None
-    if shared is not None:
-        return Shared(depth=group["depth"], shared=group["shared"], group=shared)
-    return Stacked(depth=group["depth"])
+def layout(group: Group) -> FactorLayout:
+    """How the factors of the parameters of this group are kept."""
+    return Plain() if group["depth"] is None else Stacked(depth=group["depth"])
 
 
 # How long the run is.

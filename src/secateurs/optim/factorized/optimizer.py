@@ -14,7 +14,7 @@ from secateurs.base.parameters import Pick
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
 from secateurs.masks import sparsity_report
 from secateurs.optim.factorized import begin, checkpoint, collapse, options
-from secateurs.optim.factorized.layouts import FactorLayout, State
+from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.maths import EPS, StepRule
 from secateurs.optim.factorized.members import (
     Group,
@@ -110,10 +110,6 @@ class FactorizedOptimizer(Optimizer):
         """
         return self.members.names(model)
 
-    def layout(self, group: Group, parameter: Tensor) -> FactorLayout:
-        """How the factors of this parameter are kept."""
-        return layout(group, parameter)
-
     @property
     def taken(self) -> int:
         """Steps taken so far (skipped ones do not count)."""
@@ -129,24 +125,22 @@ class FactorizedOptimizer(Optimizer):
     def factors(self, parameter: nn.Parameter | str) -> Tensor:
         """The D factors of a parameter (or of its name), stacked (D, *shape).
 
-        For the ordinary layout this is the state itself, and may be written to in place if
-        `refresh_` is called after; under `lean` or `groups` it is a copy. `set_factors` writes in
-        every layout.
+        This is the state itself, and may be written to in place if `refresh_` is called after;
+        `set_factors` does both.
         """
         group, parameter = self.members.member(parameter)
-        return layout(group, parameter).stacked(self.state[parameter])
+        return layout(group).stacked(self.state[parameter])
 
     @torch.no_grad()
     def set_factors(self, parameter: nn.Parameter | str, factors: Tensor) -> None:
         """Write the D factors of a parameter, stacked as `factors` returns them, and their product
         into the weight.
 
-        Under `lean` they must be balanced, under `groups` the shared ones (the first `shared`)
-        equal within each group. Momenta stay as they are, but for weights whose factors are all
-        zero, which never move again.
+        Momenta stay as they are, but for weights whose factors are all zero, which never move
+        again.
         """
         group, parameter = self.members.member(parameter)
-        kept, state = layout(group, parameter), self.state[parameter]
+        kept, state = layout(group), self.state[parameter]
         options.check_factors(factors, kept.stacked(state), self.names()[parameter])
         # Checked first, written second: factors that do not fit leave state and weight
         # as they were.
@@ -333,7 +327,7 @@ class FactorizedOptimizer(Optimizer):
 
     def kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
         """Zero these weights of one parameter and their factors."""
-        layout(group, parameter).kill_(self.state[parameter], dead)
+        layout(group).kill_(self.state[parameter], dead)
         parameter.masked_fill_(dead, 0)
         self.versions[id(parameter)] = parameter._version
 
@@ -349,14 +343,13 @@ class FactorizedOptimizer(Optimizer):
         check_target(self.members, self.length)
         before = begin.fingerprint(self.members)
         self._take_(begin.draw_factors(self.members, groups, generator))
-        begin.say_ungrouped(groups, self.names())
         # Last, since it copies what the lines above have made on the first rank.
         begin.broadcast_(self.members, before)
 
     def _take_(self, drawn: begin.Drawn) -> None:
         """Make these factors the state of their parameters, and their product the weights."""
         for group, parameter, factors in drawn:
-            kept = layout(group, parameter)
+            kept = layout(group)
             momentum = self.keeps_momentum and bool(group.get("momentum", 0.0))
             state = kept.start(factors, momentum)
             self.put_(group, parameter, state)

@@ -13,8 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from secateurs.base.parameters import mask_misfit, not_real, without_values
 from secateurs.base.registry import unknown
-from secateurs.errors import ArgumentError, MaskError, ParameterError, PatternError
-from secateurs.optim.factorized.layouts import GROUPINGS, without_groups
+from secateurs.errors import ArgumentError, MaskError, ParameterError
 from secateurs.optim.factorized.start import INITS
 
 # Everything that can be wrong with the input of a factorized optimizer, collected and raised once.
@@ -22,7 +21,7 @@ from secateurs.optim.factorized.start import INITS
 
 FACTORIZATION = (
     *("depth", "strength", "decoupled", "init", "sigma", "match_variance"),
-    *("zeros", "groups", "shared", "lean", "freeze"),
+    *("zeros", "freeze"),
 )
 """Options of a parameter group that decide about a weight: how many factors it has, how they start,
 what shrinks them. `FactorizedSGD` explains each.
@@ -202,32 +201,6 @@ def check_groups(
             f"{len(troubles)} parameter(s) cannot be factorized: {'; '.join(troubles)}. Leave them"
             " out."
         )
-    _check_groupings(param_groups, names)
-
-
-def _check_groupings(
-    param_groups: Sequence[Mapping[str, Any]], names: Mapping[nn.Parameter, str]
-) -> None:
-    """A grouping must apply to some of what it is asked for; the rest is factorized without
-    groups.
-    """
-    grouped = [group for group in param_groups if group["depth"] is not None and group["groups"]]
-    for kind in {group["groups"] for group in grouped}:
-        asked = [
-            p
-            for g in grouped
-            if g["groups"] == kind
-            for p in g["params"]
-            if p.ndim > 1 and p.numel()
-        ]
-        alone = without_groups(kind, asked)
-        if alone and len(alone) == len(asked):
-            listed = ", ".join(f"{names[p]!r} {tuple(p.shape)}" for p in alone[:8])
-            raise PatternError(
-                f"grouping {kind!r} applies to none of {listed}: 'kernel' is for convolutions,"
-                " 'block:M' for inputs that M divides. Use 'neuron' or 'channel', or groups=None"
-                " for these parameters."
-            )
 
 
 def _key_problems(group: Mapping[str, Any], options: Collection[str]) -> list[str]:
@@ -262,31 +235,12 @@ def _option_problems(group: Mapping[str, Any]) -> list[str]:
 
 
 def _factorization_problems(group: Mapping[str, Any]) -> list[str]:
-    problems, depth, lean = [], group["depth"], group["lean"]
-    whole = _is_whole(depth) and depth >= 2
-    if not (whole or (lean and is_number(depth) and depth > 1)):
-        problems.append(
-            f"depth={depth!r} is not a whole number of at least 2 (lean=True takes any number "
-            "above 1)"
-        )
-    problems += _start_problems(group)
-    if lean and group["init"] not in ("root", "pretrained"):
-        problems.append(
-            f"lean=True keeps balanced factors only: init={group['init']!r} is not, use 'root' or"
-            " 'pretrained'"
-        )
-    if group["groups"] and lean:
-        problems.append("groups= and lean=True exclude each other")
-    if (
-        group["groups"]
-        and whole
-        and not (_is_whole(group["shared"]) and 1 <= group["shared"] < depth)
-    ):
-        problems.append(
-            f"shared={group['shared']!r} factors per group of depth={depth}: a whole number to"
-            f" {depth - 1}"
-        )
-    return problems + _grouping_problems(group["groups"])
+    depth = group["depth"]
+    wrong = [] if _is_whole(depth) and depth >= 2 else [depth]
+    return [
+        *(f"depth={value!r} is not a whole number of at least 2" for value in wrong),
+        *_start_problems(group),
+    ]
 
 
 def _start_problems(group: Mapping[str, Any]) -> list[str]:
@@ -307,18 +261,6 @@ def _start_problems(group: Mapping[str, Any]) -> list[str]:
     if group["zeros"] not in (None, "revive", "frozen"):
         problems.append(f"zeros={group['zeros']!r} is neither 'revive' nor 'frozen'")
     return problems
-
-
-def _grouping_problems(kind: object) -> list[str]:
-    if kind is None:
-        return []
-    if not isinstance(kind, str):
-        return [
-            f"groups={kind!r} is not the name of a grouping: {', '.join(GROUPINGS.names())} or"
-            " 'block:M'"
-        ]
-    known = kind.partition(":")[0] in GROUPINGS
-    return [] if known else [unknown("grouping", kind, GROUPINGS.names()).rstrip(".")]
 
 
 def _parameter_problem(parameter: Tensor) -> str:

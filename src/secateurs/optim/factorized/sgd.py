@@ -14,7 +14,7 @@ import torch
 
 from secateurs.base.parameters import Pick
 from secateurs.optim.factorized import options
-from secateurs.optim.factorized.compiled import Look, kernel
+from secateurs.optim.factorized.compiled import PreStepCheck, kernel
 from secateurs.optim.factorized.maths import TINY
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Gradients
 from secateurs.optim.factorized.schedules import Schedule
@@ -35,8 +35,7 @@ class FactorizedSGD(FactorizedOptimizer):
 
     Args:
         params: `model.parameters()`, `model.named_parameters()` (then masks carry names) or groups;
-            a group may have its own lr, depth (None = not factorized), strength, init, sigma,
-            groups, shared, lean.
+            a group may have its own lr, depth (None = not factorized), strength, init, sigma.
         lr: learning rate; large ones make it sparse (0.15 to 0.5 for a LeNet), annealed to 0 by a
             scheduler.
         momentum, nesterov: as in `torch.optim.SGD`.
@@ -49,9 +48,6 @@ class FactorizedSGD(FactorizedOptimizer):
             look trained.
         sigma: σ_w of the weights; by default 1/√fan_in per parameter.
         zeros: what "pretrained" does about zeros, "revive" or "frozen".
-        groups, shared: a factor shared per "neuron", "channel", "kernel" or "block:M", and how many
-            of the D.
-        lean: one signed number and one momentum per weight, for balanced starts; any real depth.
         freeze: weights whose factors all lie below freeze^(1/D) become exactly 0 for good; the
             default only catches products that underflow. 1e-12 speeds late training up and changes
             nothing that counts.
@@ -82,16 +78,13 @@ class FactorizedSGD(FactorizedOptimizer):
         *,
         momentum: float = 0.9,
         nesterov: bool = False,
-        depth: float | None = 3,
+        depth: int | None = 3,
         strength: float = 1e-4,
         decoupled: bool = False,
         init: str | None = None,
         sigma: float | None = None,
         match_variance: bool = False,
         zeros: str | None = None,
-        groups: str | None = None,
-        shared: int = 1,
-        lean: bool = False,
         freeze: float = TINY,
         steps: int | None = None,
         schedule: str | Schedule | None = None,
@@ -120,9 +113,6 @@ class FactorizedSGD(FactorizedOptimizer):
                 "sigma": sigma,
                 "match_variance": match_variance,
                 "zeros": zeros,
-                "groups": groups,
-                "shared": shared,
-                "lean": lean,
                 "freeze": freeze,
             },
             steps=steps,
@@ -145,13 +135,13 @@ class FactorizedSGD(FactorizedOptimizer):
         route = self._find_route(found)
         # One pass over the gradients looks for NaN and brings them into the cache,
         # where the step then finds them.
-        seen = route.look(found)
-        if seen == Look.BROKEN:
+        seen = route.check(found)
+        if seen == PreStepCheck.BROKEN:
             self.skips.skip(self.members, found)
             return loss
         # Changes through `.data` do not move torch's version counters. The sample in
-        # `look` sees them, and only then is every weight compared.
-        if seen == Look.DRIFTED:
+        # `check` sees them, and only then is every weight compared.
+        if seen == PreStepCheck.DRIFTED:
             self._follow_changes_(every=True)
         # After the check of the gradients: a skipped step must not move the controller of a target.
         rules = self._next_rules()

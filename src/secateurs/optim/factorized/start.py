@@ -96,11 +96,6 @@ def wide(weight: Tensor) -> Tensor:
     )
 
 
-def whole_depth(depth: float) -> int:
-    """Lean states may have a fractional depth; their start is drawn with the next whole one."""
-    return max(2, -int(-depth // 1))
-
-
 # Starts that are not truncated: normal factors, balanced ones of given weights, Gaussian products.
 #
 # Every rule is registered in `INITS` under its name and returns the stacked factors (D, *shape).

@@ -15,7 +15,7 @@ from secateurs.optim import Factorized, FactorizedSGD
 
 
 @pytest.mark.parametrize("fused", [None, False])
-@pytest.mark.parametrize("options", [{}, {"lean": True, "init": "root"}, {"groups": "neuron"}])
+@pytest.mark.parametrize("options", [{}, {"depth": None}])
 def test_a_closure_called_once_is_the_loop_without_it(fused, options):
     results = []
     for closed in (False, True):

@@ -13,7 +13,7 @@ from secateurs.optim.factorized import compiled as fused
 from secateurs.optim.factorized.compiled import CompiledStep
 from secateurs.optim.factorized.layouts import Stacked
 from secateurs.optim.factorized.maths import StepRule
-from secateurs.optim.factorized.step import AllAtOnce, OneByOne
+from secateurs.optim.factorized.step import AllAtOnce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +84,6 @@ def by_kernel(made):
     step.step_([job.rule for job in made])
 
 
-def one_by_one(made, *, flush=True):
-    for job in made:
-        mover = OneByOne(job.weight, job.factors, job.momenta)
-        mover.step_(job.grad, job.rule, flush=flush)
-
-
 def all_at_once(made, *, flush=True):
     columns = [[job.weight for job in made], [job.factors for job in made]]
     mover = AllAtOnce(*columns, [job.momenta for job in made])
@@ -109,19 +103,12 @@ def by_layout(made):
 # laws of `test_compiled.py` by an entry here; without one a test fails.
 WAYS = {
     "compiled.CompiledStep": by_kernel,
-    "step.OneByOne": one_by_one,
     "step.AllAtOnce": all_at_once,
     "layouts.Stacked": by_layout,
 }
-# These have an arithmetic of their own, and oracles of their own in `layouts/test_layouts.py` and
-# `layouts/test_sharing.py`; `Route` only chooses among the ways, `FactorLayout` is their protocol.
-OTHERS = {
-    "layouts.FactorLayout",
-    "layouts.Lean",
-    "layouts.Plain",
-    "layouts.Shared",
-    "step.Route",
-}
+# `Plain` is ordinary SGD; `Route` only chooses among the ways, `AllAtOnce` hands its pieces to
+# `Batch`, and `FactorLayout` is a protocol.
+OTHERS = {"layouts.FactorLayout", "layouts.Plain", "step.Batch", "step.Route"}
 
 
 def modules_with_a_step():

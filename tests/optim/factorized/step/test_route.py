@@ -11,7 +11,6 @@ from torch import nn
 
 from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized import compiled as fused
-from secateurs.optim.factorized.layouts import Lean, Plain, Shared, Stacked
 
 needs_kernel = pytest.mark.skipif(fused.kernel() is None, reason="no C++ compiler on this machine")
 
@@ -102,12 +101,12 @@ def test_a_parameter_without_a_gradient_waits_and_comes_back():
 
 
 def mixed(model):
-    """Every layout in one optimizer: three that go through torch beside one that goes through the
-    kernel.
+    """Every way in one optimizer: the kernel's, torch's (deeper than the kernel goes), and that of
+    what is not factorized.
     """
     return [
-        {"params": [model[0].weight], "init": "root", "lean": True},
-        {"params": [model[2].weight], "groups": "neuron"},
+        {"params": [model[0].weight]},
+        {"params": [model[2].weight], "depth": 9},
         {"params": [model[0].bias], "depth": None},
         {"params": [model[2].bias], "depth": 4},
     ]
@@ -115,11 +114,9 @@ def mixed(model):
 
 @pytest.mark.parametrize("group", range(4))
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_one_broken_gradient_stops_every_layout(group, value):
+def test_one_broken_gradient_stops_every_way(group, value):
     model = net()
     optimizer = FactorizedSGD(mixed(model), lr=0.1, generator=torch.Generator().manual_seed(0))
-    layouts = [type(optimizer.layout(g, p)) for g in optimizer.param_groups for p in g["params"]]
-    assert layouts == [Lean, Shared, Plain, Stacked]
     push(model, optimizer, 2)
     weights, state = (
         copy.deepcopy(model.state_dict()),
@@ -195,11 +192,9 @@ def test_a_copy_has_its_own_route():
     [
         {"fused": False},
         {"fused": None},
-        {"lean": True, "init": "root"},
-        {"groups": "neuron"},
         {"depth": None},
     ],
-    ids=["torch", "default", "lean", "groups", "plain"],
+    ids=["torch", "default", "plain"],
 )
 def test_a_momentum_that_begins_later_counts(options):
     """As in torch.optim.SGD: buffers start at zero when the momentum is raised from 0, and then

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from optim.factorized.step.jobs import RULES, all_at_once, assert_close, jobs, one_by_one, run
+from optim.factorized.step.jobs import RULES, all_at_once, assert_close, jobs
 from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized import step as steps
 from secateurs.optim.factorized.maths import product, step
@@ -18,35 +18,52 @@ from secateurs.optim.factorized.maths import product, step
 @pytest.mark.parametrize("rule", ["heavy", "plain"])
 def test_a_large_parameter_is_moved_in_pieces(size, rule, monkeypatch):
     monkeypatch.setattr(steps, "PIECE", 64)
-    made = next(jobs(3, torch.float64, RULES[rule], sizes=(size,)))
-    given = torch.zeros_like(made.factors) if made.momenta is None else made.momenta
-    expected = step(made.factors, given, made.grad, made.rule)
-    one_by_one([made])
-    assert_close(made.factors, expected[0])
-    assert_close(made.weight, expected[2])
-    if made.momenta is not None:
-        assert_close(made.momenta, expected[1])
+    # Beside small ones, which fill a piece up.
+    together = list(jobs(3, torch.float64, RULES[rule], sizes=(5, size, 60, 7)))
+    expected = []
+    for made in together:
+        given = torch.zeros_like(made.factors) if made.momenta is None else made.momenta
+        expected.append(step(made.factors, given, made.grad, made.rule))
+    all_at_once(together)
+    for made, (factors, momenta, weight) in zip(together, expected, strict=True):
+        assert_close(made.factors, factors)
+        assert_close(made.weight, weight)
+        if made.momenta is not None:
+            assert_close(made.momenta, momenta)
 
 
-@pytest.mark.parametrize("way", ["step.OneByOne", "step.AllAtOnce"])
+def test_no_piece_is_larger_and_every_entry_is_in_one(monkeypatch):
+    monkeypatch.setattr(steps, "PIECE", 64)
+    made = list(jobs(2, torch.float32, RULES["heavy"], sizes=(5, 200, 60, 7, 64, 0, 1)))
+    mover = steps.AllAtOnce(
+        *([getattr(j, k) for j in made] for k in ("weight", "factors", "momenta"))
+    )
+    seen = [torch.zeros(j.weight.shape, dtype=torch.int) for j in made]
+    for batch in mover._batches:
+        parts = [part.of(seen) for part in batch.parts]
+        assert sum(part.numel() for part in parts) <= 64
+        for part in parts:
+            part += 1
+    assert all(bool((count == 1).all()) for count in seen)
+
+
 @pytest.mark.parametrize("depth", [2, 3, 5])
-def test_half_precision_weights_of_full_precision_factors(depth, way):
+def test_half_precision_weights_of_full_precision_factors(depth):
     made = next(jobs(depth, torch.float32, RULES["heavy"], sizes=(50,)))
     weight, grad = torch.zeros(50, dtype=torch.bfloat16), made.grad.bfloat16()
     expected = step(made.factors, made.momenta, grad.float(), made.rule)
-    run(way, [dataclasses.replace(made, weight=weight, grad=grad)])
+    all_at_once([dataclasses.replace(made, weight=weight, grad=grad)])
     assert_close(made.factors, expected[0])
     assert torch.equal(weight, product(made.factors).bfloat16())
 
 
-@pytest.mark.parametrize("way", [one_by_one, all_at_once])
-def test_the_look_for_the_dead_waits_for_a_flush(way):
+def test_the_look_for_the_dead_waits_for_a_flush():
     made = next(jobs(3, torch.float32, RULES["heavy"], sizes=(10,), scale=1e-20))
     made.factors.fill_(1e-14)
     made.momenta.zero_()
     twin = copy.deepcopy(made)
-    way([made], flush=False)
-    way([twin], flush=True)
+    all_at_once([made], flush=False)
+    all_at_once([twin], flush=True)
     assert made.factors.any()
     assert not twin.factors.any()
 
