@@ -270,3 +270,53 @@ def test_blocks_that_do_not_run_and_values_that_are_not_finite():
     with pytest.raises(ScoreError, match="'blocks.1' is not a number"):
         sc.drop_blocks_(net, 1, batch=torch.randn(5, 4))
     assert len(net.blocks) == 3
+
+
+def diff_llama():
+    """A share of the attention is taken off, by a number that grows from block to block."""
+    sizes = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 5}
+    config = transformers.DiffLlamaConfig(**sizes, initializer_range=0.3)
+    return transformers.DiffLlamaForCausalLM(config).eval()
+
+
+def qwen2_moe():
+    """Experts in every other block."""
+    sizes = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 2}
+    config = transformers.Qwen2MoeConfig(**SIZES, **HEADS, **sizes, **experts)
+    return transformers.Qwen2MoeForCausalLM(config).eval()
+
+
+def scaled_gpt2():
+    """Attention is divided by the number of the block."""
+    model = gpt2()
+    config = copy.deepcopy(model.config)
+    config.update({"scale_attn_by_inverse_layer_idx": True, "initializer_range": 0.4})
+    return type(model)(config).eval()
+
+
+PLACED = {"diff_llama": diff_llama, "qwen2_moe": qwen2_moe, "scaled_gpt2": scaled_gpt2}
+
+
+@pytest.mark.parametrize("name", [*MODELS, *PLACED])
+def test_the_notes_say_where_transformers_would_load_other_blocks(name, tmp_path):
+    torch.manual_seed(0)
+    model = {**MODELS, **PLACED}[name]()
+    # The second block adds nothing, so it goes, and those behind it move up.
+    second = model.get_submodule("transformer.h" if "gpt2" in name else "model.layers")[1]
+    with torch.no_grad():
+        for p in second.parameters():
+            p.mul_(p.ndim == 1)
+    notes = sc.drop_blocks_(model, 1, batch=data()).notes
+    ids = data()[0]["input_ids"]
+    model.save_pretrained(tmp_path)
+    try:
+        loaded = type(model).from_pretrained(tmp_path).eval()
+        same = torch.allclose(loaded(ids).logits, model(ids).logits, atol=1e-5)
+    except RuntimeError:  # experts where there were none
+        same = False
+    assert same == (name in MODELS)
+    assert len(notes) == (not same)
+    assert same or "write it with secateurs.llm.save_pretrained" in notes[0]
+    if name == "diff_llama":
+        assert "model.layers.1.self_attn.lambda_init: 0.4" in notes[0]

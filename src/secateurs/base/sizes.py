@@ -27,7 +27,7 @@ BEFORE_DROPPING = "before_dropping_blocks"
 depend on its place (a scale by its index, experts in every other one), so that only a model made
 with all of them has the blocks that are left. Configurations write it down with everything else."""
 
-_INDICES = ("layer_idx", "layer_id", "layer_index", "layer_number")
+INDICES = ("layer_idx", "layer_id", "layer_index", "layer_number")
 """How modules call their place in the list of blocks, by which they find their cache."""
 
 _COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
@@ -169,7 +169,7 @@ def keep_blocks_(model: nn.Module, name: str, kept: Sequence[int]) -> None:
         blocks.add_module(names[index] if names else str(place), members[index])
     for place, index in enumerate(kept):
         for module in members[index].modules():
-            for attribute in _INDICES:
+            for attribute in INDICES:
                 if vars(module).get(attribute) == index:
                     setattr(module, attribute, place)
     _note_blocks(blocks, Blocks(total=total, kept=tuple(kept)))

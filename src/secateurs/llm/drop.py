@@ -1,5 +1,6 @@
 """Drops whole blocks: those whose output points where their input does."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from secateurs.base.parameters import check_model, refuse_wrapped
 from secateurs.base.printing import Reported
-from secateurs.base.sizes import keep_blocks_
+from secateurs.base.sizes import INDICES, changed_sizes, count_all_blocks_, keep_blocks_
 from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, ScoreError
 from secateurs.llm.blocks import Blocks, blocks_of, first_of, uncached
@@ -29,7 +30,8 @@ class DroppedBlocks(Reported):
         dropped: Names of the blocks that are gone.
         left: Old and new name of the others, in the order in which they run.
         tokens: Over how many tokens the mean was taken.
-        notes: Which blocks could not be dropped, and why.
+        notes: Which blocks could not be dropped, and why; how to save a model whose blocks depend
+            on their places.
     """
 
     influence: Mapping[str, float]
@@ -59,8 +61,9 @@ def drop_blocks_(
     `save_sparse` writes down which blocks are left. The configuration keeps the numbers from
     before, since a block may depend on its place (DiffLlama, Qwen2-MoE, Llama 4): such a model
     comes back through `secateurs.llm.from_pretrained`, or `load_sparse` into the original
-    class; transformers itself would make other blocks. Drop blocks before pruning: the names of
-    those that are left change, and masks and optimizers made before do not follow.
+    class; transformers itself would make other blocks, and the notes of the result say so. Drop
+    blocks before pruning: the names of those that are left change, and masks and optimizers made
+    before do not follow.
 
     Args:
         model: unmodified; evaluation mode while this runs. The blocks that stay are the same
@@ -118,6 +121,7 @@ def drop_blocks_(
     gone = set(sorted(candidates, key=lambda name: influence[name])[:n])
     kept = [number for number, name in enumerate(names) if name not in gone]
     keep_blocks_(model, where, kept)
+    other = _other_in_a_fresh_model(model, where)
     return DroppedBlocks(
         influence=influence,
         dropped=tuple(name for name in names if name in gone),
@@ -126,10 +130,59 @@ def drop_blocks_(
             for old, now in zip(kept, model.get_submodule(where)._modules, strict=True)
         },
         tokens=tokens,
-        notes=tuple(
-            f"{name} stays: no other block has a {parameter!r}" for name, parameter in alone.items()
+        notes=(
+            *(f"{name} stays: no other block has a {each!r}" for name, each in alone.items()),
+            *(
+                [
+                    f"blocks of this model depend on their places ({other}): write it with"
+                    " secateurs.llm.save_pretrained, since transformers itself would load other"
+                    " blocks"
+                ]
+                if other
+                else []
+            ),
         ),
     )
+
+
+def _other_in_a_fresh_model(model: nn.Module, where: str) -> str:
+    """What the blocks that are left lose where their class makes them anew for their new places,
+    as transformers does when it loads them; empty where nothing is known to differ.
+
+    Two fresh models without memory are compared, so that nothing counts that was set since.
+    """
+    config = vars(model).get("config")
+    if not hasattr(config, "to_dict"):
+        return ""
+    before = copy.deepcopy(config)
+    count_all_blocks_(before)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            whole, fresh = (type(model)(copy.deepcopy(one)) for one in (before, config))
+        blocks = list(whole.get_submodule(where).children())
+        now = list(fresh.get_submodule(where).children())
+        kept = changed_sizes(model).blocks[where].kept
+        pairs = [(blocks[old], new) for old, new in zip(kept, now, strict=True)]
+    # A class of the user's own may take other arguments, or none of this be there.
+    except Exception:
+        return ""
+    for place, (old, new) in enumerate(pairs):
+        was, becomes = _described(old), _described(new)
+        for name, value in was.items():
+            if becomes.get(name) != value:
+                return f"{where}.{place}.{name}: {value}, in a fresh one {becomes.get(name)}"
+    return ""
+
+
+def _described(block: nn.Module) -> dict[str, object]:
+    """Classes and plain attributes of a block by name, without its place."""
+    found: dict[str, object] = {}
+    for path, module in block.named_modules():
+        found[path] = type(module).__name__
+        for name, value in vars(module).items():
+            if isinstance(value, bool | int | float | str) and name not in INDICES:
+                found[f"{path}.{name}" if path else name] = value
+    return found
 
 
 def _with_parameters_of_their_own(found: Blocks) -> dict[str, str]:
