@@ -292,3 +292,12 @@ def test_each_piece_of_columns_keeps_its_part_and_no_floor(density):
         seen += columns
         assert kept == entries(density, 3 * seen)
     assert kept == entries(density, 2100)
+
+
+def test_whole_blocks_come_where_they_are_due_and_no_sooner():
+    """Half a block is due after the first piece of columns: it waits for the second, which makes it
+    whole."""
+    recipe = sc.Recipe(score="sparsegpt", density=1 / 64, pattern="1x4")
+    choose = _Chooser(recipe, Fraction(1, 64), (1, 256))
+    costs = torch.rand(1, 128) + 1
+    assert [int(choose(costs).sum()) for _ in range(2)] == [0, 4]

@@ -9,7 +9,7 @@ from torch import nn
 from secateurs.base.parameters import prunable
 from secateurs.base.registry import unknown
 from secateurs.errors import ArgumentError, ScoreError
-from secateurs.masks.budget import Amount
+from secateurs.masks.budget import exact_density
 from secateurs.prune.recipe import Recipe
 from secateurs.scores.rules.wanda import input_squares
 from secateurs.scores.task import Task
@@ -83,7 +83,7 @@ def _named(
     amounts: Mapping[Any, float], recipe: Recipe, overall: Fraction, sizes: Mapping[str, int]
 ) -> dict[str, float]:
     """The densities that are given; the other blocks share what is left evenly."""
-    kind, names = next(iter(recipe.stated)), list(sizes)
+    kind, names = next(iter(recipe.given)), list(sizes)
     given: dict[str, Fraction] = {}
     for key, value in amounts.items():
         whole = isinstance(key, int) and not isinstance(key, bool)
@@ -97,7 +97,7 @@ def _named(
                 f"amounts= names block {name!r} twice, by its name and by its place in the list."
             )
         try:
-            given[name] = Amount(**{kind: value}).fraction or Fraction(0)
+            given[name] = exact_density({kind: value}) or Fraction(0)
         except ArgumentError as error:
             raise ArgumentError(f"amounts= of block {name!r}: {error}") from error
     others = [name for name in names if name not in given]
@@ -113,7 +113,7 @@ def _named(
         raise ArgumentError(
             f"amounts= cannot hold the overall sparsity of {float(1 - overall):.4g}: with the"
             f" blocks that are named it is {possible}. Change the recipe's {kind}="
-            f"{recipe.stated[kind]!r}, or name other amounts."
+            f"{recipe.given[kind]!r}, or name other amounts."
         )
     rest = float(left / room) if others else 0.0
     return {name: float(given[name]) if name in given else rest for name in names}

@@ -151,7 +151,7 @@ def cut_block(
 def _each_alone(recipe: Recipe) -> bool:
     """Whether no tensor competes with another, and no score needs more than weights and inputs."""
     pattern = pattern_of(recipe.pattern)
-    counted = isinstance(pattern, NM) and not recipe.stated
+    counted = isinstance(pattern, NM) and not recipe.given
     return _plain(recipe) and (counted or recipe.scope in ("row", "layer"))
 
 

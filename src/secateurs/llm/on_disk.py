@@ -5,10 +5,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from fractions import Fraction
 from functools import reduce
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ from secateurs.llm.shards import (
     open_stored,
     write,
 )
-from secateurs.masks.budget import SCOPES, AmountFields, Selection, demand_of
+from secateurs.masks.budget import SCOPES, AmountFields, Selection
 from secateurs.masks.files import MaskWriter
 from secateurs.masks.patterns import NM, Grouped, Unstructured, pattern_of
 from secateurs.masks.report import SparsityReport, TensorSparsity
@@ -552,22 +551,15 @@ def _masks(selection: Selection, places: Places, chunks: Chunks) -> Masks:
     units = StoredGroups(scores, pattern) if isinstance(pattern, Grouped) else entries
     single = isinstance(pattern, Unstructured) and selection.scope != "row"
     if single or (selection.scope == "global" and amount is not None):
-        demand = demand_of(selection, shapes, units, scores={})
-        cuts = best(choice_of(selection, units, demand))
+        cuts = best(choice_of(selection, shapes, units, scores={}))
         return lambda shard, entry: units.masks(entry.name, cuts[entry.name])
     # Groups and rows need their whole tensor: one at a time is in memory.
-    densities: dict[str, Any] = dict.fromkeys(shapes, amount)
-    if amount is not None and selection.scope in ("uniform", "erk"):
-        demand = demand_of(selection, shapes, entries, scores={})
-        counts = choice_of(selection, entries, demand).counts or {}
-        densities = {n: Fraction(count, demand.sizes[n]) for n, count in counts.items()}
+    counts = None if amount is None else choice_of(selection, shapes, entries, scores={}).counts
 
     def masks(shard: Shard, entry: StoredTensor) -> Iterator[Tensor]:
-        alone = selection.keeping(
-            densities[entry.name], scope="row" if selection.scope == "row" else "layer"
-        )
-        choice = check_selection(alone, {entry.name: scores.whole(entry.name)})
-        ((_, part),) = draw(choice)
-        yield from torch.split(part.mask.flatten(), scores.lengths(entry.name))
+        name = entry.name
+        keep = None if counts is None else {name: counts[name]}
+        ((_, part),) = draw(check_selection(selection, {name: scores.whole(name)}, keep=keep))
+        yield from torch.split(part.mask.flatten(), scores.lengths(name))
 
     return masks

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,7 @@ from secateurs.llm.reconstruct import (
     solve_,
     stages_of,
 )
-from secateurs.masks.budget import Selection, entries
+from secateurs.masks.budget import entries
 from secateurs.masks.patterns import NM, Block, Unstructured, pattern_of
 from secateurs.masks.select import check_selection, check_shapes, choose_masks
 from secateurs.masks.topk import count_true
@@ -315,7 +314,8 @@ class _Chooser:
 
     def __init__(self, recipe: Recipe, density: Fraction, shape: tuple[int, ...]) -> None:
         self.pattern, self.density, self.rows = pattern_of(recipe.pattern), density, shape[0]
-        self.scope = "row" if recipe.scope == "row" else "layer"
+        # What is rounded away in these columns is made up for in the next, so no floor holds.
+        self.recipe = replace(recipe, floor=0)
         width = {NM: "m", Block: "width"}.get(type(self.pattern))
         step: int = getattr(self.pattern, width) if width else 1
         self.columns = max(step, COLUMNS // step * step)
@@ -327,16 +327,13 @@ class _Chooser:
             return self.pattern.eligible(costs)
         self.seen += costs.shape[1]
         # Rounded over all columns so far, so that the layer as a whole keeps what is asked.
-        if self.scope == "row":
+        if self.recipe.scope == "row":
             wanted = self.rows * entries(self.density, self.seen)
         else:
             wanted = entries(self.density, self.rows * self.seen)
         wanted = min(max(0, wanted - self.kept), costs.numel())
-        selection: Any = Selection(
-            density=wanted / costs.numel(), scope=self.scope, pattern=self.pattern, floor=0
-        )
         # Contiguous, as ranking reads it.
-        given = {"": costs.contiguous()}
-        mask = choose_masks(check_selection(selection, given, finite=True), None)[""]
+        given, keep = {"": costs.contiguous()}, {"": wanted}
+        mask = choose_masks(check_selection(self.recipe, given, keep=keep, finite=True), None)[""]
         self.kept += count_true(mask)
         return mask

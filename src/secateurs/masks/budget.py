@@ -4,7 +4,7 @@ parameters, floors and capacities respected.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from numbers import Rational, Real
@@ -31,51 +31,58 @@ class AmountFields(TypedDict, total=False):
     compression: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
-    """How much is kept: exactly one of these, or none where a pattern or a scope decides it.
+def exact_density(amount: Mapping[str, float]) -> Fraction | None:
+    """The share of the entries that an amount (`AmountFields`) keeps; None where none is given.
 
-    Errors in an amount are raised here and nowhere else, as soon as its `fraction` is read.
+    Numbers are read as the decimals they print as: sparsity 0.9 is density 1/10, not
+    0.09999999999999998. Errors in an amount are raised here and nowhere else.
 
-    Attributes:
-        sparsity, density, compression: Of all entries together.
-
-    >>> Amount(sparsity=0.9).fraction, Amount(compression=8).fraction
+    >>> exact_density({"sparsity": 0.9}), exact_density({"compression": 8})
     (Fraction(1, 10), Fraction(1, 8))
     """
-
-    sparsity: float | None = None
-    density: float | None = None
-    compression: float | None = None
-
-    @property
-    def stated(self) -> dict[str, float]:
-        """What is given, by name."""
-        # Zero is a value like any other: only None means "not given".
-        return {
-            entry.name: value
-            for entry in fields(Amount)
-            if (value := getattr(self, entry.name)) is not None
-        }
-
-    @property
-    def fraction(self) -> Fraction | None:
-        """The share of the entries that is kept, exactly; None where nothing is stated.
-
-        Numbers are read as the decimals they print as: sparsity 0.9 is density 1/10, not
-        0.09999999999999998.
-        """
-        stated = self.stated
-        if len(stated) > 1:
-            text = ", ".join(f"{name}={value!r}" for name, value in stated.items())
+    if len(amount) > 1:
+        text = ", ".join(f"{name}={value!r}" for name, value in amount.items())
+        raise ArgumentError(
+            f"give one of sparsity, density and compression, not {text}: they express the same "
+            "amount."
+        )
+    if not amount:
+        return None
+    ((name, value),) = amount.items()
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ArgumentError(f"{name}={value!r} is not a finite number{_instead(value)}.")
+    # The printed decimal is what the user meant: Fraction(0.9) would be a number near nine tenths.
+    exact = Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
+    if name == "compression":
+        if exact < 1:
             raise ArgumentError(
-                f"give one of sparsity, density and compression, not {text}: they express the same "
-                "amount."
+                f"compression={value!r} is below 1: it is total / kept, so 10 keeps a tenth."
             )
-        if not stated:
-            return None
-        ((name, value),) = stated.items()
-        return _DENSITY[name](_exact(name, value))
+        return 1 / exact
+    if not 0 <= exact <= 1:
+        raise ArgumentError(
+            f"{name}={value!r} is not between 0 and 1. For 'n times smaller' use compression=n."
+        )
+    # Most often 1 % is meant, and nothing in the result would look like an error.
+    if name == "sparsity" and exact == 1:
+        raise ArgumentError(
+            f"sparsity={value!r} drops every weight. For 1 % give sparsity=0.01; to drop "
+            "everything on purpose, give density=0."
+        )
+    return 1 - exact if name == "sparsity" else exact
+
+
+def _instead(value: object) -> str:
+    """The number that was most likely meant."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return f": give {value.item():.6g}"
+    if not isinstance(value, str):
+        return ""
+    try:
+        number = float(value.strip().removesuffix("%"))
+    except ValueError:
+        return ": 0.9 is nine tenths"
+    return f": give {number / 100 if value.strip().endswith('%') else number:g}, no text"
 
 
 ScopeLike: TypeAlias = "str | Mapping[str, float]"
@@ -93,16 +100,23 @@ class SelectionFields(AmountFields, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection(Amount):
+class Selection:
     """How much is kept, where, in which shapes, and how it is chosen; see `secateurs.select`.
 
     What `select`, recipes and pruned files have in common. Checked when it is made: everything that
     is wrong whatever the scores are is refused here.
 
+    Attributes:
+        sparsity, density, compression: Of all entries together: one of them, or none where the
+            pattern or the scope decides it.
+
     >>> Selection(sparsity=0.9, scope="layer").fraction
     Fraction(1, 10)
     """
 
+    sparsity: float | None = None
+    density: float | None = None
+    compression: float | None = None
     scope: ScopeLike = field(default="global", hash=False)
     pattern: str | Pattern = "unstructured"
     how: str = "topk"
@@ -112,10 +126,21 @@ class Selection(Amount):
         for check in self.field_checks().values():
             check()
 
+    @property
+    def given(self) -> dict[str, float]:
+        """The amount that is given, by name."""
+        # Zero is a value like any other: only None means "not given".
+        amount = {name: getattr(self, name) for name in AmountFields.__annotations__}
+        return {name: value for name, value in amount.items() if value is not None}
+
+    @property
+    def fraction(self) -> Fraction | None:
+        """The share of the entries that is kept, exactly; None where no amount is given."""
+        return exact_density(self.given)
+
     def keeping(self, density: float | None, *, scope: "ScopeLike | None" = None) -> Self:
         """The same selection with another amount, and perhaps another scope."""
-        amount: dict[str, Any] = dict.fromkeys(entry.name for entry in fields(Amount))
-        amount["density"] = density
+        amount: dict[str, Any] = dict.fromkeys(AmountFields.__annotations__) | {"density": density}
         return replace(self, **amount, scope=self.scope if scope is None else scope)
 
     def field_checks(self) -> dict[str, Callable[[], object]]:
@@ -134,7 +159,7 @@ class Selection(Amount):
         fraction, mapped = self.fraction, isinstance(self.scope, Mapping)
         # N:M determines how much stays, and so does a density per parameter.
         free = mapped or isinstance(self.pattern, NM) or ":" in str(self.pattern)
-        if not (self.stated or free):
+        if not (self.given or free):
             raise ArgumentError(
                 "how much to keep is missing: give sparsity=, density= or compression=."
             )
@@ -148,8 +173,9 @@ class Selection(Amount):
         if not isinstance(self.scope, Mapping):
             return SCOPES.check(self.scope)
         for name, density in self.scope.items():
-            if Amount(density=density).fraction is None:
+            if density is None:
                 raise ArgumentError(f"scope= gives no density for {name!r}.")
+            exact_density({"density": density})
         return None
 
     def _check_floor(self) -> None:
@@ -177,48 +203,6 @@ def check_share(name: str, value: object) -> None:
     """Refuse a value that is not a share of work."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise ArgumentError(f"{name}={value!r} is not a share between 0 and 1.")
-
-
-def _instead(value: object) -> str:
-    """The number that was most likely meant."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return f": give {value.item():.6g}"
-    if not isinstance(value, str):
-        return ""
-    try:
-        number = float(value.strip().removesuffix("%"))
-    except ValueError:
-        return ": 0.9 is nine tenths"
-    return f": give {number / 100 if value.strip().endswith('%') else number:g}, no text"
-
-
-def _exact(name: str, value: float) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ArgumentError(f"{name}={value!r} is not a finite number{_instead(value)}.")
-    # The printed decimal is what the user meant: Fraction(0.9) would be a number near nine tenths.
-    exact = Fraction(value) if isinstance(value, Rational) else Fraction(repr(float(value)))
-    if name == "compression" and exact < 1:
-        raise ArgumentError(
-            f"compression={value!r} is below 1: it is total / kept, so 10 keeps a tenth."
-        )
-    if name != "compression" and not 0 <= exact <= 1:
-        raise ArgumentError(
-            f"{name}={value!r} is not between 0 and 1. For 'n times smaller' use compression=n."
-        )
-    # Most often 1 % is meant, and nothing in the result would look like an error.
-    if name == "sparsity" and exact == 1:
-        raise ArgumentError(
-            f"sparsity={value!r} drops every weight. For 1 % give sparsity=0.01; to drop "
-            "everything on purpose, give density=0."
-        )
-    return exact
-
-
-_DENSITY: dict[str, Callable[[Fraction], Fraction]] = {
-    "sparsity": lambda value: 1 - value,
-    "density": lambda value: value,
-    "compression": lambda value: 1 / value,
-}
 
 
 # What a scope divides among the parameters, and how.
@@ -308,37 +292,53 @@ def _fill(ideal: Mapping[str, Fraction], demand: Demand) -> dict[str, Fraction]:
 
 # How many entries each parameter keeps: the demand of a selection, and what its scope makes of it.
 
+Keep: TypeAlias = int | Mapping[str, int]
+"""Entries to keep: of all parameters together, or of each."""
+
+
+def total_of(keep: Keep) -> int:
+    """The entries kept of all parameters together."""
+    return keep if isinstance(keep, int) else sum(keep.values())
+
 
 def demand_of(
     selection: Selection,
     shapes: Mapping[str, tuple[int, ...]],
     units: "Units[Any]",
     *,
+    keep: Keep | None = None,
     scores: Mapping[str, Tensor],
     weights: Mapping[str, Tensor] | None = None,
     absolute: bool = False,
 ) -> Demand:
-    """The total, and the floor and capacity of each parameter; a total beyond all capacities is
-    refused."""
+    """The total, and the floor and capacity of each parameter.
+
+    An amount beyond all capacities is refused; of a number to `keep`, which is a round's, as much
+    stays as there is.
+    """
     density, floor = selection.fraction, selection.floor
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     capacity = {name: units.capacity(name) for name in shapes}
     total, room = sum(sizes.values()), sum(capacity.values())
-    keep = room if density is None else entries(density, total)
-    if keep > room:
+    if keep is not None:
+        asked = min(total_of(keep), room)
+        density = Fraction(asked, total)
+    else:
+        asked = room if density is None else entries(density, total)
+    if asked > room:
         raise ArgumentError(
-            f"density {float(density or 0):.6g} asks for {keep} of {total} entries, but the pattern"
-            f" and earlier masks leave only {room} (density {room / total:.6g}). Ask for no more"
-            " than that."
+            f"density {float(density or 0):.6g} asks for {asked} of {total} entries, but the"
+            f" pattern and earlier masks leave only {room} (density {room / total:.6g}). Ask for no"
+            " more than that."
         )
     # Rounded up, since a floor is a promise: a tenth of 15 entries is 2.
     share = None if floor == int(floor) else Fraction(repr(floor))
     least = {n: int(floor) if share is None else math.ceil(share * s) for n, s in sizes.items()}
     # Asking for density 0 is asking for none.
-    off = keep == 0 and density == 0
+    off = asked == 0 and density == 0
     return Demand(
-        density=Fraction(keep, total) if density is None else density,
-        keep=keep,
+        density=Fraction(asked, total) if density is None else density,
+        keep=asked,
         shapes=shapes,
         capacity=capacity,
         floor={name: 0 if off else min(count, capacity[name]) for name, count in least.items()},
@@ -349,11 +349,15 @@ def demand_of(
     )
 
 
-def counts_of(scope: ScopeLike, demand: Demand) -> Mapping[str, int] | None:
+def counts_of(
+    scope: ScopeLike, demand: Demand, keep: Keep | None = None
+) -> Mapping[str, int] | None:
     """How many entries each parameter keeps; None where the global threshold decides."""
-    return (
-        _counts_from_mapping(scope, demand) if isinstance(scope, Mapping) else SCOPES[scope](demand)
-    )
+    if isinstance(keep, Mapping):
+        return {name: min(keep[name], room) for name, room in demand.capacity.items()}
+    if isinstance(scope, Mapping):
+        return _counts_from_mapping(scope, demand)
+    return SCOPES[scope](demand)
 
 
 def _counts_from_mapping(scope: Mapping[str, float], demand: Demand) -> dict[str, int]:
@@ -384,7 +388,7 @@ def _density_for(name: str, scope: Mapping[str, float]) -> Fraction | None:
     """The exact name if given, else the last glob that matches."""
     keys = [key for key in scope if fnmatchcase(name, key)]
     key = name if name in scope else keys[-1] if keys else None
-    return None if key is None else Amount(density=scope[key]).fraction
+    return None if key is None else exact_density({"density": scope[key]})
 
 
 # The scopes that come with the library: how one budget is shared out among parameters.

@@ -17,7 +17,14 @@ from secateurs.errors import (
     PatternError,
     ScoreError,
 )
-from secateurs.masks.budget import Demand, Selection, SelectionFields, counts_of, demand_of
+from secateurs.masks.budget import (
+    Demand,
+    Keep,
+    Selection,
+    SelectionFields,
+    counts_of,
+    demand_of,
+)
 from secateurs.masks.draw import SELECTIONS, ScoreRows
 from secateurs.masks.patterns import Pattern, Unstructured, pattern_of
 from secateurs.masks.pieces import pieces
@@ -97,13 +104,16 @@ def check_selection(
     *,
     within: Mapping[str, Tensor] | None = None,
     weights: Mapping[str, Tensor] | None = None,
+    keep: Keep | None = None,
     absolute: bool = False,
     finite: bool = False,
 ) -> CheckedSelection[TensorUnits]:
     """Check everything before anything is computed, and say how many entries each parameter keeps.
 
-    `finite` states that every score is known to be finite: for large tensors, another check would
-    cost as much as the choice itself."""
+    `keep` takes the place of the selection's amount: of all parameters together, or of each, no
+    more than there are. `finite` states that every score is known to be finite: for large tensors,
+    another check would cost as much as the choice itself.
+    """
     pattern, random = pattern_of(selection.pattern), SELECTIONS[selection.how].draw is not None
     by_rows = selection.scope == "row"
     check_scores(scores, random and not absolute, finite=finite)
@@ -131,17 +141,26 @@ def check_selection(
     if by_rows:
         scores = {name: row_ranks(score, within.get(name)) for name, score in scores.items()}
     units = units_of(scores, pattern, within, absolute=while_ranking)
-    demand = demand_of(
-        selection, shapes, units, scores=scores, weights=weights, absolute=while_ranking
+    return choice_of(
+        selection, shapes, units, keep=keep, scores=scores, weights=weights, absolute=while_ranking
     )
-    return choice_of(selection, units, demand)
 
 
 def choice_of(
-    selection: Selection, units: SomeUnits, demand: Demand
+    selection: Selection,
+    shapes: Mapping[str, tuple[int, ...]],
+    units: SomeUnits,
+    *,
+    keep: Keep | None = None,
+    scores: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor] | None = None,
+    absolute: bool = False,
 ) -> CheckedSelection[SomeUnits]:
-    """The units, with the number of entries that the scope gives each parameter."""
-    counts = counts_of(selection.scope, demand)
+    """The units, with the number of entries that the scope, or `keep`, gives each parameter."""
+    demand = demand_of(
+        selection, shapes, units, keep=keep, scores=scores, weights=weights, absolute=absolute
+    )
+    counts = counts_of(selection.scope, demand, keep)
     if counts is not None:
         # A density of 0 in a mapping asks for nothing from that parameter, so its floor is ignored.
         least = {name: min(floor, counts[name]) for name, floor in demand.floor.items()}

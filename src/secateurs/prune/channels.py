@@ -23,7 +23,7 @@ from secateurs.errors import ArgumentError, EmptySelectionError, ShipError
 from secateurs.graph import Example
 from secateurs.graph.export import check_parameters
 from secateurs.masks import apply_
-from secateurs.masks.budget import Amount, check_share
+from secateurs.masks.budget import check_share, exact_density
 from secateurs.scores import Rule, score
 
 _log = logging.getLogger("secateurs.prune")
@@ -93,7 +93,7 @@ def read_budget(budget: ChannelBudget) -> tuple[str, float]:
         raise ArgumentError(f"give exactly one of {', '.join(known)}, not {given}.")
     name, value = next(iter(given.items()))
     if name in ("sparsity", "density", "compression"):
-        return "density", float(Amount(**{name: value}).fraction or 0)
+        return "density", float(exact_density(given) or 0)
     check_share(name, value)
     return name, float(value)
 

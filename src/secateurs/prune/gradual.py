@@ -10,15 +10,14 @@ from torch.optim import Optimizer
 from secateurs.base.parameters import Params
 from secateurs.base.step import Step
 from secateurs.errors import ArgumentError, MaskError, TrainingError
+from secateurs.masks.budget import Keep, total_of
 from secateurs.optim import Held, hold
 from secateurs.prune.recipe import Recipe, ScoreInputs, cut_in_training, ready_in_training
 from secateurs.prune.rounds import (
     Round,
-    Target,
     counts_at,
     kept_and_total,
     targets_of,
-    total_asked,
 )
 from secateurs.scores import Inputs, Loss
 
@@ -88,7 +87,7 @@ class GradualPruning:
             earlier,
             lambda start, end: counts_at(schedule, fractions, start=start, end=end),
         )
-        self._targets: dict[int, Target] = dict(zip(due, targets, strict=True))
+        self._targets: dict[int, Keep] = dict(zip(due, targets, strict=True))
         masks = {
             name: earlier.get(name, torch.ones_like(p, dtype=torch.bool))
             for name, p in ready.parameters.items()
@@ -111,7 +110,7 @@ class GradualPruning:
         """The model that is pruned."""
         return self._model
 
-    def kept_after(self, iteration: int) -> "Target | None":
+    def kept_after(self, iteration: int) -> Keep | None:
         """What the last cut until this iteration is to keep; None before the first cut."""
         past = [due for due in self._targets if due <= iteration]
         return self._targets[max(past)] if past else None
@@ -136,7 +135,7 @@ class GradualPruning:
             self.held.shrink(masks)
             kept, total = kept_and_total(masks)
             number = len(self.rounds) + 1
-            done = Round(number=number, asked=total_asked(target), kept=kept, total=total)
+            done = Round(number=number, asked=total_of(target), kept=kept, total=total)
             self.rounds = (*self.rounds, done)
         self.iteration += 1
         return done
@@ -182,21 +181,21 @@ class GradualPruning:
         if numbers is not None and self._generator is not None:
             self._generator.set_state(numbers.cpu())
 
-    def _planned(self, state: Mapping[str, Any], iteration: int) -> dict[int, Target]:
+    def _planned(self, state: Mapping[str, Any], iteration: int) -> dict[int, Keep]:
         """The targets of a saved state, if the cuts to come and the end are those of this run."""
-        saved: dict[int, Target] = dict(zip(state["due"], state["keep"], strict=True))
+        saved: dict[int, Keep] = dict(zip(state["due"], state["keep"], strict=True))
 
-        def to_come(targets: Mapping[int, Target]) -> list[tuple[int, int]]:
+        def to_come(targets: Mapping[int, Keep]) -> list[tuple[int, int]]:
             last = max(targets)
             return [
-                (due if due > iteration else 0, total_asked(target))
+                (due if due > iteration else 0, total_of(target))
                 for due, target in targets.items()
                 if due > iteration or due == last
             ]
 
         if to_come(saved) != to_come(self._targets):
             ends = [
-                f"{total_asked(cuts[max(cuts)])} entries at step {max(cuts)} in {len(cuts)} cuts"
+                f"{total_of(cuts[max(cuts)])} entries at step {max(cuts)} in {len(cuts)} cuts"
                 for cuts in (saved, self._targets)
             ]
             raise TrainingError(

@@ -14,6 +14,7 @@ from secateurs.base.printing import Printed
 from secateurs.base.step import Step
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import SparsityReport, apply_, sparsity_report
+from secateurs.masks.budget import Keep, total_of
 from secateurs.prune.recipe import (
     Recipe,
     RecipeFields,
@@ -25,11 +26,9 @@ from secateurs.prune.rewind import ImpRun, Rewind, RewindPoint, Snapshot
 from secateurs.prune.rounds import (
     Masks,
     Round,
-    Target,
     counts_by_share,
     kept_and_total,
     targets_of,
-    total_asked,
 )
 from secateurs.scores import Inputs, Loss, Rule
 
@@ -168,7 +167,7 @@ def imp_(
             memory.rewind_(masks)
             if train_last or number < len(targets):
                 run = ImpRun(model, masks, memory, number, len(targets))
-                trained.append(_train_round(model, train, run, total_asked(target)))
+                trained.append(_train_round(model, train, run, total_of(target)))
         return ImpResult(
             masks=masks,
             rounds=tuple(trained),
@@ -184,7 +183,7 @@ def imp_(
 
 def _targets(
     recipe: Recipe, model: nn.Module, score_inputs: ScoreInputs, per_round: float
-) -> list[Target]:
+) -> list[Keep]:
     """What each round keeps; every problem is reported before hours of training."""
     if recipe.rounds != 1 or recipe.schedule is not None:
         raise ArgumentError(

@@ -29,7 +29,7 @@ from secateurs.errors import (
     problems_of,
     refuse,
 )
-from secateurs.masks.budget import Selection, SelectionFields
+from secateurs.masks.budget import Keep, Selection, SelectionFields, total_of
 from secateurs.masks.patterns import Unstructured, pattern_of
 from secateurs.masks.select import CheckedSelection, best, check_shapes
 from secateurs.masks.units import TensorUnits
@@ -38,7 +38,6 @@ from secateurs.prune.rounds import (
     SCHEDULES,
     Masks,
     Round,
-    Target,
     counts,
     cut_once,
     cut_products,
@@ -46,7 +45,6 @@ from secateurs.prune.rounds import (
     final_selection,
     takes_products,
     targets_of,
-    total_asked,
 )
 from secateurs.scores import SCORES, Convention, Inputs, Loss, Rule, Scorer
 from secateurs.scores.scorer import check_convention
@@ -167,7 +165,7 @@ class Recipe(Selection):
             kept = {name: int(mask.count_nonzero()) for name, mask in masks.items()}
         else:
             kept = _counts_without_scores(ready.final)
-        rounds = tuple(total_asked(target) for target in ready.targets)
+        rounds = tuple(total_of(target) for target in ready.targets)
         return _plan(chosen, kept, rounds=rounds, dry_run=dry_run)
 
     def ready(
@@ -357,7 +355,7 @@ class Prepared:
     orders: Orders
     scorer: Scorer
     final: CheckedSelection[TensorUnits]
-    targets: list[Target]
+    targets: list[Keep]
     generator: torch.Generator | None
     notes: tuple[str, ...]
 
@@ -385,7 +383,6 @@ class Prepared:
                     target,
                     weights=weights,
                     within=masks,
-                    left=left,
                     generator=self.generator,
                 )
                 masks = outputs_first(
@@ -398,7 +395,7 @@ class Prepared:
             kept, total = sum(left.values()), sum(mask.numel() for mask in masks.values())
             yield (
                 restore(masks),
-                Round(number=number, asked=total_asked(target), kept=kept, total=total),
+                Round(number=number, asked=total_of(target), kept=kept, total=total),
             )
 
 
@@ -420,7 +417,7 @@ def ready_in_training(
 def cut_in_training(
     recipe: Recipe,
     model: nn.Module,
-    target: Target,
+    target: Keep,
     *,
     score_inputs: ScoreInputs,
     within: Params,

@@ -14,11 +14,11 @@ from secateurs.base.bits import write_masked_
 from secateurs.base.parameters import Params
 from secateurs.base.registry import Registry
 from secateurs.errors import ArgumentError
-from secateurs.masks.budget import ScopeLike, Selection
-from secateurs.masks.patterns import NM, Unstructured, pattern_of
+from secateurs.masks.budget import Keep, ScopeLike, Selection
+from secateurs.masks.patterns import Unstructured, pattern_of
 from secateurs.masks.select import CheckedSelection, best, check_selection, choose_masks
 from secateurs.masks.topk import count_true, cut_products_, kernel_for, largest
-from secateurs.masks.units import TensorUnits, units_of
+from secateurs.masks.units import TensorUnits
 from secateurs.scores.scorer import Scorer
 
 # Schedules: the entries kept after each round, as pure functions.
@@ -130,9 +130,6 @@ def counts_by_share(
 
 # What each round is to keep, of all parameters together or of each.
 
-Target: TypeAlias = "int | Mapping[str, int]"
-"""Entries to keep: of all parameters together, or of each."""
-
 Masks: TypeAlias = dict[str, Tensor]
 
 CountsPerRound: TypeAlias = Callable[[int, int], Sequence[int]]
@@ -159,24 +156,19 @@ def targets_of(
     scope: ScopeLike,
     within: Params,
     counts_per_round: CountsPerRound,
-) -> list[Target]:
+) -> list[Keep]:
     """What each round is to keep, down to the final selection. Parameters with a density of their
-    own (scope "layer", a mapping) each follow their own schedule.
+    own (scope "layer" or "row", a mapping) each follow their own schedule.
 
     A later pruning starts from what an earlier one has left, not from everything.
     """
     start = {**final.demand.sizes, **entries_left(within)}
     # Where each parameter has its own amount, a schedule over the sum would starve the small ones.
-    own = isinstance(scope, Mapping) or scope == "layer"
+    own = isinstance(scope, Mapping) or scope in ("layer", "row")
     if not own or final.counts is None:
         return list(counts_per_round(sum(start.values()), final.demand.keep))
     each = {name: counts_per_round(start[name], count) for name, count in final.counts.items()}
     return [dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)]
-
-
-def total_asked(target: Target) -> int:
-    """The entries a target keeps of all parameters together."""
-    return target if isinstance(target, int) else sum(target.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,38 +199,21 @@ def entries_left(masks: Params) -> dict[str, int]:
 def cut_once(
     selection: Selection,
     scores: Params,
-    target: Target,
+    target: Keep,
     *,
     weights: Params,
     within: Params,
     generator: torch.Generator | None,
-    left: Mapping[str, int] | None = None,
 ) -> Masks:
-    """One round: `select` within the masks so far (`left`: the entries they keep, if counted).
+    """One round: `select` within the masks so far.
 
     A round may ask for more than the round before left, because groups are kept whole and the
     pattern allows fewer than everything; it then keeps what is there.
     """
-    # `select` refuses to keep more than there is room for; here that is only a round's rounding.
-    pattern = pattern_of(selection.pattern)
-    if isinstance(pattern, NM):
-        # N:M leaves less room than the earlier masks alone: at most N of each M.
-        units = units_of(scores, pattern, within)
-        room = {name: units.capacity(name) for name in scores}
-    else:
-        left = entries_left(within) if left is None else left
-        room = {name: left.get(name, score.numel()) for name, score in scores.items()}
-    if isinstance(target, int):
-        size = sum(score.numel() for score in scores.values())
-        now = selection.keeping(min(target, sum(room.values())) / max(size, 1))
-    else:
-        densities = {
-            name: min(count, room[name]) / max(scores[name].numel(), 1)
-            for name, count in target.items()
-        }
-        now = selection.keeping(None, scope=densities)
     # The scorer has refused scores that are not finite.
-    checked = check_selection(now, scores, within=within, weights=weights, finite=True)
+    checked = check_selection(
+        selection, scores, within=within, weights=weights, keep=target, finite=True
+    )
     return choose_masks(checked, generator)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secateurs.masks import SCOPES, Demand, share
-from secateurs.masks.budget import Amount
+from secateurs.masks.budget import exact_density
 
 LENET = {"fc1": (300, 784), "fc2": (100, 300), "fc3": (10, 100)}
 
@@ -29,16 +29,16 @@ def demand(shapes, keep, *, capacity=None, floor=1) -> Demand:
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.7, 0.9, 0.98, 0.999])
 def test_sparsity_and_density_are_exact_decimals(value):
     assert (
-        Amount(sparsity=value).fraction
-        == 1 - Amount(density=value).fraction
+        exact_density({"sparsity": value})
+        == 1 - exact_density({"density": value})
         == 1 - Fraction(str(value))
     )
     assert (
-        Amount(compression=100).fraction
+        exact_density({"compression": 100})
         == Fraction(1, 100)
-        == Amount(compression=Fraction(100)).fraction
+        == exact_density({"compression": Fraction(100)})
     )
-    assert Amount().fraction is None
+    assert exact_density({}) is None
 
 
 def test_erk_densities_are_in_proportion():

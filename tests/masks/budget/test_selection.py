@@ -5,7 +5,7 @@ import torch
 
 from secateurs.errors import ArgumentError, SecateursError, UnknownNameError
 from secateurs.masks import select, sketch
-from secateurs.masks.budget import Amount, Selection
+from secateurs.masks.budget import Selection
 from secateurs.prune import Recipe
 
 WRONG = {
@@ -37,17 +37,6 @@ def test_the_same_mistake_is_told_in_the_same_words(words, fields):
     assert type(told[0]) is type(told[1])
 
 
-@pytest.mark.parametrize("work", ["macs", "latency"])
-def test_work_is_an_amount_that_says_no_density(work):
-    amount = Amount(**{work: 0.5})
-    assert amount.work == work and amount.fraction is None
-    for other in ({"sparsity": 0.5}, {"macs": 0.5, "latency": 0.5}):
-        with pytest.raises(ArgumentError, match="leave the other amount out"):
-            _ = Amount(**{work: 0.5, **other}).fraction
-    with pytest.raises(ArgumentError, match=f"{work}=2 is not a share"):
-        _ = Amount(**{work: 2}).fraction
-
-
 def test_a_selection_tells_its_first_problem_and_a_recipe_all_of_them():
     wrong = {"scope": "glbal", "how": "tpk", "floor": -1}
     with pytest.raises(ArgumentError, match="how much to keep is missing"):
@@ -67,7 +56,7 @@ def test_a_keyword_that_no_selection_has_is_refused_with_the_nearest(ask):
 def test_another_amount_takes_the_place_of_the_one_before():
     recipe = Recipe(score="synflow", compression=8, scope="layer", floor=0)
     less = recipe.keeping(0.5)
-    assert less.stated == {"density": 0.5} and less.score == "synflow" and less.floor == 0
+    assert less.given == {"density": 0.5} and less.score == "synflow" and less.floor == 0
     assert less.scope == "layer" and recipe.compression == 8
     by_name = recipe.keeping(None, scope={"w": 0.25})
-    assert by_name.stated == {} and by_name.scope == {"w": 0.25}
+    assert by_name.given == {} and by_name.scope == {"w": 0.25}

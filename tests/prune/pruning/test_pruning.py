@@ -1,3 +1,4 @@
+import copy
 import json
 from fractions import Fraction
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from secateurs.errors import ArgumentError, MaskError, ScoreError, SecateursError
-from secateurs.masks import PATTERNS, SCOPES, SELECTIONS, pattern_of
+from secateurs.masks import PATTERNS, SCOPES, SELECTIONS, pattern_of, select
 from secateurs.masks.patterns import Grouped
 from secateurs.prune import SCHEDULES, Recipe, counts, cut, prune_
 from secateurs.scores import SCORES, score
@@ -210,14 +211,24 @@ def test_frozen_masks():
     ]
 
 
-def test_one_shot_is_score_and_select():
-    from secateurs.masks import select
-
+@pytest.mark.parametrize("scope", ["global", "layer", "row", "uniform", "erk"])
+def test_one_shot_is_score_and_select(scope):
     model = Net().eval()
     scores = score(model, "snip", **DATA)
-    masks = select(scores, sparsity=0.9, scope="erk")
-    pruned = prune_(model, "snip", sparsity=0.9, scope="erk", **DATA)
+    masks = select(scores, sparsity=0.9, scope=scope)
+    pruned = prune_(model, "snip", sparsity=0.9, scope=scope, **DATA)
     assert all(torch.equal(pruned.masks[name], mask) for name, mask in masks.items())
+    (only,) = pruned.rounds
+    assert only.asked == only.kept
+
+
+def test_every_row_keeps_its_own_share_whatever_the_rows_keep_together():
+    """A tenth of 15 · 25 entries is 38, which would be 3 of each row; a tenth of a row is 2."""
+    model = nn.Linear(25, 15)
+    for rounds in (1, 3):
+        pruned = prune_(copy.deepcopy(model), "magnitude", density=0.1, scope="row", rounds=rounds)
+        assert pruned.masks["weight"].sum(1).tolist() == [2] * 15
+        assert pruned.rounds[-1].asked == 30 and not pruned.notes
 
 
 def test_rounds_against_a_written_out_loop():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from secateurs.base.registry import Registry, unknown
-from secateurs.masks.budget import SCOPES, Amount
+from secateurs.masks.budget import SCOPES, AmountFields
 from secateurs.optim.factorized.schedules import SCHEDULES
 from secateurs.optim.factorized.start import INITS
 from secateurs.optim.groupings import grouping
@@ -227,7 +227,7 @@ class Prune(Method, Recipe):
     kind: ClassVar[str] = "prune"
     by_compression: ClassVar[bool] = True
     # The study says how much is kept: the amounts of the recipe are all None.
-    silent: ClassVar[frozenset[str]] = Method.silent | {entry.name for entry in fields(Amount)}
+    silent: ClassVar[frozenset[str]] = Method.silent | set(AmountFields.__annotations__)
 
     after: Begin = "dense"
     examples: Count = 256
@@ -249,7 +249,7 @@ class Prune(Method, Recipe):
         del checks["amount"]
         for name, check in checks.items():
             yield from problems_at((name,), check)
-        for name in self.stated:
+        for name in self.given:
             yield Problem((name,), "a study says how much is kept: compressions = [...]")
         if isinstance(self.score, str) and self.score in SCORES:
             # Options that the score does not have would fail in every run.
