@@ -81,7 +81,6 @@ def over_seeds(
     groups: Iterable[Iterable[tuple[float, float]]],
     *,
     colour: int = 0,
-    joined: bool = True,
 ) -> ChartLine:
     """One mark for each group of runs that differ only in their seeds: median, minimum, maximum."""
     dots = []
@@ -95,7 +94,7 @@ def over_seeds(
                 text += f" (median of {len(points)} seeds)"
             dots.append(Dot(x=x, y=y, low=min(heights), high=max(heights), text=text))
     dots.sort(key=lambda dot: dot.x)
-    return ChartLine(name=name, dots=tuple(dots), colour=colour, joined=joined)
+    return ChartLine(name=name, dots=tuple(dots), colour=colour, joined=True)
 
 
 def positive(found: ChartLine) -> ChartLine:

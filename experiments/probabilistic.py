@@ -95,13 +95,10 @@ class NormTask:
 
     rows: tuple[dict[str, str], ...]
     matrices: int
-    seed: int
 
     def source(self, table: int) -> torch.Generator:
         """The generator of these rows alone, so that every process draws the same numbers."""
-        return random.generator(
-            self.seed, f"table{table}/{'/'.join(list(self.rows[0].values())[:3])}"
-        )
+        return random.generator(0, f"table{table}/{'/'.join(list(self.rows[0].values())[:3])}")
 
     @property
     def cost(self) -> int:
@@ -306,13 +303,13 @@ def quantile(values: Values, level: float) -> tuple[float, float]:
 # The numerical studies of Qian & Klabjan (2021), appendix D: Tables 1–3 and the histograms, beside
 # the printed ones.
 #
-# Every matrix of a row comes from its own generator (seed and row), so the numbers do not depend
+# Every matrix of a row comes from its own generator, named by the row, so the numbers do not depend
 # on the number of processes. Norms are those of `theory.spectral_norms` at relative residual 2e-4;
 # the largest residual is reported. Rows that differ by a factor only (K = 1 and √3, variance 1/d
 # and 3/d) share their matrices: norms are homogeneous.
 
 
-def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) -> list[NormRow]:
+def norm_constants(*, matrices: int = 1_000, workers: int = 1) -> list[NormRow]:
     """Table 2: quantiles of ‖B‖₂ for n1×n2 matrices uniform on ±K/√n; δ0 follows from the level
     alone.
 
@@ -320,11 +317,11 @@ def norm_constants(*, matrices: int = 1_000, seed: int = 0, workers: int = 1) ->
     it is here.
     """
     _check(matrices, workers)
-    tasks = [NormTask(rows=rows, matrices=matrices, seed=seed) for rows in _groups(2, size_of)]
+    tasks = [NormTask(rows=rows, matrices=matrices) for rows in _groups(2, size_of)]
     return _spread(norm_rows, tasks, workers)
 
 
-def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) -> list[NormRow]:
+def latala_constants(*, matrices: int = 500, workers: int = 1) -> list[NormRow]:
     """Table 3: the smallest C of Lemma 4 that fits, with the moments estimated from the matrices as
     in the paper.
 
@@ -334,7 +331,7 @@ def latala_constants(*, matrices: int = 500, seed: int = 0, workers: int = 1) ->
     docs/errata.md.)
     """
     _check(matrices, workers)
-    tasks = [NormTask(rows=rows, matrices=matrices, seed=seed) for rows in _groups(3, law_of)]
+    tasks = [NormTask(rows=rows, matrices=matrices) for rows in _groups(3, law_of)]
     return _spread(latala_rows, tasks, workers)
 
 
@@ -432,12 +429,12 @@ def weight_moments(
     return rows, found
 
 
-def data_at_hand(root: Path | None = None, *, download: bool = False) -> tuple[Dataset, str]:
+def data_at_hand(root: Path | None = None) -> tuple[Dataset, str]:
     """Covertype, as in the paper, else Fashion-MNIST, else the digits; and why that one."""
     reasons: list[str] = []
     for name in ("covertype", "fashion-mnist"):
         try:
-            return load(name, root=root, download=download), " ".join(reasons) or "the paper's own"
+            return load(name, root=root), " ".join(reasons) or "the paper's own"
         except DataError as error:
             reasons.append(str(error))
     return load("digits"), " ".join(reasons)
@@ -450,17 +447,12 @@ def train_network(
     epochs: int = 20,
     batch: int = 512,
     seed: int = 0,
-    start: Start = "glorot",
 ) -> nn.Sequential:
     """The network of appendix D.1 on the available data: five hidden layers, ReLU, Adam at 0.001
     (there: Covertype).
-
-    start: "glorot" draws uniformly on ±√(6/(fan-in + fan-out)) with biases 0, as the text suggests
-    (variance 1/1024 in the inner layers; its "3/1024" is the square of the bound); "torch" is
-    PyTorch's own rule.
     """
     dataset = load(data) if isinstance(data, str) else data
-    model = network(dataset, width=width, seed=seed, start=start)
+    model = network(dataset, width=width, seed=seed, start="glorot")
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     order = random.generator(seed, "table1/order")
     fit_(
@@ -476,7 +468,12 @@ def train_network(
 
 
 def network(dataset: Dataset, *, width: int, seed: int, start: Start) -> nn.Sequential:
-    """Five hidden layers, untrained."""
+    """Five hidden layers, untrained.
+
+    start: "glorot" draws uniformly on ±√(6/(fan-in + fan-out)) with biases 0, as the text suggests
+    (variance 1/1024 in the inner layers; its "3/1024" is the square of the bound); "torch" is
+    PyTorch's own rule.
+    """
     widths = [dataset.train_x[0].numel(), *[width] * 5, dataset.classes]
     # nn.Linear draws from torch's own generator, which is the user's.
     with torch.random.fork_rng(devices=[]):

@@ -90,7 +90,6 @@ class SketchingSettings:
     """One table. The defaults are those of the paper for VGG-19 on CIFAR-10."""
 
     data: str = "cifar-10"
-    root: str | None = None
     model: str = "vgg-19"
     options: Mapping[str, Any] = field(default_factory=lambda: {"hidden": 0})
     methods: Sequence[str] = tuple(METHODS)
@@ -261,7 +260,7 @@ def fit(
 
 def load_data(settings: SketchingSettings) -> data.Dataset:
     """The data of the settings, limited to the first training examples if they say so."""
-    whole = data.load(settings.data, root=settings.root).to(chosen_device())
+    whole = data.load(settings.data).to(chosen_device())
     return whole if settings.examples is None else whole.first(settings.examples, len(whole.test_y))
 
 
@@ -816,67 +815,56 @@ class Norm:
     whole: float
 
 
+SEED = 0
+BINS, DRAWS, SAMPLE = 20, 10, 1000
+"""Bins of a histogram, random masks beside one of IMP, weights of each group in Figure 1b."""
+
+
 def magnitudes(
     settings: SketchingSettings = SMALL,
     *,
     density: float = 0.1,
-    bins: int = 20,
-    seed: int = 0,
     found: Sequence[Params] = (),
 ) -> list[Bin]:
     """Figure 1a: the magnitudes at initialisation of the weights kept by SynFlow, by IMP and by a
     uniform choice. `found` are earlier masks of IMP, the nearest of which is taken.
     """
     dataset = load_data(settings)
-    found = found or _imp_masks(settings, dataset, 1 - density, seed)
+    found = found or _imp_masks(settings, dataset, 1 - density)
     # Nearest in ratio, because each round keeps the same share of the previous one.
     ticket = min(found, key=lambda masks: abs(float(flat(masks).double().mean()) / density - 1))
-    start = flat(prunable(network_at_start(settings, dataset, seed))).abs()
+    start = flat(prunable(network_at_start(settings, dataset, SEED))).abs()
     kept = {
         "all": torch.ones_like(start, dtype=torch.bool),
-        "synflow": flat(
-            prune_start_(
-                network_at_start(settings, dataset, seed),
-                settings,
-                dataset,
-                "synflow",
-                density,
-                seed,
-            )
-        ),
+        "synflow": flat(_pruned_at_start(settings, dataset, "synflow", density)),
         "imp": flat(ticket),
-        "uniform": flat(
-            prune_start_(
-                network_at_start(settings, dataset, seed),
-                settings,
-                dataset,
-                "random",
-                density,
-                seed,
-            )
-        ),
+        "uniform": flat(_pruned_at_start(settings, dataset, "random", density)),
     }
-    return histogram({name: start[mask] for name, mask in kept.items()}, bins)
+    return histogram({name: start[mask] for name, mask in kept.items()}, BINS)
+
+
+def _pruned_at_start(
+    settings: SketchingSettings, dataset: data.Dataset, method: str, density: float
+) -> Params:
+    network = network_at_start(settings, dataset, SEED)
+    return prune_start_(network, settings, dataset, method, density, SEED)
 
 
 def norms(
     settings: SketchingSettings = SMALL,
     *,
     sparsity: float = 0.98,
-    per_round: float = 0.2,
-    draws: int = 10,
-    seed: int = 0,
     found: Sequence[Params] = (),
 ) -> list[Norm]:
     """Figure 2: ‖mask ⊙ w‖ of IMP against random masks, at the sparsity of each of its rounds."""
     dataset = load_data(settings)
-    weights = prunable(network_at_start(settings, dataset, seed))
-    source = generator(seed, "random masks")
+    weights = prunable(network_at_start(settings, dataset, SEED))
+    source = generator(SEED, "random masks")
     rows = []
-    for masks in found or _imp_masks(settings, dataset, sparsity, seed, per_round):
+    for masks in found or _imp_masks(settings, dataset, sparsity):
         density = float(flat(masks).double().mean())
         random = torch.tensor(
-            [_norm(weights, _uniform(weights, density, source)) for _ in range(draws)]
+            [_norm(weights, _uniform(weights, density, source)) for _ in range(DRAWS)]
         )
         rows.append(
             Norm(
@@ -894,21 +882,18 @@ def kept_scores(
     settings: SketchingSettings = SMALL,
     *,
     density: float = 0.1,
-    bins: int = 20,
-    sample: int = 1000,
-    seed: int = 0,
 ) -> list[Bin]:
     """Figure 1b: log₁₀ of the SynFlow scores of all weights, of those kept by the threshold and by
     a random mask.
 
-    Scores are those of the dense network, cut in one round; `sample` weights of each group are
+    Scores are those of the dense network, cut in one round; `SAMPLE` weights of each group are
     drawn, as published.
     """
     dataset = load_data(settings)
     scores = score(
-        network_at_start(settings, dataset, seed), "synflow", example=dataset.train_x[:1]
+        network_at_start(settings, dataset, SEED), "synflow", example=dataset.train_x[:1]
     )
-    source = generator(seed, "masks")
+    source = generator(SEED, "masks")
     # A dead weight scores 0, whose logarithm a histogram cannot show.
     logs = flat(scores).clamp_min(torch.finfo(torch.float32).tiny).log10()
     kept = {
@@ -917,20 +902,14 @@ def kept_scores(
         "random mask": flat(select(scores, density=density, how="sample", generator=source)),
     }
     return histogram(
-        {name: some_of(logs[mask], sample, source) for name, mask in kept.items()},
-        bins,
+        {name: some_of(logs[mask], SAMPLE, source) for name, mask in kept.items()},
+        BINS,
     )
 
 
-def _imp_masks(
-    settings: SketchingSettings,
-    dataset: data.Dataset,
-    sparsity: float,
-    seed: int,
-    per_round: float = 0.2,
-) -> list[Params]:
+def _imp_masks(settings: SketchingSettings, dataset: data.Dataset, sparsity: float) -> list[Params]:
     """The masks of each round of IMP that rewinds as the settings say."""
-    found = tickets(settings, dataset, sparsity=sparsity, seed=seed, per_round=per_round)
+    found = tickets(settings, dataset, sparsity=sparsity, seed=SEED, per_round=0.2)
     return [ticket.masks for ticket in found]
 
 

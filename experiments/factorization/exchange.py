@@ -232,20 +232,16 @@ class _Adam:
             torch.zeros_like(flat),
         )
 
-    def step_(
-        self,
-        rate: float,
-        *,
-        decay: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-    ) -> None:
+    def step_(self, rate: float) -> None:
+        # Adam's own constants (Kingma & Ba 2015).
+        first, second = 0.9, 0.999
         self.steps += 1
         # An absent weight gets no slope and hence no momentum: it stays absent.
         self.slope.mul_(self.alive)
-        self.first.lerp_(self.slope, 1 - decay[0])
-        self.second.mul_(decay[1]).addcmul_(self.slope, self.slope, value=1 - decay[1])
-        root = self.second.sqrt().div_(math.sqrt(1 - decay[1] ** self.steps)).add_(eps)
-        self.flat.addcdiv_(self.first, root, value=-rate / (1 - decay[0] ** self.steps))
+        self.first.lerp_(self.slope, 1 - first)
+        self.second.mul_(second).addcmul_(self.slope, self.slope, value=1 - second)
+        root = self.second.sqrt().div_(math.sqrt(1 - second**self.steps)).add_(1e-8)
+        self.flat.addcdiv_(self.first, root, value=-rate / (1 - first**self.steps))
 
 
 def _like(flat: Tensor, parameters: list[Tensor]) -> list[Tensor]:
@@ -635,7 +631,7 @@ def run(settings: ExchangeSettings, training: FactorizationSettings | None = Non
 def search(
     settings: ExchangeSettings, training: FactorizationSettings | None = None
 ) -> tuple[Tiny, ExchangeRow]:
-    """What `run` measures, with the net found."""
+    """The net that the exchange finds, and the row that `run` returns of it."""
     start = perf_counter()
     usual = FactorizationSettings(seed=settings.seed, strength=settings.strength, **OURS)
     parameters, images = train_and_cut(training or usual)

@@ -66,7 +66,7 @@ class Network:
         return float(self.first[name])
 
     def share(self, layer: int) -> float:
-        """What is left of a layer."""
+        """The share of a layer's parameters that is kept."""
         row = self.layers[layer]
         return float(row["kept"]) / float(row["total"])
 

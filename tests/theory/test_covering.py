@@ -41,7 +41,7 @@ def test_theorem_h1_as_printed_is_false_for_two_outputs():
 def test_theorem_h1_never_falls_below_the_volume(inputs, outputs, ratio):
     """One layer: Φ(Θ) is the ball of radius r in R^P, so N ≥ (r/t)^P."""
     found = one_layer(inputs, outputs)
-    bound = theorem_h1(found, radius=ratio, scale=1.0, signs=True)
+    bound = theorem_h1(found, radius=ratio, scale=1.0)
     assert bound >= found.coordinates * math.log(ratio)
     # And the exponent is the true dimension: no more than a constant per coordinate is lost.
     assert bound <= found.coordinates * (math.log(ratio) + math.log(24 * found.width)) + 1e-9

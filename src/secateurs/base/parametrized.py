@@ -109,11 +109,9 @@ def moves_zeros(name: str, owner: nn.Module, parameter: Tensor) -> str:
     )
 
 
-def acting_weights(
-    model: nn.Module, parameters: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None = None
-) -> dict[str, Tensor]:
+def acting_weights(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights that act, by the names of their parameters: computed where a parametrisation
-    computes them, the parameters themselves elsewhere; with masks, of what those keep.
+    computes them, the parameters themselves elsewhere.
 
     >>> layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 1))
     >>> name = "parametrizations.weight.original1"
@@ -124,8 +122,6 @@ def acting_weights(
     found = {}
     for name, parameter in parameters.items():
         values = parameter.detach()
-        if masks and name in masks:
-            values = values.masked_fill(~masks[name].to(values.device), 0)
         made = made_of(model, name)
         weight = values if made is None else made.weight(values)
         # Parts of other shapes, such as the norms of weight_norm, are parameters like any other.
@@ -159,7 +155,7 @@ def parts_of_weights(model: nn.Module, parameters: Mapping[str, Tensor]) -> str:
 
 
 def made_of(model: nn.Module, name: str) -> Parametrized | None:
-    """What is computed of the parameter of this name."""
+    """The weight that a parametrisation computes of this parameter, if it is part of one."""
     if isinstance(model, torch.jit.ScriptModule):  # holds no parametrisation, and names no parts
         return None
     return parametrized_as(name, model.get_submodule(name.rpartition(".")[0]))

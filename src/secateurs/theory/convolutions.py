@@ -309,15 +309,13 @@ def conv_map(
     )
 
 
-def module_map(
-    conv: _ConvNd, size: Sequence[int], weight: Tensor | None = None, name: str = ""
-) -> ConvMap:
+def module_map(conv: _ConvNd, size: Sequence[int], name: str = "") -> ConvMap:
     """A convolution of torch on maps of `size`; of a transposed one its adjoint, from output to
-    input. `weight` stands in place of its own.
+    input.
     """
     try:
         return conv_map(
-            conv.weight if weight is None else weight,
+            conv.weight,
             size,
             padding=padding_of(conv),
             padding_mode=conv.padding_mode,

@@ -13,15 +13,13 @@ from secateurs.errors import DomainError
 from secateurs.theory.partition import Partition
 
 
-def theorem_h1(found: Partition, *, radius: float, scale: float, signs: bool = False) -> float:
+def theorem_h1(found: Partition, *, radius: float, scale: float) -> float:
     """Theorem H.1, corrected: ln of a bound on the covering number N(Φ(Θ), ‖·‖₁, t).
 
     N ≤ 2^H · X^E with X = max(1, 24·max(D, d_out)·r/t), H the kinds of hidden neurons and E =
     Σ_hidden k_ℓ + Σ_outputs (k_ℓ + 1) for biased kinds. The paper has E = Σ k_ℓ + 1, which forgets
     that the outputs are not normalised: false for two output kinds (docs/errata.md). For parameters
-    of one sign pattern, the case that Theorem G.2 needs; with `signs=True` for all parameters at
-    once: 3^H in place of 2^H (the sphere has two halves, and there is the zero), and 2^coordinates
-    sign patterns are not needed.
+    of one sign pattern, the case that Theorem G.2 needs.
 
     Args:
         radius: r, a bound on ‖Φ(θ)‖₁ over Θ.
@@ -37,7 +35,7 @@ def theorem_h1(found: Partition, *, radius: float, scale: float, signs: bool = F
     # At radius 0 there is one point and one ball covers it; below X = 1 a logarithm
     # would be negative, yet at least one ball is needed.
     grown = max(0.0, math.log(24 * found.width * radius / scale)) if radius > 0 else 0.0
-    return found.hidden * math.log(3 if signs else 2) + found.exponent * grown
+    return found.hidden * math.log(2) + found.exponent * grown
 
 
 def theorem_g1(

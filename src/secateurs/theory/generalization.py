@@ -24,7 +24,8 @@ from secateurs.theory.partition import Partition, partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the rows are computed from."""
+    """Sizes and norms of a network, and the properties of its samples, which the rows of Table 3
+    take."""
 
     depth: int
     inputs: int
@@ -73,11 +74,11 @@ def unknown_activations(f: Facts) -> str:
     return "; ".join(f.partition.unknown)
 
 
-def too_few_inputs(f: Facts, least: int = 2) -> str:
+def too_few_inputs(f: Facts) -> str:
     """The logarithm of a size of one is zero, and no bound."""
-    if f.inputs >= least:
+    if f.inputs >= 2:
         return ""
-    return f"needs at least {least} inputs, this one has {f.inputs}: ln 1 = 0 bounds nothing"
+    return f"needs at least 2 inputs, this one has {f.inputs}: ln 1 = 0 bounds nothing"
 
 
 def not_plain(f: Facts, *, depth: int | None = None) -> str:

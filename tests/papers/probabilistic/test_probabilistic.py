@@ -15,7 +15,7 @@ from secateurs_lab.data import load
 
 
 def task(table, index, matrices):
-    return probabilistic.NormTask(rows=(study.reference(table)[index],), matrices=matrices, seed=0)
+    return probabilistic.NormTask(rows=(study.reference(table)[index],), matrices=matrices)
 
 
 def test_the_references_are_whole():
@@ -124,13 +124,9 @@ def test_rows_do_not_depend_on_the_processes():
 def test_rows_that_differ_by_a_factor_share_their_matrices():
     groups = study._groups(2, probabilistic.size_of), study._groups(3, probabilistic.law_of)
     assert [len(g) for g in groups] == [15, 22] and {len(rows) for rows in groups[0]} == {2}
-    one, three = probabilistic.norm_rows(
-        probabilistic.NormTask(rows=groups[0][0], matrices=10, seed=0)
-    )
+    one, three = probabilistic.norm_rows(probabilistic.NormTask(rows=groups[0][0], matrices=10))
     assert three.cells[0].measured == pytest.approx(math.sqrt(3) * one.cells[0].measured)
-    one, three = probabilistic.latala_rows(
-        probabilistic.NormTask(rows=groups[1][5], matrices=10, seed=0)
-    )
+    one, three = probabilistic.latala_rows(probabilistic.NormTask(rows=groups[1][5], matrices=10))
     assert three.label.startswith("d=32 normal(0,3/d)")
     assert three.cells[-1].measured == pytest.approx(one.cells[-1].measured)
     assert three.cells[3].measured == pytest.approx(math.sqrt(3) * one.cells[3].measured)

@@ -112,7 +112,7 @@ def test_an_unknown_method_is_refused():
 
 
 def test_kept_weights_are_large_ones():
-    bins = sketching.magnitudes(TINY, bins=10)
+    bins = sketching.magnitudes(TINY)
     for name in ("all", "synflow", "imp", "uniform"):
         assert sum(bin.shares[name] for bin in bins) == pytest.approx(1, abs=1e-5)
     mean = {
@@ -123,14 +123,14 @@ def test_kept_weights_are_large_ones():
 
 
 def test_the_norm_under_imp_is_larger_than_under_random_masks():
-    rows = sketching.norms(TINY, sparsity=0.6, draws=4)
+    rows = sketching.norms(TINY, sparsity=0.6)
     assert [round(row.sparsity, 2) for row in rows] == [0.2, 0.36, 0.49, 0.59, 0.6]
     assert all(row.random < row.imp <= row.whole for row in rows)
     assert rows[0].random == pytest.approx(rows[0].whole * 0.8**0.5, rel=0.02)
 
 
 def test_the_threshold_keeps_no_small_score_and_the_random_mask_some():
-    bins = sketching.kept_scores(TINY, bins=12)
+    bins = sketching.kept_scores(TINY)
     first = {
         name: next(i for i, bin in enumerate(bins) if bin.shares[name] > 0)
         for name in bins[0].shares

@@ -57,6 +57,10 @@ LATEX = str.maketrans(
 """Characters that LaTeX takes for commands, and those that its usual fonts lack."""
 
 
+MOST_LINES = 400
+"""Lines of a table that the page shows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Column names and cells, all of them text.
@@ -70,12 +74,12 @@ class Table:
     columns: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
 
-    def html(self, *, most: int = 400) -> str:
+    def html(self) -> str:
         """The first lines of the table for a page; every cell is escaped."""
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.columns)
-        body = "".join(f"<tr>{_cells(row)}</tr>" for row in self.cells[:most])
+        body = "".join(f"<tr>{_cells(row)}</tr>" for row in self.cells[:MOST_LINES])
         # The page stays light, and says where the rest is: the CSV file has every line.
-        left = len(self.cells) - most
+        left = len(self.cells) - MOST_LINES
         rest = f"<p>{left:,} more lines are in the CSV file.</p>" if left > 0 else ""
         return (
             f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'

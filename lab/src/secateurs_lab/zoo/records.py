@@ -315,7 +315,6 @@ def write_record(
     accuracies: Sequence[float] = (),
     settings: Mapping[str, Any] | None = None,
     balls: Tensor | None = None,
-    radius: float = 1 / 255,
     methods: str = "linear",
 ) -> Path:
     """Write a network as a sparse file with its record, ready to be handed in; returns the
@@ -331,9 +330,8 @@ def write_record(
         method, command: how it was made, in a word, and what makes it again.
         seeds, accuracies: of the same training with other seeds.
         settings: of its run in a study.
-        balls: images around which the effect of rounding it to bfloat16 is certified; None leaves
-            the certificate out.
-        radius: of these balls in each entry (ℓ∞).
+        balls: images around which the effect of rounding it to bfloat16 is certified, within 1/255
+            in each entry; None leaves the certificate out.
         methods: of the certificate; "interval" is quick for deep networks.
     """
     folder, model = Path(folder), model.eval()
@@ -343,7 +341,7 @@ def write_record(
     certificate = None
     if balls is not None:
         other = rounded(model, copy.deepcopy(model))
-        proof = certify(other, model, around=balls, radius=radius, methods=methods, restarts=1)
+        proof = certify(other, model, around=balls, radius=1 / 255, methods=methods, restarts=1)
         certificate = json.loads(proof.to_json())
     side = data.size + 2 * pad
     shape: dict[str, Any] = {
