@@ -192,4 +192,4 @@ def test_a_cut_off_file_in_the_cache_kills_no_process(source, code, name):
     compiled.rename(target)
     cut_off(target)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
-    assert native._whole(target)
+    assert native._is_intact(target)

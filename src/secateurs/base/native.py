@@ -96,7 +96,7 @@ def build(source: Path, folder: Path | None = None) -> Path:
     compiler = _compiler()
     folder = _trusted_folder(folder or cache_folder())
     target = folder / f"{source.stem}-{_fingerprint(source, compiler)}.so"
-    if not _whole(target):
+    if not _is_intact(target):
         _compile(source, compiler, target)
     return target
 
@@ -149,8 +149,8 @@ def only_ours(status: os.stat_result) -> bool:
     return not foreign and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _whole(target: Path) -> bool:
-    """Whether this is the file that was compiled: our own, and what its seal says."""
+def _is_intact(target: Path) -> bool:
+    """Whether the cached library is ours and matches its recorded hash."""
     seal = _seal_beside(target)
     try:
         # `lstat`: what a link points to may lie in a folder that others can write to.

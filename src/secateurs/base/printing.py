@@ -63,7 +63,7 @@ class Printed:
     __slots__ = ()
 
     def __rich__(self) -> ConsoleRenderable | RichCast | str:
-        """What rich shows."""
+        """The object as rich prints it."""
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -233,7 +233,7 @@ class StoredTensor:
 
     @property
     def kind(self) -> StoredDtype:
-        """What its dtype is."""
+        """Its dtype: name, width, and the dtype of torch."""
         return DTYPES[self.dtype]
 
     @property

@@ -270,7 +270,7 @@ class _Reached(Exception):
 def catch_call(model: nn.Module, blocks: Blocks, inputs: Inputs) -> BlockCall:
     """What every block is called with on this batch; the hidden states are those of the first."""
     watch = _Watch(len(blocks))
-    with _handing_on(blocks, watch), uncached(model), suppress(_Reached):
+    with _recording_inputs(blocks, watch), uncached(model), suppress(_Reached):
         call(model, inputs)
     if watch.call is None or len(watch.call.others) != len(blocks):
         seen = 0 if watch.call is None else len(watch.call.others)
@@ -351,8 +351,8 @@ class _Watch:
 
 
 @contextmanager
-def _handing_on(blocks: Blocks, watch: _Watch) -> Iterator[None]:
-    """Blocks that only record what they are given. Afterwards they have their own forward again."""
+def _recording_inputs(blocks: Blocks, watch: _Watch) -> Iterator[None]:
+    """Within it, blocks record their inputs and hand them on; afterwards they run as before."""
     before = {name: vars(block).get("forward") for name, block in blocks.items()}
     try:
         for number, block in enumerate(blocks.values()):

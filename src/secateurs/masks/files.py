@@ -74,7 +74,7 @@ def packed_size(shape: tuple[int, ...]) -> int:
 
 
 def seal_prefix(name: str, shape: tuple[int, ...]) -> bytes:
-    """What the seal covers before the bits of a mask."""
+    """The header of a mask that its seal covers, before the bits."""
     return json.dumps([name, shape, packed_size(shape)]).encode()
 
 

@@ -58,7 +58,7 @@ def allocate(curves: Mapping[str, CostCurve], total: int) -> dict[str, int]:
 
 
 def price(curves: Mapping[str, CostCurve], amounts: Mapping[str, int]) -> float:
-    """What these amounts cost together."""
+    """The cost of these amounts, summed over the layers."""
     return sum(
         float(curve.cost(np.array([amounts[name]], dtype=np.float64))[0])
         for name, curve in curves.items()

@@ -323,7 +323,7 @@ _log = logging.getLogger("secateurs.masks")
 
 
 class CompiledSelection:
-    """The compiled selection."""
+    """Selection in compiled passes: the masks of the pure-torch path, for what `takes` accepts."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._runs = {
@@ -424,7 +424,7 @@ class CompiledSelection:
 def kernel_for(
     scores: Mapping[str, Tensor], within: Mapping[str, Tensor]
 ) -> CompiledSelection | None:
-    """The compiled selection where there is one and it takes these scores."""
+    """The compiled selection if it is available and supports these scores, else None."""
     if sum(score.numel() for score in scores.values()) < FEWEST or not CompiledSelection.takes(
         scores, within
     ):

@@ -46,7 +46,7 @@ class ImpRound(Round):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImpResult(Printed):
-    """What iterative pruning found.
+    """A ticket of iterative pruning, with the trainings that led to it.
 
     Attributes:
         masks: The masks of the last round, True = kept.

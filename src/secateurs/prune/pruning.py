@@ -27,7 +27,7 @@ Of: TypeAlias = Literal["all", "left"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned(Reported):
-    """What pruning did.
+    """The masks of a pruning, and how they were reached.
 
     Attributes:
         recipe: The recipe as it was given.

@@ -235,7 +235,7 @@ def _refusal(model: nn.Module, error: Exception) -> ArgumentError:
 
 
 def _inputs_in_words(inputs: Any) -> str:
-    """What the model was called with, in a few words."""
+    """The inputs of the model in a few words, for errors."""
     forms = [f"{t.dtype} {tuple(t.shape)}" for t in tensors(inputs)]
     return f"inputs of {', '.join(forms[:4])}" if forms else f"a {type(inputs).__name__}"
 

@@ -85,7 +85,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """What keeps a model from being such a chain."""
+    """The reason why a model is no such chain."""
 
     text: str
 
@@ -365,7 +365,7 @@ class _Passed:
 
 
 def _bias(layer: ChainLayer, x: Tensor) -> Tensor:
-    """What the layer makes of zero."""
+    """The output of the layer at input zero."""
     rows = layer.weight.shape[0]
     shape = (1, rows) if layer.conv is None else (1, rows, *map_of(layer, x.shape).outputs)
     # Here a wrong input_size shows: the first linear layer gets another number of

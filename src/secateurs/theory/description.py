@@ -169,15 +169,15 @@ def description_length(
             for kind in FORMATS
         ]
 
-        def hoped(message: _Message) -> float:
-            """The bound if rounding cost nothing."""
+        def bound_without_rounding(message: _Message) -> float:
+            """The bound that this message would have if rounding the weights added no error."""
             return largest_error(wrong, len(inputs), chance - message.bits * math.log(2))
 
         best, found, errors = math.inf, messages[0], 0
-        for message in sorted(messages, key=hoped):
+        for message in sorted(messages, key=bound_without_rounding):
             # All further messages are longer, so their networks would have to be right more often
             # than the network before rounding.
-            if hoped(message) >= best:
+            if bound_without_rounding(message) >= best:
                 break
             if tune:
                 tuned = _tune(model, message, inputs, labels, tune, generator)
@@ -311,7 +311,7 @@ class _HiddenTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def bits(self) -> float:
-        """What they cost, written as they are."""
+        """Bits of these tensors written out in full."""
         return float(sum(8 * len(raw) for _, _, raw in self.read))
 
 
@@ -470,7 +470,7 @@ def _log2_choose(n: float, k: float) -> float:
 
 
 def _some(n: int, k: int) -> float:
-    """How many of n, then which."""
+    """Bits that say which k of n things are meant: the number k, then the choice."""
     return math.log2(n + 1) + _log2_choose(n, k)
 
 

@@ -240,7 +240,7 @@ class Setting:
 
     @property
     def printed(self) -> dict[str, Any]:
-        """What the printed theorems are asked with."""
+        """The arguments of the theorems as printed."""
         return {"lipschitz": self.lipschitz, "constant": self.constant}
 
     def counts(self, widths: Sequence[int], alpha: float) -> list[int]:
@@ -597,7 +597,7 @@ class PlanQuestion:
     def guarantee(
         self, widths: Sequence[int], alpha: float, delta: float | None = None
     ) -> Guarantee:
-        """What is proved with explicit constants."""
+        """The guarantee of the scheme with explicit constants."""
         asked = self.delta if delta is None else delta
         return self.scheme.guarantee(self.setting, widths, alpha, asked)
 

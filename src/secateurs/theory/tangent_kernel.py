@@ -33,7 +33,7 @@ class Linearised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JacobianRun:
-    """What to call a model in errors, and how to run it."""
+    """The name of a model in errors, and how its J is computed: rows at a time, and dtype."""
 
     name: str
     chunk_size: int
