@@ -46,7 +46,7 @@ def reproduce(
         typer.Option("--redraw", help="Run nothing: only show what OUT already contains."),
     ] = False,
     threads: Annotated[int, typer.Option(help="Threads of the numerical library.")] = 1,
-    engine: Engine = "here",
+    engine: Engine = "in-process",
     workers: Workers = 1,
     address: Address = "",
     store: Annotated[

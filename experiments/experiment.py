@@ -150,7 +150,7 @@ def run(
         TrainingError: a measurement failed. The rows of the others are kept.
         Stopped: by SIGINT or SIGTERM, if workers do the work.
     """
-    how = how or How(engine="here", threads=torch.get_num_threads())
+    how = how or How(engine="in-process", threads=torch.get_num_threads())
     jobs = {each.name: job_of(each, out) for each in measurements}
     with (
         TemporaryDirectory(prefix="secateurs-") as passing,

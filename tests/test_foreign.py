@@ -233,7 +233,7 @@ COMMANDS = [
     "study check study.toml --quick",
     "study check wrong.toml",
     "study run wrong.toml",
-    "study run study.toml --engine here --store run.study",
+    "study run study.toml --engine in-process --store run.study",
     "study status run.study",
     "study report run.study --figures OUT",
     *(

@@ -48,7 +48,6 @@ __all__ = [
     "SecateursError",
     "ShipError",
     "SparseFileError",
-    "StaleLease",
     "StoreError",
     "StructureMismatch",
     "TheoryError",
@@ -138,10 +137,6 @@ class RecordError(ShipError):
 
 class StoreError(SecateursError, RuntimeError):
     """A study's store cannot be read or written, or something in it is damaged."""
-
-
-class StaleLease(StoreError):
-    """A result of a run that was leased to another worker meanwhile: it is refused."""
 
 
 class MissingExtra(SecateursError, ImportError):

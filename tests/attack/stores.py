@@ -93,9 +93,9 @@ COMMANDS: tuple[tuple[str, Callable[[Path], None]], ...] = (
     ("cancel", lambda store: commands.cancel(store, "no such key")),
     ("export", lambda store: commands.export(store, store.parent / f"{store.stem}.csv")),
     ("report", lambda store: commands.report(store)),
-    ("resume", lambda store: commands.resume(store, engine="here")),
-    ("resume --again", lambda store: commands.resume(store, engine="here", again=True)),
-    ("run", lambda store: commands.run(_file(store), store=store, engine="here")),
+    ("resume", lambda store: commands.resume(store, engine="in-process")),
+    ("resume --again", lambda store: commands.resume(store, engine="in-process", again=True)),
+    ("run", lambda store: commands.run(_file(store), store=store, engine="in-process")),
 )
 
 

@@ -1,4 +1,4 @@
-"""What can happen to a study: kills, signals, frozen workers, full disks. Nothing that was
+"""What can happen to a study: kills, signals, full disks. Nothing that was
 finished is lost.
 """
 
@@ -13,7 +13,7 @@ import pytest
 
 from lab.study import chaos
 from secateurs.errors import StoreError
-from secateurs_lab.study import Data, Dwf, How, Prune, Stopped, Store, Study, Training, run
+from secateurs_lab.study import Data, Dwf, Prune, Stopped, Store, Study, Training, run
 
 LENET = {"model": "lenet-300-100", "data": Data(name="digits", train=256, test=50)}
 TRAIN = Training(length="2ep", batch=64)
@@ -97,39 +97,6 @@ def under_way(store):
             return sum(row.progress > 0 for row in held.rows(details=False)) == 2
     except StoreError:
         return False
-
-
-@pytest.mark.slow
-def test_a_frozen_worker_loses_its_run_and_its_late_result_is_refused(tmp_path):
-    """One worker, so that the frozen one is the one that has the run; the other replaces it."""
-    news, frozen = [], []
-
-    class Watch:
-        def begin(self, rows):
-            pass
-
-        def news(self, key, what):
-            news.append(what["event"])
-            if what["event"] == "progress" and not frozen:
-                frozen.extend(chaos.children(os.getpid()))
-                os.kill(frozen[0], signal.SIGSTOP)
-            if what["event"] == "late":
-                os.kill(frozen[0], signal.SIGCONT)
-
-        def ended(self, row):
-            pass
-
-    study = small(
-        methods=[Prune(after="init", score="random")], seeds=[0, 1, 2],
-        train=Training(length="300ep", batch=16, evaluate_every=50),
-    )  # fmt: skip
-    how = How(engine="local", workers=1, lease=8.0)
-    with run(study, tmp_path / "s", how=how, watchers=(Watch(),)) as held:
-        assert news.count("late") >= 1 and news.count("refused") >= 1
-        assert held.counts() == {"done": 6}
-        found = sorted(row.result() for row in held.rows())
-    with run(study, tmp_path / "t") as held:
-        assert sorted(row.result() for row in held.rows()) == found
 
 
 @pytest.fixture

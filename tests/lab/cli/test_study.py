@@ -65,7 +65,7 @@ def test_mistakes_are_told(file, tmp_path, capsys):
     assert run("run", tmp_path / "absent.toml") == 2
     assert "absent.toml cannot be read: No such file" in capsys.readouterr().err
     assert run("run", file, "--engine", "cloud") == 2
-    assert "engine: 'cloud' is none of here, local, ray" in capsys.readouterr().err
+    assert "engine: 'cloud' is none of in-process, local, ray" in capsys.readouterr().err
     with example_store(tmp_path / "e.study", seeds=1) as store:
         key = store.rows()[0].key
     assert run("rerun", tmp_path / "e.study", "zz") == 2
@@ -93,9 +93,9 @@ def test_cancelled_runs_are_left_out(file, tmp_path, capsys):
         store.add(waiting_row(each) for each in read(file).runs())
         key = store.rows()[1].key
     assert run("cancel", file, key) == 0
-    assert run("run", file, "--engine", "here") == 0
+    assert run("run", file, "--engine", "in-process") == 0
     assert capsys.readouterr().out.strip().endswith("1 cancelled, 1 done")
-    assert run("resume", file, "--again", "--engine", "here") == 0
+    assert run("resume", file, "--again", "--engine", "in-process") == 0
     assert capsys.readouterr().out.strip().endswith("2 done")
 
 
@@ -165,8 +165,8 @@ def test_a_preset_is_run_by_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(presets, "PRESETS", {"tiny": tiny})
     monkeypatch.chdir(tmp_path)
     assert run("check", "tiny", "--quick") == 0
-    assert run("run", "tiny", "--engine", "here") == 0
-    assert run("resume", "tiny", "--engine", "here") == 0
+    assert run("run", "tiny", "--engine", "in-process") == 0
+    assert run("resume", "tiny", "--engine", "in-process") == 0
     assert run("report", "tiny", "-o", "page.md") == 0
     told = capsys.readouterr().out
     assert "tiny: 2 runs" in told and told.count("2 done") == 2

@@ -1,7 +1,7 @@
 """Killing a study at random moments, again and again, and looking at what is left.
 
-`python tests/study/chaos.py 200` kills 200 times and prints what was found;
-`python tests/study/chaos.py 200 FOLDER 30` leaves off killing after 30 minutes.
+`python tests/lab/study/chaos.py 200` kills 200 times and prints what was found;
+`python tests/lab/study/chaos.py 200 FOLDER 30` leaves off killing after 30 minutes.
 """
 
 import json
@@ -142,17 +142,16 @@ def end(pid):
 
 
 def children(pid):
-    """Worker processes of a driver: those that a fork server has made, but not the servers."""
-    parents = {}
+    """Worker processes of a driver: those of loky, but not its tracker of resources."""
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(folder.name)] = int(
-                (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            )
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"LokyProcess" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
         except (OSError, ValueError):
             continue
-    servers = {child for child, parent in parents.items() if parent == pid}
-    return [child for child, parent in parents.items() if parent in servers]
+    return found
 
 
 def opened(store):
@@ -226,7 +225,7 @@ def main(kills, *, seeds=5, epochs=3, seed=0, folder=None, minutes=float("inf"))
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, SOURCE)
+    sys.path[:0] = SOURCE.split(os.pathsep)
     place = sys.argv[2] if len(sys.argv) > 2 else None
     minutes = float(sys.argv[3]) if len(sys.argv) > 3 else float("inf")
     told = main(int(sys.argv[1]), seed=time.time_ns(), folder=place, minutes=minutes)

@@ -12,7 +12,7 @@ import torch
 
 from lab.study.example import example_store, example_study
 from secateurs.errors import StoreError
-from secateurs_lab.study import Row, Store, leases
+from secateurs_lab.study import Row, Store
 from secateurs_lab.study.database import filesystem, refuse_network
 from secateurs_lab.study.store import being_written, only_writer
 
@@ -94,10 +94,30 @@ def test_sweeping_leaves_what_is_named(tmp_path):
     with Store.create(tmp_path / "s") as store:
         store.add([row("a"), row("b")])
         kept, lost = store.artefacts.put(b"kept"), store.artefacts.put(b"lost")
-        leases.hold(store, leases.lease(store, "a", "worker 1"), "checkpoint", kept)
+        store.hold("a", "checkpoint", kept)
         assert store.sweep() == 1
         assert store.artefacts.fits(kept)
         assert not store.artefacts.fits(lost)
+
+
+def test_checkpoints_go_with_the_result(tmp_path):
+    with Store.create(tmp_path / "s") as store:
+        store.add([row("a")])
+        store.hold("a", "checkpoint", "x")
+        store.hold("a", "checkpoint", "y")
+        assert store.held("a") == {"checkpoint": "y"}
+        store.finish(replace(row("a"), state="done"))
+        assert store.held("a") == {} and store.counts() == {"done": 1}
+
+
+def test_a_dead_driver_leaves_nothing_running(tmp_path):
+    """Nor does it in runs that the present study has left out."""
+    with Store.create(tmp_path / "s") as store:
+        store.add([row("a"), row("b")])
+        for key in "ab":
+            store.mark(key, state="running")
+        store.begin([row("b")])
+        assert [store.row(key).state for key in "ab"] == ["waiting"] * 2
 
 
 def test_a_folder_without_a_study_says_so(tmp_path):

@@ -38,7 +38,7 @@ def test_progress_is_in_the_store_while_a_run_goes(tmp_path):
     )  # fmt: skip
     before, fitting.NEWS_EVERY = fitting.NEWS_EVERY, 0.0
     try:
-        run(study, tmp_path / "s", how=How(engine="here"), watchers=(Look(),)).close()
+        run(study, tmp_path / "s", how=How(engine="in-process"), watchers=(Look(),)).close()
     finally:
         fitting.NEWS_EVERY = before
     assert 0 < max(seen) < 1

@@ -31,7 +31,7 @@ Folder = Annotated[
 ]
 Engine = Annotated[
     str,
-    typer.Option(help="local (worker processes), ray (a cluster) or here (this process)."),
+    typer.Option(help="local (worker processes), ray (a cluster) or in-process."),
 ]
 Workers = Annotated[
     int,

@@ -304,7 +304,7 @@ def run(
     data: Any = "digits",
     settings: Settings | None = None,
     console: Screen | None = None,
-    engine: str = "here",
+    engine: str = "in-process",
 ) -> Outcome:
     """Run the demo and write the study, its page and the shipped network into the folder `out`.
 
@@ -315,7 +315,7 @@ def run(
         data: A name of `secateurs data`, or a data set.
         settings: How long everything takes.
         console: Where results are printed.
-        engine: "here" for one run after the other, "local" for two worker processes.
+        engine: "in-process" for one run after the other, "local" for two worker processes.
     """
     console, study = console or Screen(), plan(settings or Settings(), data)
     console.print(f"[dim]a study of {len(study.runs())} runs; it lies in {out}/{STORE}[/]")

@@ -23,6 +23,10 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 _OURS = re.compile(r"([0-9a-f]{64})\.(safetensors|[a-z0-9_]{8}\.part)")
 
 
+class DamagedFile(StoreError):
+    """A file of the store is missing or damaged: the run that made it is repeated."""
+
+
 def is_name(text: object) -> bool:
     """Whether this can be the name of an artefact."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
@@ -54,12 +58,12 @@ class Artefacts:
         try:
             # A pipe would keep its reader waiting for ever.
             if not stat.S_ISREG(path.lstat().st_mode):
-                raise StoreError(f"{path} is damaged: it is not an ordinary file.")
+                raise DamagedFile(f"{path} is damaged: it is not an ordinary file.")
             blob = path.read_bytes()
         except OSError as error:
             raise StoreError(f"{path} cannot be read: {error.strerror or error}.") from error
         if hashlib.sha256(blob).hexdigest() != name:
-            raise StoreError(
+            raise DamagedFile(
                 f"{path} is damaged: its bytes are not those that were written. The run is "
                 "repeated."
             )

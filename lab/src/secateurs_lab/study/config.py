@@ -15,7 +15,6 @@ from secateurs_lab.study.fields import (
     CheckedSettings,
     Count,
     NotNegative,
-    Positive,
     Problem,
     Text,
     distinct,
@@ -348,7 +347,7 @@ def _score(row: Row) -> float:
 
 # How a study is run, and who watches: none of this affects a result.
 
-Engine: TypeAlias = Literal["here", "local", "ray"]
+Engine: TypeAlias = Literal["in-process", "local", "ray"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 
@@ -357,14 +356,14 @@ class How(CheckedSettings):
     """How a study is run; none of this affects a result.
 
     Attributes:
-        engine: "here" (in this process), "local" (worker processes) or "ray" (a cluster).
+        engine: "in-process" (one run after the other), "local" (worker processes) or "ray" (a
+            cluster).
         workers: Worker processes; with ray, concurrent runs (0: as many as the cluster has
             processors).
         threads: Threads of each worker.
         device: Where networks are trained; "" chooses by itself.
         save_every: Seconds between two checkpoints of a run.
-        lease: Seconds without a sign of life after which a worker's run is given to another.
-        deaths: How many workers a run may kill without progress before it is marked failed.
+        deaths: How many processes a run may cost without progress before it is marked failed.
         address: The address of a Ray cluster.
     """
 
@@ -375,7 +374,6 @@ class How(CheckedSettings):
     threads: Count = 1
     device: str = ""
     save_every: NotNegative = 30.0
-    lease: Positive = 60.0
     # Some deaths are accidents; a run that kills worker after worker must not continue for ever.
     deaths: Count = 3
     address: str = ""
@@ -388,9 +386,7 @@ class Watcher(Protocol):
         """The current state of the study."""
 
     def news(self, key: str, news: Mapping[str, Any]) -> None:
-        """Something happened in a run: event="begun", "epoch", "progress", "damaged", "refused",
-        "died".
-        """
+        """Something happened in a run: event="begun", "epoch", "progress", "damaged", "died"."""
 
     def ended(self, row: Row) -> None:
         """A run came to its end."""

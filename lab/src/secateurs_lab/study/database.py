@@ -80,7 +80,7 @@ def filesystem(folder: Path, mounts: Path) -> str:
     return kind
 
 
-VERSION = 1
+VERSION = 2
 """Of the tables; a file of another version is refused."""
 
 TABLES = """
@@ -94,9 +94,6 @@ CREATE TABLE IF NOT EXISTS runs (
 CREATE INDEX IF NOT EXISTS by_state ON runs (state);
 CREATE TABLE IF NOT EXISTS held (
     key TEXT NOT NULL, purpose TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (key, purpose)
-);
-CREATE TABLE IF NOT EXISTS leases (
-    token INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, owner TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """

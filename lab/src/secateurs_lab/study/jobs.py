@@ -1,6 +1,6 @@
 """A job: a piece of work with a name, the jobs it needs, and a function that does it.
 
-The store, the driver and the engines know only jobs. A run of a study is one kind of job; a
+The store, the driver and the executors know only jobs. A run of a study is one kind of job; a
 measurement of a published experiment is another, whose rows often do not describe a network.
 """
 
@@ -19,7 +19,7 @@ class Interrupted(SecateursError):
 
 
 class JobContext(Protocol):
-    """Everything that an engine provides to a job: what it needs, and a place for what it makes."""
+    """All that an executor gives a job: what it needs, and a place for what it makes."""
 
     def get(self, purpose: str) -> bytes | None:
         """Bytes stored earlier under this purpose ("cut", "checkpoint"), or those of a needed job

@@ -4,7 +4,7 @@ writes.
 ::
 
     digits.study/
-      study.db      rows, leases, events (WAL, synchronous FULL)
+      study.db      rows (WAL, synchronous FULL)
       artefacts/    weights and checkpoints as safetensors, named by the hash of their bytes
       writer.lock   held by the one process that writes
 """
@@ -161,10 +161,30 @@ class Store:
                     (*row.summary.values(), row.details(), position),
                 )
 
+    def begin(self, rows: Iterable[Row]) -> None:
+        """Add the runs of a study; whatever a driver that died has left running waits again."""
+        self.add(rows)
+        with self.writing() as db:
+            db.execute("UPDATE runs SET state = 'waiting' WHERE state = 'running'")
+
     def put(self, row: Row) -> None:
         """Write a run's row as it is now."""
         with self.writing() as db:
-            update(db, row)
+            _update(db, row)
+
+    def hold(self, key: str, purpose: str, name: str) -> None:
+        """Remember an artefact of a run that is under way, in place of an earlier one."""
+        with self.writing() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO held (key, purpose, name) VALUES (?, ?, ?)",
+                (key, purpose, name),
+            )
+
+    def finish(self, row: Row) -> None:
+        """Write a run's result, and forget what it held on its way, in one transaction."""
+        with self.writing() as db:
+            _update(db, row)
+            db.execute("DELETE FROM held WHERE key = ?", (row.key,))
 
     def mark(self, key: str, **columns: Any) -> None:
         """Change some columns of a run: state, reason, progress."""
@@ -259,7 +279,7 @@ class Store:
             yield db
 
 
-def update(db: sqlite3.Connection, row: Row) -> None:
+def _update(db: sqlite3.Connection, row: Row) -> None:
     """Write a row within a transaction."""
     names = ", ".join(f"{name} = ?" for name in SUMMARY)
     values = (*row.summary.values(), row.details(), row.key)

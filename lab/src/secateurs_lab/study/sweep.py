@@ -1,11 +1,11 @@
-"""Doing jobs, and running a study: its runs as jobs, an engine, and a clean stop whenever asked."""
+"""Running a study: its runs as jobs, an executor for them, and a clean stop whenever asked."""
 
 import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -13,7 +13,7 @@ from typing import Any
 
 from secateurs.errors import ArgumentError, StoreError
 from secateurs_lab.study.config import ENGINES, Chosen, How, Study, Watcher, needs_of, waiting_row
-from secateurs_lab.study.driver import Sweep
+from secateurs_lab.study.driver import Executor, Sweep, work_through
 from secateurs_lab.study.jobs import Job
 from secateurs_lab.study.store import Store, only_writer
 
@@ -36,7 +36,7 @@ def check_ready(study: Study, how: How) -> None:
         _check_device(how.device)
     if how.engine == "local":
         for kind, make in _own(study):
-            _check_found(kind, make)
+            _check_sent(kind, make)
 
 
 def _check_device(name: str) -> None:
@@ -61,14 +61,18 @@ def _own(study: Study) -> Iterator[tuple[str, Any]]:
         yield "metrics", metric
 
 
-def _check_found(kind: str, make: Any) -> None:
-    """A worker is another process, which finds a function by its name in its module."""
-    name = getattr(make, "__qualname__", "")
-    if "<" in name:
+def _check_sent(kind: str, make: Any) -> None:
+    """A worker is another process, which is sent the function."""
+    from loky.backend.reduction import dumps
+
+    try:
+        dumps(make)
+    except Exception as error:
         raise ArgumentError(
-            f"{kind}: worker processes cannot find {name}, which cannot be imported by name from "
-            "its module. Define it with def at the top of a file, or run with engine='here'."
-        )
+            f"{kind}: {getattr(make, '__qualname__', type(make).__name__)} cannot be sent to a"
+            f" worker process ({type(error).__name__}: {error}). Let it make what it holds when it"
+            " is called, or run with engine='in-process'."
+        ) from error
 
 
 class Stopped(ArgumentError):
@@ -93,7 +97,7 @@ def run(
         study: The comparison.
         store: The folder of the store, created if it does not exist; by default NAME.study.
         how: How it is run; or its fields as options: engine, workers, threads, device, ...
-            From Python the default engine is "here": this process, one run after the other.
+            From Python the default engine is "in-process": this process, one run after the other.
         watchers: Objects that are told about progress; by default a live table, if this is a
             terminal.
 
@@ -108,7 +112,7 @@ def run(
     ...     [(row.label, row.state) for row in done.rows()]
     [('dense', 'done'), ('magnitude', 'done')]
     """
-    how = how or How(**{"engine": "here", **options})
+    how = how or How(**{"engine": "in-process", **options})
     # Before there is a folder, since what fails everywhere is not a result of any run.
     check_ready(study, how)
     opened = Store.create(store or f"{study.name}.study")
@@ -161,8 +165,8 @@ def drive(sweep: Sweep) -> None:
     """
     for watcher in sweep.watchers:
         watcher.begin(sweep.store.rows(details=False, hidden=True))
-    with _listening(sweep):
-        _engine(sweep.how.engine)(sweep)
+    with closing(_executor(sweep)) as executor, _listening(sweep, executor):
+        work_through(sweep, executor)
     # When asked to stop, tidying is left to the next call.
     if sweep.stop:
         raise Stopped(sweep.stop)
@@ -204,19 +208,19 @@ def _watchers_or_default(watchers: tuple[Watcher, ...] | None) -> Iterator[tuple
         table.close()
 
 
-def _engine(name: str) -> Callable[[Sweep], None]:
-    # Only the requested engine is imported: the requirements of others may not be installed.
-    if name == "ray":
-        from secateurs_lab.study.engines.ray import drive as on_cluster
+def _executor(sweep: Sweep) -> Executor:
+    # Only what is asked for is imported: the requirements of others may not be installed.
+    if sweep.how.engine == "ray":
+        from secateurs_lab.study.engines.ray import Cluster
 
-        return on_cluster
+        return Cluster(sweep)
     from secateurs_lab.study.engines import local
 
-    return local.drive if name == "local" else local.drive_in_process
+    return local.Processes(sweep) if sweep.how.engine == "local" else local.InProcess(sweep)
 
 
 @contextmanager
-def _listening(sweep: Sweep) -> Iterator[None]:
+def _listening(sweep: Sweep, executor: Executor) -> Iterator[None]:
     """SIGINT and SIGTERM ask to stop; a second one stops at once, as does the first if the jobs of
     this process would not notice it.
     """
@@ -225,8 +229,8 @@ def _listening(sweep: Sweep) -> Iterator[None]:
         yield
         return
 
-    deaf = any(not job.stoppable for job in sweep.board.jobs.values())
-    at_once = deaf and sweep.how.engine == "here"
+    deaf = any(not job.stoppable for job in sweep.jobs.values())
+    at_once = deaf and not executor.own_process
 
     def asked(signum: int, _: FrameType | None) -> None:
         if sweep.stop or at_once:

@@ -7,6 +7,7 @@ from torch import nn
 
 from secateurs.errors import StoreError, TrainingError
 from secateurs_lab.data import Dataset
+from secateurs_lab.study.artefacts import DamagedFile
 from secateurs_lab.study.checkpoint import State, Tensors
 from secateurs_lab.study.config import Run
 from secateurs_lab.study.database import Certified, LayerKept, Point
@@ -54,7 +55,7 @@ class Work:
         """The weights that another run has left."""
         found = self.held(purpose)
         if found is None:
-            raise StoreError(f"the weights of the {purpose} run are missing or damaged.")
+            raise DamagedFile(f"the weights of the {purpose} run are missing or damaged.")
         return found.tensors
 
     @property

@@ -1,5 +1,7 @@
 """What would fail in every run is refused before the first, and leaves no folder behind."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -17,14 +19,27 @@ def test_a_device_that_is_not_there_is_refused_at_once(tmp_path, device):
     assert not (tmp_path / "s").exists()
 
 
-def test_a_function_without_a_name_is_refused_for_workers(tmp_path):
+def test_a_function_that_no_worker_can_be_sent_is_refused(tmp_path):
+    lock = threading.Lock()
+
+    def inner(model, data):
+        with lock:
+            return 1.0
+
+    with pytest.raises(ArgumentError, match="inner cannot be sent .*engine='in-process'"):
+        run(Study(data=TINY, metrics={"one": inner}), tmp_path / "s", engine="local")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_function_without_a_name_is_sent_to_workers(tmp_path):
     def inner(model, data):
         return 1.0
 
-    for given in ({"model": lambda: nn.Linear(64, 10)}, {"metrics": {"one": inner}}):
-        with pytest.raises(ArgumentError, match="engine='here'"):
-            run(Study(data=TINY, **given), tmp_path / "s", engine="local")
-    assert not (tmp_path / "s").exists()
+    given = {"model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}
+    study = Study(data=TINY, train=Training(length="1it"), metrics={"one": inner}, **given)
+    with run(study, tmp_path / "s", engine="local") as store:
+        (row,) = store.rows()
+    assert row.state == "done" and row.metrics["own.one"] == 1.0, row.reason
 
 
 def test_a_module_is_no_function_that_makes_one():

@@ -1,352 +1,213 @@
-"""Jobs on this machine: in clean worker processes, each with its own threads, or in this one."""
+"""Jobs on this machine: in this process, or in processes of their own, which loky starts."""
 
-import multiprocessing
+import json
 import os
+import shutil
 import signal
+import tempfile
 import threading
-from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Future
+from dataclasses import dataclass
 from functools import partial
-from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, ForkServerProcess
-from multiprocessing.forkserver import ensure_running
-from time import monotonic, sleep
+from pathlib import Path
+from time import sleep
 from typing import Any
 
-from secateurs.errors import StoreError
+import torch
+from loky.backend import resource_tracker
+from loky.process_executor import ProcessPoolExecutor
+
+from secateurs_lab.study.artefacts import Artefacts
+from secateurs_lab.study.database import Row
 from secateurs_lab.study.driver import Sweep
-from secateurs_lab.study.engines.worker import WorkerStart, main
-from secateurs_lab.study.jobs import Interrupted, Job, StoreContext
-from secateurs_lab.study.leases import Lease
-
-# Worker processes as the driver sees them, and the server that creates them quickly.
+from secateurs_lab.study.jobs import Job, JobContext, StoreContext
 
 
-class Server:
-    """The server that forks clean workers from itself: nothing of the driver is inherited.
+class InProcess:
+    """The jobs in this process, one after the other: `submit` returns when the job is done."""
 
-    It imports torch once, which takes seconds, and many on a loaded machine. Until then starting a
-    worker would block the driver, and signals would wait, so the driver asks `ready` first.
-    """
-
-    def __init__(self, threads: int, modules: list[str]) -> None:
-        self.context = multiprocessing.get_context("forkserver")
-        # Loaded once by the server: every worker that it forks has torch at once.
-        self.context.set_forkserver_preload(modules)
-        with _threads(threads):
-            ensure_running()
-        self.waiting = threading.Thread(target=self._wait, daemon=True)
-        self.waiting.start()
-
-    @property
-    def ready(self) -> bool:
-        """Whether a worker can be started quickly."""
-        return not self.waiting.is_alive()
-
-    def end(self) -> None:
-        """End a server that is still importing; one that is ready ends with the driver."""
-        pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
-        if pid is not None and not self.ready:
-            os.kill(pid, signal.SIGKILL)
-
-    def _wait(self) -> None:
-        """Wait until a first process has started and ended."""
-        first = self.context.Process(target=_do_nothing, daemon=True)
-        try:
-            first.start()
-            first.join()
-        except (OSError, EOFError):
-            return  # the server was ended; another is started when needed
-
-
-def _do_nothing() -> None:
-    """The work of a process that only shows that processes can be started."""
-
-
-class Worker:
-    """One worker process as the driver sees it."""
-
-    def __init__(self, name: str, start: WorkerStart, context: ForkServerContext) -> None:
-        self.pipe, theirs = context.Pipe()
-        self.name = name
-        self.lease: Lease | None = None
-        self.process: ForkServerProcess = context.Process(
-            target=main, args=(theirs, start), daemon=True
-        )
-        with _threads(start.threads):
-            self.process.start()
-        # As long as we also hold their end, the pipe does not break when the worker dies.
-        theirs.close()
-        self.idle = self.late = False
-        self.heard = monotonic()
-
-    def order(self, *message: Any) -> None:
-        """Send an order; a dead worker is detected elsewhere."""
-        try:
-            self.pipe.send(message)
-        except OSError:
-            return
-
-    def end(self) -> None:
-        """End the process, frozen or not."""
-        # SIGKILL, since a frozen process reacts to nothing else.
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
-
-
-class _threads:
-    """The number of threads in the environment of a process that is being started: libraries read
-    it at import.
-    """
-
-    NAMES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __enter__(self) -> None:
-        self.before = {name: os.environ.get(name) for name in self.NAMES}
-        os.environ.update(dict.fromkeys(self.NAMES, str(self.count)))
-
-    def __exit__(self, *_: object) -> None:
-        for name, value in self.before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-TICK = 0.2
-"""Seconds between two looks at the clocks."""
-PATIENCE = 5.0
-"""Seconds that workers have to stop when asked to; in all, stopping takes at most ten."""
-
-
-def drive(sweep: Sweep) -> None:
-    """Do the jobs in worker processes until nothing is left, or we are asked to stop."""
-    driver = LocalDriver(sweep)
-    try:
-        driver.work()
-    finally:
-        driver.close()
-
-
-class LocalDriver:
-    """Tracks which worker has which job, and which has given no sign of life for too long."""
+    own_process = False
+    room = 1
 
     def __init__(self, sweep: Sweep) -> None:
-        self.sweep, self.how = sweep, sweep.how
-        self.start = WorkerStart(
-            # Absolute, because the server that forks workers may run in another folder.
-            folder=sweep.store.folder.resolve(),
-            threads=self.how.threads,
-            tools=sweep.tools,
+        self.sweep, self.threads = sweep, torch.get_num_threads()
+        torch.set_num_threads(sweep.how.threads)
+        self.tools = sweep.tools and sweep.tools()
+
+    def submit(self, job: Job, names: dict[str, str]) -> "Future[Row]":
+        """Do the job now."""
+        context = StoreContext(
+            artefacts=self.sweep.store.artefacts,
+            names=names,
+            held=partial(self.sweep.hold, job.key),
+            news=lambda news: self.sweep.tell(job.key, **news),
+            stop=lambda: bool(self.sweep.stop),
         )
-        # The module in which the work is defined imports torch.
-        modules = {
-            getattr(job.work, "func", job.work).__module__ for job in sweep.board.jobs.values()
-        }
-        self.server = Server(self.how.threads, sorted(modules - {"__main__"}))
-        self.workers: list[Worker] = []
-        self.started = 0
-        self.deaths: Counter[str] = Counter()
-        self.deadline: float | None = None
-
-    def work(self) -> None:
-        """Work until all runs have ended; when asked to stop, until all workers have stopped."""
-        while self.sweep.board.unfinished:
-            if self.sweep.stop and self._stopped():
-                return
-            # A worker started now would block us, and signals, until torch is imported.
-            if not self.server.ready:
-                sleep(TICK)
-                continue
-            self._staff()
-            self._listen()
-            self._look_at_clocks()
-
-    def close(self) -> None:
-        """End all workers, so that none outlives the driver."""
-        self.server.end()
-        for worker in self.workers:
-            worker.order("quit")
-        for worker in self.workers:
-            # An idle worker ends by itself; a busy one is not waited for.
-            worker.process.join(0.5 if worker.idle else 0)
-            worker.end()
-
-    def _staff(self) -> None:
-        """Start as many workers as requested and useful, and give work to the idle ones."""
-        busy = sum(worker.lease is not None and not worker.late for worker in self.workers)
-        present = sum(not worker.late for worker in self.workers)
-        if not self.sweep.stop:
-            # No more workers than there are runs left.
-            for _ in range(min(max(1, self.how.workers), self.sweep.board.unfinished) - present):
-                self.started += 1
-                name = f"worker {self.started}"
-                self.workers.append(Worker(name, self.start, self.server.context))
-        for worker in [w for w in self.workers if w.idle and not w.late]:
-            given = self.sweep.next(worker.name)
-            if given is None:
-                self._check_deadlock(busy)
-                return
-            busy += 1
-            worker.lease, job = given
-            worker.idle, worker.heard = False, monotonic()
-            worker.order("job", worker.lease.token, job.work, self.sweep.blobs(job))
-
-    def _check_deadlock(self, busy: int) -> None:
-        if (
-            not busy
-            and not self.sweep.stop
-            and self.sweep.board.unfinished
-            and not self.sweep.board.queue
-        ):
-            raise StoreError(
-                "some runs are left that cannot start; please report this with the study's file."
-            )
-
-    def _listen(self) -> None:
-        pipes: dict[Any, Worker] = {worker.pipe: worker for worker in self.workers}
-        ends: dict[Any, Worker] = {worker.process.sentinel: worker for worker in self.workers}
-        # Messages and deaths wake us; without any, the clocks are checked all the same.
-        ready = wait([*pipes, *ends], timeout=TICK)
-        for each in ready:
-            # All messages first, since a worker that has died may have left its result in the pipe.
-            if isinstance(each, Connection):
-                self._read(pipes[each])
-        for each in ready:
-            if each in ends:
-                self._read(ends[each])
-                self._died(ends[each])
-
-    def _read(self, worker: Worker) -> None:
-        """Read everything in the pipe."""
+        future: Future[Row] = Future()
         try:
-            while worker in self.workers and worker.pipe.poll():
-                worker.heard = monotonic()
-                self._take(worker, *worker.pipe.recv())
-        except (EOFError, OSError):
-            return  # it has died: its sentinel says so
-
-    def _take(self, worker: Worker, what: str, *rest: Any) -> None:
-        held = worker.lease
-        # Its run belongs to another by now: there is nothing to give back.
-        if worker.late and what in ("interrupted", "store"):
-            self._dismiss(worker)
-        elif what == "ready":
-            worker.idle = True
-        elif what == "news" and held is not None:
-            self.sweep.tell(held.key, **rest[1])
-        elif what == "held" and held is not None:
-            self.deaths.pop(held.key, None)  # it makes progress
-            if not self.sweep.hold(held, *rest[1:]):
-                self._dismiss(worker)
-        elif what == "row" and held is not None:
-            self._free(worker)
-            if not self.sweep.finish(held, rest[1]):
-                self._dismiss(worker)
-        elif what == "interrupted" and held is not None:
-            self._free(worker)
-            self.sweep.give_back(held.key)
-        elif what == "store" and held is not None:
-            self._free(worker)
-            self._failed_to_store(held, rest[1])
-
-    def _failed_to_store(self, held: Lease, reason: str) -> None:
-        """A damaged file is made again; a disk that cannot be written ends the study, keeping all
-        that is finished.
-        """
-        self.sweep.give_back(held.key)
-        if "missing or damaged" not in reason and "is damaged" not in reason:
-            raise StoreError(reason)
-        self.sweep.tell(held.key, event="damaged", text=reason)
-
-    def _free(self, worker: Worker) -> None:
-        worker.lease, worker.idle = None, True
-
-    def _dismiss(self, worker: Worker) -> None:
-        """End a worker that came too late: another has its run."""
-        self.workers.remove(worker)
-        worker.end()
-
-    def _died(self, worker: Worker) -> None:
-        if worker not in self.workers:
-            return
-        self.workers.remove(worker)
-        worker.end()
-        held = worker.lease
-        if held is None or worker.late:
-            return
-        self.deaths[held.key] += 1
-        code = worker.process.exitcode or 0
-        end = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        # SIGKILL is what Linux sends where memory has run out.
-        advice = " (perhaps by lack of memory)" if code == -9 else ""
-        self.sweep.lost(held.key, f"its worker {end}", self.deaths[held.key], advice)
-
-    def _look_at_clocks(self) -> None:
-        """A worker that gives no sign of life loses its run. The clock is monotonic."""
-        for worker in self.workers:
-            if (
-                worker.lease is not None
-                and not worker.late
-                and monotonic() - worker.heard > self.how.lease
-            ):
-                # It is not ended: if it wakes up, its lease is void, and the store refuses its
-                # result.
-                worker.late = True
-                self.sweep.tell(
-                    worker.lease.key,
-                    event="late",
-                    text=f"{worker.name} is frozen; its run goes on elsewhere",
-                )
-                self.sweep.give_back(worker.lease.key)
-
-    def _stopped(self) -> bool:
-        """Ask all workers to stop, once; returns whether all have stopped, or have had the time."""
-        if self.deadline is None:
-            self.deadline = monotonic() + PATIENCE
-            for worker in self.workers:
-                worker.order("stop")
-        busy = [w for w in self.workers if w.lease is not None and not w.late]
-        if busy and monotonic() < self.deadline:
-            return False
-        # Their last checkpoints count: the next call continues from these.
-        for worker in busy:
-            self.sweep.give_back(worker.lease.key)  # type: ignore[union-attr]
-        return True
-
-
-# The simplest engine: the jobs in this process, one after the other.
-
-
-def drive_in_process(sweep: Sweep) -> None:
-    """Do the jobs in this process, one after the other."""
-    # Imported only when jobs are run: the command line reads rows without it.
-    import torch
-
-    tools, threads = sweep.tools and sweep.tools(), torch.get_num_threads()
-    torch.set_num_threads(sweep.how.threads)
-    try:
-        while (given := sweep.next("this process")) is not None:
             # A job seeds torch's own generator: the caller's random numbers continue undisturbed.
             with torch.random.fork_rng():
-                _do_here(sweep, tools, *given)
-    finally:
-        torch.set_num_threads(threads)
+                future.set_result(job.work(self.tools, context))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def pass_on(self) -> None:
+        """Everything was passed on at once."""
+
+    def stop(self) -> None:
+        """The job has asked the sweep itself."""
+
+    def close(self) -> None:
+        """Give the caller its threads back."""
+        torch.set_num_threads(self.threads)
 
 
-def _do_here(sweep: Sweep, tools: Any, held: Lease, job: Job) -> None:
+class Processes:
+    """Each worker is a pool of one process, so that a process that dies takes only its own job
+    with it: loky gives up a whole pool.
+
+    A worker writes artefacts into the store's folder, and tells their names in a file, line by
+    line. Unlike a pipe or a queue, which several processes lock, a file stays readable whenever a
+    worker is killed: what is then left is half a line, which nobody reads.
+    """
+
+    own_process = True
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep, self.room = sweep, max(1, sweep.how.workers)
+        self.folder = Path(tempfile.mkdtemp(prefix="secateurs-"))
+        # A process of loky's own deletes it if this one is killed.
+        resource_tracker.register(str(self.folder), "folder")
+        self.pools: dict[Future[Row], ProcessPoolExecutor] = {}
+        self.told: dict[Future[Row], Told] = {}
+        self.submitted = 0
+
+    def submit(self, job: Job, names: dict[str, str]) -> "Future[Row]":
+        """Give the job to a worker that has ended its last one, or to a new one."""
+        self.submitted += 1
+        file = self.folder / str(self.submitted)
+        file.touch()
+        artefacts = Artefacts(self.sweep.store.folder.resolve() / "artefacts")
+        call = partial(_do, job.work, artefacts, names, file)
+        free = next((future for future in self.pools if future.done()), None)
+        pool = self._start() if free is None else self.pools.pop(free)
+        future: Future[Row]
+        try:
+            future = pool.submit(call)
+        except BrokenExecutor:
+            # Its process has died, with its last job or after it.
+            pool.shutdown(wait=False)
+            pool = self._start()
+            future = pool.submit(call)
+        self.pools[future], self.told[future] = pool, Told(job.key, file)
+        return future
+
+    def pass_on(self) -> None:
+        """Read the new lines of each file."""
+        for future, told in list(self.told.items()):
+            # Looked at before reading: no line comes after the end of a job.
+            ended = future.done()
+            for what, *values in told.new_lines():
+                if what == "held":
+                    self.sweep.hold(told.key, *values)
+                else:
+                    self.sweep.tell(told.key, **values[0])
+            if ended:
+                del self.told[future]
+
+    def stop(self) -> None:
+        """Jobs look for this file."""
+        (self.folder / "stop").touch()
+
+    def close(self) -> None:
+        """End all workers: none outlives the driver, and what they have done is in the store."""
+        for pool in self.pools.values():
+            pool.shutdown(kill_workers=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        resource_tracker.unregister(str(self.folder), "folder")
+
+    def _start(self) -> ProcessPoolExecutor:
+        how = self.sweep.how
+        # Libraries read the number of threads when they are imported.
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        return ProcessPoolExecutor(
+            max_workers=1,
+            initializer=_begin,
+            initargs=(os.getpid(), how.threads, self.sweep.tools),
+            env=dict.fromkeys(names, str(how.threads)),
+        )
+
+
+@dataclass(slots=True)
+class Told:
+    """The file of what a job tells, read up to a place."""
+
+    key: str
+    file: Path
+    place: int = 0
+
+    def new_lines(self) -> list[Any]:
+        """The whole lines since the last call."""
+        with open(self.file, "rb") as file:
+            file.seek(self.place)
+            lines, _, _ = file.read().rpartition(b"\n")
+        self.place += len(lines) + 1 if lines else 0
+        return [json.loads(line) for line in lines.splitlines()]
+
+
+# In a worker process.
+
+_tools: "Tools | None" = None
+
+
+@dataclass(slots=True)
+class Tools:
+    """What every job in this process is given; made for the first."""
+
+    make: Callable[[], Any] | None
+    made: Any = None
+
+    def get(self) -> Any:
+        """Make it, or give what was made."""
+        if self.made is None and self.make is not None:
+            self.made = self.make()
+        return self.made
+
+
+def _begin(driver: int, threads: int, tools: Callable[[], Any] | None) -> None:
+    """Prepare a new worker process."""
+    global _tools
+    # Ctrl-C goes to the driver, which asks us to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(driver,), daemon=True).start()
+    torch.set_num_threads(threads)
+    _tools = Tools(tools)
+
+
+def _end_with(driver: int) -> None:
+    """Without a driver there is no work, and nothing may be left behind."""
+    while os.getppid() == driver:
+        sleep(1.0)
+    os._exit(1)
+
+
+def _do(
+    work: Callable[[Any, JobContext], Row], artefacts: Artefacts, names: dict[str, str], file: Path
+) -> Row:
+    """Do a job; what it saves and tells goes into the file."""
+
+    def tell(*message: Any) -> None:
+        with open(file, "ab", buffering=0) as out:
+            out.write(json.dumps(message).encode() + b"\n")
+
+    stop = str(file.with_name("stop"))
     context = StoreContext(
-        artefacts=sweep.store.artefacts,
-        names=sweep.blobs(job),
-        held=partial(sweep.hold, held),
-        news=lambda news: sweep.tell(held.key, **news),
-        stop=lambda: bool(sweep.stop),
+        artefacts=artefacts,
+        names=names,
+        held=partial(tell, "held"),
+        news=lambda news: tell("news", dict(news)),
+        stop=lambda: os.path.exists(stop),
     )
-    try:
-        sweep.finish(held, job.work(tools, context))
-    except Interrupted:
-        sweep.give_back(held.key)
+    return work(_tools and _tools.get(), context)

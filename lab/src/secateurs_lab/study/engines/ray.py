@@ -1,4 +1,4 @@
-"""The Ray engine: each job is a task of a cluster; results come through the one writing driver.
+"""Jobs on a cluster: each is a task of Ray, and results come through the one writing driver.
 
 Nodes share nothing but Ray: a task gets the bytes it needs and yields checkpoints and its row.
 When a node is lost, the driver gives the job to another, starting from the last checkpoint that
@@ -6,136 +6,101 @@ arrived.
 """
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from queue import SimpleQueue
+from concurrent.futures import BrokenExecutor, Future
+from contextlib import suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from secateurs.errors import MissingExtra, StoreError
+from secateurs.errors import MissingExtra
 from secateurs_lab.study.database import Row
 from secateurs_lab.study.driver import Sweep
 from secateurs_lab.study.jobs import Job, JobContext, MemoryContext
-from secateurs_lab.study.leases import Lease
-
-TICK = 0.2
-"""Seconds between two looks at signals."""
 
 
-@dataclass(slots=True)
-class RemoteJob:
-    """A job that runs somewhere in the cluster, and what it has yielded so far."""
+class Cluster:
+    """Jobs as tasks of Ray. A thread follows each task, and makes files of what it saves."""
 
-    lease: Lease
-    stream: Any
+    own_process = True
 
-
-def drive(sweep: Sweep) -> None:
-    """Do the jobs on a cluster until nothing is left, or we are asked to stop."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra.of("ray", extra="ray", by="secateurs-lab") from None
-    # A cluster that the user has connected to stays connected.
-    ours = not ray.is_initialized()
-    if ours:
-        ray.init(
-            address=sweep.how.address or None,
-            include_dashboard=False,
-            log_to_driver=False,
-        )
-    driver = RayDriver(sweep, ray)
-    try:
-        driver.work()
-    finally:
-        driver.close()
-        if ours:
-            ray.shutdown()
-
-
-class RayDriver:
-    """Tracks the submitted jobs, and what has come back from them."""
-
-    def __init__(self, sweep: Sweep, ray: Any) -> None:
+    def __init__(self, sweep: Sweep) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise MissingExtra.of("ray", extra="ray", by="secateurs-lab") from None
         self.sweep, self.ray = sweep, ray
+        # A cluster that the user has connected to stays connected.
+        self.ours = not ray.is_initialized()
+        if self.ours:
+            ray.init(
+                address=sweep.how.address or None, include_dashboard=False, log_to_driver=False
+            )
         # No retries by Ray, which would start from the beginning: the driver passes the last
         # checkpoint on.
         self.remote = ray.remote(num_cpus=sweep.how.threads, max_retries=0)(work_on_node)
-        self.tasks: list[RemoteJob] = []
-        self.deaths: Counter[str] = Counter()
+        self.streams: dict[Future[Row], Any] = {}
+        self.inbox: SimpleQueue[tuple[str, str, Any]] = SimpleQueue()
 
-    def work(self) -> None:
-        """Until all jobs have ended, or we are asked to stop; then the last checkpoints count."""
-        while self.sweep.board.unfinished and not self.sweep.stop:
-            self._staff()
-            ready, _ = self.ray.wait(
-                [task.stream for task in self.tasks], timeout=TICK, fetch_local=True
-            )
-            for task in [task for task in self.tasks if task.stream in ready]:
-                self._take(task)
+    @property
+    def room(self) -> int:
+        """As many tasks as the cluster has processors; one on a cluster that reports none."""
+        return max(1, self.sweep.how.workers or int(self.ray.cluster_resources().get("CPU", 1)))
+
+    def submit(self, job: Job, names: dict[str, str]) -> "Future[Row]":
+        """Send the job with the bytes that it needs."""
+        artefacts = self.sweep.store.artefacts
+        # Its own artefacts are left out if damaged, since they are made again.
+        blobs = {
+            purpose: artefacts.get(name) for purpose, name in names.items() if artefacts.fits(name)
+        }
+        stream = self.remote.remote(job.work, self.sweep.tools, blobs, self.sweep.how.threads)
+        future: Future[Row] = Future()
+        self.streams = {each: s for each, s in self.streams.items() if not each.done()}
+        self.streams[future] = stream
+        follow = threading.Thread(target=self._follow, args=(job.key, stream, future), daemon=True)
+        follow.start()
+        return future
+
+    def pass_on(self) -> None:
+        """Take what the threads have brought."""
+        with suppress(Empty):
+            while True:
+                key, what, value = self.inbox.get_nowait()
+                if what == "held":
+                    self.sweep.hold(key, *value)
+                else:
+                    self.sweep.tell(key, **value)
+
+    def stop(self) -> None:
+        """Tasks are cancelled rather than asked: the last checkpoints that arrived count."""
+        for stream in self.streams.values():
+            self.ray.cancel(stream, force=True)
 
     def close(self) -> None:
-        """Cancel the jobs that are still running; they wait again."""
-        for task in self.tasks:
-            self.ray.cancel(task.stream, force=True)
-            self.sweep.give_back(task.lease.key)
+        """Cancel what is left."""
+        self.stop()
+        if self.ours:
+            self.ray.shutdown()
 
-    def _staff(self) -> None:
-        """Submit as many tasks as the cluster has room for."""
-        room = self.sweep.how.workers or int(self.ray.cluster_resources().get("CPU", 1))
-        # At least one, even on a cluster that reports no processor.
-        while len(self.tasks) < max(1, room):
-            given = self.sweep.next("ray")
-            if given is None:
-                break
-            held, job = given
-            threads = self.sweep.how.threads
-            stream = self.remote.remote(job.work, self.sweep.tools, self._blobs(job), threads)
-            self.tasks.append(RemoteJob(held, stream))
-        if not self.tasks:
-            raise StoreError(
-                "some runs are left that cannot start; please report this with the study's file."
-            )
-
-    def _blobs(self, job: Job) -> dict[str, bytes]:
-        """The bytes that a job needs. Its own artefacts are left out if damaged, since they are
-        made again.
-        """
-        store, names = self.sweep.store, self.sweep.blobs(job)
-        return {
-            purpose: store.artefacts.get(name)
-            for purpose, name in names.items()
-            if store.artefacts.fits(name)
-        }
-
-    def _take(self, task: RemoteJob) -> None:
-        """The next thing a task has yielded, or its loss."""
-        held = task.lease
+    def _follow(self, key: str, stream: Any, future: "Future[Row]") -> None:
+        """Bring what a task yields, one after the other; its row ends it."""
+        put = self.sweep.store.artefacts.put
         try:
-            what, value = self.ray.get(next(task.stream))
-        except StopIteration:
-            self._lost(task, "it ended without a result")
-            return
+            for ready in stream:
+                what, value = self.ray.get(ready)
+                if what == "row":
+                    row, weights = value
+                    name = None if weights is None else put(weights)
+                    future.set_result(replace(row, weights=name))
+                    return
+                # Files are made here, so that the driver has nothing to wait for.
+                self.inbox.put((key, what, (value[0], put(value[1])) if what == "held" else value))
+            raise BrokenExecutor("it ended without a result")
         except self.ray.exceptions.RayError as error:
-            self._lost(task, str(error).partition("\n")[0])
-            return
-        if what == "held":
-            # It has made progress, so losses are counted afresh.
-            self.deaths.pop(held.key, None)
-            self.sweep.hold(held, value[0], self.sweep.store.artefacts.put(value[1]))
-        elif what == "news":
-            self.sweep.tell(held.key, **value)
-        else:
-            self.tasks.remove(task)
-            row, weights = value
-            name = None if weights is None else self.sweep.store.artefacts.put(weights)
-            self.sweep.finish(held, replace(row, weights=name))
-
-    def _lost(self, task: RemoteJob, why: str) -> None:
-        self.tasks.remove(task)
-        key = task.lease.key
-        self.deaths[key] += 1
-        self.sweep.lost(key, why, self.deaths[key])
+            future.set_exception(BrokenExecutor(str(error)))
+        except Exception as error:
+            future.set_exception(error)
 
 
 # A job on a node of a cluster: done in a thread, whose checkpoints and row are sent as they come.
