@@ -1,14 +1,16 @@
 """The figures of the papers: drawn from the committed rows, and from rows that lack something."""
 
 import csv
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from experiments.__main__ import main
 from experiments.catalogue import EXPERIMENTS
 from experiments.figures import FIGURES, figures_of, line, links, over_seeds, write_figures
-from secateurs.cli import main
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 DRAWN = sorted(FIGURES.names())
@@ -17,11 +19,12 @@ COMMITTED = [name for name in DRAWN if (RESULTS / f"{name}.csv").exists()]
 
 def command(*arguments):
     """The exit code of `python -m experiments path-pruning`, drawing only."""
-    fixed = ["reproduce", "path-pruning", "--scale", "cpu", "--redraw"]
-    try:
-        main([*fixed, *map(str, arguments)])
-    except SystemExit as left:
-        return left.code or 0
+    fixed = ["experiments", "path-pruning", "--scale", "cpu", "--redraw"]
+    with mock.patch.object(sys, "argv", [*fixed, *map(str, arguments)]):
+        try:
+            main()
+        except SystemExit as left:
+            return left.code or 0
     return 0
 
 
