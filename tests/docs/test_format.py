@@ -13,7 +13,7 @@ from files.random_models import random_state
 from secateurs.files import read_sparse, save_sparse
 
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"
-GOLDEN = Path(__file__).parents[1] / "ship" / "files" / "golden"
+GOLDEN = Path(__file__).parents[1] / "files" / "golden"
 
 
 def reader():
