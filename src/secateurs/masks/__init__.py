@@ -2,26 +2,30 @@
 (selections).
 """
 
-from secateurs.masks import budget  # noqa: F401  (the file registers its scopes)
-from secateurs.masks.apply import apply_, check
-from secateurs.masks.budget import SCOPES, Demand, share
-from secateurs.masks.draw import SELECTIONS
-from secateurs.masks.files import load_masks, save_masks
-from secateurs.masks.patterns import (
-    NM,
-    PATTERNS,
-    Block,
-    Channel,
-    Filter,
-    Kernel,
-    Unstructured,
-    pattern_of,
-)
-from secateurs.masks.report import SparsityReport, TensorSparsity, sparsity_report
-from secateurs.masks.select import select
-from secateurs.masks.sketch import Sketch, sketch
-from secateurs.masks.spectral import spectral
-from secateurs.masks.torch_prune import Imported, from_torch_prune
+from typing import TYPE_CHECKING
+
+from secateurs.base.lazy import open_on_first_use
+
+if TYPE_CHECKING:
+    from secateurs.masks.apply import apply_, check
+    from secateurs.masks.budget import SCOPES, Demand, share
+    from secateurs.masks.draw import SELECTIONS
+    from secateurs.masks.files import load_masks, save_masks
+    from secateurs.masks.patterns import (
+        NM,
+        PATTERNS,
+        Block,
+        Channel,
+        Filter,
+        Kernel,
+        Unstructured,
+        pattern_of,
+    )
+    from secateurs.masks.report import SparsityReport, TensorSparsity, sparsity_report
+    from secateurs.masks.select import select
+    from secateurs.masks.sketch import Sketch, sketch
+    from secateurs.masks.spectral import spectral
+    from secateurs.masks.torch_prune import Imported, from_torch_prune
 
 __all__ = [
     "NM",
@@ -50,3 +54,5 @@ __all__ = [
     "sparsity_report",
     "spectral",
 ]
+
+open_on_first_use(__name__)

@@ -19,7 +19,6 @@ from secateurs.base.parameters import (
 from secateurs.base.parametrized import empty_norms
 from secateurs.base.sharding import local, local_mask
 from secateurs.errors import MaskError
-from secateurs.masks.topk import count_true
 
 
 def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
@@ -65,8 +64,8 @@ def lost_norms(model: nn.Module, masks: Mapping[str, Tensor]) -> list[str]:
     """Which masks leave nothing of a norm by which a weight is divided, so that it would be NaN."""
     return [
         f"{name!r} has norms of which the mask keeps no entry, and divides by them"
-        f" ({count_true(lost)} weights would be NaN): keep an entry of each, or make the weight"
-        " plain with torch.nn.utils.parametrize.remove_parametrizations (weight_norm of old:"
+        f" ({int(lost.count_nonzero())} weights would be NaN): keep an entry of each, or make the"
+        " weight plain with torch.nn.utils.parametrize.remove_parametrizations (weight_norm of old:"
         " remove_weight_norm)"
         for name, lost in empty_norms(model, masks).items()
     ]

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Skipped
     from secateurs.optim.factorized.schedules import RampHoldRelax
     from secateurs.optim.factorized.sgd import FactorizedSGD
-    from secateurs.optim.holding import Held, Tuned, hold, prune_and_tune_
+    from secateurs.optim.holding import Held, hold
     from secateurs.optim.hyperbolic import HAM
     from secateurs.optim.reparametrized import DGating, PowerPropagation
+    from secateurs.optim.tuning import Tuned, prune_and_tune_
 
 __all__ = [
     "ACDC",

@@ -172,7 +172,6 @@ def test_one_process(tmp_path):
 def test_ranks_of_as_many_names_are_compared_mask_by_mask(monkeypatch):
     """What the other rank sends is played back, so that one process sees both."""
     model, masks = net(), half(net())
-    monkeypatch.setattr(holding, "_moves_from", lambda device: torch.device("cpu"))
     monkeypatch.setattr(holding, "gather", lambda sent, device: [sent.tolist()] * 2)
     holding.check_ranks(model, masks, [])
     other = [[4, 0], [5, 0]]
@@ -237,18 +236,3 @@ def test_in_a_distributed_wrapper_by_module_or_a_sentence(tmp_path):
         ):
             with pytest.raises(ArgumentError, match="give model.module"):
                 call()
-
-
-@pytest.mark.parametrize(
-    "backend, expected",
-    [
-        ("nccl", "cuda"),
-        ("cuda:nccl", "cuda"),
-        ("cpu:gloo,cuda:nccl", "cpu"),
-        ("gloo", "cpu"),
-        ("mpi", "cpu"),
-    ],
-)
-def test_numbers_are_gathered_where_the_backend_moves_them(backend, expected, monkeypatch):
-    monkeypatch.setattr(dist, "get_backend", lambda: backend)
-    assert holding._moves_from(torch.device("cuda")).type == expected

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from secateurs.base.bits import INTEGERS
 from secateurs.base.random import generator as generator_of
+from secateurs.base.ranks import distributed, gather
 from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.members import Group, Members, Names
 from secateurs.optim.factorized.start import (
@@ -24,7 +25,6 @@ from secateurs.optim.factorized.start import (
     is_scale,
     spreads,
 )
-from secateurs.optim.holding import distributed, gather
 
 Zeros: TypeAlias = Literal["revive", "frozen"]
 
