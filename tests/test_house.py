@@ -224,3 +224,12 @@ def test_every_public_name_resolves():
 def test_import_does_not_load_torch():
     code = "import sys, secateurs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=SOURCE.parent).returncode == 0
+
+
+def test_hold_loads_no_more_than_it_needs():
+    code = (
+        "import sys, secateurs; secateurs.hold;"
+        "own = [name for name in sys.modules if name.split('.')[0] == 'secateurs'];"
+        "sys.exit(len(own) > 25 or 'secateurs.masks.select' in own)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=SOURCE.parent).returncode == 0

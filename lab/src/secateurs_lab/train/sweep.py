@@ -86,7 +86,7 @@ def own_run(
     return twin, optimizer
 
 
-def apart(
+def run_separately(
     model: nn.Module,
     loss: Loss,
     batches: Batches,
@@ -120,7 +120,7 @@ def apart(
 # The runs of a grid as one model with a run dimension.
 
 
-def together(
+def run_batched(
     model: nn.Module,
     loss: Loss,
     batches: Batches,
@@ -269,9 +269,9 @@ def grid(
         init=init,
     )
     way = (
-        together
+        run_batched
         if (pays(model, len(strengths) * len(seeds)) if batched is None else batched)
-        else apart
+        else run_separately
     )
     trained = way(model, loss, batches, strengths, seeds, settings)
     runs = zip(product(strengths, seeds), trained, strict=True)
