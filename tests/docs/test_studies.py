@@ -24,6 +24,14 @@ def test_fifteen_lines_for_an_own_model(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "mine.study" / "study.db").exists()
 
 
+def test_an_own_method_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    (code,) = [each for each in blocks(DOCS / "studies.md") if "class Noisy(Method)" in each]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "studies.md", "exec"), {"__name__": "__main__"})
+    told = "[('dense', 'done'), ('noisy', 'done'), ('noisy, cut', 'done')]"
+    assert capsys.readouterr().out.strip() == told
+
+
 def test_the_key_on_the_page_is_one_of_its_study():
     text = (DOCS / "studies.md").read_text()
     named = text.partition("rerun digits.toml ")[2].split()[0]

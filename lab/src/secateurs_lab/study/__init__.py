@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from secateurs_lab.study.config import How, Run, Study, Watcher
     from secateurs_lab.study.database import HISTOGRAM_EDGES, Certified, LayerKept, Point, Row
     from secateurs_lab.study.driver import Sweep
+    from secateurs_lab.study.fitting import Trainer, TrainingJob
     from secateurs_lab.study.methods import (
         L1,
         METHODS,
@@ -65,7 +66,9 @@ __all__ = [
     "Store",
     "Study",
     "Sweep",
+    "Trainer",
     "Training",
+    "TrainingJob",
     "Tuning",
     "Watcher",
     "run",

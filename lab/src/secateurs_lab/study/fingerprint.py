@@ -344,7 +344,7 @@ def _name_of(value: Any) -> str:
 def _of_library(value: Any) -> bool:
     """Whether this function or class is torch's, Python's or ours."""
     top = str(value.__module__).partition(".")[0]
-    return top in ("torch", "numpy", "secateurs", *_STANDARD)
+    return top in ("torch", "numpy", "secateurs", "secateurs_lab", *_STANDARD)
 
 
 _STANDARD = sys.stdlib_module_names - {"__main__"}

@@ -96,6 +96,10 @@ class TrainingJob:
         """The generator for one purpose."""
         return generator(self.run.seed, purpose)
 
+    def optimizer(self) -> Optimizer:
+        """The optimizer that the run's training describes, over the network's parameters."""
+        return optimizer_of(self.model, self.train)
+
     def batch(self) -> tuple[Tensor, Tensor]:
         """The examples that scores are computed on."""
         count = self.method.examples
@@ -310,7 +314,9 @@ def trainer_of(work: Work) -> Trainer:
         per_epoch=steps,
         total=Step.parse(work.run.train.length).iterations(steps),
     )
-    return TRAINERS[work.run.method.kind](job)
+    method = work.run.method
+    trainer: Callable[[TrainingJob], Trainer] = method.trainer or TRAINERS[method.kind]
+    return trainer(job)
 
 
 def _resume(held: State, trainer: Trainer, work: Work) -> Standing:

@@ -29,6 +29,10 @@ def key_of(run: Any) -> str:
     if run.method.kind == "dwf":
         hashed["method"] |= {"groups": None, "shared": 1, "lean": False}
     # A user's objects are identified by content, since a changed function may keep its name.
+    if run.method.trainer is not None:
+        from secateurs_lab.study.fingerprint import fingerprint_of_values
+
+        hashed["method"]["own"] = fingerprint_of_values(run.method.trainer)
     if run.data.make is not None or run.model.make is not None:
         from secateurs_lab.study.fingerprint import fingerprint, image_shape
 

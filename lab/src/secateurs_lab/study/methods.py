@@ -39,7 +39,7 @@ MOST_ROUNDS = 10_000
 """More rounds than this are a typing error; counting them would take for ever."""
 
 METHODS: Registry[type["Method"]] = Registry("method")
-"""Kinds of methods by name. A new kind is a frozen subclass of `Method` and its trainer in
+"""Kinds of methods by name, as a file may say them. Their trainers are in
 `secateurs_lab.study.fitting`.
 """
 
@@ -49,9 +49,12 @@ METHODS: Registry[type["Method"]] = Registry("method")
 
 @dataclass(frozen=True, kw_only=True)
 class Method(CheckedSettings):
-    """The base of all methods.
+    """The base of all methods. A method of your own is a frozen dataclass of this kind with a
+    `kind` and a `trainer`; the text of the trainer is part of the keys of its runs.
 
     Attributes:
+        trainer: A static method that takes a `TrainingJob` and returns a `Trainer`; None for the
+            kinds of `METHODS`.
         label: The name in tables and figures; by default made from the settings. Not part of a
             run's key.
         train: Fields of the study's training that differ for this method.
@@ -60,6 +63,8 @@ class Method(CheckedSettings):
     kind: ClassVar[str] = ""
     # A run's training already contains the method's own fields.
     silent: ClassVar[frozenset[str]] = frozenset({"label", "train"})
+    # What it takes and returns is made of methods, and cannot be imported here.
+    trainer: ClassVar[Any] = None
     by_compression: ClassVar[bool] = False
     """Whether a run of this method is asked for a compression."""
     usual: ClassVar[Mapping[str, Any]] = {}
@@ -76,6 +81,13 @@ class Method(CheckedSettings):
     def read(cls, value: Any) -> Self:
         """A method, or a table of the fields of its `kind`."""
         if isinstance(value, cls):
+            if value.trainer is None and value.kind not in {*METHODS, Choice.kind}:
+                raise Misfit.of(
+                    f"{type(value).__name__} does not say how it is trained: give the class a"
+                    " static method trainer(job) that returns a Trainer"
+                )
+            if not value.kind:
+                raise Misfit.of(f'{type(value).__name__} needs a name: kind = "my-method"')
             return value
         if not isinstance(value, Mapping):
             raise Misfit.of(
