@@ -180,10 +180,12 @@ def _write(
         )
 
 
-def main() -> None:
+def main(arguments: "Sequence[str] | None" = None) -> None:
     """Run the command; an error of ours is one message on standard error and exit code 2."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(reproduce)
     try:
-        typer.run(reproduce)
+        app(args=arguments, prog_name="python -m experiments")
     except SecateursError as error:
         say(f"error: {error}", err=True)
         raise SystemExit(2) from None

@@ -315,7 +315,7 @@ MISTAKES = {
     ),
     "evaluated on a tensor": (
         lambda: lab.train.evaluate(net(), X),
-        r"data is a Tensor, not a secateurs\.data\.Dataset",
+        r"data is a Tensor, not a lab\.data\.Dataset",
     ),
     "a length without a unit": (
         lambda: Step.parse("3"),

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
+from invariance import check_invariance
 from strange.answers import Outcome, untouched
 from strange.kinds import forget
 from strange.networks import Case
@@ -36,7 +37,7 @@ def _saved(model: nn.Module, x: torch.Tensor) -> object:
 
 def _invariant(model: nn.Module, x: torch.Tensor) -> object:
     g = torch.Generator().manual_seed(0)
-    return sc.prune.check_invariance(model, "magnitude", x, generator=g)
+    return check_invariance(model, "magnitude", x, generator=g)
 
 
 READERS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {

@@ -297,6 +297,25 @@ def _step(call: _Call) -> Enclosed:
     return call.give(value, torch.zeros_like(value))
 
 
+@_rule(
+    *(aten.fake_quantize_per_channel_affine, aten.fake_quantize_per_channel_affine_cachemask),
+    *(aten.fake_quantize_per_tensor_affine, aten.fake_quantize_per_tensor_affine_cachemask),
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams,
+)
+def _quantize(call: _Call) -> Any:
+    """Which multiple of the scale is decided as the model does it; left is that it is rounded."""
+    given = [a for a in pytree.tree_leaves((call.args, call.kwargs)) if isinstance(a, Enclosed)]
+    _refuse_undecided(call, not any(bool(a.radius.any()) for a in given))
+    args, kwargs = pytree.tree_map(
+        lambda a: a.value.to(call.precision) if isinstance(a, Enclosed) else a,
+        (call.args, call.kwargs),
+    )
+    results = call.func(*args, **kwargs)
+    value, *masks = (results,) if isinstance(results, Tensor) else results
+    found = call.give(value.double(), 2 * call.unit * value.double().abs() + call.tiny)
+    return found if isinstance(results, Tensor) else (found, *masks)
+
+
 def _refuse_undecided(call: _Call, decided: bool) -> None:
     if not decided:
         raise UnsupportedOperation(

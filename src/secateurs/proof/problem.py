@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.parameters import check_model
 from secateurs.errors import DomainError, ParameterError
 from secateurs.graph import Graph, State, affines, capture, evaluate, joint, propagate
 from secateurs.proof.domain import Domain
@@ -211,6 +212,7 @@ def read_problem(
 ) -> NetworkPair:
     """Capture both models, match their graphs, and read both parameter vectors in float64."""
     for model in (dense, sparse):
+        check_model(model)
         _refuse_without_float64({t.device for t in (*model.parameters(), *model.buffers())})
     graphs = (
         capture(dense, example, output=output),

@@ -107,5 +107,5 @@ def test_an_image_of_another_size_is_refused_before_it_is_unpacked(tmp_path):
 def test_a_missing_decoder_names_its_extra(tmp_path, monkeypatch):
     write(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(MissingExtra, match=r"pillow is not installed.*secateurs\[images\]"):
+    with pytest.raises(MissingExtra, match=r"pillow is not installed.*secateurs-lab\[images\]"):
         load("tiny-imagenet", root=tmp_path)

@@ -153,6 +153,7 @@ class Moved:
 def test_loading_the_digits_imports_no_scikit_learn():
     pytest.importorskip("sklearn")
     code = (
-        "import sys, secateurs as sc; lab.data.load('digits'); sys.exit('sklearn' in sys.modules)"
+        "import sys, secateurs_lab as lab; lab.data.load('digits');"
+        " sys.exit('sklearn' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

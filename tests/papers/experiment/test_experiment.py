@@ -7,6 +7,7 @@ from threading import Thread
 
 import pytest
 
+from experiments.__main__ import main
 from experiments.catalogue import EXPERIMENTS
 from experiments.experiment import (
     SCALES,
@@ -20,7 +21,6 @@ from experiments.experiment import (
     read_rows,
     run,
 )
-from secateurs.cli import main
 from secateurs.errors import ArgumentError, DataError, TrainingError
 from secateurs_lab.study import How, Store
 from secateurs_lab.study.export import job_lines
@@ -221,19 +221,18 @@ def told(capsys, *arguments):
 
 
 def test_the_command_lists_them_and_refuses_what_is_none(capsys):
-    code, out, _ = told(capsys, "reproduce")
+    code, out, _ = told(capsys)
     assert code == 0 and all(name in out for name in EXPERIMENTS.names())
-    assert told(capsys, "reproduce", "sketching-tables", "--scale", "huge")[0] == 2
-    code, _, said = told(capsys, "reproduce", "sketching-tables", "--scale", "short")
+    assert told(capsys, "sketching-tables", "--scale", "huge")[0] == 2
+    code, _, said = told(capsys, "sketching-tables", "--scale", "short")
     assert code == 2 and "smoke, cpu, full" in said
-    code, _, err = told(capsys, "reproduce", "sketching-table")
+    code, _, err = told(capsys, "sketching-table")
     assert code == 2 and "Did you mean" in err
 
 
 def test_the_command_runs_one_and_writes_rows_and_page(tmp_path, capsys):
     out, page = tmp_path / "rows.csv", tmp_path / "page.md"
     command = [
-        "reproduce",
         "probabilistic-moments",
         "--out",
         str(out),

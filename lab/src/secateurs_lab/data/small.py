@@ -27,6 +27,8 @@ ROWS, COLUMNS, CLASSES = 581_012, 54, 7
 NUMERICAL = 10
 """The first columns are measurements; the other 44 hold 0 or 1."""
 
+NO_DIGITS = "scikit-learn is not installed. Install it with: pip install scikit-learn"
+
 
 def read_covertype(root: Path | None, download: bool) -> Dataset:
     """The numerical columns normalised by the training set; four fifths train, by a fixed
@@ -99,7 +101,7 @@ def _read_cached() -> tuple[Tensor, Tensor] | None:
     try:
         from sklearn.datasets import fetch_covtype
     except ImportError:
-        raise MissingExtra.of("scikit-learn", extra="demo", by="secateurs-lab") from None
+        raise MissingExtra(NO_DIGITS) from None
     try:
         x, y = fetch_covtype(
             data_home=str(folder.parent), download_if_missing=False, return_X_y=True
@@ -173,7 +175,7 @@ def _pixels_and_labels() -> tuple[Any, Any]:
     """scikit-learn's table, read where it lies: importing scikit-learn takes two seconds."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
-        raise MissingExtra.of("scikit-learn", extra="demo", by="secateurs-lab")
+        raise MissingExtra(NO_DIGITS)
     table = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if not table.exists():  # it lay there in every version so far
         from sklearn.datasets import load_digits
