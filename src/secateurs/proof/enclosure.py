@@ -306,14 +306,20 @@ def _quantize(call: _Call) -> Any:
     """Which multiple of the scale is decided as the model does it; left is that it is rounded."""
     given = [a for a in pytree.tree_leaves((call.args, call.kwargs)) if isinstance(a, Enclosed)]
     _refuse_undecided(call, not any(bool(a.radius.any()) for a in given))
+    # torch takes scales in float32 alone; a graph hands on weights in their own precision.
     args, kwargs = pytree.tree_map(
-        lambda a: a.value.to(call.precision) if isinstance(a, Enclosed) else a,
-        (call.args, call.kwargs),
+        lambda a: _shortest(a.value) if isinstance(a, Enclosed) else a, (call.args, call.kwargs)
     )
     results = call.func(*args, **kwargs)
     value, *masks = (results,) if isinstance(results, Tensor) else results
     found = call.give(value.double(), 2 * call.unit * value.double().abs() + call.tiny)
     return found if isinstance(results, Tensor) else (found, *masks)
+
+
+def _shortest(value: Tensor) -> Tensor:
+    """In float32 if that keeps every value."""
+    short = value.float()
+    return short if torch.equal(short.double(), value) else value
 
 
 def _refuse_undecided(call: _Call, decided: bool) -> None:
