@@ -191,11 +191,11 @@ def table(found: dict[str, list[dict[str, Any]]]) -> str:
         counts.update(v for v in verdicts if v != "–")
         seconds = sum(row["seconds"] for row in rows)
         lines.append(f"| {name} | {' | '.join(verdicts)} | {seconds:.0f} |")
-        said += [
-            f"* {name}, {row['stage']}: {' '.join(row['said'].split())}"
-            for row in rows
-            if row["verdict"] != "right"
-        ]
+        texts: dict[str, list[str]] = {}
+        for row in rows:
+            if row["verdict"] != "right":
+                texts.setdefault(" ".join(row["said"].split()), []).append(row["stage"])
+        said += [f"* {name}, {' and '.join(stages)}: {text}" for text, stages in texts.items()]
     total = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     return "\n".join([*lines, "", f"Stages: {total}.", "", *said, ""])
 
