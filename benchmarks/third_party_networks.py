@@ -127,7 +127,7 @@ NETWORKS: dict[str, Callable[[], Built]] = {
     "diffusers_vae": diffusers_vae,
     "pyg_gcn": pyg("GCN"),
     "pyg_gat": pyg("GAT", heads=4),
-    "smp_deeplab": smp("DeepLabV3Plus", "mobilenet_v2"),
+    "smp_deeplab": smp("DeepLabV3Plus", "efficientnet-b0"),
     "smp_fpn": smp("FPN", "efficientnet-b0"),
     "yolo11n": yolo,
     **{
