@@ -11,6 +11,7 @@ import secateurs as sc
 from secateurs.optim import FactorizedSGD, hold
 from secateurs.optim.factorized.maths import StepRule
 from secateurs.optim.factorized.step import AllAtOnce
+from secateurs.proof import METHODS, recheck
 from secateurs.scores import SCORES, score
 from secateurs_lab.train import grid
 
@@ -206,6 +207,57 @@ def test_certificates_of_a_batch_are_those_of_the_cpu():
         sc.prune_(pruned, sc.Recipe(score="magnitude", density=0.9))
         bounds.append(sc.certify(model, pruned, around=points[:32], radius=1e-3).bound)
     assert bounds[1] == pytest.approx(bounds[0], rel=1e-4)
+
+
+def certified(model, points, labels, **options):
+    """A certificate of this network and its pruned copy, and what it says of the points."""
+    pruned = copy.deepcopy(model)
+    sc.prune_(pruned, sc.Recipe(score="magnitude", density=0.9))
+    found = sc.certify(model, pruned, generator=torch.Generator().manual_seed(0), **options)
+    kept = None
+    if found.problem is not None:
+        kept = found.certified_share(points, labels, whole_ball="linear" in found.bounds)
+        again = recheck(found.to_json(), model, pruned)
+        assert again.holds, again
+    return found, kept
+
+
+@pytest.mark.parametrize("methods", METHODS.names())
+def test_every_method_certifies_convolutions_as_on_the_cpu(methods):
+    found = []
+    for model, (x, y) in pair():
+        domain = {"around": x[:2], "radius": 1e-3}
+        # The models' own evaluation as well, and the numbers that batch norms compute.
+        options = {"methods": methods, "rounding": True if methods == "linear" else "auto"}
+        found.append(certified(model.eval(), x[:2], y[:2], **domain, **options))
+    (here, kept), (there, moved) = found
+    assert there.bounds == pytest.approx(here.bounds, rel=1e-4)
+    assert there.lower_bound == pytest.approx(here.lower_bound, rel=1e-2, abs=1e-6)
+    assert moved == kept
+
+
+@pytest.mark.parametrize("options", [{"target": 0.99}, {"claim": "top-1"}])
+@pytest.mark.parametrize("network", ["convolutions", "dense"])
+def test_boxes_are_split_as_on_the_cpu(network, options):
+    """Into parts, for a target below the bound and for one top class."""
+    found = []
+    for model, (x, y) in pair():
+        x = x[:2]
+        if network == "dense":
+            x, model = x.flatten(1)[:, :54], model[5:]
+        domain = {"around": x, "radius": 0.1}
+        asked = dict(options)
+        if "target" in asked:
+            asked["target"] *= certified(model.eval(), x, y[:2], **domain)[0].bound
+        found.append(certified(model.eval(), x, y[:2], **domain, **asked)[0])
+    assert found[1].answer == found[0].answer
+    assert found[1].bound == pytest.approx(found[0].bound, rel=1e-3)
+
+
+def test_predictions_are_compared_on_the_device():
+    found = [certified(model.eval(), x, y, data=(x, y))[0] for model, (x, y) in pair()]
+    assert found[1].bound == pytest.approx(found[0].bound, rel=1e-4)
+    assert str(found[1].statistical) == str(found[0].statistical)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -204,7 +204,7 @@ def certify(
     >>> sparse = nn.Linear(2, 1, bias=False)
     >>> sparse.weight.data = torch.tensor([[1.0, 0.0]])
     >>> cert = certify(dense, sparse, box=(torch.zeros(1, 2), torch.tensor([[1.0, 3.0]])))
-    >>> round(cert.bound, 9), cert.lower_bound
+    >>> round(cert.bound, 9), round(cert.lower_bound, 9)
     (3.0, 3.0)
 
     Reference: Gonon et al. 2024, Theorems 3.1 and C.1; the other methods are ours or cited where

@@ -41,6 +41,11 @@ class Domain:
         ends = {name: getattr(self, name)[index] for name in ("lo", "hi", "center")}
         return replace(self, **ends)
 
+    def to(self, device: torch.device) -> "Domain":
+        """The same boxes on another device."""
+        ends = {name: getattr(self, name).to(device) for name in ("lo", "hi", "center")}
+        return replace(self, **ends)
+
     def split(self, size: int) -> list["Domain"]:
         """The boxes in parts of at most this many."""
         return [self[i : i + size] for i in range(0, len(self), size)]

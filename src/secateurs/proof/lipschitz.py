@@ -171,17 +171,17 @@ def lipschitz_bounds(
     with torch.no_grad():
         one, two = layers_of(graph, pair.f), layers_of(graph, pair.g)
         rows = (
-            _lemma(problem, q),
-            _normalised_bound(problem, q),
-            _theorem(problem, size),
+            _lemma(problem, q, example),
+            _normalised_bound(problem, q, example),
+            _theorem(problem, example),
             *_corollary(one, two, size),
         )
     return LipschitzBounds(rows=rows, input_size=size)
 
 
-def _lemma(problem: NetworkPair, q: float) -> LipschitzBound:
+def _lemma(problem: NetworkPair, q: float, like: Tensor) -> LipschitzBound:
     """The lemma in both directions; the smaller holds."""
-    fed = torch.zeros(problem.graph.inputs[0].shape, dtype=torch.float64)
+    fed = like.new_zeros(problem.graph.inputs[0].shape, dtype=torch.float64)
     # The lemma is not symmetric in θ and θ', but what it bounds is.
     pairs = (problem.pair, ParameterPair(f=problem.pair.g, g=problem.pair.f))
     gaps = [propagate(problem.graph, LemmaE1(q), [fed], pair).gap for pair in pairs]
@@ -196,20 +196,20 @@ def _lemma(problem: NetworkPair, q: float) -> LipschitzBound:
     )
 
 
-def _normalised_bound(problem: NetworkPair, q: float) -> LipschitzBound:
+def _normalised_bound(problem: NetworkPair, q: float, like: Tensor) -> LipschitzBound:
     """Equation (22) for q = 1, both networks normalised."""
     name, of = "theorem E.1", "‖Φ(θ) − Φ(θ')‖_1"
     if q != 1:
         remark = "needs q = 1: for q > 1 it is false (docs/errata.md)"
         return LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
-    fed = torch.zeros(problem.graph.inputs[0].shape, dtype=torch.float64)
+    fed = like.new_zeros(problem.graph.inputs[0].shape, dtype=torch.float64)
     value = float(theorem_e1(propagate(problem.graph, TheoremE1(), [fed], problem.pair)))
     return LipschitzBound(
         name=name, of=of, value=value, applies=True, remark="normalised parameters"
     )
 
 
-def _theorem(problem: NetworkPair, size: float) -> LipschitzBound:
+def _theorem(problem: NetworkPair, example: Tensor) -> LipschitzBound:
     name, of = "theorem 3.1", "‖R_θ(x) − R_θ'(x)‖_1"
     signs = problem.signs
     if not signs.same:
@@ -217,9 +217,11 @@ def _theorem(problem: NetworkPair, size: float) -> LipschitzBound:
             f"needs θθ' ≥ 0, which fails for {signs.differing} parameter(s), first in {signs.first}"
         )
         return LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
-    fed = torch.ones(1, *problem.graph.inputs[0].shape, dtype=torch.float64)
+    fed = example.new_ones(1, *problem.graph.inputs[0].shape, dtype=torch.float64)
     # Biases count as inputs of size 1, so the input's size is at least that.
-    value = max(size, 1.0) * float(problem.path_distance(fed=fed, biases=True).sum())
+    value = max(float(example.abs().max()), 1.0) * float(
+        problem.path_distance(fed=fed, biases=True).sum()
+    )
     return LipschitzBound(
         name=name,
         of=of,

@@ -211,7 +211,7 @@ def wrong_facts(stated: CertificateRecord, boxes: BoxesRecord, now: Certificate)
         )
     if region is None or now.problem is None or stated.worst_input is None:
         return problems
-    point = stated.worst_input.unsqueeze(0)
+    point = stated.worst_input.unsqueeze(0).to(region.lo.device)
     if point.shape[1:] != region.lo.shape[1:] or not bool(region.contains(point)):
         return [*problems, "the worst input lies outside the boxes"]
     with torch.no_grad():
@@ -291,7 +291,7 @@ def wrong_claim(claimed: ClaimRecord | None, now: Certificate) -> list[str]:
         problems.append("the claim is not proven by the parts that were kept")
     if claimed.counterexample is None:
         return problems
-    x = claimed.counterexample.unsqueeze(0)
+    x = claimed.counterexample.unsqueeze(0).to(now.region.lo.device)
     if x.shape[1:] != now.region.lo.shape[1:] or not bool(now.region.contains(x)):
         return [*problems, "the counterexample lies outside the boxes"]
     with torch.no_grad():
@@ -380,6 +380,9 @@ def recheck(
         raise ArgumentError("this is not a certificate: options, networks or boxes are missing.")
     methods = check_options(request.methods, request.norm, request.rounding)
     region = boxes_of_record(boxes, path.parent if path else None, domain)
+    # Files are read on the CPU.
+    weights = (*dense.parameters(), *dense.buffers())
+    region = region.to(next((t.device for t in weights), region.lo.device))
     # With the options of the record, since another effort could prove less than it states.
     problem = read_problem(
         dense,

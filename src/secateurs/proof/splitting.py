@@ -625,7 +625,9 @@ class _Splitting:
                 per_output=whole.per_output.repeat(2, 1),
                 size=whole.size.repeat(2),
                 root=whole.root.repeat(2),
-                node=whole.node.new_tensor([pair[side] for side in (0, 1) for pair in halves]),
+                node=torch.tensor(
+                    [pair[side] for side in (0, 1) for pair in halves], device=whole.node.device
+                ),
                 row=row,
                 known=known,
             )
