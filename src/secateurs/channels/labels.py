@@ -216,7 +216,7 @@ class Groups:
         self._note(_TIED, pairs[:, bound])
 
     def pin(self, labels: Tensor, why: str) -> None:
-        """These stay."""
+        """Mark these as not removable, for this reason."""
         labels = torch.unique(labels[labels > PINNED])
         self._note(why, labels)
         self._root = _unite_pairs(
@@ -228,7 +228,7 @@ class Groups:
         return torch.where(labels < 0, labels, self._root[labels.clamp_min(0)])
 
     def unpinned(self, labels: Tensor) -> Tensor:
-        """The same without the ties to what stays."""
+        """Group roots, ignoring ties to channels that cannot be removed."""
         if self._unpinned is None:
             none = torch.zeros(2, 0, dtype=torch.long)
             pairs = torch.cat([none, *self._free_ties], dim=1)
@@ -564,7 +564,7 @@ class LabelFlow:
         return self.groups.shared(rows(labels, dim, size))
 
     def pin(self, x: Tensor, node: Node) -> Tensor:
-        """Everything that a value carries stays; so does what follows from it."""
+        """Mark all channels of this value, and everything tied to them, as not removable."""
         self.groups.pin(x, f"{describe_node(node)} mixes all of it")
         return _pinned(node)
 

@@ -284,11 +284,11 @@ def resize_(model: nn.Module, found: Labelled) -> None:
             before = use.into.numel() if transposed else use.out.numel()
             owner.groups = owner.weight.shape[0] * use.axes.groups // before
     for module in model.modules():
-        describe_(module)
+        sync_size_attributes_(module)
 
 
-def describe_(module: nn.Module) -> None:
-    """Make the attributes say what the tensors are."""
+def sync_size_attributes_(module: nn.Module) -> None:
+    """Set in_features, out_channels and the like from the shapes of the tensors."""
     if isinstance(module, nn.modules.conv._ConvNd):
         sizes = module.weight.shape[0], module.weight.shape[1] * module.groups
         if isinstance(module, nn.modules.conv._ConvTransposeNd):
@@ -308,10 +308,10 @@ def describe_(module: nn.Module) -> None:
     elif isinstance(module, nn.Embedding):
         module.embedding_dim = module.weight.shape[1]
     elif isinstance(module, nn.MultiheadAttention):
-        _describe_attention_(module, module.out_proj.weight.shape[1])
+        _sync_attention_(module, module.out_proj.weight.shape[1])
 
 
-def _describe_attention_(module: nn.MultiheadAttention, width: int) -> None:
+def _sync_attention_(module: nn.MultiheadAttention, width: int) -> None:
     """The heads keep their size: a narrower attention has fewer of them."""
     if width != module.embed_dim:
         module.embed_dim, module.num_heads = width, width // module.head_dim

@@ -39,7 +39,7 @@ class BitWriter:
 
 
 class BitReader:
-    """Takes a given number of bits at a time; `finish` makes sure that none are left over."""
+    """Takes a given number of bits at a time; `expect_end` makes sure that none are left over."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -57,7 +57,7 @@ class BitReader:
         # numpy's bits are already bytes of 0 and 1: a view turns them into booleans without a copy.
         return bits[skip : skip + count].view(np.bool_)
 
-    def finish(self) -> None:
+    def expect_end(self) -> None:
         """Refuse a stream that is longer than what was taken, or whose last byte is not filled with
         zeros."""
         if (self.position + 7) // 8 != len(self.data):
@@ -86,9 +86,9 @@ class UnaryReader:
         numbers: NDArray[np.int64] = np.diff(places, prepend=start - 1) - 1
         return numbers
 
-    def finish(self) -> None:
+    def expect_end(self) -> None:
         """Refuse a stream that is longer than what was taken."""
-        self._bits.finish()
+        self._bits.expect_end()
 
     def _ones(self, wanted: int) -> NDArray[np.int64]:
         """The positions of the ones in the next bits, about as many as the wanted ones take."""

@@ -28,7 +28,7 @@ from secateurs.base.safefile import (
     replacing,
 )
 from secateurs.base.sizes import ChangedSizes, name_with, read_sizes, set_sizes_, size_problems
-from secateurs.channels.verify import describe_, narrow_
+from secateurs.channels.verify import narrow_, sync_size_attributes_
 from secateurs.errors import SparseFileError
 from secateurs.files.coding import (
     FULL,
@@ -360,7 +360,7 @@ def _inflate(data: memoryview, count: int, opened: Opened) -> bytes:
 def _finish(readers: PlaceReaders, path: Path) -> None:
     try:
         for reader in (readers.masks, readers.quotients, readers.remainders):
-            reader.finish()
+            reader.expect_end()
     except ValueError as error:
         raise SparseFileError(f"{path}: {error}.") from None
 
@@ -433,7 +433,7 @@ def _narrow_(model: nn.Module, smaller: Mapping[str, Tensor], fresh: set[str]) -
     for module, rows in before.items():  # compaction takes whole groups or none
         module.groups = module.groups * len(module.weight) // rows
     for owner in model.modules():
-        describe_(owner)
+        sync_size_attributes_(owner)
 
 
 def _missing(

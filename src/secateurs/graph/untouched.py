@@ -105,7 +105,7 @@ class _Held:
             self._look(self._stack.pop())
 
     def digest(self) -> str:
-        """What was found, as a key."""
+        """A key of everything that the model holds: equal as long as nothing in it changed."""
         text = "\0".join(self._words)
         return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from secateurs.errors import ArgumentError
 from secateurs.proof.domain import Domain
 from secateurs.proof.margins import Region, certified
-from secateurs.proof.methods import HOPELESS
+from secateurs.proof.methods import TOO_LOOSE
 from secateurs.proof.problem import NetworkPair
 from secateurs.proof.record import (
     CertificateRecord,
@@ -117,7 +117,7 @@ class Certificate:
         """The bound compared with the outputs' range and margins."""
         sizes = worth(self.bound, self.lower_bound, self.per_box, self.problem, self.region)
         return replace(
-            sizes, hopeless=HOPELESS in self.skipped.values(), alone=is_alone(self.assumptions)
+            sizes, hopeless=TOO_LOOSE in self.skipped.values(), alone=is_alone(self.assumptions)
         )
 
     @property

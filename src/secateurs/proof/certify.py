@@ -24,8 +24,8 @@ from secateurs.errors import (
 from secateurs.proof.certificate import COVERED, Certificate
 from secateurs.proof.domain import BoxEnds, Domain, ball_domain, box_domain
 from secateurs.proof.methods import (
-    HOPELESS,
     METHODS,
+    TOO_LOOSE,
     MethodBounds,
     automatic,
     beyond_effort,
@@ -265,7 +265,7 @@ def certify(
     if methods == "auto" and chosen.seconds is None and beyond_effort(problem):
         proven = bound(find(restarts=0), spare=True)
         # Beside such a bound, a thorough search would be wasted as well.
-        few = HOPELESS in proven.skipped.values()
+        few = TOO_LOOSE in proven.skipped.values()
         found = find(restarts=min(chosen.restarts, 1) if few else chosen.restarts)
         proven = _add_differences(proven, problem, found)
     else:

@@ -22,7 +22,7 @@ from secateurs.proof.forms import (
     terms_back,
 )
 from secateurs.proof.interval import Interval, centre_and_radius
-from secateurs.proof.patches import Bent, Box, Cone, Mapped, Record, cone, ends
+from secateurs.proof.patches import ActivationPlanes, Box, Cone, Mapped, Record, cone, ends
 from secateurs.proof.planes import (
     Above,
     Plane,
@@ -462,7 +462,7 @@ class Relaxation(Backward):
             planes_z, planes_g, planes_d = (
                 planes[::-1] for planes in (planes_z, planes_g, planes_d)
             )
-        self.record.add(node, Bent(z=planes_z, g=planes_g, d=planes_d))
+        self.record.add(node, ActivationPlanes(z=planes_z, g=planes_g, d=planes_d))
         self._steps += 8
         return self.count(
             Relaxed(

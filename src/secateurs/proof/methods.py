@@ -242,11 +242,9 @@ def _by_chain(problem: NetworkPair, domain: Domain) -> MethodBounds:
 _COSTLY = {"affine": 0.3, "linear": 1.0}
 """The methods that watch the time, with the share of what is left that they may spend."""
 
-HOPELESS = (
-    "hopeless: the bound of the cheap methods exceeds the range of the outputs a million times, the"
-    " effort does not pay for passes from all neurons, and these promise no bound near it. What"
-    " helps: a smaller radius, training with certified_loss, or less change. With seconds=, or"
-    " named, this method runs all the same"
+TOO_LOOSE = (
+    "skipped: the cheap bounds are already a million times the output range, and a full pass"
+    " exceeds effort=. Use a smaller radius, or pass seconds= or methods= to run it anyway."
 )
 
 _SPARED = (
@@ -283,7 +281,7 @@ def run_methods(
         if spare and name in _COSTLY:
             rest, spare = ~_hopeless(problem, domain, proven), False
         if name in _COSTLY and not bool(rest.any()):
-            skipped[name] = HOPELESS
+            skipped[name] = TOO_LOOSE
             continue
         if name in skipped:
             continue

@@ -321,7 +321,7 @@ Planes: TypeAlias = tuple[Plane, Plane]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bent:
+class ActivationPlanes:
     """The planes around an activation: of f, of g, and of their difference."""
 
     z: Planes
@@ -345,7 +345,7 @@ class Box:
     radius: Tensor
 
 
-Known: TypeAlias = Bent | Mapped | Box | None
+Known: TypeAlias = ActivationPlanes | Mapped | Box | None
 
 
 @dataclass(slots=True)
@@ -439,7 +439,7 @@ class _Step:
         node, known = self.record.nodes[self.name], self.record.known[self.name]
         if isinstance(node, Input) and isinstance(known, Box):
             return self._at_input(x, known), {}
-        if isinstance(node, Activation) and isinstance(known, Bent):
+        if isinstance(node, Activation) and isinstance(known, ActivationPlanes):
             return self._through_activation(node, x, known)
         if isinstance(node, Affine) and isinstance(known, Mapped):
             return self._through_affine(node, x, known)
@@ -460,7 +460,7 @@ class _Step:
         return torch.cat([z, g])
 
     def _through_activation(
-        self, node: Activation, x: Slopes, known: Bent
+        self, node: Activation, x: Slopes, known: ActivationPlanes
     ) -> tuple[Tensor, dict[str, Slopes]]:
         """Slopes above 0 go on through the upper plane, those below through the lower one."""
         maps = [

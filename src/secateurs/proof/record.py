@@ -40,7 +40,7 @@ from secateurs.errors import ArgumentError, DomainError, SecateursError
 from secateurs.graph.capture import canonical
 from secateurs.proof.domain import Domain, ball_domain, box_domain
 from secateurs.proof.margins import joint_change, keeps_class
-from secateurs.proof.methods import HOPELESS
+from secateurs.proof.methods import TOO_LOOSE
 from secateurs.proof.problem import CapturedNetwork, NetworkPair
 from secateurs.proof.statistical import StatisticalCertificate
 from secateurs.version import __version__
@@ -528,7 +528,7 @@ class CertificateRecord:
             smallest_margin=self.smallest_margin,
             kept=None if self.certified is None else self.certified.kept,
             boxes=0 if self.certified is None else self.certified.of,
-            hopeless=HOPELESS in self.skipped.values(),
+            hopeless=TOO_LOOSE in self.skipped.values(),
             alone=is_alone(self.assumptions),
         )
 

@@ -218,10 +218,10 @@ class _ByChain:
         cut = signed.flatten(1).any(dim=1)
         found = boxes.per_output.clone()
         if bool(cut.any()):
-            found[cut] = self._pressed(boxes[cut], target[cut], again=again)
+            found[cut] = self._tighten_outputs(boxes[cut], target[cut], again=again)
         return found
 
-    def _pressed(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
+    def _tighten_outputs(self, boxes: "_Waiting", target: Tensor, *, again: bool) -> Tensor:
         if boxes.known is None:
             return boxes.per_output
         found = boxes.per_output

@@ -23,7 +23,7 @@ from secateurs.proof.vnnlib import Question, read_vnnlib
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyAnswer:
-    """What was found.
+    """The answer to a VNN-LIB instance, with its evidence.
 
     Attributes:
         answer: In the words of the competition.

@@ -24,7 +24,7 @@ classes are level may change sides.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordCheck:
-    """What was found.
+    """Whether a record of the zoo agrees with the network and the data on this machine.
 
     Attributes:
         record: The record that was checked.

@@ -61,17 +61,17 @@ _log = logging.getLogger("secateurs.ship")
 # Forms are compared on one sample and on many: 64, or fewer if a call of those would take longer
 # than this many seconds. A large image fills the vectors, and more of them only take longer. At
 # least two, and one for each thread.
-MANY, LONGEST = (64, 32, 16, 8, 4), 0.25
+BATCH_SIZES, MAX_CALL_SECONDS = (64, 32, 16, 8, 4), 0.25
 ROUNDS = 26  # at most; the first warms up
 # A comparison ends after this many rounds and seconds: calls of microseconds are compared often,
 # since one of them may take a thousand times as long on a busy machine; calls of a second a few
 # times.
-FEWEST, ENOUGH = 3, 0.5
+MIN_ROUNDS, MIN_SECONDS = 3, 0.5
 # A form whose fastest call took this many times as long as the slowest call of the best form is not
 # called again.
-CLEARLY = 2.0
+HOPELESSLY_SLOWER = 2.0
 APART = 1e-3  # of the largest output: by rounding alone programs differ by 1e-6 in single precision
-FEW = 3  # layers that a log line names
+NAMES_IN_LOG = 3  # layers that a log line names
 # Token tables and recurrence cannot be programs on planes.
 NEVER_A_PROGRAM = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase)
 
@@ -420,11 +420,11 @@ def _apart(model: nn.Module, fast: FastModule, call: Call, wanted: list[Tensor])
 
 def _no_gain(unchanged: tuple[str, ...], refused: SecateursError) -> str:
     """Why neither a layer nor the whole is compiled, in a line of bounded length."""
-    said = "; ".join(unchanged[:FEW]) or (
+    said = "; ".join(unchanged[:NAMES_IN_LOG]) or (
         f"no linear layer or 2-d convolution of {SMALLEST:,} weights or more has"
         f" {1 - DENSEST:.0%} zeros"
     )
-    more = f"; and {len(unchanged) - FEW} more" if len(unchanged) > FEW else ""
+    more = f"; and {len(unchanged) - NAMES_IN_LOG} more" if len(unchanged) > NAMES_IN_LOG else ""
     return (
         f"no layer gains ({said}{more}), and the whole has no program ({str(refused).rstrip('.')})"
     )
@@ -517,7 +517,9 @@ def _time_forms(forms: Mapping[str, nn.Module], example: Example) -> dict[int, d
         one = compare(forms, example, 1)
         slowest = max(one.values())
         least = max(2, torch.get_num_threads())
-        many = next((n for n in MANY if n * slowest <= LONGEST and n > least), least)
+        many = next(
+            (n for n in BATCH_SIZES if n * slowest <= MAX_CALL_SECONDS and n > least), least
+        )
         return {1: one, many: compare(forms, example, many)}
     except Exception:  # models refuse a number of samples in ways of their own
         args, kwargs = arguments(example)
@@ -544,7 +546,7 @@ def compare(
     with torch.inference_mode():
         begun = time.perf_counter()
         for done in range(ROUNDS):
-            if done >= FEWEST and time.perf_counter() - begun > ENOUGH:
+            if done >= MIN_ROUNDS and time.perf_counter() - begun > MIN_SECONDS:
                 break
             # In turns, so that a temporary disturbance of the machine affects all forms alike.
             for name in left:
@@ -557,7 +559,7 @@ def compare(
                 # are no others: a slow form is called as rarely as can be. By its slowest call, so
                 # that a disturbed one does not eliminate others.
                 seen = {name: times[name][int(done > 1) :] for name in left}
-                bar = CLEARLY * min(map(max, seen.values()))
+                bar = HOPELESSLY_SLOWER * min(map(max, seen.values()))
                 left = [name for name in left if min(seen[name]) <= bar]
             if len(left) < min(2, len(forms)):
                 break

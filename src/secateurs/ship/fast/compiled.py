@@ -219,8 +219,12 @@ class KernelLibrary:
         library.fast_bytes.restype = c_int64
         # A field changed on one side only would shift all following ones, and give wrong numbers
         # without any error.
-        if library.fast_bytes() != sum(ctypes.sizeof(kind) for kind in KINDS):
-            raise RuntimeError("the structures of the compiled kernels have another size")
+        size, expected = library.fast_bytes(), sum(ctypes.sizeof(kind) for kind in KINDS)
+        if size != expected:
+            raise RuntimeError(
+                f"compiled kernels do not match this version (struct size {size}, expected"
+                f" {expected}); delete {native.cache_folder()}"
+            )
         self.lanes = {
             torch.float32: library.fast_lanes(),
             torch.float64: max(1, library.fast_lanes() // 2),

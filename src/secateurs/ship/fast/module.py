@@ -207,10 +207,12 @@ class FastModule(Fixed):
                 or tensor.device.type != "cpu"
                 or tensor.layout != torch.strided
             ):
+                sparse = "" if tensor.layout == torch.strided else "sparse "
+                name = str(tensor.dtype).removeprefix("torch.")
                 raise ArgumentError(
-                    f"an input of {tensor.dtype} on {tensor.device} where this program takes "
-                    f"dense {self.dtype} on the "
-                    "processor: convert the input, or accelerate a model of its dtype."
+                    f"got a {sparse}{tensor.dtype} input on {tensor.device}, but this program takes"
+                    f" dense {self.dtype} tensors on the CPU: convert the input, or accelerate a"
+                    f" {name} model."
                 )
             if tensor.requires_grad and torch.is_grad_enabled():
                 raise ShipError(
