@@ -10,6 +10,7 @@ from torch import nn
 import secateurs as sc
 from secateurs.proof.methods import automatic
 from secateurs.proof.recheck import recheck
+from secateurs.proof.record import Worth
 from tiny_networks import (
     pruned,
 )
@@ -83,3 +84,9 @@ def test_the_verdict_says_that_each_input_is_alone():
     f, g = nn.Linear(3, 2), nn.Linear(3, 2)
     cert = sc.certify(f, g, box=(torch.zeros(1, 3), torch.ones(1, 3)))
     assert "alone" not in cert.verdict
+
+
+def test_a_verdict_claims_no_difference_that_rounding_may_have_made():
+    text = Worth(bound=0.5, lower_bound=0.0, largest=0.5, output_range=1.0).text
+    assert "no difference was found that rounding cannot have made" in text
+    assert "somewhere by 0" not in text

@@ -1,21 +1,22 @@
 """The result of `certify`: an upper bound, a lower bound, and all assumptions."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
+import torch
 from rich.table import Table
 from torch import Tensor
 
-from secateurs.errors import ArgumentError
+from secateurs.errors import ArgumentError, TheoryError
 from secateurs.proof.domain import Domain
 from secateurs.proof.margins import Region, certified
 from secateurs.proof.methods import TOO_LOOSE
-from secateurs.proof.problem import NetworkPair
+from secateurs.proof.problem import Differences, NetworkPair
 from secateurs.proof.record import (
     CertificateRecord,
     ClaimRecord,
@@ -33,11 +34,71 @@ from secateurs.proof.record import (
     worth,
     write_whole,
 )
+from secateurs.proof.splitting import Parts
 from secateurs.proof.statistical import StatisticalCertificate
 from secateurs.proof.top_class import ClassAnswer
 
 COVERED = "float64 arithmetic of the certificate and both networks' own evaluation"
 """What `rounding=True` covers."""
+_ARITHMETIC = {True: COVERED, "auto": "float64 arithmetic of the certificate", False: "not covered"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What the methods prove over the boxes of a domain.
+
+    Attributes:
+        per_box: Upper bounds of |f − g|, (boxes, outputs), with the errors that `rounding` adds.
+        balls: In the norm, per box.
+        method: The one that gives the largest of them.
+        bounds: Every method's own, in the norm.
+        skipped: The methods that did not apply, and why.
+        assumptions: What was assumed and what was checked.
+    """
+
+    problem: NetworkPair
+    domain: Domain
+    request: Request
+    per_box: Tensor
+    balls: Tensor
+    method: str
+    bounds: dict[str, float]
+    skipped: dict[str, str]
+    assumptions: tuple[str, ...]
+
+    @property
+    def bound(self) -> float:
+        """Over all boxes, in the norm."""
+        return float(self.balls.max())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What is proved after boxes were cut into parts for a target.
+
+    Attributes:
+        per_box, balls: As in `Proof`, at most as large.
+        bound: What the parts prove by themselves.
+        parts: Those of each box.
+        share: The share of the domain's volume on which the target is proven.
+        witness: An input with a difference above the target, None if none was found.
+    """
+
+    target: float
+    per_box: Tensor
+    balls: Tensor
+    bound: float
+    parts: tuple[Parts, ...]
+    share: float
+    witness: Differences | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitClaim:
+    """The answer to a claim, and the parts of each box for which it was proved."""
+
+    answer: ClassAnswer
+    parts: tuple[Parts, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +146,75 @@ class Certificate:
     share: float | None = field(default=None, repr=False)
     claim: ClassAnswer | None = field(default=None, repr=False)
     found: float = field(default=0.0, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        proof: Proof,
+        found: Differences,
+        *,
+        split: Split | None = None,
+        claim: SplitClaim | None = None,
+        statistical: StatisticalCertificate | None = None,
+        states: Mapping[str, str] | None = None,
+    ) -> "Certificate":
+        """What was proved, with the differences found at one input of each box.
+
+        Raises TheoryError if a difference exceeds the bound, for then the proof is at fault.
+        """
+        norm, domain = proof.request.norm, proof.domain
+        lower = consistent(norm_of(found.least, norm), proof.balls)
+        seen = norm_of(found.seen, norm)
+        worst = found.x[int((lower if bool(lower.any()) else seen).argmax())]
+        least = torch.minimum(found.least, proof.per_box).amax(dim=0)
+        proven = proof if split is None else split
+        request, bounds, assumptions = proof.request, proof.bounds, proof.assumptions
+        method = proof.method
+        if split is not None:
+            parts = sum(map(len, split.parts))
+            text = f"split: the bound is the largest of {parts} parts of the domain"
+            assumptions = (*assumptions, text) if parts > len(domain) else assumptions
+            bounds = {**bounds, "split": split.bound}
+            method = "split" if split.bound < proof.bound else method
+            request = replace(request, target=split.target, parts=_packed(split.parts))
+        if split is not None and split.witness is not None:
+            size = norm_of(split.witness.least, norm)
+            x = split.witness.x
+            inside = ((domain.lo <= x) & (x <= domain.hi)).flatten(1).all(dim=1)
+            worst = x[0] if float(size) > float(lower.max()) else worst
+            lower = torch.where(inside, torch.maximum(lower, size), lower)
+            least = torch.maximum(least, split.witness.least[0])
+        if claim is not None:
+            request = replace(
+                request, claim="top-1", margin=claim.answer.margin, parts=_packed(claim.parts)
+            )
+        lower, shape = consistent(lower, proven.balls), proof.problem.output_shape
+        per_output = proven.per_box.amax(dim=0)
+        return cls(
+            bound=float(proven.balls.max()),
+            per_output=per_output.reshape(shape),
+            per_box=proven.per_box,
+            balls=proven.balls,
+            lower_bound=float(lower.max()),
+            lower_per_output=torch.minimum(least, per_output).reshape(shape),
+            lower_balls=lower,
+            worst_input=worst,
+            norm=norm,
+            method=method,
+            bounds=bounds,
+            skipped=proof.skipped,
+            assumptions=assumptions,
+            domain=domain.description,
+            rounding=_ARITHMETIC[proof.request.rounding],
+            statistical=statistical,
+            problem=proof.problem,
+            region=domain,
+            request=request,
+            states=states or {},
+            share=None if split is None else split.share,
+            claim=None if claim is None else claim.answer,
+            found=float(seen.max()),
+        )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -259,6 +389,8 @@ class Certificate:
         if self._target is not None:
             parts = f", {self.share:.1%} of the volume" if self.answer == "open" else ""
             text += f"; ≤ {self._target:g} is {self.answer}{parts}"
+            if self.answer == "open" and self.found > self._target:
+                text += ": float64 finds more, but its rounding could be the reason"
         if self.claim is not None:
             lead = f" wherever f leads by more than {self.claim.margin:g}" * (self.claim.margin > 0)
             parts = f", {self.claim.share:.1%} of the volume" * (self.answer == "open")
@@ -283,3 +415,28 @@ def ratio(bound: float, found: float) -> float:
     if found > 0:
         return bound / found
     return 1.0 if bound == 0 else math.inf
+
+
+def norm_of(per_output: Tensor, norm: float) -> Tensor:
+    """The norm over the outputs, per box."""
+    size: Tensor = torch.linalg.vector_norm(per_output, ord=norm, dim=1)
+    return size
+
+
+def consistent(found: Tensor, bound: Tensor) -> Tensor:
+    """The difference found, at most the bound, which may be rounded by some 1e-12.
+
+    A larger excess would be a fault of the proof, and is never ignored.
+    """
+    excess = found - bound
+    if bool((excess > 1e-6 * bound + 1e-7 * found.clamp(min=1)).any()):
+        raise TheoryError(
+            f"a deviation of {float(found.max()):.6g} was found above the bound"
+            f" {float(bound.max()):.6g}: the proof is at fault. Please report these two models."
+        )
+    return torch.minimum(found, bound)
+
+
+def _packed(parts: Sequence[Parts]) -> tuple[str, ...]:
+    """As text, for the record."""
+    return tuple(one.pack() for one in parts)

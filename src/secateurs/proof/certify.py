@@ -4,7 +4,7 @@ enough, and states the result with all assumptions.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, Unpack
@@ -21,7 +21,14 @@ from secateurs.errors import (
     UnknownNameError,
     UnsupportedOperation,
 )
-from secateurs.proof.certificate import COVERED, Certificate
+from secateurs.proof.certificate import (
+    Certificate,
+    Proof,
+    Split,
+    SplitClaim,
+    consistent,
+    norm_of,
+)
 from secateurs.proof.domain import BoxEnds, Domain, ball_domain, box_domain
 from secateurs.proof.methods import (
     METHODS,
@@ -31,11 +38,24 @@ from secateurs.proof.methods import (
     beyond_effort,
     run_methods,
 )
-from secateurs.proof.problem import OWN_UNIT, NetworkPair, Pace, TimeLimit, read_problem
+from secateurs.proof.problem import (
+    OWN_UNIT,
+    Differences,
+    NetworkPair,
+    Pace,
+    TimeLimit,
+    read_problem,
+)
 from secateurs.proof.record import ALONE, Request, Rounding, StateHashes, states_of
 from secateurs.proof.search import Found, search
 from secateurs.proof.splitting import Parts, split, volume_shares
-from secateurs.proof.statistical import inputs_of, named_output, observe, statistical
+from secateurs.proof.statistical import (
+    StatisticalCertificate,
+    inputs_of,
+    named_output,
+    observe,
+    statistical,
+)
 from secateurs.proof.top_class import ClassAnswer, TopClass, check_classes
 
 
@@ -226,11 +246,7 @@ def certify(
     # With data alone no structure is read, so any two modules will do.
     if data is not None and box is None and around is None and radius is None:
         _check_unused(methods, rounding, chosen.target, chosen.claim)
-        return replace(
-            _on_data(dense, sparse, data, norm, chosen.output),
-            statistical=seen,
-            states=states_of(dense, sparse),
-        )
+        return _on_data(dense, sparse, data, norm, chosen.output, seen)
     domain = _domain(
         box, _out_of_inference_mode(around), radius, data, clip, _out_of_inference_mode(example)
     )
@@ -261,20 +277,21 @@ def certify(
     bound = partial(prove, problem, domain, methods=wanted, norm=norm, rounding=rounding)
     # A bound below a difference that was found is an error. The search comes first, since it may
     # take a third of the time; but named methods are run, and so are costly ones if a time limit is
-    # given, and only without both may a bound be hopeless.
+    # given, and only without both may a bound be too loose for a thorough search to be worth it.
     if methods == "auto" and chosen.seconds is None and beyond_effort(problem):
-        proven = bound(find(restarts=0), spare=True)
-        # Beside such a bound, a thorough search would be wasted as well.
-        few = TOO_LOOSE in proven.skipped.values()
-        found = find(restarts=min(chosen.restarts, 1) if few else chosen.restarts)
-        proven = _add_differences(proven, problem, found)
+        proof = bound(spare=True)
+        few = TOO_LOOSE in proof.skipped.values()
+        starts = find(restarts=min(chosen.restarts, 1) if few else chosen.restarts)
     else:
-        proven = bound(find(restarts=chosen.restarts))
+        starts = find(restarts=chosen.restarts)
+        proof = bound()
+    found = problem.differences(starts.worst)
+    split = claim = None
     if chosen.target is not None:
-        proven = split_for_target(proven, target=float(chosen.target), methods=wanted)
+        split = split_for_target(proof, found, target=float(chosen.target), methods=wanted)
     if chosen.claim is not None:
-        proven = compare_classes(proven, margin=float(chosen.margin), methods=wanted)
-    return replace(proven, statistical=seen, states=states)
+        claim = compare_classes(proof, margin=float(chosen.margin), methods=wanted)
+    return Certificate.of(proof, found, split=split, claim=claim, statistical=seen, states=states)
 
 
 # What was asked for: the keywords one by one, the domain, and what excludes each other.
@@ -400,6 +417,7 @@ def _on_data(
     data: Any,
     norm: float,
     output: str | int | None,
+    statistical: StatisticalCertificate | None,
 ) -> Certificate:
     """The deviation on exactly the given inputs."""
     seen = observe(dense, sparse, data, norm, _output_picker(output))
@@ -425,6 +443,8 @@ def _on_data(
         ),
         domain=f"{len(seen.sizes)} inputs given",
         rounding="both networks' own evaluation",
+        statistical=statistical,
+        states=states_of(dense, sparse),
     )
 
 
@@ -475,22 +495,21 @@ def search_boxes(
     )
 
 
-# The bound: the minimum of several methods per box and output, with the differences found.
+# The bound: the minimum of several methods per box and output.
 
 
 def prove(
     problem: NetworkPair,
     domain: Domain,
-    found: Found,
     *,
     methods: Sequence[str],
     norm: float,
     rounding: Rounding,
     spare: bool = False,
-) -> Certificate:
-    """The minimum of the methods per box and output, with the differences that the search found.
+) -> Proof:
+    """The minimum of the methods per box and output.
 
-    spare: leave boxes out of the costly methods where these are hopeless.
+    spare: leave boxes out of the costly methods where the cheap bounds are far too loose.
     """
     spare = spare and beyond_effort(problem)
     proven, skipped = _require_bounds(problem, domain, methods, spare=spare)
@@ -501,26 +520,11 @@ def prove(
     sizes = {name: _norm_over_outputs(reach, error, norm) for name, reach in proven.items()}
     # The norm of the minima is at most each method's own norm, but a joint bound for all outputs
     # may still be smaller.
-    balls = torch.stack([_norm(per_box, norm), *sizes.values()]).amin(dim=0)
+    balls = torch.stack([norm_of(per_box, norm), *sizes.values()]).amin(dim=0)
     worst = int(balls.argmax())
-    proof = Certificate(
-        bound=float(balls[worst]),
-        per_output=per_box.amax(dim=0).reshape(problem.output_shape),
-        per_box=per_box,
-        balls=balls,
-        lower_bound=0.0,
-        lower_per_output=torch.zeros(problem.output_shape),
-        lower_balls=torch.zeros_like(balls),
-        worst_input=found.worst[0],
-        norm=norm,
-        method=min(sizes, key=lambda name: float(sizes[name][worst])),
-        bounds={name: float(size.max()) for name, size in sizes.items()},
-        skipped=skipped,
-        assumptions=assumptions_of(problem, proven, rounding),
-        domain=domain.description,
-        rounding=covered_arithmetic(rounding),
+    return Proof(
         problem=problem,
-        region=domain,
+        domain=domain,
         request=Request(
             methods=tuple(methods),
             norm=norm,
@@ -531,23 +535,12 @@ def prove(
             seconds=seconds if math.isfinite(seconds := problem.clock.seconds) else None,
             spare=spare or None,
         ),
-    )
-    return _add_differences(proof, problem, found)
-
-
-def _add_differences(proof: Certificate, problem: NetworkPair, found: Found) -> Certificate:
-    """The certificate with the differences that a search found."""
-    # At one input of each box, where the difference is computed with its own rounding.
-    lower = _consistent(_norm(problem.at_least(found.worst), proof.norm), proof.balls)
-    seen = _norm(problem.difference(found.worst), proof.norm)
-    per_output = torch.minimum(problem.at_least(found.worst), proof.per_box).amax(dim=0)
-    return replace(
-        proof,
-        lower_bound=float(lower.max()),
-        lower_per_output=per_output.reshape(problem.output_shape),
-        lower_balls=lower,
-        worst_input=found.worst[int((lower if bool(lower.any()) else seen).argmax())],
-        found=float(seen.max()),
+        per_box=per_box,
+        balls=balls,
+        method=min(sizes, key=lambda name: float(sizes[name][worst])),
+        bounds={name: float(size.max()) for name, size in sizes.items()},
+        skipped=skipped,
+        assumptions=assumptions_of(problem, proven, rounding),
     )
 
 
@@ -562,123 +555,88 @@ def _require_bounds(
     return proven, skipped
 
 
-def _norm(per_output: Tensor, norm: float) -> Tensor:
-    size: Tensor = torch.linalg.vector_norm(per_output, ord=norm, dim=1)
-    return size
-
-
 def _norm_over_outputs(reach: MethodBounds, error: Tensor, norm: float) -> Tensor:
     """The norm over the outputs, or the joint bound for all outputs if that is smaller."""
-    size = _norm(reach.per_output + error, norm)
+    size = norm_of(reach.per_output + error, norm)
     if reach.whole is None:
         return size
     return torch.minimum(
-        size, reach.whole + _norm(error.expand(-1, reach.per_output.shape[1]), norm)
+        size, reach.whole + norm_of(error.expand(-1, reach.per_output.shape[1]), norm)
     )
-
-
-def _consistent(found: Tensor, bound: Tensor) -> Tensor:
-    """The difference found, at most the bound, which may be rounded by some 1e-12.
-
-    A larger excess would be a fault of the proof, and is never ignored.
-    """
-    excess = found - bound
-    if bool((excess > 1e-6 * bound + 1e-7 * found.clamp(min=1)).any()):
-        raise TheoryError(
-            f"a deviation of {float(found.max()):.6g} was found above the bound"
-            f" {float(bound.max()):.6g}: the proof is at fault. Please report these two models."
-        )
-    return torch.minimum(found, bound)
 
 
 # Cutting boxes into parts, for a target or for a claim.
 
 
 def split_for_target(
-    proven: Certificate,
+    proof: Proof,
+    found: Differences,
     *,
     target: float,
     methods: Sequence[str],
     plan: Sequence[Parts] | None = None,
-) -> Certificate:
-    """The certificate after splitting its boxes for a target.
+) -> Split:
+    """What is proved after splitting the boxes for a target.
 
     plan: the parts of an earlier proof, to make the same one again.
     """
-    problem, domain, request = _boxes_to_split(proven)
+    problem, domain, request = proof.problem, proof.domain, proof.request
     error = problem.added_errors(domain, request.rounding)
+    added = norm_of(error, request.norm)
     # Evaluation adds its own errors to what splitting proves for real arithmetic.
-    allowed = target - _norm(error, proven.norm)
+    allowed = target - added
     # There is nothing to do, or nothing that could be done.
-    refuted = proven.lower_bound > target > 0
-    hopeless = target > 0 and not bool((allowed > 0).all())
-    if plan is None and (proven.bound <= target or refuted or hopeless):
-        whole = (Parts(cuts=(0,)).pack(),) * len(domain)
-        return replace(
-            proven,
-            bounds={**proven.bounds, "split": proven.bound},
-            request=replace(request, target=target, parts=whole),
-            share=float(
-                volume_shares(domain.lo, domain.hi)[proven.balls <= target].sum().clamp(max=1)
-            ),
+    lower = float(consistent(norm_of(found.least, request.norm), proof.balls).max())
+    refuted = lower > target > 0
+    impossible = target > 0 and not bool((allowed > 0).all())
+    if plan is None and (proof.bound <= target or refuted or impossible):
+        there = volume_shares(domain.lo, domain.hi)[proof.balls <= target]
+        return Split(
+            target=target,
+            per_box=proof.per_box,
+            balls=proof.balls,
+            bound=proof.bound,
+            parts=(Parts(cuts=(0,)),) * len(domain),
+            share=float(there.sum().clamp(max=1)),
+            witness=None,
         )
-    found = split(
+    made = split(
         problem,
         domain,
-        proven.per_box,
+        proof.per_box,
         target=allowed,
         # With 0 the best bound is wanted, since any difference at all would be above it.
         refuting=target if target > 0 else math.inf,
-        norm=proven.norm,
+        norm=request.norm,
         methods=methods,
         plan=plan,
     )
-    per_box = torch.minimum(proven.per_box, found.per_output + error)
-    balls = torch.minimum(proven.balls, found.balls + _norm(error, proven.norm))
-    balls = torch.minimum(balls, _norm(per_box, proven.norm))
-    lower, outputs, worst = proven.lower_balls, proven.lower_per_output, proven.worst_input
-    if found.witness is not None:
-        gap = problem.at_least(found.witness.unsqueeze(0))
-        size = _norm(gap, proven.norm)
-        inside = ((domain.lo <= found.witness) & (found.witness <= domain.hi)).flatten(1).all(dim=1)
-        if float(size) > proven.lower_bound:
-            worst = found.witness
-        lower = torch.where(inside, torch.maximum(lower, size), lower)
-        outputs = torch.maximum(outputs, gap.reshape(outputs.shape))
-    largest = int(balls.argmax())
-    parts = sum(map(len, found.parts))
-    split_bound = float((found.balls + _norm(error, proven.norm)).max())
-    text = f"split: the bound is the largest of {parts} parts of the domain"
-    return replace(
-        proven,
-        bound=float(balls[largest]),
-        per_output=per_box.amax(dim=0).reshape(problem.output_shape),
+    per_box = torch.minimum(proof.per_box, made.per_output + error)
+    balls = torch.minimum(proof.balls, made.balls + added)
+    witness = None if made.witness is None else problem.differences(made.witness.unsqueeze(0))
+    return Split(
+        target=target,
         per_box=per_box,
-        balls=balls,
-        lower_bound=float(_consistent(lower, balls).max()),
-        lower_per_output=torch.minimum(outputs, per_box.amax(dim=0).reshape(outputs.shape)),
-        lower_balls=_consistent(lower, balls),
-        worst_input=worst,
-        method="split" if split_bound < proven.bound else proven.method,
-        bounds={**proven.bounds, "split": split_bound},
-        assumptions=(*proven.assumptions, text) if parts > len(domain) else proven.assumptions,
-        request=replace(request, target=target, parts=tuple(one.pack() for one in found.parts)),
-        share=found.share,
+        balls=torch.minimum(balls, norm_of(per_box, request.norm)),
+        bound=float((made.balls + added).max()),
+        parts=made.parts,
+        share=made.share,
+        witness=witness,
     )
 
 
 def compare_classes(
-    proven: Certificate,
+    proof: Proof,
     *,
     margin: float,
     methods: Sequence[str],
     plan: Sequence[Parts] | None = None,
-) -> Certificate:
-    """The certificate with an answer to the claim that both networks have one top class.
+) -> SplitClaim:
+    """The answer to the claim that both networks have one top class.
 
     plan: the parts of an earlier proof, to make the same one again.
     """
-    problem, domain, request = _boxes_to_split(proven)
+    problem, domain, request = proof.problem, proof.domain, proof.request
     if request.rounding is True:
         raise ArgumentError("claim='top-1' holds for real arithmetic only; use rounding='auto'.")
     check_classes(problem)
@@ -690,36 +648,28 @@ def compare_classes(
     parts: Sequence[Parts] = [Parts(cuts=(0,))] * len(domain)
     share, complete = 0.0, False
     if counterexample is None:
-        found = split(
+        made = split(
             problem,
             domain,
-            proven.per_box,
+            proof.per_box,
             target=domain.lo.new_zeros(len(domain)),
             refuting=0.0,
-            norm=proven.norm,
+            norm=request.norm,
             methods=methods,
             plan=plan,
             claim=claim,
         )
-        parts, share, complete = found.parts, found.share, found.complete
-        counterexample = found.witness
+        parts, share, complete = made.parts, made.share, made.complete
+        counterexample = made.witness
     answer: Literal["proven", "refuted", "open"] = "proven" if complete else "open"
     if counterexample is not None:
         answer = "refuted"
-    return replace(
-        proven,
-        claim=ClassAnswer(margin=margin, answer=answer, share=share, counterexample=counterexample),
-        request=replace(
-            request, claim="top-1", margin=margin, parts=tuple(one.pack() for one in parts)
+    return SplitClaim(
+        answer=ClassAnswer(
+            margin=margin, answer=answer, share=share, counterexample=counterexample
         ),
+        parts=tuple(parts),
     )
-
-
-def _boxes_to_split(proven: Certificate) -> tuple[NetworkPair, Domain, Request]:
-    """The boxes on which a bound was proved; a statistical certificate has none."""
-    if proven.problem is None or proven.region is None or proven.request is None:
-        raise ArgumentError("a statistical certificate has no boxes to split.")
-    return proven.problem, proven.region, proven.request
 
 
 _TRIED = 512
@@ -780,7 +730,7 @@ def _climb(
     return None
 
 
-# The assumptions and checks of a certificate, and the arithmetic it covers, in words.
+# The assumptions and checks of a certificate, in words.
 
 
 def assumptions_of(
@@ -827,10 +777,3 @@ def of_one_output(names: Sequence[str], covered: str | int | None) -> str:
         f"of the output {name!r} alone: nothing is said of"
         f" {', '.join(others[:6])}{more} (output= chooses)"
     )
-
-
-def covered_arithmetic(rounding: Rounding) -> str:
-    """Which arithmetic the bound covers."""
-    if rounding is True:
-        return COVERED
-    return "float64 arithmetic of the certificate" if rounding == "auto" else "not covered"

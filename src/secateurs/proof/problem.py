@@ -36,6 +36,21 @@ class CapturedNetwork:
         return evaluate(self.graph, [x], self.state).flatten(1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differences:
+    """How far f and g are apart at some inputs, flat per input.
+
+    Attributes:
+        x: The inputs.
+        seen: |f(x) − g(x)| as float64 evaluates it.
+        least: What is left of it after all that rounding can have done.
+    """
+
+    x: Tensor
+    seen: Tensor
+    least: Tensor
+
+
 @dataclass(frozen=True, kw_only=True)
 class NetworkPair:
     """f and g over one graph; each is evaluated through the graph it was read into.
@@ -139,18 +154,16 @@ class NetworkPair:
         """
         return self._errors_of(0, domain, None), self._errors_of(1, domain, None)
 
-    def at_least(self, x: Tensor) -> Tensor:
-        """A lower bound of |f(x) − g(x)|, flat per input: the difference that float64 finds, less
-        what rounding can have made of it.
-        """
-        if not self.unit:
-            # Without rounding, float64 counts as exact.
-            return self.difference(x).abs()
+    def differences(self, x: Tensor) -> "Differences":
+        """|f(x) − g(x)| as float64 evaluates it, and a lower bound of it."""
         (y, of_f), (z, of_g) = self.near(0, x), self.near(1, x)
         gap = (y - z).abs()
-        found: Tensor = (gap - (of_f + of_g + 4 * OWN_UNIT * gap)).relu()
+        if not self.unit:
+            # Without rounding, float64 counts as exact.
+            return Differences(x=x, seen=gap, least=gap)
+        least: Tensor = (gap - (of_f + of_g + 4 * OWN_UNIT * gap)).relu()
         # NaN after an overflow: nothing is known.
-        return found.nan_to_num(nan=0.0, posinf=0.0)
+        return Differences(x=x, seen=gap, least=least.nan_to_num(nan=0.0, posinf=0.0))
 
     def near(self, which: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """The outputs of one network, 0 for f, flat per input, and how far the real ones can be

@@ -19,7 +19,6 @@ from secateurs.proof.certify import (
     check_options,
     compare_classes,
     prove,
-    search_boxes,
     split_for_target,
 )
 from secateurs.proof.domain import Domain
@@ -215,7 +214,7 @@ def wrong_facts(stated: CertificateRecord, boxes: BoxesRecord, now: Certificate)
     if point.shape[1:] != region.lo.shape[1:] or not bool(region.contains(point)):
         return [*problems, "the worst input lies outside the boxes"]
     with torch.no_grad():
-        gap = now.problem.at_least(point)
+        gap = now.problem.differences(point).least
     found = float(torch.linalg.vector_norm(gap, ord=now.norm))
     # A difference of large outputs cancels, so allow for the rounding of float64.
     slack = 1e-6 * found + _SLACK * (now.worth.output_range or 1.0)
@@ -404,22 +403,26 @@ def recheck(
     ]
     if not problems:
         # Searching again would prove nothing, since the point that was found is in the record.
-        now = prove(
+        found = problem.differences((region.lo + region.hi) / 2)
+        proof = prove(
             problem,
             region,
-            search_boxes(problem, region, restarts=0, steps=0),
             methods=methods,
             norm=request.norm,
             rounding=request.rounding,
             spare=bool(request.spare),
         )
+        split = claim = None
         if request.target is not None:
             plan = _plan(request, region, problem)
-            now = split_for_target(now, target=request.target, methods=methods, plan=plan)
+            split = split_for_target(
+                proof, found, target=request.target, methods=methods, plan=plan
+            )
         if request.claim is not None:
             asked = CertifySettings(claim=request.claim, margin=request.margin or 0.0)
             plan = _plan(request, region, problem)
-            now = compare_classes(now, margin=asked.margin, methods=methods, plan=plan)
+            claim = compare_classes(proof, margin=asked.margin, methods=methods, plan=plan)
+        now = Certificate.of(proof, found, split=split, claim=claim)
         bound, again = now.bound, now.record()
         weaker, hurried = weaker_claims(stated, again), cut_short(stated, again, request)
         problems = [

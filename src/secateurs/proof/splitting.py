@@ -650,11 +650,19 @@ class _Splitting:
     def _keep_witness(self, x: Tensor) -> None:
         """Keep the input with the largest difference, if that refutes the target."""
         x = x.reshape(-1, *self.shape)
+        # What rounding may have done costs more to bound, so only where it decides.
         if self.claim is None:
-            gap = self._sizes(self.problem.at_least(x))
+            seen = self._sizes(self.problem.difference(x))
+        else:
+            seen = self.claim.violation(*(network(x) for network in self.problem.own))
+        x = x[seen > self.refuting]
+        if self.witness is not None or not len(x):
+            return
+        if self.claim is None:
+            gap = self._sizes(self.problem.differences(x).least)
         else:
             gap = self.claim.violation_at(self.problem, x)
-        if self.witness is None and bool((gap > self.refuting).any()):
+        if bool((gap > self.refuting).any()):
             self.witness = x[int(gap.argmax())].reshape(self.shape).clone()
 
     def _sizes(self, per_output: Tensor) -> Tensor:

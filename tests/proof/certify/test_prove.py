@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -209,29 +210,20 @@ def own_interval(graph, state, domain):
 
 
 def test_prove_raises_an_alarm_if_a_found_deviation_exceeds_the_bound():
-    from dataclasses import replace
-
     from secateurs.errors import TheoryError
-    from secateurs.proof.certify import search_boxes
+    from secateurs.proof.certificate import Certificate
 
     dense, sparse = pair()
     problem = read_problem(dense, sparse, torch.zeros(1, 3))
     domain = ball_domain(torch.zeros(1, 3), 0.1)
-    found = search_boxes(problem, domain, restarts=0, steps=0)
+    proof = prove(problem, domain, methods=["interval"], norm=math.inf, rounding="auto")
     # A network that is not the one bounded.
     own = problem.own[0]
     name = own.graph.nodes[-1].bias.direct
     moved = replace(own, state={**own.state, name: own.state[name] + 10})
     problem = replace(problem, own=(moved, problem.own[1]))
     with pytest.raises(TheoryError, match="the proof is at fault"):
-        prove(
-            problem,
-            domain,
-            found,
-            methods=["interval"],
-            norm=math.inf,
-            rounding="auto",
-        )
+        Certificate.of(proof, problem.differences(domain.center))
 
 
 def steep():
@@ -273,6 +265,8 @@ def test_no_hopeless_work():
     assert there == pytest.approx(cert.found, rel=1e-12)
     # After 50 layers no bound of rounding is small.
     assert cert.lower_bound == 0 and f"({cert.found:.6g} in float64" in str(cert)
+    asked = replace(cert, request=replace(cert.request, target=cert.found / 2), share=0.0)
+    assert asked.answer == "open" and str(asked).endswith("its rounding could be the reason")
     again = recheck(cert.to_json(), f, g)
     assert again.holds, again.problems
     edited = cert.to_json().replace('"spare": true', '"spare": false')
