@@ -206,38 +206,39 @@ def _accelerate(
         why = "no compiled kernels" if kernels is None else f"{dtype} has no kernels"
         return _in_torch(model, small, rivals or {}, example, why)
     made, timed, exact = small or model, tune == "time", values == "exact"
-    found: dict[str, nn.Module] = {}
-    refused: SecateursError | None = None
-    unchanged: tuple[str, ...] = ()
-    if kernels is None:
-        refused = UnsupportedOperation("programs run on the processor: model.cpu()")
+
+    def whole() -> FastModule | SecateursError:
+        return _program(made, example, kernels, dtype, timed, progress)
+
+    # Each candidate is a module, or the reason why there is none.
+    program: FastModule | SecateursError | None = None
+    layers: nn.Module | tuple[str, ...] = ()
     # Saves half a minute of tracing if its outcome is known.
-    elif exact and not any(isinstance(module, NEVER_A_PROGRAM) for module in made.modules()):
-        found, refused = _program(made, example, kernels, dtype, timed, progress)
-    program = found.get("fast")
-    if program is None or cast(FastModule, program).report.outside:
+    if kernels is None or (
+        exact and not any(isinstance(m, NEVER_A_PROGRAM) for m in made.modules())
+    ):
+        program = whole()
+    if not isinstance(program, FastModule) or program.report.outside:
         layers = compiled_layers(
             made, example, kernels, dtype, timed=timed, eight_bits=not exact, progress=progress
         )
-        if isinstance(layers, nn.Module):
-            found["layers"] = layers
-        else:
-            unchanged = layers
-    if not found and refused is None and kernels is not None:
-        found, refused = _program(made, example, kernels, dtype, timed, progress)
-    if not found:
-        why = _no_gain(unchanged, cast(SecateursError, refused))
+    if program is None and not isinstance(layers, nn.Module):
+        program = whole()
+    candidates = {"fast": program, "layers": layers}
+    found = {name: m for name, m in candidates.items() if isinstance(m, nn.Module)}
+    if isinstance(program, SecateursError) and not isinstance(layers, nn.Module):
+        why = _no_gain(layers, program)
         if keep == "always":
-            raise type(cast(SecateursError, refused))(f"{type(model).__name__}: {why}.")
+            raise type(program)(f"{type(model).__name__}: {why}.")
         # The compacted model is timed here, since the result must not be slower than the model
         # given.
         forms = _forms(model, small, rivals)
         best = "model" if len(forms) == 1 else _best(_time_forms(forms, example))
         _log.warning("no gain for %s: %s; %s", type(model).__name__, why, _ending(best))
         return forms[best]
-    if "fast" in found:
+    if isinstance(program, FastModule):
         # The model given by the user, even if the program was made from the compacted one.
-        cast(FastModule, found["fast"]).plain = model
+        program.plain = model
     if keep == "always":
         return next(iter(found.values()))
     # Times are remembered by shapes, which do not tell one rival from another.
@@ -282,17 +283,18 @@ def _in_torch(
 def _program(
     model: nn.Module,
     example: Example,
-    kernels: KernelLibrary,
+    kernels: KernelLibrary | None,
     dtype: torch.dtype,
     timed: bool,
     progress: Progress,
-) -> tuple[dict[str, nn.Module], SecateursError | None]:
+) -> FastModule | SecateursError:
     """The program of the whole model, or the reason why there is none."""
+    if kernels is None:
+        return UnsupportedOperation("programs run on the processor: model.cpu()")
     try:
-        fast = _build(model, example, kernels, dtype, timed=timed, progress=progress)
+        return _build(model, example, kernels, dtype, timed=timed, progress=progress)
     except (CaptureError, ShipError, UnsupportedOperation) as problem:
-        return {}, problem
-    return {"fast": fast}, None
+        return problem
 
 
 def _build(
