@@ -11,7 +11,7 @@ import secateurs as sc
 from secateurs.optim import FactorizedSGD, hold
 from secateurs.optim.factorized.maths import StepRule
 from secateurs.optim.factorized.step import AllAtOnce
-from secateurs.proof import METHODS, recheck
+from secateurs.proof import METHODS, lipschitz_bounds, recheck
 from secateurs.scores import SCORES, score
 from secateurs_lab.train import grid
 
@@ -258,6 +258,16 @@ def test_boxes_are_split_as_on_the_cpu(network, options):
         found.append(certified(model.eval(), x, y[:2], **domain, **asked)[0])
     assert found[1].answer == found[0].answer
     assert found[1].bound == pytest.approx(found[0].bound, rel=1e-3)
+
+
+def test_lipschitz_bounds_are_those_of_the_cpu():
+    found = []
+    for model, (x, _) in pair():
+        pruned = copy.deepcopy(model.eval())
+        sc.prune_(pruned, sc.Recipe(score="magnitude", density=0.9))
+        found.append(lipschitz_bounds(model, pruned, x[:1]))
+    for name in ("lemma E.1", "theorem 3.1"):
+        assert found[1][name].value == pytest.approx(found[0][name].value, rel=1e-4)
 
 
 def test_predictions_are_compared_on_the_device():
