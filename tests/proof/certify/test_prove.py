@@ -265,8 +265,8 @@ def test_no_hopeless_work():
     assert there == pytest.approx(cert.found, rel=1e-12)
     # After 50 layers no bound of rounding is small.
     assert cert.lower_bound == 0 and f"({cert.found:.6g} in float64" in str(cert)
-    asked = replace(cert, request=replace(cert.request, target=cert.found / 2), share=0.0)
-    assert asked.answer == "open" and str(asked).endswith("its rounding could be the reason")
+    aimed = replace(cert, request=replace(cert.request, target=cert.found / 2), share=0.0)
+    assert aimed.answer == "open" and str(aimed).endswith("its rounding could be the reason")
     again = recheck(cert.to_json(), f, g)
     assert again.holds, again.problems
     edited = cert.to_json().replace('"spare": true', '"spare": false')
