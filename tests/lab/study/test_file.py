@@ -61,7 +61,7 @@ def test_a_file_is_the_value_it_says():
 def test_ten_lines_are_enough():
     text = (
         Path(__file__)
-        .parents[2]
+        .parents[3]
         .joinpath("docs/studies.md")
         .read_text()
         .split("```toml\n")[1]

@@ -74,9 +74,9 @@ FROZEN = {
     "gradual": (run(Gradual(begin="1ep"), compression=20), "04ee9cbfa192a609"),
     "dwf-as-printed": (
         run(Dwf(strength=1e-3, depth=4, init="dwf-as-printed")),
-        "b865a95d929d3397",
+        "a9b790f49aec5b86",
     ),
-    "dwf": (run(Dwf(strength=1e-3, depth=4)), "6a0f2926993f40dc"),
+    "dwf": (run(Dwf(strength=1e-3, depth=4)), "f5fe980656d63e1e"),
     "l1": (run(L1()), "233a0d5314fb75e3"),
     "path-penalty": (run(PathPenalty(strength=0.1)), "491b479af534adac"),
     "rigl": (run(RigLMethod(), compression=10), "f5e147e7b30ad300"),

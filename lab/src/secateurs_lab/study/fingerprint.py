@@ -147,8 +147,8 @@ def _answers(make: Callable[..., Any], shape: Shape) -> list[str]:
         try:
             with torch.random.fork_rng(), torch.enable_grad():
                 return list(_answers_in(_fresh(make), dtype, shape, steps))
-        # A user's network may raise anything.
-        except Exception:
+        # A user's network may raise anything, or end the program: its run will say so.
+        except (Exception, SystemExit):
             continue
     return []
 

@@ -17,6 +17,8 @@ SCHEMA = 1
 counts as new in the stores that hold it.
 """
 
+OURS = ("secateurs.", "secateurs_lab.")
+
 
 def key_of(run: Any) -> str:
     """Sixteen hexadecimal digits that name a run."""
@@ -25,9 +27,6 @@ def key_of(run: Any) -> str:
     # parent.
     del hashed["data"]["root"]
     hashed["method"].pop("after", None)
-    # Options that are gone count as what they were in every run of a store.
-    if run.method.kind == "dwf":
-        hashed["method"] |= {"groups": None, "shared": 1, "lean": False}
     # A user's objects are identified by content, since a changed function may keep its name.
     if run.method.trainer is not None:
         from secateurs_lab.study.fingerprint import fingerprint_of_values
@@ -83,11 +82,11 @@ def _plain(value: Any) -> Any:
         counted = (e.name for e in fields(value) if e.name not in value.silent)  # type: ignore[arg-type]
         named = {name: _plain(getattr(value, name)) for name in counted}
         return {"kind": kind, **named} if kind else named
-    if type(value).__module__.startswith("secateurs."):
+    if type(value).__module__.startswith(OURS):
         return str(value)
     # A user's value, as a text that is the same in every process: its name, and what it is.
     from secateurs_lab.study.fingerprint import fingerprint_of_values
 
     owner: Any = value if hasattr(value, "__qualname__") else type(value)
     name = f"{owner.__module__}.{owner.__qualname__}"
-    return name if name.startswith("secateurs.") else f"{name} ({fingerprint_of_values(value)})"
+    return name if name.startswith(OURS) else f"{name} ({fingerprint_of_values(value)})"

@@ -1,9 +1,9 @@
 """Networks, data sets and metrics by name: ours, and those of installed packages (entry points).
 
-A package registers its own under the groups "secateurs_lab.models", "secateurs_lab.data" and
+A package registers its own under the groups "secateurs.models", "secateurs.data" and
 "secateurs.metrics"::
 
-    [project.entry-points."secateurs_lab.models"]
+    [project.entry-points."secateurs.models"]
     my-net = "my_package.nets:my_net"
 
 A study file contains such a name, never a path to import.
