@@ -424,7 +424,7 @@ def _deep(lines: Sequence[ChartLine], dense: float) -> bool:
     """Whether there are marks far below the dense network, and others near it."""
     heights = [dot.y for line in lines if not line.hidden for dot in line.dots]
     # Without a mark near the dense network the closer view would be empty.
-    near = any(height >= dense - CLOSE for height in heights)
+    near = any(height > dense - CLOSE for height in heights)
     return near and min(heights) < dense - 2 * CLOSE
 
 
