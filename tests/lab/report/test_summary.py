@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from secateurs_lab.report import page, write_page
+from secateurs_lab.report.page import methods_paragraph
 from secateurs_lab.report.summary import summary
 from secateurs_lab.study import Choice, Data, Prune, RigLMethod, SETMethod, Store, Study, Tuning
 from secateurs_lab.study.config import waiting_row
@@ -99,6 +100,22 @@ def test_a_page_begins_with_the_comparison_and_folds_the_tuning():
     )
     folded = text.index("<details><summary>Tuning on held-out images; chosen: RigL, candidate 2<")
     assert compared < folded < tuned < text.index("<h2>Methods</h2>")
+
+
+def test_settings_that_do_nothing_are_left_out_of_the_paragraph():
+    said = dict(methods_paragraph(rows()))
+    shared = said["All runs share"]
+    assert "schedule cosine" in shared and "momentum 0.9" in shared
+    for idle in ("none", "decay_at", "nesterov", "weight_decay", "warmup", " no"):
+        assert idle not in shared, idle
+    assert "fraction 0.3" in said["RigL"] and "none" not in said["RigL"]
+    stepped = [
+        replace(
+            row, settings={**row.settings, "train": {**row.settings["train"], "schedule": "step"}}
+        )
+        for row in rows()
+    ]
+    assert "decay_at" in dict(methods_paragraph(stepped))["All runs share"]
 
 
 def test_a_page_without_tuning_folds_nothing():

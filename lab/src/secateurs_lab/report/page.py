@@ -291,7 +291,18 @@ def _settings(row: Row) -> dict[str, Any]:
     # KEYS has names of tables and names with dots, so it
     # is asked before and after flattening.
     found = flat({key: row.settings[key] for key in row.settings if key not in KEYS})
-    return {key: value for key, value in found.items() if key not in KEYS}
+    return {key: value for key, value in found.items() if key not in KEYS and _acts(key, found)}
+
+
+def _acts(key: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a setting does anything; the JSON below the paragraph has them all."""
+    table, _, name = key.rpartition(".")
+    if name in ("decay_at", "decay_by"):
+        return settings.get(f"{table}.schedule") == "step"
+    value = settings[key]
+    idle = value is None or value is False or value in ("", [], {})
+    off = name in ("warmup", "weight_decay", "momentum") and str(value) in ("0", "0.0", "0it")
+    return not (idle or off)
 
 
 def _same(key: str, shown: Iterable[Mapping[str, Any]]) -> bool:
