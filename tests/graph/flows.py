@@ -33,7 +33,7 @@ from secateurs.proof.metric import DifferenceFlow
 from secateurs.proof.normalize import EdgeFlow
 from secateurs.proof.normalized import TheoremE1
 from secateurs.proof.problem import NetworkPair, read_problem
-from secateurs.proof.rounding import Rounding
+from secateurs.proof.rounding import Evaluation, Rounding
 from secateurs.proof.scaling import Coupling, ScaleFlow, coupling
 from secateurs.proof.two_stream import ExactPaths, PathStreams, TwoStream
 from secateurs.theory.partition import KindsFlow
@@ -205,12 +205,17 @@ CASES: dict[type, Case] = {
         **{**BOXES, "feed": middle_and_reach},
     ),
     Rounding: Case(
-        make=lambda s: Rounding(torch.float32),
+        make=lambda s: Rounding(torch.float32, {}),
         feed=ball,
         params=twice,
         graph=lambda s: s.problem.own[0].graph,
         law="covers_rounding",
         read=lambda f, v: v.e,
+    ),
+    Evaluation: Case(
+        make=lambda s: Evaluation({}),
+        read=lambda f, v: v.y,
+        **{**VALUES, "feed": lambda s: s.x[:1].unsqueeze(0)},
     ),
     Depth: Case(make=lambda s: Depth()),
     KindsFlow: Case(make=lambda s: KindsFlow(s.graph, s.state)),

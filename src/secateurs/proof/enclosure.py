@@ -42,6 +42,8 @@ def enclose(source: Source, state: State, precision: torch.dtype) -> tuple[Tenso
     }
     with torch.no_grad(), _Constants(precision):
         found: Any = source({**state, **known})
+    if not isinstance(found, Enclosed):  # made of comparisons alone, which are decided
+        return value, (found.double() - value).abs()
     # Operators may be computed in another order than that of the flows.
     radius = found.radius + (found.value - value).abs()
     return value, radius.nan_to_num(nan=math.inf, posinf=math.inf)

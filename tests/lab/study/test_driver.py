@@ -164,7 +164,7 @@ def test_a_killed_worker_takes_nothing_with_it(tmp_path, monkeypatch):
     """
     study = Study(
         model="lenet-300-100", data=Data(name="digits", train=256, test=50), methods=[Dense()],
-        seeds=[0, 1], train=Training(length="30ep", batch=16, evaluate_every=10),
+        seeds=[0, 1], train=Training(length="60ep", batch=16, evaluate_every=10),
     )  # fmt: skip
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     killed = []
@@ -172,7 +172,7 @@ def test_a_killed_worker_takes_nothing_with_it(tmp_path, monkeypatch):
     class Kill(Telling):
         def news(self, key, news):
             super().news(key, news)
-            if news["event"] == "progress" and not killed:
+            if news["event"] == "epoch" and not killed:
                 killed.append(chaos.children(os.getpid())[0])
                 os.kill(killed[0], signal.SIGKILL)
 
