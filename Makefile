@@ -30,7 +30,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m secateurs demo --out demo
 
 test: $(VENV)/.installed
-	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src lab/src tests
+	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist worksteal --doctest-modules src lab/src tests
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend tests/gpu
 
 # What somebody runs who changes the core: its own tests alone, none of which needs the laboratory.
@@ -41,7 +41,7 @@ test-core: $(VENV)/.installed
 # A cluster, Parquet files and a browser are tried where their packages can be had; elsewhere those tests are skipped.
 test-all: $(VENV)/.installed
 	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . -e 'lab[ray,parquet]' selenium
-	$(TESTENV) $(BIN)/python -m pytest -n 2 -rs -m slow tests
+	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist worksteal -rs -m slow tests
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend -m slow tests/gpu
 
 # The lower bounds as exact versions, in an environment of their own; what they bring is left to pip.
@@ -51,7 +51,7 @@ test-oldest:
 	$(OLDEST)/bin/python -m pip install -q --disable-pip-version-check \
 		$$($(PYTHON) tools/oldest.py dev hf)
 	$(OLDEST)/bin/python -m pip install -q --disable-pip-version-check --no-deps -e . -e lab
-	$(TESTENV) $(OLDEST)/bin/python -m pytest -n 2 --doctest-modules src lab/src tests
+	$(TESTENV) $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal --doctest-modules src lab/src tests
 
 # The map says which tests call a function; it is made once, by one run of the suite.
 N ?= 50
@@ -71,7 +71,7 @@ check: $(VENV)/.installed
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(TESTENV) $(BIN)/python -m pytest -n 2 --doctest-modules src lab/src tests
+	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist worksteal --doctest-modules src lab/src tests
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend tests/gpu
 
 lint: $(VENV)/.installed

@@ -265,6 +265,8 @@ def rows(draw: random.Random, store: Path, victim: Path) -> list[Path]:
     )
     try:
         with sqlite3.connect(path) as db:
+            # An endless trigger may have been put there before.
+            db.set_progress_handler(lambda: 1, 1_000_000)
             db.execute(statement, values)
         db.close()
     except sqlite3.DatabaseError:
