@@ -24,6 +24,7 @@ from docstrings import translated
 # Packages a page needs beside the development ones.
 NEEDS = {
     "start/ten_minutes.md": ["sklearn"],
+    "howto/without_labels.md": ["sklearn"],
     "howto/onnx.md": ["onnx", "onnxscript", "onnxruntime"],
 }
 # Pages that another test runs, because it looks at what they leave.

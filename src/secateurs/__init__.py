@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from secateurs.llm.drop import drop_blocks_
     from secateurs.llm.on_disk import prune_file
     from secateurs.llm.perplexity import perplexity
+    from secateurs.llm.reconstruct_model import reconstruct_
     from secateurs.masks.apply import apply_
     from secateurs.masks.files import load_masks, save_masks
     from secateurs.masks.report import sparsity_report
@@ -109,6 +110,7 @@ __all__ = [
     "prune_file",
     "prune_to_bound_",
     "read_sparse",
+    "reconstruct_",
     "save_masks",
     "save_sparse",
     "score",

@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from secateurs.llm import least_squares
-from secateurs.llm.least_squares import energies, solve_rows, solve_together
+from secateurs.llm.least_squares import energies, solve_rows
+
+
+def solve_together(weights, mask, gram, damping):
+    """The fast way for one group of rows."""
+    damping = torch.as_tensor(damping, dtype=gram.dtype).view(1, 1, 1)
+    solved, done = least_squares.solve_together(weights[None], mask[None], gram[None], damping)
+    return solved[0], done
 
 
 def problem(kind="60 %", *, dtype=torch.float64, rows=48, inputs=64):
@@ -53,7 +60,8 @@ def test_directions_are_conjugate(monkeypatch):
     assert errors[1] <= 1.0001 * errors[0]
 
 
-def test_damping_holds_the_weights_where_they_were():
+def test_damping_holds_the_weights_where_they_were(monkeypatch):
+    monkeypatch.setattr(least_squares, "RESIDUAL", 1e-5)
     weights, mask, gram, damping = problem()
     moved = [
         (solve_together(weights, mask, gram, each)[0] - weights)[mask].norm()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from secateurs.llm.on_disk import PrunedFile, prune_file
     from secateurs.llm.perplexity import Perplexity, perplexity
     from secateurs.llm.pretrained import from_pretrained, save_pretrained
+    from secateurs.llm.reconstruct_model import ReconstructedModel, reconstruct_
 
 __all__ = [
     "DroppedBlocks",
@@ -22,6 +23,7 @@ __all__ = [
     "Perplexity",
     "PrunedBlocks",
     "PrunedFile",
+    "ReconstructedModel",
     "drop_blocks_",
     "from_pretrained",
     "hold_lora",
@@ -30,6 +32,7 @@ __all__ = [
     "perplexity",
     "prune_blocks_",
     "prune_file",
+    "reconstruct_",
     "save_pretrained",
 ]
 

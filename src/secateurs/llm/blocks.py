@@ -23,7 +23,7 @@ from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
 from secateurs.llm.amounts import BlockAmounts, Way, block_densities, outlier_ratio
 from secateurs.llm.experts import join_masks, part_names, split_into_layers, split_masks
-from secateurs.llm.reconstruct import DAMPING, Reconstruction, Runs, reconstruct_
+from secateurs.llm.reconstruct import DAMPING, Reconstruction, Runs, reconstruct_block_
 from secateurs.llm.sparsegpt import prune_by_sweeps_, refuse_unswept
 from secateurs.masks.apply import apply_
 from secateurs.masks.patterns import NM, Unstructured, pattern_of
@@ -680,7 +680,7 @@ def _prune_block_(
             for name, mask in split_masks(masks, parts):
                 own.add(name, mask)
             # What it says of layers without inputs is that they were only masked.
-            outcomes |= reconstruct_(block, own, runs)
+            outcomes |= reconstruct_block_(block, own, runs)
     elif not sweeps:
         for name, mask in masks.items():
             apply_(block, {name: mask})

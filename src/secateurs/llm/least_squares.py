@@ -5,8 +5,9 @@ from torch import Tensor
 
 STEPS = 500
 """At most this many steps of conjugate gradients; some fifty are usual."""
-RESIDUAL = 1e-4
-"""A row is solved when its residual has fallen to this share of its first one."""
+RESIDUAL = 1e-3
+"""A row is solved when its residual has fallen to this share of its first one: what is left to gain
+is some millionth of what was gained."""
 
 
 def solve_rows(weights: Tensor, mask: Tensor, gram: Tensor, damping: float) -> Tensor:
@@ -26,15 +27,20 @@ def solve_rows(weights: Tensor, mask: Tensor, gram: Tensor, damping: float) -> T
 
 
 def solve_together(
-    weights: Tensor, mask: Tensor, gram: Tensor, damping: float
+    weights: Tensor, mask: Tensor, gram: Tensor, damping: Tensor, pull: Tensor | None = None
 ) -> tuple[Tensor, bool]:
     """The same by conjugate gradients on all these rows at once, preconditioned by the diagonal;
     and whether every row converged.
 
-    One matrix product a step serves all rows, where each alone would need a factorization of its
-    own. H itself is not changed or copied; four matrices of the size of the rows are held.
+    Everything has a first dimension of groups, whose rows meet inputs of their own: `weights` is
+    (groups, rows, inputs), `gram` (groups, inputs, inputs), `damping` (groups, 1, 1). One matrix
+    product a step serves all rows, where each alone would need a factorization of its own. H itself
+    is not changed or copied; four matrices of the size of the rows are held.
+
+    `pull` is W(C − H), where what a row shall answer is not XW but ZW for other inputs Z, and
+    C = ZᵀX.
     """
-    diagonal = gram.diagonal() + damping
+    diagonal = gram.diagonal(dim1=1, dim2=2)[:, None] + damping
     # An input that never occurs has no equation: its weights stay as they are.
     scale = torch.where(diagonal > 0, 1 / diagonal, 0.0)
 
@@ -42,7 +48,10 @@ def solve_together(
     # Everything is computed in these four and in place: with new matrices at every step most of
     # what a block needs were those.
     solved = weights.masked_fill(gone, 0.0)
-    residual = ((weights - solved) @ gram).masked_fill_(gone, 0.0)
+    residual = (weights - solved) @ gram
+    if pull is not None:
+        residual += pull
+    residual.masked_fill_(gone, 0.0)
     # From the masked weights: the damping pulls towards them, so it adds nothing to the residual.
     direction = residual * scale
     image = torch.empty_like(residual)
@@ -53,7 +62,7 @@ def solve_together(
         if not open_.any():
             return solved, True
         torch.mul(direction, damping, out=image)
-        image.addmm_(direction, gram).masked_fill_(gone, 0.0)
+        image.baddbmm_(direction, gram).masked_fill_(gone, 0.0)
         curvature = products(direction, image)
         # Rows that are solved stand still: 0/0 is not a step.
         step = torch.where(open_ & (curvature > 0), size / curvature, 0.0)
@@ -69,9 +78,9 @@ def solve_together(
 
 def products(a: Tensor, b: Tensor) -> Tensor:
     """a · b of every row, as a column."""
-    return (a[:, None] @ b[:, :, None])[:, 0]
+    return (a[..., None, :] @ b[..., None])[..., 0]
 
 
 def energies(rows: Tensor, gram: Tensor) -> Tensor:
     """‖X wᵀ‖² of every row w: the size of its outputs on the inputs that H was made of."""
-    return products(rows @ gram, rows)[:, 0].clamp(min=0)
+    return products(rows @ gram, rows)[..., 0].clamp(min=0)

@@ -1,10 +1,11 @@
-"""Pruned layers of a block made to answer as before: their kept weights solved for on real inputs.
+"""Pruned layers made to answer as before: their kept weights solved for on real inputs.
 
 Which weights are cut is one question; what becomes of the others is another. For a layer with
 inputs X (what the pruned layers before it give), weights W and a mask, the weights V on the mask
 that minimise ‖X(V − W)ᵀ‖ are a least-squares problem for each row. Layers are taken in the order in
-which the block calls them. Those that are given the same tensor (query, key and value) share one
-matrix H = XᵀX, and no more than one is held at a time.
+which they are called. Those that are given the same tensor (query, key and value) share one matrix
+H = XᵀX, and no more than one is held at a time. A convolution is a linear layer whose inputs are
+the patches that it sees, group by group.
 """
 
 import math
@@ -16,9 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from secateurs.errors import ScoreError
-from secateurs.llm.least_squares import energies, solve_together
+from secateurs.llm.least_squares import energies, products, solve_together
 from secateurs.scores.rules.wanda import lies_along
 from secateurs.scores.task import wide_dtype
 
@@ -49,13 +51,13 @@ Runs = Sequence[Callable[[], object]]
 
 
 @torch.no_grad()
-def reconstruct_(
+def reconstruct_block_(
     block: nn.Module, masks: Mapping[str, Tensor], runs: Runs
 ) -> Iterator[tuple[str, Reconstruction | str]]:
     """Apply the masks of a block and solve for what they keep, layer by layer; yields each
     parameter's name with what was done, or why it was only masked.
     """
-    layers, missed = layers_of(block, masks)
+    layers, missed = layers_of(block, masks, convolutions=True)
     parameters = dict(block.named_parameters())
     for name, why in missed.items():
         parameter = parameters[name]
@@ -75,12 +77,16 @@ def solve_(
     mask: Tensor,
     gram: Tensor | None,
     samples: int,
+    *,
+    dense: tuple[Tensor, Tensor] | None = None,
 ) -> Reconstruction | str:
-    """Solve for the kept weights of one layer, some rows at a time, and write them."""
+    """Solve for the kept weights of one layer, some rows at a time, and write them.
+
+    `dense` has ZᵀX and ZᵀZ, where the layer shall answer as it would have answered other inputs Z.
+    """
     parameter = layer.get_parameter("weight")
-    turned = lies_along(layer) == "rows"
-    weights, kept = (parameter.T, mask.T) if turned else (parameter, mask)
-    most = int(kept.sum(1).max())
+    weights, kept = by_group(layer, parameter), by_group(layer, mask)
+    most = int(kept.sum(2).max())
     # With fewer inputs than unknowns a row is underdetermined, and would be fitted to noise.
     if gram is None or samples < most:
         parameter.copy_(torch.where(mask, parameter, 0.0))
@@ -88,26 +94,39 @@ def solve_(
             f"was masked and not reconstructed: it met {samples} inputs, too few to solve for"
             f" {most} weights a row"
         )
-    mean = refuse_infinite(gram, name)
+    means = refuse_infinite(gram, name)
     shares, sums = [DAMPING], torch.zeros(3, dtype=torch.float64)
-    length = rows_together(weights.shape[1])
-    for rows, keep in zip(torch.split(weights, length), torch.split(kept, length), strict=True):
-        wide = rows.to(wide_dtype(rows))
+    for groups, rows in _pieces(*weights.shape):
+        place = weights[groups, rows]
+        wide, keep = place.to(wide_dtype(place)), kept[groups, rows]
+        squares, mean, pull = gram[groups], means[groups, None, None], None
+        asked = squares
+        if dense is not None:
+            # Z of the dense network: its answers are ZWᵀ.
+            cross, asked = (each[groups] for each in dense)
+            pull = wide @ (cross - squares)
         masked = torch.where(keep, wide, 0.0)
         share, done = 0.1 * DAMPING, False
         # More damping makes the equations easier; the result says how much it took.
         while not done and share < 1:
             share *= 10
-            solved, done = solve_together(wide, keep, gram, share * mean)
-        whole, before = energies(wide, gram), energies(masked - wide, gram)
-        after = energies(solved - wide, gram)
+            solved, done = solve_together(wide, keep, squares, share * mean, pull)
+        whole, before = energies(wide, asked), energies(masked - wide, squares)
+        after = energies(solved - wide, squares)
+        if pull is not None:
+            # ‖XVᵀ − ZWᵀ‖² = ‖X(V − W)ᵀ‖² − 2 (V − W)·W(C − H) + ‖(X − Z)Wᵀ‖²
+            apart = energies(wide, squares + asked - cross - cross.mT)
+            before = (before - 2 * products(masked - wide, pull)[..., 0] + apart).clamp(min=0)
+            after = (after - 2 * products(solved - wide, pull)[..., 0] + apart).clamp(min=0)
         # Never worse than the mask alone, and never NaN.
-        better = (after <= before)[:, None] & solved.isfinite()
+        better = (after <= before)[..., None] & solved.isfinite()
         # `wide` may be these very rows, so nothing is measured of it from here on.
-        rows.copy_(torch.where(better, solved, masked))
+        place.copy_(torch.where(better, solved, masked))
         best = torch.minimum(before, after.nan_to_num(math.inf))
         sums += torch.stack([each.sum() for each in (whole, before, best)]).cpu()
         shares.append(share)
+    if weights.data_ptr() != parameter.data_ptr():
+        parameter.copy_(weights.reshape(parameter.shape))
     answer, masked_off, off = sums.tolist()
     return Reconstruction(
         masked=math.sqrt(masked_off / answer) if answer else 0.0,
@@ -117,15 +136,24 @@ def solve_(
     )
 
 
-def refuse_infinite(gram: Tensor, name: str) -> float:
-    """The mean of the diagonal of H, which is a number."""
-    mean = float(gram.diagonal().mean())
-    if not math.isfinite(mean):
+def refuse_infinite(gram: Tensor, name: str) -> Tensor:
+    """The mean of the diagonal of each H, which is a number."""
+    means = gram.diagonal(dim1=1, dim2=2).mean(1)
+    if not means.isfinite().all():
         raise ScoreError(
             f"the inputs of {name!r} hold NaN or infinite values, so its weights cannot be"
             " reconstructed: look at the batch, or run the model in float32 or bfloat16."
         )
-    return mean
+    return means
+
+
+def _pieces(groups: int, rows: int, inputs: int) -> Iterator[tuple[slice, slice]]:
+    """Which groups and rows are solved for together."""
+    length = rows_together(inputs)
+    step = max(1, length // rows)
+    for first in range(0, groups, step):
+        for start in range(0, rows, length):
+            yield slice(first, first + step), slice(start, start + length)
 
 
 PIECE = 1 << 18
@@ -141,9 +169,11 @@ def rows_together(inputs: int) -> int:
 
 # Which layers can be solved for, in which order they run, and what they are given.
 
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
 
 def layers_of(
-    block: nn.Module, names: Iterable[str]
+    block: nn.Module, names: Iterable[str], *, convolutions: bool = False
 ) -> tuple[dict[str, nn.Module], dict[str, str]]:
     """The layer of each weight that can be solved for, and of every other why it cannot."""
     owners = {
@@ -151,17 +181,57 @@ def layers_of(
         for module in block.modules()
         # Under a parametrisation the attribute would be computed, and not written to.
         for key, parameter in module._parameters.items()
-        if key == "weight" and parameter is not None and lies_along(module)
+        if key == "weight"
+        and parameter is not None
+        and (lies_along(module) or (convolutions and isinstance(module, CONVOLUTIONS)))
     }
+    kinds = "linear layer or a convolution" if convolutions else "linear layer"
     found, missed = dict[str, nn.Module](), dict[str, str]()
     parameters = dict(block.named_parameters())
     for name in names:
         owner = owners.get(id(parameters[name]))
         if owner is None:
-            missed[name] = "it is not the weight of a linear layer"
+            missed[name] = f"it is not the weight of a {kinds}"
         else:
             found[name] = owner
     return found, missed
+
+
+def by_group(layer: nn.Module, tensor: Tensor) -> Tensor:
+    """A weight or its mask as (groups, outputs, inputs): the rows of a group share their inputs."""
+    if isinstance(layer, CONVOLUTIONS):
+        return tensor.reshape(layer.groups, len(tensor) // layer.groups, -1)
+    return (tensor.T if lies_along(layer) == "rows" else tensor)[None]
+
+
+PATCHES = 1 << 24
+"""Numbers of patches that are held at a time."""
+
+
+def rows_given(layer: nn.Module, x: Tensor) -> Iterator[Tensor]:
+    """What the rows of the weight multiply, (groups, samples, inputs), in pieces."""
+    if not isinstance(layer, CONVOLUTIONS):
+        yield x.reshape(1, -1, x.shape[-1]).to(wide_dtype(x))
+        return
+    # One image without a dimension for the batch is allowed.
+    x = x if x.ndim == layer.weight.ndim else x[None]
+    # At stride 1 an image has as many patches as places.
+    step = max(1, PATCHES // max(1, x[0].numel() * math.prod(layer.kernel_size)))
+    for part in torch.split(x, step):
+        yield _patches(layer, part)
+
+
+def _patches(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
+    """The patches that a convolution multiplies its kernels with: (groups, patches, inputs)."""
+    dims = len(layer.kernel_size)
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    x = F.pad(x.to(wide_dtype(x)), list(layer._reversed_padding_repeated_twice), mode=mode)
+    for dim in range(dims):
+        reach = (layer.kernel_size[dim] - 1) * layer.dilation[dim] + 1
+        x = x.unfold(2 + dim, reach, layer.stride[dim])[..., :: layer.dilation[dim]]
+    # (images, channels, places.., kernel..) → (groups, images, places.., channels, kernel..)
+    x = torch.unflatten(x, 1, (layer.groups, -1)).movedim(1, 0).movedim(2, 2 + dims)
+    return x.flatten(2 + dims).flatten(1, 1 + dims)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +250,8 @@ def stages_of(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> lis
 
     def note(name: str, x: Tensor) -> None:
         held.append(x)
-        met.setdefault(name, []).append((x.data_ptr(), x.shape, x.stride(), x._version))
+        place = (x.data_ptr(), x.shape, x.stride(), x._version)
+        met.setdefault(name, []).append((place, _view(layers[name])))
         order.setdefault(name, len(order))
 
     order: dict[str, int] = {}
@@ -195,25 +266,35 @@ def stages_of(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> lis
     ] + [Stage(names=(name,), once=False) for name in layers if name not in order]
 
 
+def _view(layer: nn.Module) -> tuple[object, ...]:
+    """How a layer looks at what it is given: two convolutions may see other patches of it."""
+    if not isinstance(layer, CONVOLUTIONS):
+        return ()
+    return (
+        *(layer.kernel_size, layer.stride, layer.padding, layer.dilation),
+        *(layer.groups, layer.padding_mode),
+    )
+
+
 class _Collected(Exception):
     """The watched layer has been called: the rest of the block need not run."""
 
 
 def gram_of(layer: nn.Module, runs: Runs, *, once: bool) -> tuple[Tensor | None, int]:
-    """H = XᵀX of everything that the layer is given, in single precision at least, and how many
-    inputs that were; None where it is never called.
+    """H = XᵀX of everything that each group of the layer is given, in single precision at least,
+    and how many inputs that were; None where it is never called.
     """
     gram: Tensor | None = None
     samples = 0
 
     def add(_: str, x: Tensor) -> None:
         nonlocal gram, samples
-        rows = x.reshape(-1, x.shape[-1]).to(wide_dtype(x))
-        samples += len(rows)
-        if gram is None:
-            gram = rows.T @ rows
-        else:
-            gram.addmm_(rows.T, rows)
+        for rows in rows_given(layer, x):
+            samples += rows.shape[1]
+            if gram is None:
+                gram = rows.mT @ rows
+            else:
+                gram.baddbmm_(rows.mT, rows)
         if once:
             raise _Collected
 
@@ -222,6 +303,20 @@ def gram_of(layer: nn.Module, runs: Runs, *, once: bool) -> tuple[Tensor | None,
             with suppress(_Collected):
                 run()
     return gram, samples
+
+
+def inputs_of(layer: nn.Module, run: Callable[[], object], *, once: bool) -> list[Tensor]:
+    """What the layer is given in one run."""
+    given: list[Tensor] = []
+
+    def keep(_: str, x: Tensor) -> None:
+        given.append(x)
+        if once:
+            raise _Collected
+
+    with _watching({"": layer}, keep), suppress(_Collected):
+        run()
+    return given
 
 
 @contextmanager

@@ -191,15 +191,15 @@ def _sweep_stage_(
     What comes with the text that says why a layer could not be swept is no mask.
     """
     names = stage.names
-    gram, samples = gram_of(layers[names[0]], runs, once=stage.once)
+    found, samples = gram_of(layers[names[0]], runs, once=stage.once)
     kept = max(math.ceil(targets[name] * _matrix(layers[name]).shape[1]) for name in names)
     # As for reconstruction: fewer inputs than unknowns, and a row is fitted to chance.
-    if gram is None or samples < kept:
+    if found is None or samples < kept:
         for name in names:
             why = f"it met {samples} inputs, too few to make up for what is pruned"
             yield name, torch.empty(0), why
         return
-    mean = refuse_infinite(gram, names[0])
+    mean, gram = float(refuse_infinite(found, names[0])), found[0]
     whole = {name: _energy(_matrix(layers[name]), gram) for name in names}
     share = DAMPING
     while not factorize_(gram, share * mean):
