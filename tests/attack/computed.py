@@ -1,4 +1,4 @@
-"""Networks whose weights are computed from parameters, drawn at random, and what they are in 300
+"""Networks whose weights are computed from parameters, drawn at random, and what they are in 600
 bits.
 """
 
@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 Row = list[mp.mpf]
-BITS = 300
+BITS = 600
 
 
 class Scaled(nn.Module):
@@ -87,7 +87,7 @@ def draw(seed: int, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
 
 
 def exact(model: nn.Sequential, x: torch.Tensor) -> Row:
-    """The outputs for one input, in 300 bits."""
+    """The outputs for one input, in 600 bits."""
     with mp.workprec(BITS):
         row = _row(x)
         for layer in model:

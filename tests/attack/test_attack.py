@@ -13,6 +13,7 @@ from attack.programs import all_shapes, changed, one_literal, random_program
 from attack.rewriting import REWRITES, attack_rewrite
 from attack.splitting import attack_signs, attack_split
 from attack.third_party import PYTORCHCV, attack_capture
+from attack.zonotopes import attack_zonotopes
 
 
 def checked(attack, seeds) -> Tally:
@@ -47,6 +48,25 @@ def test_no_deviation_lies_above_a_bound_by_the_signs_of_neurons():
 def test_no_deviation_lies_above_the_bound_of_its_ball():
     tally = checked(attack_balls, range(3))
     assert tally.counts["balls"] >= 72
+
+
+def test_no_deviation_lies_above_a_bound_by_zonotopes():
+    tally = checked(attack_zonotopes, range(12))
+    assert tally.counts["certificates"] > 100 and tally.counts["against 600 bits"] == 4
+
+
+def test_the_attack_sees_a_zonotope_that_is_too_small(monkeypatch):
+    from secateurs.proof.zonotope import Pair
+
+    true = Pair.difference
+    monkeypatch.setattr(Pair, "difference", lambda *args: 0.8 * true(*args))
+    assert any(attack_zonotopes(seed).violations for seed in range(6))
+
+
+@pytest.mark.slow
+def test_two_thousand_certificates_by_zonotopes():
+    tally = checked(attack_zonotopes, range(250))
+    assert tally.counts["certificates"] >= 2000 and tally.counts["few symbols"] > 50
 
 
 @pytest.mark.slow

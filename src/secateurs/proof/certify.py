@@ -4,7 +4,7 @@ enough, and states the result with all assumptions.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, Unpack
@@ -182,9 +182,9 @@ def certify(
             certificate says what follows for fresh ones.
         methods: "auto" (the minimum over all, per box and output), one name, or a list of names
             from `METHODS`. The three methods that are never below two-stream are computed only when
-            named. If no method could come near the range of the outputs, "auto" leaves the costly
-            ones out, unless `seconds` says how long they may take; `skipped` says so, and what
-            would help.
+            named, zonotopes only where passes from all neurons exceed `effort`. If no method could
+            come near the range of the outputs, "auto" leaves the costly ones out, unless `seconds`
+            says how long they may take; `skipped` says so, and what would help.
         norm: 1, 2 or inf over the outputs.
         rounding: "auto" covers the float64 arithmetic of the certificate itself; True also covers
             the evaluation of both networks in their own precision (γ_n bounds, any order of
@@ -512,12 +512,15 @@ def prove(
     spare: leave boxes out of the costly methods where the cheap bounds are far too loose.
     """
     spare = spare and beyond_effort(problem)
-    proven, skipped = _require_bounds(problem, domain, methods, spare=spare)
+    evaluated = replace(problem, evaluated=problem.dtype if rounding is True else None)
+    proven, skipped = _require_bounds(evaluated, domain, methods, spare=spare)
     error = problem.added_errors(domain, rounding)
     # Each output takes its best method; the error of computed weights, or of evaluation in the
-    # models' own precision, is added, whatever the method.
-    per_box = torch.stack([reach.per_output for reach in proven.values()]).amin(dim=0) + error
-    sizes = {name: _norm_over_outputs(reach, error, norm) for name, reach in proven.items()}
+    # models' own precision, is added, unless the method has covered it along the way.
+    none = torch.zeros_like(error)
+    added = {name: none if reach.complete else error for name, reach in proven.items()}
+    per_box = torch.stack([r.per_output + added[name] for name, r in proven.items()]).amin(dim=0)
+    sizes = {name: _norm_over_outputs(r, added[name], norm) for name, r in proven.items()}
     # The norm of the minima is at most each method's own norm, but a joint bound for all outputs
     # may still be smaller.
     balls = torch.stack([norm_of(per_box, norm), *sizes.values()]).amin(dim=0)

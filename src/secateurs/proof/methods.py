@@ -5,6 +5,7 @@ run, and how they share the effort and the time.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from secateurs.proof.linear import (
 from secateurs.proof.patches import cone
 from secateurs.proof.problem import NetworkPair, Pace
 from secateurs.proof.two_stream import TwoStream
+from secateurs.proof.zonotope import Pair, Zonotopes
 
 
 class Skip(Exception):
@@ -39,11 +41,14 @@ class Skip(Exception):
 class MethodBounds:
     """Upper bounds of |f − g|: per box and output, and (if known) of the ℓ¹ norm over the outputs
     per box.
+
+    complete: They hold for what `NetworkPair.added_errors` would add, too.
     """
 
     per_output: Tensor
     whole: Tensor | None = None
     remarks: tuple[str, ...] = ()
+    complete: bool = False
 
 
 Method = Callable[[NetworkPair, Domain], MethodBounds]
@@ -124,6 +129,54 @@ def interval(problem: NetworkPair, domain: Domain) -> MethodBounds:
         problem.pair,
     )
     return MethodBounds(per_output=boxes.bounds.largest.flatten(1).expand(len(domain), -1))
+
+
+@METHODS.register("zonotope")
+def zonotope(problem: NetworkPair, domain: Domain) -> MethodBounds:
+    """Zonotopes of f and of g with a symbol for every varying input and every open neuron of both;
+    no sign assumption.
+    """
+    found = domain.lo.new_full((len(domain), problem.outputs), torch.inf)
+    remarks = list[str]()
+    for number in range(len(domain)):
+        try:
+            pair, dropped = by_zonotopes(problem, domain[number : number + 1])
+        except TooLarge as error:
+            if not number:
+                raise Skip(f"no zonotopes: {error}") from None
+            remarks.append(f"zonotope: time was up after {number} of {len(domain)} boxes")
+            break
+        found[number] = pair.difference(problem.unit)
+        if dropped:
+            remarks.append(f"zonotope: {dropped} open neurons got no symbol; say symbols= to allow")
+    return MethodBounds(per_output=found, remarks=tuple(remarks), complete=True)
+
+
+_ZONOTOPES = 2**27
+"""Numbers that the generators of one value may take: 1 GB, of which there are five at a time."""
+
+
+def by_zonotopes(problem: NetworkPair, domain: Domain) -> tuple[Pair, int]:
+    """The outputs on one box, and how many open neurons got no symbol."""
+    kept: list[tuple[Tensor, Tensor, Any, tuple[Pair, int]]]
+    kept = problem.shared.setdefault("zonotopes", [])
+    settings = (problem.unit, problem.symbols, problem.evaluated)
+    for lo, hi, how, found in kept:
+        if how == settings and torch.equal(lo, domain.lo) and torch.equal(hi, domain.hi):
+            return found
+    most = _ZONOTOPES // problem.widest if problem.symbols is None else problem.symbols
+    flow = Zonotopes(
+        unit=problem.unit,
+        errors=problem.node_errors() if problem.unit else None,
+        most=most,
+        late=Pace(clock=problem.clock).late("zonotope: one layer further"),
+    )
+    with torch.no_grad():
+        y = propagate(problem.graph, flow, [problem.flow_input(domain)], problem.pair)
+    kept.append((domain.lo, domain.hi, settings, (y, flow.dropped)))
+    while len(kept) > 1 and sum(pair.f.g.numel() for *_, (pair, _) in kept) > 2**20:
+        kept.pop(0)
+    return y, flow.dropped
 
 
 @METHODS.register("affine")
@@ -239,12 +292,25 @@ def _by_chain(problem: NetworkPair, domain: Domain) -> MethodBounds:
 
 # Runs the requested methods within the available time, and says why others do not apply.
 
-_COSTLY = {"affine": 0.3, "linear": 1.0}
+_BACKWARD = ("affine", "linear")
+"""The costly methods that a hopeless box, or one that zonotopes have bounded well, is spared."""
+
+_COSTLY = {"affine": 0.3, "zonotope": 0.8, "linear": 1.0}
 """The methods that watch the time, with the share of what is left that they may spend."""
 
 TOO_LOOSE = (
     "skipped: the cheap bounds are already a million times the output range, and a full pass"
     " exceeds effort=. Use a smaller radius, or pass seconds= or methods= to run it anyway."
+)
+
+_PASSED = (
+    "linear makes passes from all neurons here, for a fraction of the time. Name zonotope without"
+    " linear to compute it"
+)
+
+_NEAR_ENOUGH = (
+    "zonotope has more symbols, and its bound is within the range of the outputs. Name {0} without"
+    " zonotope to compute it"
 )
 
 _SPARED = (
@@ -270,18 +336,28 @@ def run_methods(
             "linear computes the same forms here, as its forward bounds, so it is at least as tight"
         )
     spared = {"affine", "linear"} <= set(names) and outdoes_forms(problem)
+    if {"zonotope", "linear"} <= set(names):
+        why = _leaves_out_zonotopes(problem, domain)
+        skipped |= {"zonotope": why} if why else {}
     spare = spare and beyond_effort(problem)
     rest = torch.ones(len(domain), dtype=torch.bool, device=domain.lo.device)
+    near: Tensor | None = None
 
     # Methods that may be left out come last: they are computed if the others do not apply.
     def last(name: str) -> tuple[bool, bool]:
-        return spare and name in _COSTLY, spared and name == "affine"
+        return spare and name in _BACKWARD, spared and name == "affine"
 
     for name in sorted(names, key=last):
-        if spare and name in _COSTLY:
-            rest, spare = ~_hopeless(problem, domain, proven), False
-        if name in _COSTLY and not bool(rest.any()):
-            skipped[name] = TOO_LOOSE
+        if name in _BACKWARD and "zonotope" in proven:
+            near = _near(problem, domain, proven["zonotope"]) if near is None else near
+            rest = rest & ~near
+            if bool(near.all()):
+                skipped.setdefault(name, _NEAR_ENOUGH.format(name))
+                continue
+        if spare and name in _BACKWARD:
+            rest, spare = rest & ~_hopeless(problem, domain, proven), False
+        if name in _BACKWARD and not bool(rest.any()):
+            skipped[name] = skipped.get(name, TOO_LOOSE)
             continue
         if name in skipped:
             continue
@@ -318,21 +394,53 @@ def _hopeless(problem: NetworkPair, domain: Domain, proven: Mapping[str, MethodB
     if not proven:
         return torch.zeros(len(domain), dtype=torch.bool, device=domain.lo.device)
     bound = torch.stack([one.per_output for one in proven.values()]).amin(dim=0).amax(dim=1)
-    size = problem.boxes_at_a_time
-    spans = []
-    with torch.no_grad():
-        for part in domain.split(size):
-            # For each box separately: its result may not depend on other boxes.
-            y = torch.stack([problem.dense(x) for x in (part.lo, part.center, part.hi)], dim=1)
-            spread = y.amax(dim=(1, 2)) - y.amin(dim=(1, 2))
-            spans.append(torch.maximum(spread, y.abs().amax(dim=(1, 2))))
-    span = torch.cat(spans)
+    span = _span(problem, domain)
     # Written so that overflowing outputs, whose range is NaN, count as promising.
     far: Tensor = bound > _FAR * span
     for box in far.nonzero().flatten().tolist():
         *_, promised = _guess(problem, domain[box : box + 1])
         far[box] = bool(promised.amax() > _NEAR * span[box])
     return far
+
+
+def _span(problem: NetworkPair, domain: Domain) -> Tensor:
+    """The range of the outputs of f on each box, or their size if that is larger."""
+    spans = []
+    with torch.no_grad():
+        for part in domain.split(problem.boxes_at_a_time):
+            # For each box separately: its result may not depend on other boxes.
+            y = torch.stack([problem.dense(x) for x in (part.lo, part.center, part.hi)], dim=1)
+            spread = y.amax(dim=(1, 2)) - y.amin(dim=(1, 2))
+            spans.append(torch.maximum(spread, y.abs().amax(dim=(1, 2))))
+    return torch.cat(spans)
+
+
+def _near(problem: NetworkPair, domain: Domain, found: MethodBounds) -> Tensor:
+    """Boxes of a large network that are bounded as well as costlier methods might."""
+    if not beyond_effort(problem):
+        return torch.zeros(len(domain), dtype=torch.bool, device=domain.lo.device)
+    return found.per_output.amax(dim=1) <= _span(problem, domain)
+
+
+_MAPPED = 10
+"""Zonotopes may take this many times the cells of `effort`: a cell of a map of generators costs a
+fifth or less of one of a backward pass.
+"""
+
+
+def _leaves_out_zonotopes(problem: NetworkPair, domain: Domain) -> str:
+    """Why zonotopes are not computed beside `linear`; empty if they are."""
+    if not beyond_effort(problem):
+        return _PASSED
+    open_ = int((domain.widths != 0).flatten(1).sum(dim=1).max())
+    cells = float(open_) * sum(_size(node.shape) for node in problem.graph.nodes)
+    if cells > _MAPPED * problem.effort:
+        return (
+            f"{open_} symbols take {cells:.1e} cells of maps, and {_MAPPED} times effort ="
+            f" {problem.effort:.1e} are allowed; say effort= to allow more, or let fewer inputs"
+            " vary"
+        )
+    return ""
 
 
 def _among(found: MethodBounds, chosen: Tensor, name: str) -> MethodBounds:
@@ -344,7 +452,7 @@ def _among(found: MethodBounds, chosen: Tensor, name: str) -> MethodBounds:
         whole = found.whole.new_full((len(chosen),), torch.inf)
         whole[chosen] = found.whole
     text = f"{name}: {int((~chosen).sum())} hopeless box(es) were left out"
-    return MethodBounds(per_output=per_output, whole=whole, remarks=(*found.remarks, text))
+    return replace(found, per_output=per_output, whole=whole, remarks=(*found.remarks, text))
 
 
 def _timely(problem: NetworkPair, name: str, parts: Sequence[Domain]) -> list[MethodBounds]:
@@ -381,6 +489,7 @@ def _no_bounds(
         MethodBounds(
             per_output=part.lo.new_full((len(part), problem.outputs), torch.inf),
             remarks=(text,),
+            complete=True,
         )
         for part in parts[number:]
     ]
@@ -399,6 +508,7 @@ def _join(parts: list[MethodBounds]) -> MethodBounds:
         per_output=per_output,
         whole=whole,
         remarks=tuple({r: None for part in parts for r in part.remarks}),
+        complete=all(part.complete for part in parts),
     )
 
 

@@ -17,7 +17,7 @@ from secateurs.errors import DomainError, ParameterError
 from secateurs.graph import Graph, State, affines, capture, evaluate, joint, propagate
 from secateurs.proof.domain import Domain
 from secateurs.proof.forms import ParameterPair
-from secateurs.proof.rounding import Evaluation, Radii, Rounding, radii_of
+from secateurs.proof.rounding import Evaluation, NodeErrors, Radii, Rounding, radii_of
 from secateurs.proof.two_stream import PathStreams, exact_distance
 
 OWN_UNIT = 2.0**-53
@@ -62,6 +62,7 @@ class NetworkPair:
             widest value of one box.
         clock: The time that the proof may take.
         output: The output of the models that it is about, as passed by the caller.
+        evaluated: The precision whose evaluation `complete` methods cover; None for real numbers.
         shared: Objects computed once for both networks; the same for copies with another clock.
     """
 
@@ -76,6 +77,7 @@ class NetworkPair:
     symbols: int | None = None
     clock: "TimeLimit" = field(default_factory=lambda: TimeLimit())
     output: str | int | None = None
+    evaluated: torch.dtype | None = None
     shared: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -141,6 +143,22 @@ class NetworkPair:
             return domain.lo.new_zeros(len(domain), self.outputs)
         of_f, of_g = self.weight_errors(domain)
         return of_f + of_g
+
+    def node_errors(self) -> tuple[NodeErrors, NodeErrors]:
+        """What each node of f and of g adds to the values of the networks as they were read."""
+        found = []
+        for which, own in enumerate(self.own):
+            radii = self._radii(which, self.evaluated or torch.float64)
+            # The joint graph has the nodes of each network in the same order, renumbered.
+            pairs = zip(self.graph.nodes, own.graph.nodes, strict=True)
+            found.append(
+                NodeErrors(
+                    rounding=Rounding(self.evaluated, radii),
+                    nodes={joint.name: node for joint, node in pairs},
+                    state=own.state,
+                )
+            )
+        return found[0], found[1]
 
     def rounding_errors(self, domain: Domain) -> Tensor:
         """Per box and output, how far both evaluations in the models' own precision can be from

@@ -26,6 +26,7 @@ from secateurs.graph import (
     Computed,
     Graph,
     Input,
+    Node,
     Pool,
     Source,
     State,
@@ -96,40 +97,50 @@ class Rounding:
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Errors:
         """Inputs are taken as they are: both networks see the same floating-point numbers."""
         box = self._interval.input(node, value)
-        return Errors(e=self._fits(torch.zeros_like(value[0]), _magnitude(box)), box=box)
+        return Errors(e=self.fits(torch.zeros_like(value[0]), _magnitude(box)), box=box)
 
     def affine(self, node: Affine, x: Errors | None, params: ParameterPair) -> Errors:
-        """|W|e + E m + E_b + γ((|W| + E)(m + e) + Σ|terms of b| + E_b)."""
+        """|W|e and what the map itself adds."""
         box = self._interval.affine(node, None if x is None else x.box, params)
+        weight = params.weights(node)[0]
+        if x is None:
+            return Errors(e=self.added(node, None, None, params.f), box=box)
+        moved = linear(node, x.e, magnitude(weight)) * (1 + 1e-9)
+        added = self.added(node, _magnitude(x.box) + x.e, weight, params.f)
+        return Errors(e=moved + added, box=box)
+
+    def added(
+        self, node: Affine, reach: Tensor | None, weight: Tensor | None, state: State
+    ) -> Tensor:
+        """What this map adds to the errors of its inputs, whose sizes with these errors are at most
+        `reach`: E m + E_b + γ((|W| + E) m + Σ|terms of b| + E_b).
+        """
         around, around_bias = self.radii.get(node.name, (None, None))
         off = torch.zeros((), dtype=torch.float64) if around_bias is None else around_bias
-        mass = _bias_mass(node, params.f) + off
-        if x is None:
+        mass = _bias_mass(node, state) + off
+        if reach is None:
             e = (off + gamma(8, self.unit) * mass).expand(1, *node.shape)
-            return Errors(e=self._fits(e, mass.expand(1, *node.shape)), box=box)
-        weight = params.weights(node)[0]
+            return self.fits(e, mass.expand(1, *node.shape))
         # A folded batch norm computes its slope and offset with a few roundings of its own.
         several = 8 * any(_computed(s) for s in (node.weight, node.bias))
-        count = terms(node, x.e, weight) + 2 + several
-        size, reach = magnitude(weight), _magnitude(x.box)
-        moved = off
+        count = terms(node, reach, weight) + 2 + several
+        size, moved = magnitude(weight), off
         if size is not None and around is not None:
             size = size + around
             moved = off + linear(node, reach, around)
         # No partial sum is larger than this.
-        total = linear(node, reach + x.e, size) + mass
+        total = linear(node, reach, size) + mass
         # `tiny` per operation: results below the normal range may be flushed to zero.
         own = gamma(count, self.unit) * total + count * self.tiny
         # This bound is computed in float64 too; 1e-9 covers its own roundings.
-        e = (linear(node, x.e, size) + moved + own) * (1 + 1e-9)
-        return Errors(e=self._fits(e, total), box=box)
+        return self.fits((moved + own) * (1 + 1e-9), total)
 
     def activation(self, node: Activation, x: Errors) -> Errors:
         """ReLU is exact; a leaky one rounds its slope and one product."""
         stretch, own = max(1.0, abs(node.slope)), gamma(2, self.unit) * abs(node.slope)
         e = x.e * (stretch + own) + own * _magnitude(x.box)
         box = self._interval.activation(node, x.box)
-        return Errors(e=self._fits(e, _magnitude(box)), box=box)
+        return Errors(e=self.fits(e, _magnitude(box)), box=box)
 
     def pool(self, node: Pool, x: Errors) -> Errors:
         """A choice is exact, and moves by no more than the entries do."""
@@ -145,13 +156,43 @@ class Rounding:
         total = sum((_magnitude(x.box) + x.e for x in xs), torch.zeros(()))
         e = sum((x.e for x in xs), torch.zeros(())) + gamma(len(xs), self.unit) * total
         box = self._interval.add(node, [x.box for x in xs])
-        return Errors(e=self._fits(e, total), box=box)
+        return Errors(e=self.fits(e, total), box=box)
 
-    def _fits(self, e: Tensor, size: Tensor) -> Tensor:
+    def fits(self, e: Tensor, size: Tensor) -> Tensor:
         """The error, infinite where values of this size may overflow."""
         # Just short of the largest number: a rounded sum may exceed the real one.
         safe = size + e <= self.most * (1 - 4 * self.unit)
         return torch.where(safe, e, torch.full_like(e, torch.inf))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeErrors:
+    """What the nodes of one network add to the values of real numbers, node by node of the graph of
+    a pair.
+
+    nodes: by the names of that graph, those of the network's own.
+    """
+
+    rounding: Rounding
+    nodes: Mapping[str, Node]
+    state: State
+
+    def of_map(self, node: Affine, reach: Tensor | None, weight: Tensor | None) -> Tensor | float:
+        """Of an affine map whose inputs are at most `reach`."""
+        own = self.nodes[node.name]
+        if not isinstance(own, Affine):
+            raise TypeError(f"{node.name} is {type(own).__name__} in the network's own graph.")
+        if not self.rounding.unit and own.name not in self.rounding.radii:
+            return 0.0
+        return self.rounding.added(own, reach, weight, self.state)
+
+    def of_slope(self, slope: float, reach: Tensor) -> Tensor:
+        """Of a leaky ReLU: it rounds its slope and one product."""
+        return self.rounding.fits(gamma(2, self.rounding.unit) * abs(slope) * reach, reach)
+
+    def of_sum(self, count: int, sizes: Tensor) -> Tensor:
+        """Of a sum of so many values."""
+        return self.rounding.fits(gamma(count, self.rounding.unit) * sizes, sizes)
 
 
 def _magnitude(box: Intervals) -> Tensor:

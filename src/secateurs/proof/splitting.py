@@ -271,7 +271,8 @@ class _ByMethods:
         per_output: Tensor | None = None
         size: Tensor | None = None
         if self.claim is not None:
-            size = self.claim.sizes(pair_ends(quiet, domain))
+            known, complete = pair_ends(quiet, domain)
+            size = self.claim.sizes(known, complete=complete)
         else:
             proven, _ = run_methods(quiet, domain, self.methods)
             rows = [reach.per_output for reach in proven.values()]

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
+from secateurs.proof.affine import TooLarge
 from secateurs.proof.domain import Domain
 from secateurs.proof.forms import FIELDS
-from secateurs.proof.methods import Skip, relax
+from secateurs.proof.methods import Skip, beyond_effort, by_zonotopes, relax
 from secateurs.proof.problem import NetworkPair
 
 _MOST_CLASSES = 64
@@ -59,15 +60,16 @@ class TopClass:
         wrong = wrong.scatter(1, chosen, -math.inf).amax(dim=1)
         return torch.minimum(lead - self.margin, wrong)
 
-    def sizes(self, ends: Tensor) -> Tensor:
+    def sizes(self, ends: Tensor, *, complete: bool = False) -> Tensor:
         """How far each box is from a proof, at most 0 where it is one.
 
-        ends: of y_i − y_j for i < j, (boxes, 6, pairs), in the order of `FIELDS`.
+        ends: of y_i − y_j for i < j, (boxes, 6, pairs), in the order of `FIELDS`. complete:
+        whether they hold for all that `slack` covers.
         """
         # 2·pairs = n(n − 1).
         classes = (1 + math.isqrt(1 + 8 * ends.shape[2])) // 2
         one, two = torch.triu_indices(classes, classes, offset=1, device=ends.device)
-        if self.slack is not None:
+        if self.slack is not None and not complete:
             f, g = (s[one] + s[two] for s in self.slack)
             far = torch.stack([-f, f, -g, g, -(f + g), f + g])
             ends = ends + far * (1 + 1e-9)
@@ -116,27 +118,36 @@ def check_classes(problem: NetworkPair) -> None:
         )
 
 
-def pair_ends(problem: NetworkPair, domain: Domain) -> Tensor:
-    """Ends of y_i − y_j for i < j by the linear relaxation, (boxes, 6, pairs); infinite where it
-    cannot serve.
+def pair_ends(problem: NetworkPair, domain: Domain) -> tuple[Tensor, bool]:
+    """Ends of y_i − y_j for i < j, (boxes, 6, pairs), infinite where nothing can serve: by the
+    linear relaxation, or by zonotopes if passes from all neurons exceed the effort; whether they
+    are `complete`.
     """
     outputs = problem.outputs
     one, two = torch.triu_indices(outputs, outputs, offset=1, device=domain.lo.device)
     unknown = domain.lo.new_full((len(domain), len(FIELDS), len(one)), math.inf)
     unknown[:, ::2] = -math.inf
+    each = torch.eye(outputs, dtype=domain.lo.dtype, device=domain.lo.device)
+    if beyond_effort(problem):
+        try:
+            pairs = [by_zonotopes(problem, box)[0] for box in domain.split(1)]
+        except TooLarge:
+            pass
+        else:
+            ends = [pair.directions(each[one] - each[two], problem.unit) for pair in pairs]
+            return torch.stack(ends), True
     try:
         flow, y = relax(problem, domain)
     except Skip:
-        return unknown
-    each = torch.eye(outputs, dtype=domain.lo.dtype, device=domain.lo.device)
+        return unknown, False
     rows = (each[one] - each[two]).unsqueeze(1).expand(-1, len(domain), -1)
     toward = torch.cat([rows, -rows]).reshape(2 * len(one), *y.d.shape)
-    ends = []
+    passed = []
     for up in (
         flow.above(y, toward, None),
         flow.above(y, None, None, toward),
         flow.above(y, None, toward),
     ):
         high, low = up.detach().chunk(2)
-        ends += [-low.T, high.T]
-    return torch.stack(ends, dim=1)
+        passed += [-low.T, high.T]
+    return torch.stack(passed, dim=1), False

@@ -20,6 +20,8 @@ from tiny_networks import (
 )
 
 SIGN_METHODS = {"path-metric", "path-metric-per-output", "input-weighted"}
+# Beside `linear` on small networks.
+LEFT_OUT = {"zonotope"}
 
 
 def chain(*weights):
@@ -43,9 +45,9 @@ def test_opposite_signs_have_one_lifting_and_two_functions():
         == 1.0
     )
     cert = sc.certify(one, two, box=box, methods=METHODS.names())
-    assert set(cert.skipped) == SIGN_METHODS
+    assert set(cert.skipped) == SIGN_METHODS | LEFT_OUT
     assert all(
-        "θθ' ≥ 0 fails for 2 effective parameter(s)" in reason for reason in cert.skipped.values()
+        "θθ' ≥ 0 fails for 2 effective parameter(s)" in cert.skipped[name] for name in SIGN_METHODS
     )
     assert cert.lower_bound == pytest.approx(1.0, rel=1e-12) and cert.lower_bound <= 1.0
     assert 1.0 <= cert.bound < 2.1
@@ -88,6 +90,7 @@ def test_auto_is_the_minimum_per_output(dense, generator, x):
     single = [
         sc.certify(dense, sparse, around=x, radius=0.1, methods=m, restarts=0).per_box
         for m in METHODS.names()
+        if m not in LEFT_OUT
     ]
     auto = sc.certify(dense, sparse, around=x, radius=0.1, restarts=0)
     assert torch.equal(auto.per_box, torch.stack(single).amin(dim=0))
@@ -109,7 +112,7 @@ def test_rounding_and_fine_tuning_are_covered_without_signs(change, dense, gener
     other = rounded(dense, 8) if change == "rounded" else tuned(dense, generator, 0.3)
     cert = sc.certify(dense, other, around=x, radius=0.05, methods=METHODS.names())
     assert cert.lower_bound <= cert.bound
-    assert set(cert.skipped) == (SIGN_METHODS if change == "tuned" else set())
+    assert set(cert.skipped) - LEFT_OUT == (SIGN_METHODS if change == "tuned" else set())
     assert any("no sign assumption" in text for text in cert.assumptions) == (change == "tuned")
 
 
@@ -126,7 +129,7 @@ def test_pruning_a_batch_norm_offset_can_turn_an_effective_sign(generator):
         other.body[1].bias[0] = 0.0
     ball = {"around": torch.zeros(1, 2, 5, 5), "radius": 0.1, "restarts": 0}
     cert = sc.certify(dense, other, methods=METHODS.names(), **ball)
-    assert set(cert.skipped) == SIGN_METHODS
+    assert set(cert.skipped) == SIGN_METHODS | LEFT_OUT
     assert "body.1" in cert.skipped["path-metric"]
 
 

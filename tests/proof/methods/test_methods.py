@@ -3,6 +3,7 @@ two precisions.
 """
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -83,7 +84,9 @@ def test_no_deviation_exceeds_any_bound(kind, change, dtype):
             error = torch.full_like(seen, 1e-13) * (1 + one.abs().max())
         proven, skipped = run_methods(problem, domain, METHODS.names())
         assert set(proven) | set(skipped) == set(METHODS.names())
-        assert bool(skipped) == (change == "tuned")
+        assert (skipped.keys() > {"zonotope"}) == (change == "tuned")
+        # Values of f and of g, not of their difference: it is the rounding of those that counts.
+        proven |= run_methods(replace(problem, unit=OWN_UNIT), domain, ["zonotope"])[0]
         for name, reach in proven.items():
             assert bool((seen <= reach.per_output + error).all()), (
                 f"{name}: {(seen - reach.per_output).max()}"

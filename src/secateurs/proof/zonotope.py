@@ -1,0 +1,503 @@
+"""Zonotopes of two networks on one box, with a symbol for every input that varies and for every
+open neuron of either network.
+
+Each value of f, and each of g, is c + Σ_k g_k ε_k ± e over shared symbols ε_k in [−1, 1]: affine
+maps act on c and on all g_k exactly, so what the networks share cancels in the difference of the
+last ones, however deep they are. The remainder e holds roundings and whatever got no symbol; it
+travels through |W|, growing by a factor of 20 or so in each layer of a convolutional network.
+Once it threatens to matter, it is given symbols, too.
+
+`AffineForms` limits the symbols to what fits beside many boxes, and its remainder is all that is
+left of an ordinary network after a few layers; here one box takes the memory that it needs.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural
+from secateurs.proof.affine import TooLarge
+from secateurs.proof.forms import ParameterPair, gamma, lift, linear, magnitude, terms
+from secateurs.proof.interval import centre_and_radius
+from secateurs.proof.planes import chosen, runner_up
+from secateurs.proof.rounding import NodeErrors
+
+_BATCH = 2**18
+"""Numbers of generators that are mapped at once: 2 MB in float64, which stay in the cache; with 16
+MB a map takes twice as long.
+"""
+
+_THREATENS = 1e-4
+"""A remainder above this share of the largest radius is given symbols, where memory allows."""
+
+_SYMBOLS_OF_REMAINDERS = 2**26
+"""Numbers of all generators that a remainder may take: 512 MB for each network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zonotope:
+    """c + Σ_k scale·g[k]·ε[ids[k]] + Σ_j size[j]·ε[new[j]] at entry at[j] ± e.
+
+    g is (symbols, *shape), all others (1, *shape). A factor for each entry (a slope, a batch norm)
+    is multiplied into `scale`, and a symbol of one entry alone is kept as such: both wait for the
+    next map that mixes entries, since each pass over the generators takes as long as the memory.
+
+    Attributes:
+        mass: At least Σ_k |g[k]|.
+    """
+
+    c: Tensor
+    ids: Tensor
+    g: Tensor
+    scale: Tensor
+    mass: Tensor
+    e: Tensor
+    new: Tensor
+    at: Tensor
+    size: Tensor
+
+    @property
+    def spread(self) -> Tensor:
+        """At least how far the symbols reach, but for the last digits of this sum itself."""
+        alone = torch.zeros_like(self.c).flatten().index_add(0, self.at, self.size.abs())
+        return self.scale.abs() * self.mass + alone.reshape(self.c.shape)
+
+    @property
+    def reach(self) -> Tensor:
+        """The largest absolute value, up to the same digits."""
+        return self.c.abs() + self.spread + self.e
+
+    @property
+    def symbols(self) -> Tensor:
+        """All symbols of the value, in order; those of single entries are always the newest."""
+        return torch.cat([self.ids, self.new])
+
+    def ends(self, unit: float) -> tuple[Tensor, Tensor]:
+        """Below and above every value."""
+        r = (self.spread + self.e) * (1 + 16 * unit) + 4 * unit * self.c.abs()
+        return self.c - r, self.c + r
+
+    def rows(self, symbols: Tensor) -> Tensor:
+        """The generators of some symbols, sorted; zeros where the value does not have one."""
+        first, count = self._place(symbols)
+        if count == len(symbols):
+            return self.g[first : first + count] * self.scale
+        found = self.g.new_zeros(len(symbols), *self.g.shape[1:])
+        if len(self.ids):
+            place = torch.searchsorted(self.ids, symbols).clamp(max=len(self.ids) - 1)
+            here = self.ids[place] == symbols
+            found[here] = self.g[place[here]] * self.scale
+        if len(self.new):
+            place = torch.searchsorted(self.new, symbols).clamp(max=len(self.new) - 1)
+            here = self.new[place] == symbols
+            flat = found.flatten(1)
+            flat[here.nonzero().flatten(), self.at[place[here]]] = self.size[place[here]]
+        return found
+
+    def _place(self, symbols: Tensor) -> tuple[int, int]:
+        """Where consecutive symbols begin in g, and how many of them there are in a row."""
+        if not len(symbols) or not len(self.ids):
+            return 0, 0
+        first = int(torch.searchsorted(self.ids, symbols[:1]))
+        part = self.ids[first : first + len(symbols)]
+        return first, len(part) if torch.equal(part, symbols) else 0
+
+    def columns(self, at: Tensor) -> Tensor:
+        """The generators of some entries, (symbols, entries)."""
+        old = self.g.flatten(1)[:, at] * self.scale.flatten()[at]
+        alone = (self.at.unsqueeze(1) == at) * self.size.unsqueeze(1)
+        return torch.cat([old, alone])
+
+    def scaled(self, factor: Tensor, shift: Tensor, unit: float) -> "Zonotope":
+        """factor · value + shift, entry by entry, with the roundings of this."""
+        lost = 4 * unit * (factor.abs() * (self.c.abs() + self.spread) + shift.abs())
+        return replace(
+            self,
+            c=factor * self.c + shift,
+            scale=factor * self.scale,
+            size=factor.flatten()[self.at] * self.size,
+            e=(factor.abs() * self.e + lost) * (1 + 8 * unit),
+        )
+
+    def with_symbols(self, new: Tensor, at: Tensor, size: Tensor) -> "Zonotope":
+        """The value with further symbols, each of one entry."""
+        return replace(
+            self,
+            new=torch.cat([self.new, new]),
+            at=torch.cat([self.at, at]),
+            size=torch.cat([self.size, size]),
+        )
+
+    def without(self, symbols: Tensor, unit: float) -> "Zonotope":
+        """The value with these symbols in its remainder."""
+        old, alone = torch.isin(self.ids, symbols), torch.isin(self.new, symbols)
+        gone = self.g[old].abs().sum(dim=0, keepdim=True) * self.scale.abs()
+        kept = self.g[~old]
+        single = torch.zeros_like(gone).flatten()
+        single = single.index_add(0, self.at[alone], self.size[alone].abs()).reshape(gone.shape)
+        share = 1 + gamma(len(old) + len(alone) + 8, unit)
+        return replace(
+            self,
+            ids=self.ids[~old],
+            g=kept,
+            mass=kept.abs().sum(dim=0, keepdim=True) * (1 + gamma(len(kept) + 2, unit)),
+            e=self.e + (gone + single) * share,
+            new=self.new[~alone],
+            at=self.at[~alone],
+            size=self.size[~alone],
+        )
+
+
+def point(center: Tensor) -> Zonotope:
+    """A known value."""
+    none = center.new_zeros(0)
+    zero = torch.zeros_like(center)
+    return Zonotope(
+        c=center,
+        ids=none.long(),
+        g=center.new_zeros(0, *center.shape[1:]),
+        scale=torch.ones_like(center),
+        mass=zero,
+        e=zero,
+        new=none.long(),
+        at=none.long(),
+        size=none,
+    )
+
+
+def _mapped(
+    function: Callable[..., Tensor], xs: Sequence[Zonotope], shape: tuple[int, ...], unit: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The symbols of some values, their generators after a linear map, and at least the sum of
+    absolute values of these.
+    """
+    symbols = torch.unique(torch.cat([x.symbols for x in xs]))
+    g = xs[0].c.new_empty(len(symbols), *shape)
+    mass = xs[0].c.new_zeros(1, *shape)
+    widest = max(torch.Size(shape).numel(), *(x.c.numel() for x in xs))
+    done = 0
+    for part in torch.split(symbols, max(1, _BATCH // widest)) if len(symbols) else ():
+        out = function(*(x.rows(part) for x in xs))
+        g[done : done + len(part)] = out
+        mass += out.abs().sum(dim=0, keepdim=True)
+        done += len(part)
+    return symbols, g, mass * (1 + gamma(len(symbols) + 2, unit))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The same value of f and of g."""
+
+    f: Zonotope
+    g: Zonotope
+
+    @property
+    def both(self) -> tuple[Zonotope, Zonotope]:
+        """f's and g's."""
+        return self.f, self.g
+
+    def directions(self, toward: Tensor, unit: float) -> Tensor:
+        """Ends of ⟨t, f⟩, of ⟨t, g⟩ and of ⟨t, f − g⟩ for each row t, (6, rows), in the order of
+        `FIELDS`.
+        """
+        symbols, size = torch.unique(torch.cat([x.symbols for x in self.both])), toward.abs()
+        c, g, e, reach = [], [], [], []
+        for x in self.both:
+            rows = x.rows(symbols).flatten(1)
+            c.append(toward @ x.c.flatten())
+            g.append(rows @ toward.T)
+            e.append(size @ x.e.flatten())
+            reach.append(size @ x.reach.flatten())
+        for parts, sign in ((c, -1), (g, -1), (e, 1), (reach, 1)):
+            parts.append(parts[0] + sign * parts[1])
+        ends = []
+        share = gamma(len(symbols) + toward.shape[1] + 8, unit)
+        for center, rows, rest, largest in zip(c, g, e, reach, strict=True):
+            r = rows.abs().sum(dim=0) + rest + 2 * share * largest
+            ends += [center - r, center + r]
+        return torch.stack(ends)
+
+    def difference(self, unit: float, at: Tensor | None = None) -> Tensor:
+        """At least |f − g| of some entries, or of all; flat."""
+        at = torch.arange(self.f.c.numel(), device=self.f.c.device) if at is None else at
+        symbols = torch.unique(torch.cat([x.symbols for x in self.both]))
+        gap = self.f.c.new_zeros(len(symbols), len(at))
+        size = gap.new_zeros(len(at))
+        for x, sign in ((self.f, 1), (self.g, -1)):
+            columns = x.columns(at)
+            gap.index_add_(0, torch.searchsorted(symbols, x.symbols), sign * columns)
+            size += columns.abs().sum(dim=0) + x.c.flatten()[at].abs()
+        far = (self.f.c - self.g.c).flatten()[at].abs() + gap.abs().sum(dim=0)
+        far = far + (self.f.e + self.g.e).flatten()[at]
+        # Two roundings of each generator, and those of the sum.
+        return far * (1 + gamma(len(symbols) + 8, unit)) + 8 * unit * size
+
+
+class Zonotopes:
+    """The flow; fed with the ends of one box, (lo, hi).
+
+    errors: for f and g, what the numbers of each node add to those of real numbers (radii of
+    computed weights, or evaluation in the models' own precision); None where nothing is added.
+    most: symbols of one value, those of remainders apart. late: called at every layer; once it
+    returns True the flow gives up.
+    """
+
+    def __init__(
+        self,
+        *,
+        unit: float,
+        errors: tuple[NodeErrors, NodeErrors] | None = None,
+        most: int = 2**16,
+        late: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.unit, self.errors, self.late = unit, errors, late
+        self.room = most
+        self._next = 0
+        # The symbols of remainders, of each network.
+        self._rest: list[Tensor] = []
+        self.dropped = 0
+
+    def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Pair:
+        """A symbol for each entry that varies."""
+        center, radius = centre_and_radius(*value)
+        at = radius.flatten().nonzero().flatten()
+        if len(at) > self.room:
+            raise TooLarge(
+                f"{len(at)} open inputs need a symbol each, {self.room} are allowed; say symbols="
+                " to allow more"
+            )
+        self._device = center.device
+        self._rest = [self._number(0)] * 2
+        x = point(center).with_symbols(self._number(len(at)), at, radius.flatten()[at])
+        if self.errors is None:
+            return Pair(f=x, g=x)
+        f, g = (replace(x, e=errors.of_sum(0, x.reach)) for errors in self.errors)
+        return Pair(f=f, g=g)
+
+    def affine(self, node: Affine, x: Pair | None, params: ParameterPair) -> Pair:
+        """W on the centre and on every symbol, |W| on the remainder."""
+        weights, biases = params.weights(node), params.offsets(node)
+        f, g = (
+            self._affine(which, node, None if x is None else x.both[which], w, b)
+            for which, (w, b) in enumerate(zip(weights, biases, strict=True))
+        )
+        return Pair(f=f, g=g)
+
+    def _affine(
+        self, which: int, node: Affine, x: Zonotope | None, weight: Tensor | None, bias: Tensor
+    ) -> Zonotope:
+        unit = self.unit
+        errors = None if self.errors is None else self.errors[which]
+        if x is None:
+            y = point(torch.zeros(1, *node.shape, dtype=bias.dtype, device=bias.device) + bias)
+            return (
+                y
+                if errors is None
+                else replace(y, e=errors.of_map(node, None, weight) + torch.zeros_like(y.c))
+            )
+        added = 0.0 if errors is None else errors.of_map(node, x.reach, weight)
+        if weight is None or _is_entrywise(node, x):
+            one = torch.ones_like(x.c)
+            y = x.scaled(linear(node, one, weight), torch.zeros_like(x.c), unit)
+            y = replace(y, c=y.c + bias, e=y.e + unit * 2 * (y.c + bias).abs())
+        else:
+            # Products and their sum, the factors in `rows`, the bias.
+            share = gamma(terms(node, x.c, weight) + 8, unit)
+            symbols, g, mass = _mapped(
+                lambda rows: linear(node, rows, weight), [x], node.shape, unit
+            )
+            e = linear(node, x.e + share * (x.c.abs() + x.spread), magnitude(weight))
+            e = (e + share * bias.abs()) * (1 + 2 * share)
+            y = replace(point(linear(node, x.c, weight) + bias), ids=symbols, g=g, mass=mass, e=e)
+        return replace(y, e=y.e + added)
+
+    def activation(self, node: Activation, x: Pair) -> Pair:
+        """λz + H/2 ± H/2 for a neuron that is open: between the line through the origin and the
+        chord. With one λ for both networks their errors share a symbol where z and z' nearly agree:
+        relu(z) − λz changes by at most max(λ, 1 − λ)·|z − z'|.
+        """
+        if self.late():
+            raise TooLarge("the time was up")
+        ends = [z.ends(self.unit) for z in x.both]
+        # Written so that a NaN, of values that overflow, counts as open and stays one.
+        is_open = [~((l >= 0) | (h <= 0)) for l, h in ends]
+        lines = [_Line.around(l, h, self.unit) for l, h in ends]
+        at = (is_open[0] & is_open[1]).flatten().nonzero().flatten()
+        joint, moved = at[:0], ends[0][0].new_zeros(0)
+        if len(at):
+            low, high = torch.minimum(ends[0][0], ends[1][0]), torch.maximum(ends[0][1], ends[1][1])
+            both = _Line.around(low, high, self.unit)
+            slope = both.slope.flatten()[at]
+            moved = torch.maximum(slope, 1 - slope) * x.difference(self.unit, at)
+            moved = moved * (1 + 4 * self.unit)
+            apart = (lines[0].height + lines[1].height).flatten()[at] / 2
+            joint, moved = at[moved < apart], moved[moved < apart]
+            lines = [line.replaced(both, joint) for line in lines]
+        shared = self._number(len(joint))
+        out = []
+        for which, (z, line) in enumerate(zip(x.both, lines, strict=True)):
+            settled, on = ~is_open[which], ends[which][0] >= 0
+            slope = node.slope + (1 - node.slope) * line.slope
+            known = torch.where(on, torch.ones_like(slope), node.slope)
+            slope = torch.where(settled, known, slope)
+            height = torch.where(settled, 0.0, line.height)
+            shift, half = height * ((1 - node.slope) / 2), height * (abs(1 - node.slope) / 2)
+            y = z.scaled(slope, shift, self.unit)
+            if node.slope:
+                # The slope itself is a rounded sum.
+                lost = 4 * self.unit * (abs(node.slope) + abs(1 - node.slope))
+                y = replace(y, e=y.e + lost * z.reach)
+            # To multiply by 0 or 1 rounds nothing.
+            exact = settled & ((slope == 0) | (slope == 1))
+            y = replace(y, e=torch.where(exact, slope * z.e, y.e))
+            if self.errors is not None:
+                y = replace(y, e=y.e + self.errors[which].of_slope(node.slope, z.reach))
+            y = y.with_symbols(shared, joint, half.flatten()[joint])
+            if which:
+                y = y.with_symbols(self._number(len(joint)), joint, moved)
+            half = half.flatten().index_fill(0, joint, 0.0).reshape(half.shape)
+            out.append(self._hold(which, self._opened(which, y, half)))
+        return Pair(f=out[0], g=out[1])
+
+    def _opened(self, which: int, y: Zonotope, half: Tensor) -> Zonotope:
+        """± half with a symbol for each entry, widest first, while there is room; the others in
+        the remainder.
+        """
+        at = half.flatten().nonzero().flatten()
+        # Those of a remainder are counted apart.
+        rest = int(torch.isin(y.symbols, self._rest[which]).sum())
+        room = max(0, self.room + rest - len(y.symbols))
+        if len(at) > room:
+            widest = half.flatten()[at].topk(room).indices.sort().values
+            self.dropped += len(at) - room
+            at = at[widest]
+            left = half.flatten().index_fill(0, at, 0.0)
+            y = replace(y, e=y.e + left.reshape(half.shape))
+        return y.with_symbols(self._number(len(at)), at, half.flatten()[at])
+
+    def _hold(self, which: int, y: Zonotope) -> Zonotope:
+        """The value, its remainder made of symbols where that is needed and affordable."""
+        entries, largest = int((y.e != 0).sum()), float(y.e.max())
+        if (
+            largest <= _THREATENS * float(y.spread.max())
+            or not math.isfinite(largest)
+            or entries * y.c.numel() > _SYMBOLS_OF_REMAINDERS
+        ):
+            return y
+        if len(self._rest[which]):
+            held = y.without(self._rest[which], self.unit)
+            # While what has symbols is the larger part, making it a remainder loses more.
+            if float((held.e - y.e).max()) > largest:
+                return y
+            y = held
+        at = y.e.flatten().nonzero().flatten()
+        new = self._number(len(at))
+        self._rest[which] = torch.cat([self._rest[which], new])
+        y = y.with_symbols(new, at, y.e.flatten()[at])
+        return replace(y, e=torch.zeros_like(y.e))
+
+    def pool(self, node: Pool, x: Pair) -> Pair:
+        """In each window the entry with the largest lower end (of f and g together), and what
+        others may add to it; the range of the window where that is narrower, or for a k-th largest.
+        """
+        ends = [z.ends(self.unit) for z in x.both]
+        point_ = ends[0][0] + ends[1][0]
+        out = []
+        for which, (z, (l, h)) in enumerate(zip(x.both, ends, strict=True)):
+            low, high = lift(node.apply, l), lift(node.apply, h)
+            more = (runner_up(node, point_, h) - chosen(node, point_, l)).relu()
+            keeps = (more < high - low) & torch.tensor(node.rank == 1)
+            more = torch.where(keeps, more, 0.0)
+
+            def pick(rows: Tensor, keeps: Tensor = keeps) -> Tensor:
+                return chosen(node, point_.expand(rows.shape).contiguous(), rows) * keeps
+
+            symbols, g, mass = _mapped(pick, [z], node.shape, self.unit)
+            c = torch.where(keeps, pick(z.c) + more / 2, (low + high) / 2)
+            half = torch.where(keeps, more / 2, (high - low) / 2)
+            e = pick(z.e) + 16 * self.unit * (pick(z.c.abs() + z.spread) + more + c.abs() + half)
+            y = replace(point(c), ids=symbols, g=g, mass=mass, e=e)
+            out.append(self._hold(which, self._opened(which, y, half)))
+        return Pair(f=out[0], g=out[1])
+
+    def structural(self, node: Structural, xs: Sequence[Pair]) -> Pair:
+        """The same reordering of every symbol."""
+
+        def move(*parts: Tensor) -> Tensor:
+            return lift(node.function, *parts)
+
+        return self._combined(move, xs, node.shape, 0)
+
+    def add(self, node: Add, xs: Sequence[Pair]) -> Pair:
+        """Signed sums; shared symbols cancel."""
+
+        def total(*parts: Tensor) -> Tensor:
+            signed = (p if sign > 0 else -p for sign, p in zip(node.signs, parts, strict=True))
+            return sum(signed, torch.zeros((), dtype=parts[0].dtype))
+
+        return self._combined(total, xs, node.shape, len(xs))
+
+    def _combined(
+        self,
+        function: Callable[..., Tensor],
+        xs: Sequence[Pair],
+        shape: tuple[int, ...],
+        count: int,
+    ) -> Pair:
+        """A map of several values that copies entries, or adds `count` of them."""
+        out = []
+        for which in (0, 1):
+            zs = [x.both[which] for x in xs]
+            symbols, g, mass = _mapped(function, zs, shape, self.unit)
+            lost = [z.e + gamma(count + 2, self.unit) * (z.c.abs() + z.spread) for z in zs]
+            e = self._sizes(function, lost, shape, count)
+            if self.errors is not None and count:
+                sizes = self._sizes(function, [z.reach for z in zs], shape, count)
+                e = e + self.errors[which].of_sum(count, sizes)
+            c = function(*(z.c for z in zs))
+            out.append(replace(point(c), ids=symbols, g=g, mass=mass, e=e))
+        return Pair(f=out[0], g=out[1])
+
+    def _sizes(
+        self, function: Callable[..., Tensor], sizes: list[Tensor], shape: tuple[int, ...], add: int
+    ) -> Tensor:
+        """The same map of numbers that are not negative, without signs."""
+        if not add:
+            return function(*sizes)
+        return sum(sizes[1:], sizes[0]) * (1 + gamma(add + 2, self.unit))
+
+    def _number(self, count: int) -> Tensor:
+        """New symbols."""
+        self._next += count
+        return torch.arange(self._next - count, self._next, device=self._device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """relu(z) lies between slope·z and slope·z + height."""
+
+    slope: Tensor
+    height: Tensor
+
+    @staticmethod
+    def around(l: Tensor, h: Tensor, unit: float) -> "_Line":
+        """Parallel to the chord of an open neuron."""
+        slope = (h / (h - l).clamp(min=torch.finfo(h.dtype).tiny)).clamp(0, 1)
+        # At both ends, since the slope is rounded; settled neurons do not use it.
+        height = torch.maximum(-slope * l, (1 - slope) * h).relu() * (1 + 8 * unit)
+        return _Line(slope=slope, height=height)
+
+    def replaced(self, other: "_Line", at: Tensor) -> "_Line":
+        """The other line for some neurons."""
+        slope, height = self.slope.clone(), self.height.clone()
+        slope.view(-1)[at] = other.slope.flatten()[at]
+        height.view(-1)[at] = other.height.flatten()[at]
+        return _Line(slope=slope, height=height)
+
+
+def _is_entrywise(node: Affine, x: Zonotope) -> bool:
+    axes = node.operation.axes
+    return axes is not None and axes.diagonal and x.c.shape[1:] == torch.Size(node.shape)

@@ -1,0 +1,198 @@
+"""Zonotopes of two networks: exact where no neuron is open, shared where the networks agree, and
+with remainders that stay small in deep networks.
+"""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+from proof.pairs import problem_of
+from secateurs.base.random import generator
+from secateurs.proof import zonotope
+from secateurs.proof.certify import prove, search_boxes
+from secateurs.proof.domain import ball_domain
+from secateurs.proof.methods import by_zonotopes, run_methods
+from tiny_networks import pruned, randomize
+
+
+def network(depth: int = 4, width: int = 20, seed: int = 0) -> tuple[nn.Module, nn.Module]:
+    """Layers of one width, a pruned copy, both in float64."""
+    g = generator(seed, "zonotopes")
+    layers = [m for _ in range(depth) for m in (nn.Linear(width, width), nn.ReLU())]
+    dense = nn.Sequential(*layers, nn.Linear(width, 3)).double()
+    for p in dense.parameters():
+        # Scaled so that values neither die out nor explode.
+        p.data = torch.randn(p.shape, generator=g, dtype=torch.float64) * (2 / width) ** 0.5
+    return dense, pruned(dense, g)
+
+
+def bound_of(dense, sparse, x, radius, **options):
+    problem = replace(problem_of(dense, sparse, x), **options)
+    return prove(
+        problem, ball_domain(x, radius), methods=["zonotope"], norm=math.inf, rounding="auto"
+    )
+
+
+def test_where_no_neuron_is_open_the_bound_is_what_is_attained():
+    dense, sparse = network()
+    x = torch.randn(1, 20, generator=generator(1), dtype=torch.float64)
+    radius = 1e-6
+    cert = bound_of(dense, sparse, x, radius)
+    slope = torch.autograd.functional.jacobian(lambda t: (dense(t) - sparse(t))[0], x)[:, 0]
+    gap = (dense(x) - sparse(x))[0].abs() + radius * slope.abs().sum(dim=1)
+    assert torch.allclose(cert.per_box[0], gap, rtol=1e-9)
+    assert bool((cert.per_box[0] >= gap).all())
+
+
+@pytest.mark.parametrize("radius", [1e-3, 0.1, 10.0])
+def test_networks_that_agree_in_all_neurons_differ_by_what_their_ends_do(radius):
+    dense, _ = network()
+    other = copy.deepcopy(dense)
+    other[-1].bias.data += 0.25
+    x = torch.zeros(1, 20, dtype=torch.float64)
+    cert = bound_of(dense, other, x, radius)
+    # However many neurons are open: each error is one symbol of both.
+    assert 0.25 <= cert.bound <= 0.25 + 1e-9 * (1 + radius)
+
+
+def test_the_bound_is_near_what_is_found():
+    dense, sparse = network()
+    x = torch.randn(1, 20, generator=generator(2), dtype=torch.float64)
+    cert = bound_of(dense, sparse, x, 0.01)
+    found = search_boxes(cert.problem, cert.domain, restarts=4, steps=10).per_output.max()
+    assert found <= cert.bound <= 1.3 * found
+    forms, _ = run_methods(cert.problem, cert.domain, ["affine", "two-stream"])
+    assert cert.bound <= 1.05 * forms["affine"].per_output.max()
+
+
+def test_without_room_for_symbols_the_rest_is_a_remainder():
+    dense, sparse = network()
+    x = torch.zeros(1, 20, dtype=torch.float64)
+    most = bound_of(dense, sparse, x, 0.5)
+    few = bound_of(dense, sparse, x, 0.5, symbols=22)
+    assert any("got no symbol" in text for text in few.assumptions)
+    assert not any("got no symbol" in text for text in most.assumptions)
+    assert few.bound > 1.2 * most.bound
+    _, skipped = run_methods(
+        replace(most.problem, symbols=19), ball_domain(x, 0.5), ["zonotope", "interval"]
+    )
+    assert "20 open inputs need a symbol each, 19 are allowed" in skipped["zonotope"]
+
+
+def test_remainders_of_deep_networks_are_given_symbols(monkeypatch):
+    dense, sparse = network(depth=40, width=24)
+    x = torch.randn(1, 24, generator=generator(3), dtype=torch.float64)
+    tight = bound_of(dense, sparse, x, 1e-9)
+    with torch.no_grad():
+        centre = (dense(x) - sparse(x)).abs().max()
+    assert centre <= tight.bound <= centre * (1 + 1e-4)
+    # Carried through |W| alone, the same roundings are all that is left.
+    monkeypatch.setattr(zonotope, "_SYMBOLS_OF_REMAINDERS", 0)
+    assert bound_of(dense, sparse, x, 1e-9).bound > 2 * tight.bound
+
+
+def test_evaluation_in_single_precision_is_covered_along_the_way():
+    dense, sparse = (m.float() for m in network(depth=10))
+    x = torch.randn(1, 20, generator=generator(4))
+    ball = {"around": x, "radius": 1e-4, "restarts": 1}
+    exact = sc.certify(dense, sparse, methods="zonotope", **ball)
+    evaluated = sc.certify(dense, sparse, methods="zonotope", rounding=True, **ball)
+    usual = sc.certify(dense, sparse, methods="interval", rounding=True, **ball)
+    with torch.no_grad():
+        points = x + 1e-4 * (2 * torch.rand(2000, 20, generator=generator(5)) - 1)
+        seen = (dense(points) - sparse(points)).abs().max()
+    assert seen <= evaluated.bound and exact.bound < evaluated.bound <= 1.1 * exact.bound
+    # What `rounding_errors` adds to others grows through |W|.
+    added = evaluated.problem.rounding_errors(evaluated.region).max()
+    assert evaluated.bound - exact.bound < added / 5 and usual.bound > evaluated.bound
+
+
+def test_auto_takes_zonotopes_where_passes_from_all_neurons_cost_too_much():
+    dense, _ = network()
+    x = torch.randn(1, 20, generator=generator(6), dtype=torch.float64)
+    ball = {"around": x, "radius": 0.01, "restarts": 1}
+    sparse = copy.deepcopy(dense)
+    sparse[0].weight.data *= 1.001
+    small = sc.certify(dense, sparse, **ball)
+    assert "linear makes passes from all neurons" in small.skipped["zonotope"]
+    large = sc.certify(dense, sparse, effort=20_000, **ball)
+    assert large.method == "zonotope"
+    assert "Name linear without zonotope" in large.skipped["linear"] and "affine" in large.skipped
+    tiny = sc.certify(dense, sparse, effort=300, **ball)
+    assert "20 symbols take" in tiny.skipped["zonotope"]
+    named = sc.certify(dense, sparse, methods=["linear"], effort=20_000, **ball)
+    assert set(named.bounds) == {"linear"}
+
+
+def test_one_class_is_proven_by_zonotopes():
+    dense, _ = network()
+    x = torch.randn(1, 20, generator=generator(7), dtype=torch.float64)
+    with torch.no_grad():
+        f = dense(x)[0]
+    near, other = copy.deepcopy(dense), copy.deepcopy(dense)
+    near[0].weight.data *= 1 + 1e-6
+    other[-1].bias.data[int(f.argmin())] += float(f.max() - f.min()) + 1
+    claim = {"claim": "top-1", "methods": "zonotope", "effort": 20_000, "seconds": 30}
+    for sparse, answer in ((near, "proven"), (other, "refuted")):
+        cert = sc.certify(dense, sparse, around=x, radius=1e-4, **claim)
+        assert cert.answer == answer
+
+
+def test_directions_are_bounded_as_well_as_outputs():
+    dense, sparse = network()
+    x = torch.randn(1, 20, generator=generator(8), dtype=torch.float64)
+    domain = ball_domain(x, 0.05)
+    problem = problem_of(dense, sparse, x)
+    pair, dropped = by_zonotopes(problem, domain)
+    assert not dropped
+    toward = torch.randn(5, 3, generator=generator(9), dtype=torch.float64)
+    ends = pair.directions(toward, problem.unit)
+    points = x + 0.05 * (2 * torch.rand(500, 20, generator=generator(10)).double() - 1).round()
+    with torch.no_grad():
+        f, g = dense(points) @ toward.T, sparse(points) @ toward.T
+    for k, values in enumerate((f, g, f - g)):
+        assert bool(
+            (values >= ends[2 * k] - 1e-9).all() and (values <= ends[2 * k + 1] + 1e-9).all()
+        )
+    eye = pair.directions(torch.eye(3, dtype=torch.float64), problem.unit)
+    whole = torch.maximum(eye[5], -eye[4])
+    assert torch.allclose(whole, pair.difference(problem.unit), rtol=1e-9)
+
+
+def test_a_network_that_takes_too_long_is_left():
+    dense, sparse = network()
+    x = torch.zeros(1, 20, dtype=torch.float64)
+    cert = sc.certify(
+        dense, sparse, around=x, radius=0.1, methods=["interval", "zonotope"], seconds=1e-9
+    )
+    assert "time" in cert.skipped["zonotope"]
+
+
+def test_windows_of_pools_and_joined_branches_share_symbols():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+            self.head = nn.Linear(6 * 9, 2)
+
+        def forward(self, x):
+            y = torch.relu(self.one(x))
+            z = torch.cat([y, torch.relu(self.two(y) + y)], dim=1)
+            return self.head(torch.nn.functional.max_pool2d(z, 2).flatten(1))
+
+    g = generator(11, "zonotopes")
+    dense = randomize(Net().double(), g)
+    same = copy.deepcopy(dense)
+    same.head.bias.data += 0.5
+    x = torch.randn(1, 2, 6, 6, generator=g, dtype=torch.float64)
+    # Exactly the shift at the end, unless a window has two leaders.
+    assert bound_of(dense, same, x, 1e-6).bound == pytest.approx(0.5, rel=1e-6)
+    sparse = pruned(dense, g)
+    cert = bound_of(dense, sparse, x, 0.02)
+    found = search_boxes(cert.problem, cert.domain, restarts=4, steps=10).per_output.max()
+    assert found <= cert.bound <= 2 * found
