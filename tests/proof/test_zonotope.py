@@ -13,10 +13,13 @@ from torch import nn
 import secateurs as sc
 from proof.pairs import problem_of
 from secateurs.base.random import generator
+from secateurs.graph import Activation, Affine, capture
 from secateurs.proof import zonotope
 from secateurs.proof.certify import prove, search_boxes
 from secateurs.proof.domain import ball_domain
+from secateurs.proof.forms import linear
 from secateurs.proof.methods import by_zonotopes, run_methods
+from secateurs.proof.zonotope import _convolved, nodes_alone
 from tiny_networks import pruned, randomize
 
 
@@ -85,14 +88,14 @@ def test_without_room_for_symbols_the_rest_is_a_remainder():
 
 
 def test_remainders_of_deep_networks_are_given_symbols(monkeypatch):
-    dense, sparse = network(depth=40, width=24)
+    dense, sparse = network(depth=60, width=24)
     x = torch.randn(1, 24, generator=generator(3), dtype=torch.float64)
     tight = bound_of(dense, sparse, x, 1e-9)
     with torch.no_grad():
         centre = (dense(x) - sparse(x)).abs().max()
     assert centre <= tight.bound <= centre * (1 + 1e-4)
     # Carried through |W| alone, the same roundings are all that is left.
-    monkeypatch.setattr(zonotope, "_SYMBOLS_OF_REMAINDERS", 0)
+    monkeypatch.setattr(zonotope, "_AFFORDABLE", 0)
     assert bound_of(dense, sparse, x, 1e-9).bound > 2 * tight.bound
 
 
@@ -196,3 +199,41 @@ def test_windows_of_pools_and_joined_branches_share_symbols():
     cert = bound_of(dense, sparse, x, 0.02)
     found = search_boxes(cert.problem, cert.domain, restarts=4, steps=10).per_output.max()
     assert found <= cert.bound <= 2 * found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_convolution_of_a_window_is_that_of_the_map(seed):
+    g = generator(seed, "windows")
+
+    def draw(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    how = {name: (draw(1, 4), draw(1, 4)) for name in ("kernel_size", "stride")}
+    how |= {"padding": (draw(0, 4), draw(0, 4)), "dilation": (draw(1, 3), draw(1, 3))}
+    layer = nn.Conv2d(4, 6, **how, groups=1 + seed % 2, bias=False).double()
+    height, width = draw(6, 12), draw(6, 12)
+    graph = capture(layer, torch.randn(1, 4, height, width).double())
+    node = next(n for n in graph.nodes if isinstance(n, Affine))
+    rows = torch.zeros(3, 1, 4, height, width, dtype=torch.float64)
+    top, left = draw(0, height), draw(0, width)
+    area = rows[..., top : draw(top, height) + 1, left : draw(left, width) + 1]
+    area.copy_(torch.randn(area.shape, generator=g))
+    part, where = _convolved(node, layer.weight.detach(), rows)
+    found = torch.zeros(3, *node.shape, dtype=torch.float64)
+    found[(..., *where)] = part
+    assert torch.allclose(found, linear(node, rows, layer.weight.detach()), atol=1e-12)
+
+
+def test_remainders_get_symbols_only_where_no_skip_is_left():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x):
+            y = torch.relu(self.a(x))
+            return torch.relu(self.c(torch.relu(self.b(y))) + y)
+
+    graph = capture(Net(), torch.zeros(1, 4))
+    bends = [n.name for n in graph.nodes if isinstance(n, Activation)]
+    assert nodes_alone(graph) == {bends[0], bends[2]}

@@ -28,7 +28,7 @@ from secateurs.proof.linear import (
 from secateurs.proof.patches import cone
 from secateurs.proof.problem import NetworkPair, Pace
 from secateurs.proof.two_stream import TwoStream
-from secateurs.proof.zonotope import Pair, Zonotopes
+from secateurs.proof.zonotope import Pair, Zonotopes, nodes_alone
 
 
 class Skip(Exception):
@@ -169,6 +169,7 @@ def by_zonotopes(problem: NetworkPair, domain: Domain) -> tuple[Pair, int]:
         unit=problem.unit,
         errors=problem.node_errors() if problem.unit else None,
         most=most,
+        alone=nodes_alone(problem.graph),
         late=Pace(clock=problem.clock).late("zonotope: one layer further"),
     )
     with torch.no_grad():

@@ -12,29 +12,37 @@ left of an ordinary network after a few layers; here one box takes the memory th
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural
+from secateurs.graph import Activation, Add, Affine, Graph, Input, Pool, Structural
 from secateurs.proof.affine import TooLarge
 from secateurs.proof.forms import ParameterPair, gamma, lift, linear, magnitude, terms
 from secateurs.proof.interval import centre_and_radius
 from secateurs.proof.planes import chosen, runner_up
 from secateurs.proof.rounding import NodeErrors
+from secateurs.proof.twofold import DEEP, Twofold, mapped
 
 _BATCH = 2**18
 """Numbers of generators that are mapped at once: 2 MB in float64, which stay in the cache; with 16
 MB a map takes twice as long.
 """
 
-_THREATENS = 1e-4
-"""A remainder above this share of the largest radius is given symbols, where memory allows."""
+_THREATENS = 1e-5
+"""A remainder above this share of the largest radius is given symbols: a residual block multiplies
+remainders by 20 or more, and radii by 2.
+"""
 
-_SYMBOLS_OF_REMAINDERS = 2**26
-"""Numbers of all generators that a remainder may take: 512 MB for each network."""
+_CHEAP, _AFFORDABLE = 2**24, 2**26
+"""Numbers of all generators that a remainder may take, in each network: 128 MB, or 512 MB where it
+has come a hundred times as near.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +54,12 @@ class Zonotope:
     next map that mixes entries, since each pass over the generators takes as long as the memory.
 
     Attributes:
+        low: What c lacks: the centre is c + low.
         mass: At least Σ_k |g[k]|.
     """
 
     c: Tensor
+    low: Tensor
     ids: Tensor
     g: Tensor
     scale: Tensor
@@ -68,7 +78,7 @@ class Zonotope:
     @property
     def reach(self) -> Tensor:
         """The largest absolute value, up to the same digits."""
-        return self.c.abs() + self.spread + self.e
+        return self.c.abs() + self.low.abs() + self.spread + self.e
 
     @property
     def symbols(self) -> Tensor:
@@ -77,7 +87,7 @@ class Zonotope:
 
     def ends(self, unit: float) -> tuple[Tensor, Tensor]:
         """Below and above every value."""
-        r = (self.spread + self.e) * (1 + 16 * unit) + 4 * unit * self.c.abs()
+        r = (self.spread + self.e) * (1 + 16 * unit) + self.low.abs() + 4 * unit * self.c.abs()
         return self.c - r, self.c + r
 
     def rows(self, symbols: Tensor) -> Tensor:
@@ -113,10 +123,13 @@ class Zonotope:
 
     def scaled(self, factor: Tensor, shift: Tensor, unit: float) -> "Zonotope":
         """factor · value + shift, entry by entry, with the roundings of this."""
-        lost = 4 * unit * (factor.abs() * (self.c.abs() + self.spread) + shift.abs())
+        center = Twofold(hi=self.c, lo=self.low).times(factor).plus(shift)
+        size = factor.abs() * self.c.abs() + shift.abs()
+        lost = 4 * unit * factor.abs() * self.spread + (DEEP if unit else 0.0) * size
         return replace(
             self,
-            c=factor * self.c + shift,
+            c=center.hi,
+            low=center.lo,
             scale=factor * self.scale,
             size=factor.flatten()[self.at] * self.size,
             e=(factor.abs() * self.e + lost) * (1 + 8 * unit),
@@ -157,6 +170,7 @@ def point(center: Tensor) -> Zonotope:
     zero = torch.zeros_like(center)
     return Zonotope(
         c=center,
+        low=zero,
         ids=none.long(),
         g=center.new_zeros(0, *center.shape[1:]),
         scale=torch.ones_like(center),
@@ -168,23 +182,66 @@ def point(center: Tensor) -> Zonotope:
     )
 
 
+Where = tuple[slice, slice]
+"""A window of a map."""
+
+_NOWHERE: Where = (slice(0), slice(0))
+
+
 def _mapped(
-    function: Callable[..., Tensor], xs: Sequence[Zonotope], shape: tuple[int, ...], unit: float
+    function: Callable[..., Tensor | tuple[Tensor, Where]],
+    xs: Sequence[Zonotope],
+    shape: tuple[int, ...],
+    unit: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The symbols of some values, their generators after a linear map, and at least the sum of
     absolute values of these.
     """
     symbols = torch.unique(torch.cat([x.symbols for x in xs]))
-    g = xs[0].c.new_empty(len(symbols), *shape)
+    # Zeros that are not written take neither time nor memory.
+    g = xs[0].c.new_zeros(len(symbols), *shape)
     mass = xs[0].c.new_zeros(1, *shape)
     widest = max(torch.Size(shape).numel(), *(x.c.numel() for x in xs))
     done = 0
     for part in torch.split(symbols, max(1, _BATCH // widest)) if len(symbols) else ():
-        out = function(*(x.rows(part) for x in xs))
-        g[done : done + len(part)] = out
-        mass += out.abs().sum(dim=0, keepdim=True)
+        found = function(*(x.rows(part) for x in xs))
+        out, where = found if isinstance(found, tuple) else (found, ())
+        g[done : done + len(part)][(..., *where)] = out
+        mass[(..., *where)] += out.abs().sum(dim=0, keepdim=True)
         done += len(part)
     return symbols, g, mass * (1 + gamma(len(symbols) + 2, unit))
+
+
+def _convolved(node: Affine, weight: Tensor, rows: Tensor) -> Tensor | tuple[Tensor, Where]:
+    """The map of some generators; of a convolution only the window of the result that is not zero:
+    symbols of neighbouring inputs reach few pixels in the first layers.
+    """
+    how = node.operation.sliding
+    if how is None or how.groups is None or rows.ndim != 5:
+        return linear(node, rows, weight)
+    full = rows.flatten(0, 1)
+    parts, where, missing = [], [], []
+    for axis in (0, 1):
+        kernel, stride, pad, step = (
+            getattr(how, name)[axis] for name in ("kernel", "stride", "padding", "dilation")
+        )
+        length, out = full.shape[2 + axis], node.shape[2 + axis]
+        used = (full != 0).any(dim=3 - axis).flatten(0, 1).any(dim=0).nonzero().flatten()
+        if not len(used):
+            return full.new_zeros(()), _NOWHERE
+        span = (kernel - 1) * step
+        # Output o reads the inputs o·stride − pad + t·step.
+        first = max(0, -((span - pad - int(used[0])) // stride))
+        last = min(out - 1, (int(used[-1]) + pad) // stride)
+        start, stop = first * stride - pad, last * stride - pad + span + 1
+        parts.append(slice(max(0, start), min(length, stop)))
+        missing.append((max(0, -start), max(0, stop - length)))
+        where.append(slice(first, max(first, last + 1)))
+    if any(place.stop <= place.start for place in where):
+        return full.new_zeros(()), _NOWHERE
+    cut = F.pad(full[:, :, parts[0], parts[1]], (*missing[1], *missing[0]))
+    y = F.conv2d(cut, weight, stride=how.stride, dilation=how.dilation, groups=how.groups)
+    return y.reshape(*rows.shape[:2], *y.shape[1:]), (where[0], where[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +264,7 @@ class Pair:
         c, g, e, reach = [], [], [], []
         for x in self.both:
             rows = x.rows(symbols).flatten(1)
-            c.append(toward @ x.c.flatten())
+            c.append(toward @ x.c.flatten() + toward @ x.low.flatten())
             g.append(rows @ toward.T)
             e.append(size @ x.e.flatten())
             reach.append(size @ x.reach.flatten())
@@ -230,10 +287,28 @@ class Pair:
             columns = x.columns(at)
             gap.index_add_(0, torch.searchsorted(symbols, x.symbols), sign * columns)
             size += columns.abs().sum(dim=0) + x.c.flatten()[at].abs()
-        far = (self.f.c - self.g.c).flatten()[at].abs() + gap.abs().sum(dim=0)
+        apart = (self.f.c - self.g.c) + (self.f.low - self.g.low)
+        far = apart.flatten()[at].abs() + gap.abs().sum(dim=0)
         far = far + (self.f.e + self.g.e).flatten()[at]
         # Two roundings of each generator, and those of the sum.
         return far * (1 + gamma(len(symbols) + 8, unit)) + 8 * unit * size
+
+
+def nodes_alone(graph: Graph) -> frozenset[str]:
+    """Activations and pools past which nothing that was computed before them is read; if there are
+    none, all of them.
+    """
+    left = Counter(name for node in graph.nodes for name in node.inputs)
+    alive, every, found = set[str](), set[str](), set[str]()
+    for node in graph.nodes:
+        left.subtract(node.inputs)
+        alive = {name for name in alive if left[name]}
+        if isinstance(node, Activation | Pool):
+            every.add(node.name)
+            if not alive:
+                found.add(node.name)
+        alive.add(node.name)
+    return frozenset(found or every)
 
 
 class Zonotopes:
@@ -241,8 +316,8 @@ class Zonotopes:
 
     errors: for f and g, what the numbers of each node add to those of real numbers (radii of
     computed weights, or evaluation in the models' own precision); None where nothing is added.
-    most: symbols of one value, those of remainders apart. late: called at every layer; once it
-    returns True the flow gives up.
+    most: symbols of one value, those of remainders apart. alone: see `nodes_alone`. late:
+    called at every layer; once it returns True the flow gives up.
     """
 
     def __init__(
@@ -251,9 +326,10 @@ class Zonotopes:
         unit: float,
         errors: tuple[NodeErrors, NodeErrors] | None = None,
         most: int = 2**16,
+        alone: Container[str] = (),
         late: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.unit, self.errors, self.late = unit, errors, late
+        self.unit, self.errors, self.alone, self.late = unit, errors, alone, late
         self.room = most
         self._next = 0
         # The symbols of remainders, of each network.
@@ -300,18 +376,18 @@ class Zonotopes:
             )
         added = 0.0 if errors is None else errors.of_map(node, x.reach, weight)
         if weight is None or _is_entrywise(node, x):
-            one = torch.ones_like(x.c)
-            y = x.scaled(linear(node, one, weight), torch.zeros_like(x.c), unit)
-            y = replace(y, c=y.c + bias, e=y.e + unit * 2 * (y.c + bias).abs())
+            factor = linear(node, torch.ones_like(x.c), weight)
+            y = x.scaled(factor, bias + torch.zeros_like(x.c), unit)
         else:
-            # Products and their sum, the factors in `rows`, the bias.
+            # Products and their sum, and the factors in `rows`.
             share = gamma(terms(node, x.c, weight) + 8, unit)
-            symbols, g, mass = _mapped(
-                lambda rows: linear(node, rows, weight), [x], node.shape, unit
-            )
-            e = linear(node, x.e + share * (x.c.abs() + x.spread), magnitude(weight))
-            e = (e + share * bias.abs()) * (1 + 2 * share)
-            y = replace(point(linear(node, x.c, weight) + bias), ids=symbols, g=g, mass=mass, e=e)
+            apply = partial(_convolved, node, weight)
+            symbols, g, mass = _mapped(apply, [x], node.shape, unit)
+            center, far = mapped(node, Twofold(hi=x.c, lo=x.low), weight)
+            center = center.plus(bias)
+            far = far + DEEP * (center.hi.abs() + bias.abs()) if unit else torch.zeros_like(far)
+            e = linear(node, x.e + share * x.spread, magnitude(weight)) * (1 + 2 * share) + far
+            y = replace(point(center.hi), low=center.lo, ids=symbols, g=g, mass=mass, e=e)
         return replace(y, e=y.e + added)
 
     def activation(self, node: Activation, x: Pair) -> Pair:
@@ -359,7 +435,7 @@ class Zonotopes:
             if which:
                 y = y.with_symbols(self._number(len(joint)), joint, moved)
             half = half.flatten().index_fill(0, joint, 0.0).reshape(half.shape)
-            out.append(self._hold(which, self._opened(which, y, half)))
+            out.append(self._hold(which, node, self._opened(which, y, half)))
         return Pair(f=out[0], g=out[1])
 
     def _opened(self, which: int, y: Zonotope, half: Tensor) -> Zonotope:
@@ -378,14 +454,15 @@ class Zonotopes:
             y = replace(y, e=y.e + left.reshape(half.shape))
         return y.with_symbols(self._number(len(at)), at, half.flatten()[at])
 
-    def _hold(self, which: int, y: Zonotope) -> Zonotope:
+    def _hold(self, which: int, node: Activation | Pool, y: Zonotope) -> Zonotope:
         """The value, its remainder made of symbols where that is needed and affordable."""
-        entries, largest = int((y.e != 0).sum()), float(y.e.max())
-        if (
-            largest <= _THREATENS * float(y.spread.max())
-            or not math.isfinite(largest)
-            or entries * y.c.numel() > _SYMBOLS_OF_REMAINDERS
-        ):
+        # Beside a skip that keeps its remainder nothing would be gained.
+        if node.name not in self.alone:
+            return y
+        largest, radius = float(y.e.max()), float(y.spread.max())
+        numbers = int((y.e != 0).sum()) * y.c.numel()
+        near = largest > _THREATENS * radius * (1 if numbers <= _CHEAP else 100)
+        if not near or numbers > _AFFORDABLE or not math.isfinite(largest):
             return y
         if len(self._rest[which]):
             held = y.without(self._rest[which], self.unit)
@@ -416,11 +493,14 @@ class Zonotopes:
                 return chosen(node, point_.expand(rows.shape).contiguous(), rows) * keeps
 
             symbols, g, mass = _mapped(pick, [z], node.shape, self.unit)
-            c = torch.where(keeps, pick(z.c) + more / 2, (low + high) / 2)
+            kept = Twofold(hi=pick(z.c), lo=pick(z.low)).plus(more / 2)
+            c = torch.where(keeps, kept.hi, (low + high) / 2)
+            below = torch.where(keeps, kept.lo, 0.0)
             half = torch.where(keeps, more / 2, (high - low) / 2)
-            e = pick(z.e) + 16 * self.unit * (pick(z.c.abs() + z.spread) + more + c.abs() + half)
-            y = replace(point(c), ids=symbols, g=g, mass=mass, e=e)
-            out.append(self._hold(which, self._opened(which, y, half)))
+            e = pick(z.e) + 16 * self.unit * (pick(z.spread) + more + half)
+            e = e + torch.where(keeps, DEEP if self.unit else 0.0, 4 * self.unit) * c.abs()
+            y = replace(point(c), low=below, ids=symbols, g=g, mass=mass, e=e)
+            out.append(self._hold(which, node, self._opened(which, y, half)))
         return Pair(f=out[0], g=out[1])
 
     def structural(self, node: Structural, xs: Sequence[Pair]) -> Pair:
@@ -452,14 +532,29 @@ class Zonotopes:
         for which in (0, 1):
             zs = [x.both[which] for x in xs]
             symbols, g, mass = _mapped(function, zs, shape, self.unit)
-            lost = [z.e + gamma(count + 2, self.unit) * (z.c.abs() + z.spread) for z in zs]
+            share, deep = gamma(count + 2, self.unit), count * (DEEP if self.unit else 0.0)
+            lost = [z.e + share * z.spread + deep * z.c.abs() for z in zs]
             e = self._sizes(function, lost, shape, count)
             if self.errors is not None and count:
                 sizes = self._sizes(function, [z.reach for z in zs], shape, count)
                 e = e + self.errors[which].of_sum(count, sizes)
-            c = function(*(z.c for z in zs))
-            out.append(replace(point(c), ids=symbols, g=g, mass=mass, e=e))
+            center = self._center(function, zs, shape, count)
+            out.append(replace(point(center.hi), low=center.lo, ids=symbols, g=g, mass=mass, e=e))
         return Pair(f=out[0], g=out[1])
+
+    def _center(
+        self, function: Callable[..., Tensor], zs: list[Zonotope], shape: tuple[int, ...], add: int
+    ) -> Twofold:
+        """The same map of centres."""
+        if not add:
+            return Twofold(hi=function(*(z.c for z in zs)), lo=function(*(z.low for z in zs)))
+        none = [torch.zeros_like(z.c) for z in zs]
+        total = Twofold(hi=torch.zeros(1, *shape), lo=torch.zeros(1, *shape))
+        for k, z in enumerate(zs):
+            # One at a time, with the sign that the sum gives it.
+            for part in (z.c, z.low):
+                total = total.plus(function(*none[:k], part, *none[k + 1 :]))
+        return total
 
     def _sizes(
         self, function: Callable[..., Tensor], sizes: list[Tensor], shape: tuple[int, ...], add: int
