@@ -47,8 +47,9 @@ def test_every_score_takes_hugging_face_models(name, make):
     model, images = make()
     before = picture(model)
     batch = ({"pixel_values": images}, torch.tensor([1, 3]))
-    example = {"pixel_values": images[:1]} if name != "path" else images[:1]
-    if name == "path" and make is vit:  # attention has no paths
+    on_paths = name in ("path", "path-draw")
+    example = images[:1] if on_paths else {"pixel_values": images[:1]}
+    if on_paths and make is vit:  # attention has no paths
         with pytest.raises(UnsupportedOperation):
             sc.score(model, name, example=example)
         return
@@ -87,7 +88,7 @@ def test_a_torch_transformer_is_scored_by_all_but_wanda():
     torch.manual_seed(0)
     model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     x = torch.randn(2, 5, 8)
-    for name in set(SCORES.names()) - {"wanda", "path"}:
+    for name in set(SCORES.names()) - {"wanda", "path", "path-draw"}:
         scores = sc.score(model, name, batch=(x, x), loss=F.mse_loss, example=x, generator=seeded())
         assert len(scores) == 4, name
     with pytest.raises(sc.errors.ParameterError, match="no input for 'self_attn.in_proj_weight'"):

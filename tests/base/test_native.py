@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import secateurs
 from secateurs.base import native
 
 LOG = logging.getLogger("secateurs.base.native")
@@ -186,7 +187,7 @@ with torch.inference_mode():
 )
 def test_a_cut_off_file_in_the_cache_kills_no_process(source, code, name):
     compiled = native.build(source)
-    kernels = Path(native.__file__).parent / name
+    kernels = Path(secateurs.__file__).parent / name
     fingerprint = native._fingerprint(kernels, native._compiler())
     target = compiled.with_name(f"{kernels.stem}-{fingerprint}.so")
     compiled.rename(target)

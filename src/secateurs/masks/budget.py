@@ -16,6 +16,7 @@ from secateurs.base.registry import Registry, unknown
 from secateurs.errors import ArgumentError
 from secateurs.masks.draw import SELECTIONS
 from secateurs.masks.patterns import NM, Pattern, pattern_of
+from secateurs.masks.systematic import inclusion_of_all
 
 if TYPE_CHECKING:
     from secateurs.masks.units import Units
@@ -458,3 +459,21 @@ def erk(demand: Demand) -> dict[str, int]:
         {name: Fraction(sum(s), max(math.prod(s), 1)) for name, s in demand.shapes.items()},
         demand,
     )
+
+
+@SCOPES.register("proportional")
+def proportional(demand: Demand) -> dict[str, int]:
+    """As many entries of each parameter as a random draw over all of them takes there on average:
+    Σ min(1, c · score).
+
+    The scope for draws: a hard threshold over all parameters gives nothing to wide layers of small
+    scores, which a draw does not do.
+    """
+    scores = {
+        name: score.detach().abs() * demand.allowed[name].reshape(score.shape)
+        if name in demand.allowed
+        else score.detach().abs()
+        for name, score in demand.scores.items()
+    }
+    chances = inclusion_of_all(scores, demand.keep)
+    return share({name: float(p.sum()) / max(p.numel(), 1) for name, p in chances.items()}, demand)

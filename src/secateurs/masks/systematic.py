@@ -1,5 +1,7 @@
 """Systematic sampling in integers: every inclusion probability and every count exact."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -47,6 +49,35 @@ def inclusion(scores: Tensor, counts: Tensor, allowed: Tensor) -> tuple[Tensor, 
         if not bool(more.any()):
             return _whole(share, certain, counts)
         certain |= more
+
+
+def inclusion_of_all(scores: Mapping[str, Tensor], keep: int) -> dict[str, Tensor]:
+    """min(1, c · score) with c such that the sum over all tensors is `keep`, in float64.
+
+    When the positive scores do not suffice, they are certain and the entries of score zero share
+    what is left equally.
+
+    >>> p = inclusion_of_all({"a": torch.tensor([4.0, 1.0]), "b": torch.tensor([1.0, 0.0])}, 2)
+    >>> p["a"].tolist(), p["b"].tolist()
+    ([1.0, 0.5], [0.5, 0.0])
+    """
+    top = max((float(s.max()) for s in scores.values() if s.numel()), default=0.0)
+    values = {name: s.detach().double() / (top or 1.0) for name, s in scores.items()}
+    positive = sum(int((v > 0).sum()) for v in values.values())
+    if positive <= keep:
+        others = sum(v.numel() for v in values.values()) - positive
+        rest = (keep - positive) / others if others else 0.0
+        return {name: torch.where(v > 0, 1.0, rest) for name, v in values.items()}
+    certain = {name: torch.zeros_like(v, dtype=torch.bool) for name, v in values.items()}
+    while True:
+        left = keep - sum(int(c.sum()) for c in certain.values())
+        sums = sum(float((v * ~certain[name]).sum()) for name, v in values.items())
+        scale = left / sums if sums else 0.0
+        more = {name: (v * scale >= 1) & ~certain[name] for name, v in values.items()}
+        # Every turn makes one certain, so the loop ends.
+        if not any(bool(m.any()) for m in more.values()):
+            return {n: torch.where(certain[n], 1.0, v * scale) for n, v in values.items()}
+        certain = {name: each | more[name] for name, each in certain.items()}
 
 
 def ticks(parts: Tensor, bits: int, *, generator: torch.Generator | None) -> Tensor:

@@ -6,16 +6,26 @@ from secateurs.base.lazy import open_on_first_use
 
 if TYPE_CHECKING:
     from secateurs.paths.costs import PathCosts, path_costs
+    from secateurs.paths.draws import (
+        KeepProbabilities,
+        draw_variance,
+        expected_path_loss,
+        keep_probabilities,
+    )
     from secateurs.paths.enumeration import Lifting, lifting
     from secateurs.paths.liveness import LayerLiveness, Liveness, liveness, lost_layers
     from secateurs.paths.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty
 
 __all__ = [
+    "KeepProbabilities",
     "LayerLiveness",
     "Lifting",
     "Liveness",
     "PathCosts",
     "PathNorm",
+    "draw_variance",
+    "expected_path_loss",
+    "keep_probabilities",
     "lifting",
     "liveness",
     "log2_path_norm",

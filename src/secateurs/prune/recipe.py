@@ -379,7 +379,7 @@ class Prepared:
             if done is None:
                 masks = cut_once(
                     self.recipe,
-                    outputs_first(self.scorer.scores(restore(masks))),
+                    outputs_first(self.scorer.scores(restore(masks), keep=total_of(target))),
                     target,
                     weights=weights,
                     within=masks,
@@ -424,7 +424,8 @@ def cut_in_training(
     generator: torch.Generator | None,
 ) -> Masks:
     """One round of a model that trains: scored as it is now, cut within the masks so far."""
-    scores = recipe.scorer(model, score_inputs, generator).scores(within)
+    scorer = recipe.scorer(model, score_inputs, generator)
+    scores = scorer.scores(within, keep=total_of(target))
     weights = acting_weights(model, prunable(model, recipe.where))
     masks = cut_once(recipe, scores, target, weights=weights, within=within, generator=generator)
     return _with_norms(recipe, model, masks, within)

@@ -140,12 +140,12 @@ class Scorer:
         self._task = complete(self._entry, given)
         self._copy: Copy | None = None
 
-    def scores(self, masks: Params | None = None) -> dict[str, Tensor]:
+    def scores(self, masks: Params | None = None, *, keep: int | None = None) -> dict[str, Tensor]:
         """The scores of the model, or of the model with the masks applied: what they cut counts as
-        zero.
+        zero. `keep` is how many entries are to stay, for scores that depend on it.
         """
         with self._running(masks or {}) as task:
-            result = self._entry.rule(task, **self._options)
+            result = self._entry.rule(replace(task, keep=keep), **self._options)
             known = {self._names.get(name, name): p for name, p in self._sources.items()}
             scores = in_model_order(result, known, self._entry.name)
         if not isinstance(result, Finite):

@@ -261,7 +261,8 @@ class Task:
 
     `model` is a private copy and `parameters` its chosen parameters by name, leaves that require a
     gradient; a rule may change both. `batches()` iterates the data anew at each call, `example` is
-    one input of the model, and `generator` is where a rule draws its numbers from. (A rule
+    one input of the model, `keep` how many entries stay of the chosen parameters together (None
+    where nobody has said it), and `generator` is where a rule draws its numbers from. (A rule
     registered with `runs=False` sees the user's own model and only reads it.)
     """
 
@@ -272,6 +273,7 @@ class Task:
     loss: Loss | None = None
     output: Callable[[Any], Any] | None = None
     example: Inputs | None = None
+    keep: int | None = None
     generator: torch.Generator | None = None
 
     def batches(self) -> Iterator[Batch]:

@@ -28,6 +28,13 @@ def capture_once(task: Task) -> None:
     _GRAPHS[task.model] = capture(task.model, _example(task))
 
 
+def graph_of_copy(task: Task) -> "Graph":
+    """The graph of the private copy."""
+    if task.model not in _GRAPHS:
+        capture_once(task)
+    return _GRAPHS[task.model]
+
+
 @score_rule("path", needs=("example",), prepare=capture_once)
 def path(task: Task, *, relative: bool = True) -> dict[str, Tensor]:
     """Φ-cost: |θ| ⊙ ∂‖Φ(θ)‖₁/∂|θ|, what zeroing a weight takes from the path norm.
@@ -41,11 +48,9 @@ def path(task: Task, *, relative: bool = True) -> dict[str, Tensor]:
     Only networks of the six primitives are covered; others raise `UnsupportedOperation`. Reference:
     Gonon et al. 2024, Section 4 (Φ-layerwise with scope="layer", Φ-global with scope="global").
     """
-    if task.model not in _GRAPHS:
-        capture_once(task)
     from secateurs.paths import path_costs
 
-    costs = path_costs(task.model, _GRAPHS[task.model], relative=relative)
+    costs = path_costs(task.model, graph_of_copy(task), relative=relative)
     if costs.exponent:
         raise ArgumentError("the path costs overflow float64; ask for relative=True.")
     return {name: costs[name] for name in task.parameters}
