@@ -46,6 +46,10 @@ ACTIVATIONS = {
     aten.clamp.default: given(aten.clamp.default, 0.0),
     aten.clamp_min.default: given(aten.clamp_min.default, 0.0),
     aten.clamp_max.default: given(aten.clamp_max.default, 0.0),
+    aten.hardtanh.default: given(aten.hardtanh.default, -0.3, 0.5),
+    aten.relu6.default: (lambda x: aten.relu6.default(9 * x), V, ()),
+    aten.hardsigmoid.default: plain(aten.hardsigmoid.default),
+    aten.prelu.default: plain(aten.prelu.default, S, (4,)),
     aten.threshold.default: given(aten.threshold.default, 0.0, 0.0),
     aten.feature_alpha_dropout.default: given(
         aten.feature_alpha_dropout.default, 0.0, True, shape=S
@@ -380,7 +384,6 @@ CASES = {
 }
 
 UNREACHED = {
-    aten.hardtanh.default: "always refused: clipping bends elsewhere than at 0",
     aten.lift_fresh.default: "the exporter writes lift_fresh_copy in its place",
     aten._reshape_alias.default: "written by functionalisation only",
     aten._assert_tensor_metadata.default: "written by the exporter only; returns nothing",

@@ -37,9 +37,13 @@ _NO_BILINEAR = Bilinear(label="identity", function=lambda x, weight: x)
 
 @dataclass(slots=True, kw_only=True)
 class Builder:
-    """Collects nodes in order: the only way in which rules write a graph."""
+    """Collects nodes in order: the only way in which rules write a graph.
+
+    `opaque` says that operations without a formula are allowed, for analyses of channels alone.
+    """
 
     tensors: State
+    opaque: bool = False
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Tensor] = field(default_factory=dict)
     decided: list[tuple[Source, Tensor]] = field(default_factory=list)
@@ -160,7 +164,7 @@ class Builder:
         shape = tuple(function(*[v.meta() for v in values]).shape)
         return self._append(Structural, values, shape, function=function, detail=detail)
 
-    def opaque(
+    def opaque_node(
         self,
         function: Callable[..., Tensor],
         *xs: "Value | Source",

@@ -22,7 +22,7 @@ from secateurs.graph.operators import (
     lowers_opaquely,
     runnable,
 )
-from secateurs.graph.primitives import Axes, Bilinear, Source, negate
+from secateurs.graph.primitives import Axes, Bilinear, Source
 
 # An operator that no lowering rule covers, read by its opaque rule or as a mixture of everything.
 
@@ -58,14 +58,14 @@ def mixture(build: Builder, operator: Any, args: Any, kwargs: Any, expected: Any
 
     given = [leaves[slot] for slot in slots]
     if isinstance(expected, Tensor):
-        return build.opaque(function, *given, shape=expected.shape)
+        return build.opaque_node(function, *given, shape=expected.shape)
     if isinstance(expected, tuple | list):
         place = build.place
 
         def pick(i: int) -> Value:
             # Named by the operator, not by the indexing that picks its result.
             build.place = place
-            return build.opaque(lambda *xs: function(*xs)[i], *given, shape=expected[i].shape)
+            return build.opaque_node(lambda *xs: function(*xs)[i], *given, shape=expected[i].shape)
 
         return Many(pick)
     # A number that the model's code computes from its input.
@@ -117,7 +117,7 @@ def _rule(operator: Any, rising: bool) -> Any:
 def elementwise(build: Builder, function: Any, *xs: Value | Source, rising: bool = False) -> Value:
     """A function that makes each entry from one entry of each input."""
     shape = torch.broadcast_shapes(*[x.shape for x in xs])  # type: ignore[no-untyped-call]
-    return build.opaque(
+    return build.opaque_node(
         function,
         *xs,
         shape=shape,
@@ -161,25 +161,6 @@ def power(build: Builder, a: Any, b: Any) -> Value:
     return elementwise(build, torch.pow, *_sources(build, a, b))
 
 
-@lowers_opaquely(aten.prelu.default)
-def prelu(build: Builder, x: Value, weight: Source) -> Value:
-    """relu(x) − w · relu(−x): the slopes go with their channels."""
-    below = build.activation(build.scale(x, -1.0), slope=0.0)
-    slopes = weight
-    if len(weight.shape) == 1 and len(x.shape) > 2:
-        spread = (1, -1, *[1] * (len(x.shape) - 2))
-        each = Bilinear(
-            label="prelu",
-            function=lambda t, w: t * w.reshape(spread),
-            bias_shape=spread,
-            axes=Axes(diagonal=True),
-        )
-        bent = build.affine(below, each, negate(slopes))
-    else:
-        bent = build.scale(below, negate(slopes))
-    return build.add([build.activation(x, slope=0.0), bent], (1, 1))
-
-
 def _sources(build: Builder, *xs: Any) -> list[Value | Source]:
     """Numbers of the code become constants."""
     return [x if isinstance(x, Value | Source) else build.constant(float(x)) for x in xs]
@@ -194,7 +175,7 @@ def _mixing(build: Builder, function: Any, x: Value, dims: Sequence[int], **fact
     """A function of the shape of its input that mixes these dimensions."""
     mixing = {dim % len(x.shape) for dim in dims}
     carried = [None if i in mixing else i for i in range(len(x.shape))]
-    return build.opaque(function, x, shape=x.shape, carried=[carried], **facts)
+    return build.opaque_node(function, x, shape=x.shape, carried=[carried], **facts)
 
 
 @lowers_opaquely(aten.softmax.int, aten._softmax.default)
@@ -316,7 +297,7 @@ def attention(
         return F.scaled_dot_product_attention(q, k, v, m, is_causal=is_causal, scale=scale)
 
     shape = (*q.shape[:3], v.shape[3])
-    return build.opaque(
+    return build.opaque_node(
         function,
         *given,
         shape=shape,
@@ -340,7 +321,7 @@ def _heads(x: Value | Source, shape: Sequence[int]) -> list[int | None]:
 @lowers_opaquely(aten.mul.Tensor)
 def mul(build: Builder, a: Value, b: Value) -> Value:
     """a · b, entry by entry: zero where either is, as in a gate."""
-    return build.opaque(
+    return build.opaque_node(
         torch.mul,
         a,
         b,
@@ -355,7 +336,7 @@ def mul(build: Builder, a: Value, b: Value) -> Value:
 def embedding(build: Builder, weight: Any, ids: Any, *args: Any) -> Value:
     """A row of the weight for each id: entries of a column stay in it."""
     rows = len(ids.shape)
-    return build.opaque(
+    return build.opaque_node(
         lambda w, i: F.embedding(i.long(), w),
         weight,
         ids,
@@ -389,7 +370,7 @@ def matmul(build: Builder, a: Any, b: Any) -> Value:
         ]
         for x in (a, b)
     ]
-    return build.opaque(torch.matmul, a, b, shape=shape, carried=carried, zeros=(0, 1))
+    return build.opaque_node(torch.matmul, a, b, shape=shape, carried=carried, zeros=(0, 1))
 
 
 @lowers_opaquely(aten.einsum.default)
@@ -402,7 +383,7 @@ def einsum(build: Builder, equation: str, operands: Any, path: Any = None) -> Va
     common = set(leaving).intersection(*parts)
     carried = [[leaving.index(c) if c in common else None for c in part] for part in parts]
     metas = [_meta(x) for x in operands]
-    return build.opaque(
+    return build.opaque_node(
         lambda *xs: torch.einsum(equation, *xs),
         *operands,
         shape=torch.einsum(equation, *metas).shape,

@@ -236,7 +236,7 @@ class ProgramReader:
         kind = kind_of(self.model)
         position, output_name = chosen_output(self.leaves, self.wanted, kind)
         result = renamed.outputs[position]
-        self.build = Builder(tensors=self._tensors())
+        self.build = Builder(tensors=self._tensors(), opaque=self.opaque)
         self._parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         placeholders = read_placeholders(self.program, self.model, self.build)
         self.env: dict[str, Any] = {**placeholders.values}

@@ -85,8 +85,6 @@ def slice_assignment(x: Tensor) -> Tensor:
 VECTOR, IMAGE, SEQUENCE = (2, 4), (2, 3, 8, 8), (2, 5, 4)
 UNSUPPORTED = {
     # name: (model, input shape, what the message names)
-    "relu6": (Act(nn.ReLU6()), VECTOR, ["ReLU6", "net.1"]),
-    "hardtanh": (Act(nn.Hardtanh()), VECTOR, ["hardtanh", "net.1"]),
     "gelu": (Act(nn.GELU()), VECTOR, ["gelu", "net.1"]),
     "silu": (Act(nn.SiLU()), VECTOR, ["silu", "net.1"]),
     "mish": (Act(nn.Mish()), VECTOR, ["mish"]),
@@ -97,13 +95,11 @@ UNSUPPORTED = {
     "selu": (Act(nn.SELU()), VECTOR, ["SELU"]),
     "celu": (Act(nn.CELU()), VECTOR, ["CELU"]),
     "hardswish": (Act(nn.Hardswish()), VECTOR, ["hardswish"]),
-    "hardsigmoid": (Act(nn.Hardsigmoid()), VECTOR, ["hardsigmoid"]),
     "softsign": (Act(nn.Softsign()), VECTOR, ["Softsign"]),
     "softshrink": (Act(nn.Softshrink()), VECTOR, ["softshrink"]),
     "hardshrink": (Act(nn.Hardshrink()), VECTOR, ["hardshrink"]),
     "tanhshrink": (Act(nn.Tanhshrink()), VECTOR, ["tanh"]),
     "logsigmoid": (Act(nn.LogSigmoid()), VECTOR, ["log_sigmoid"]),
-    "prelu": (Act(nn.PReLU()), VECTOR, ["prelu"]),
     "threshold": (Act(nn.Threshold(0.5, 0.0)), VECTOR, ["threshold"]),
     "glu": (Call(lambda x: torch.cat([F.glu(x), F.glu(x)], 1)), VECTOR, ["glu"]),
     "softmax": (Act(nn.Softmax(dim=-1)), VECTOR, ["softmax"]),
@@ -158,8 +154,8 @@ UNSUPPORTED = {
     "absolute": (Call(torch.abs), VECTOR, ["abs"]),
     "sine": (Call(torch.sin), VECTOR, ["sin"]),
     "normalise": (Call(F.normalize), VECTOR, ["norm"]),
-    "clamp": (Call(lambda x: x.clamp(-1, 1)), VECTOR, ["clamp"]),
-    "clamp-at-one": (Call(lambda x: x.clamp(min=1)), VECTOR, ["clamp"]),
+    "clamp-to-nothing": (Call(lambda x: x.clamp(1, -1)), VECTOR, ["clamp"]),
+    "clamp-by-tensors": (Call(lambda x: x.clamp(max=x.flip(-1))), VECTOR, ["clamp"]),
     "rounding": (Call(torch.round), VECTOR, ["round"]),
     "sign": (Call(torch.sign), VECTOR, ["sign"]),
     "sorting": (Call(lambda x: x.argsort(dim=-1) * 1.0), VECTOR, ["sort"]),
