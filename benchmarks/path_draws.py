@@ -11,6 +11,7 @@ again.
 
 import argparse
 import csv
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from secateurs.paths import draw_variance, keep_probabilities
 from secateurs_lab import data, models
 
 SPARSITIES = (0.5, 0.8, 0.9, 0.95, 0.98)
-FIELDS = ("way", "sparsity", "seed", "accuracy")
+FIELDS = ("init", "way", "sparsity", "seed", "accuracy")
 WAYS = {
     "top |w|": ("magnitude", {}),
     "top path cost": ("path", {}),
@@ -58,10 +59,10 @@ def variances(name: str, model: nn.Module, example: torch.Tensor) -> None:
         print(f"| {name} | {sparsity:.0%} | {line} | {best.steps} |", flush=True)
 
 
-def accuracy(way: str, sparsity: float, seed: int, images: data.Dataset) -> float:
+def accuracy(init: str, way: str, sparsity: float, seed: int, images: data.Dataset) -> float:
     """Pruned at the start, trained, tested."""
     torch.manual_seed(seed)
-    model = models.build("lenet-300-100", in_channels=1, classes=10, size=28)
+    model = models.build("lenet-300-100", in_channels=1, classes=10, size=28, init=init)
     score, more = WAYS[way]
     generator = torch.Generator().manual_seed(100 + seed)
     masks = sc.prune_(
@@ -94,19 +95,18 @@ def train(out: Path) -> None:
     known = set()
     if out.exists():
         with out.open(encoding="utf-8", newline="") as file:
-            known = {(r["way"], r["sparsity"], r["seed"]) for r in csv.DictReader(file)}
+            known = {tuple(r[f] for f in FIELDS[:4]) for r in csv.DictReader(file)}
     else:
         out.write_text(",".join(FIELDS) + "\n", encoding="utf-8")
     images = data.load("fashion-mnist")
-    for sparsity in (0.8, 0.9, 0.95, 0.98, 0.99):
-        for seed in range(3):
-            for way in WAYS:
-                if (way, str(sparsity), str(seed)) in known:
-                    continue
-                found = round(accuracy(way, sparsity, seed, images), 2)
-                print(way, sparsity, seed, found, flush=True)
-                with out.open("a", encoding="utf-8", newline="") as file:
-                    csv.writer(file).writerow((way, sparsity, seed, found))
+    cells = product(("kaiming-normal", "torch"), (0.8, 0.9, 0.95, 0.98, 0.99), range(3), WAYS)
+    for init, sparsity, seed, way in cells:
+        if (init, way, str(sparsity), str(seed)) in known:
+            continue
+        found = round(accuracy(init, way, sparsity, seed, images), 2)
+        print(init, way, sparsity, seed, found, flush=True)
+        with out.open("a", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerow((init, way, sparsity, seed, found))
 
 
 def main() -> None:

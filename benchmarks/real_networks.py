@@ -197,7 +197,7 @@ def measure_resnet(
         sc.reconstruct_(model, dense, batch=given)
         small = sc.compact(model, example)
         small = distil(small, dense, None, data.train, args.cut_seconds)
-        share = sc.macs(small, example).total / sc.macs(dense, example).total
+        share = sc.macs(small, example).dense / sc.macs(dense, example).dense
         yield row(way, None, small, args.cut_seconds) | {
             "note": f"macs {share:.3f}; {cut.channels}"
         }

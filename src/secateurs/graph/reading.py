@@ -227,7 +227,7 @@ class ProgramReader:
         )
         self.wanted = output
         self.opaque = opaque
-        self.gaps: dict[str, None] = {}
+        self.gaps: dict[str, fx.Node] = {}
         self.casts: list[Cast] = []
 
     def graph(self) -> Graph:
@@ -246,7 +246,7 @@ class ProgramReader:
             self._visit(node, renamed)
         value = self.env[result.name]
         # After the whole pass, so that all gaps are reported at once.
-        self._refuse_gaps()
+        self._refuse_gaps(result)
         # An output that does not depend on the input is a constant network.
         if isinstance(value, Source):
             value = self.build.affine(None, bias=value)
@@ -420,13 +420,15 @@ class ProgramReader:
         too.
         """
         place = own_place(place_of(node), self.model)
-        self.gaps[f"{place}: {reason}" if reason else str(place)] = None
+        self.gaps[f"{place}: {reason}" if reason else str(place)] = node
         return stand_in(node.name, node.meta.get("val"))
 
-    def _refuse_gaps(self) -> None:
+    def _refuse_gaps(self, result: fx.Node) -> None:
         if self.gaps:
+            last = list(self.gaps.values()) == [result]
             raise UnsupportedOperation(
                 f"{kind_of(self.model)} uses {len(self.gaps)} operation(s) that paths do not"
                 f" cover: {'; '.join(self.gaps)}. Replace them, or register a rule with"
                 " secateurs.graph.lowers."
+                + (" It comes last: leave it out, and ask of what goes into it." if last else "")
             )

@@ -361,3 +361,12 @@ def test_a_refusal_leaves_the_model_as_it_was():
         sc.capture(model, torch.randn(IMAGE, generator=torch.Generator().manual_seed(0)))
     assert model.training and all(torch.equal(before[k], v) for k, v in model.state_dict().items())
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_what_comes_last_can_be_left_out():
+    net = nn.Sequential(nn.Linear(4, 3), nn.Softmax(1))
+    with pytest.raises(UnsupportedOperation, match="It comes last: leave it out"):
+        sc.capture(net, torch.zeros(1, 4))
+    inside = nn.Sequential(nn.Linear(4, 3), nn.Softmax(1), nn.Linear(3, 2))
+    with pytest.raises(UnsupportedOperation, match=r"lowers\.$"):
+        sc.capture(inside, torch.zeros(1, 4))
