@@ -36,6 +36,7 @@ from secateurs.proof.problem import NetworkPair, read_problem
 from secateurs.proof.rounding import Evaluation, Rounding
 from secateurs.proof.scaling import Coupling, ScaleFlow, coupling
 from secateurs.proof.two_stream import ExactPaths, PathStreams, TwoStream
+from secateurs.proof.zonotope import Pair, Zonotopes, nodes_alone
 from secateurs.theory.partition import KindsFlow
 from tiny_networks import KINDS, pruned, randomize
 
@@ -119,6 +120,18 @@ def ball(setting: Setting) -> tuple[Tensor, Tensor]:
     return setting.problem.flow_input(setting.domain)
 
 
+def around_all_balls(setting: Setting) -> tuple[Tensor, Tensor]:
+    """One box, which every ball lies in."""
+    low, high = ball(setting)
+    return low.amin(0, keepdim=True), high.amax(0, keepdim=True)
+
+
+def largest_of_one_box(y: Pair) -> Tensor:
+    """What is claimed of the outputs on a box, for each of the three balls."""
+    ends = y.directions(torch.eye(y.f.c.numel(), dtype=torch.float64), 2.0**-52)
+    return ends[4:].abs().amax(0).expand(3, -1)
+
+
 def one_input(setting: Setting) -> Tensor:
     return setting.x[:1]
 
@@ -192,6 +205,11 @@ CASES: dict[type, Case] = {
     ),
     Interval: Case(make=lambda s: Interval(), read=lambda f, v: f.bounds(v).largest, **BOXES),
     AffineForms: Case(make=lambda s: AffineForms(), read=lambda f, v: f.bounds(v).largest, **BOXES),
+    Zonotopes: Case(
+        make=lambda s: Zonotopes(unit=2.0**-52, alone=nodes_alone(s.graph)),
+        read=lambda f, v: largest_of_one_box(v),
+        **{**BOXES, "feed": around_all_balls},
+    ),
     Relaxation: Case(make=lambda s: Relaxation(), read=lambda f, v: f.bounds(v).largest, **BOXES),
     # Its results are guesses: no claim is made of them, but that they can be had again.
     Probe: Case(
