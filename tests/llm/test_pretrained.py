@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import secateurs as sc
+from secateurs.base.hashing import CERTIFICATE_FORMAT, state_hash
 from secateurs.base.sizes import keep_blocks_
 from secateurs.errors import ArgumentError, SecateursError, ShipError, SparseFileError
+from secateurs.llm.card import with_tags
 
 transformers = pytest.importorskip("transformers")
 from transformers import (  # noqa: E402
@@ -318,3 +320,68 @@ def test_a_configuration_that_asks_for_another_size_is_refused(changes, message,
     finally:
         tracemalloc.stop()
     assert time.perf_counter() - begun < 60
+
+
+def test_a_card_has_tags_and_a_table_and_keeps_the_users_text(tmp_path):
+    model, _, _ = made(bert)
+    sc.prune_(model, "magnitude", sparsity=0.75)
+    own = "---\nlicense: mit\ntags:\n  - mine\n  - sparse\n---\n\n# My model | é\n\nWords.\n"
+    own = own.replace("\n", "\r\n")
+    (tmp_path / "README.md").write_bytes(own.encode())
+    sc.llm.save_pretrained(model, tmp_path, how="by magnitude | 75 %")
+    text = (tmp_path / "README.md").read_bytes().decode()
+    assert text.count("sparse\r\n") == 1 and "  - pruned\n" in text and "license: mit\r\n" in text
+    assert "# My model | é\r\n\r\nWords.\r\n" in text
+    assert "| sparsity | 75.0" in text and "| made by | by magnitude \\| 75 % |" in text
+    assert "certificate" not in text
+    # Written again: one table, of the model as it is now, and the text around it as it was.
+    (tmp_path / "README.md").write_bytes((text + "More.\n").encode())
+    sc.prune_(model, "magnitude", sparsity=0.875)
+    sc.llm.save_pretrained(model, tmp_path)
+    again = (tmp_path / "README.md").read_bytes().decode()
+    assert again.endswith("More.\n") and again.count("| sparsity |") == 1
+    assert "| sparsity | 87.5" in again and "made by" not in again
+
+
+@pytest.mark.parametrize(
+    ("front", "expected"),
+    [
+        ("", "---\ntags:\n- a\n- b\n---\n\n"),
+        ("---\nx: 1\n---\n", "---\nx: 1\ntags:\n- a\n- b\n---\n"),
+        ("---\ntags: [b, c]\n---\n", "---\ntags: [b, c, a]\n---\n"),
+        ("---\ntags: []\n---\n", "---\ntags: [a, b]\n---\n"),
+        ("---\ntags:\n- 'a'\ny: 2\n---\n", "---\ntags:\n- 'a'\n- b\ny: 2\n---\n"),
+        ("---\ntags: &t\n- q\n---\n", "---\ntags: &t\n- q\n---\n"),
+    ],
+)
+def test_tags_go_where_a_hub_reads_them(front, expected):
+    once = with_tags(front + "Text --- here\n---\n", ["a", "b"])
+    assert once == expected + "Text --- here\n---\n"
+    assert with_tags(once, ["a", "b"]) == once
+
+
+def test_a_certificate_lies_beside_the_weights_it_is_about(tmp_path):
+    model, _, _ = made(bert)
+    record = {"format": CERTIFICATE_FORMAT, "states": {"g": state_hash(model)}, "bound": 0.25}
+    sc.llm.save_pretrained(model, tmp_path, certificate=record)
+    assert json.loads((tmp_path / "certificate.json").read_text()) == record
+    assert "by at most 0.25: [certificate.json]" in (tmp_path / "README.md").read_text()
+    again = sc.llm.from_pretrained(tmp_path)
+    assert state_hash(again) == record["states"]["g"]
+    with pytest.raises(ArgumentError, match="rounds the weights"):
+        sc.llm.save_pretrained(model, tmp_path / "n", certificate=record, values="bf16")
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    with pytest.raises(ArgumentError, match="not about these weights"):
+        sc.llm.save_pretrained(model, tmp_path / "n", certificate=record)
+    assert not (tmp_path / "n").exists()
+    # What was proven about other weights does not stay beside new ones.
+    sc.llm.save_pretrained(model, tmp_path)
+    assert not (tmp_path / "certificate.json").exists()
+
+
+def test_no_sparsity_config_is_written(tmp_path):
+    model, _, _ = made(llama)
+    model.config.sparsity_config = {"format": "sparse-bitmask"}
+    sc.llm.save_pretrained(model, tmp_path)
+    assert "sparsity_config" not in (tmp_path / "config.json").read_text()

@@ -7,7 +7,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -30,6 +30,7 @@ from secateurs.base.safefile import (
 from secateurs.base.sizes import ChangedSizes, name_with, read_sizes, set_sizes_, size_problems
 from secateurs.channels.verify import narrow_, sync_size_attributes_
 from secateurs.errors import SparseFileError
+from secateurs.files.bitmask import PackedWeight, packed_weights, shape_of, unpack_weight
 from secateurs.files.coding import (
     FULL,
     KINDS,
@@ -529,10 +530,11 @@ def load_sparse(
 ) -> nn.Module | dict[str, Tensor]:
     """Read a file into a model of the original class, under the original keys; or as a state dict.
 
-    Reads what `save_sparse` wrote, any dense safetensors checkpoint, and one saved while
-    `torch.nn.utils.prune` was active. A file of a compacted model narrows the modules of `into` to
-    the shapes in the file, sets the attributes that count channels or heads to their saved values,
-    and drops the blocks that were dropped, so that the model runs.
+    Reads what `save_sparse` wrote, any dense safetensors checkpoint, one saved while
+    `torch.nn.utils.prune` was active, and weights that compressed-tensors packed with bit masks. A
+    file of a compacted model narrows the modules of `into` to the shapes in the file, sets the
+    attributes that count channels or heads to their saved values, and drops the blocks that were
+    dropped, so that the model runs.
 
     Args:
         path: the file.
@@ -674,7 +676,17 @@ def _state(held: Container, at_most: int | None) -> dict[str, Tensor]:
         return tensors | {alias: tensors[first] for alias, first in opened.described.ties.items()}
     if held.format.startswith("secateurs.masks"):
         raise SparseFileError(f"{held.path} holds masks, not weights: read it with load_masks.")
-    dense = {entry.name: _dense(entry, held) for entry in held.header.entries}
+    packed = packed_weights(held.header.entries)
+    parts = {part.name for weight in packed for part in weight.parts.values()}
+    dense = {
+        entry.name: _dense(entry, held.data(entry), held.path)
+        for entry in held.header.entries
+        if entry.name not in parts
+    }
+    for weight in packed:
+        if weight.weight in dense:
+            raise SparseFileError(f"{held.path} holds {quote(weight.weight)} twice.")
+        dense[weight.weight] = _unpacked(weight, held)
     return (
         # torch.nn.utils.prune keeps weight_orig and weight_mask instead of weight.
         from_torch_prune(dense).state if any(name.endswith("_orig") for name in dense) else dense
@@ -692,14 +704,21 @@ def _claims(described: Description) -> dict[str, Tensor]:
     }
 
 
-def _dense(entry: StoredTensor, held: Container) -> Tensor:
+def _unpacked(weight: PackedWeight, held: Container) -> Tensor:
+    shape = shape_of(weight, held.data, held.path)
+    # Its values, with the sizes of the whole.
+    whole = replace(weight.parts["compressed"], name=weight.weight, shape=shape)
+    return _dense(whole, unpack_weight(weight, held.data, held.path), held.path)
+
+
+def _dense(entry: StoredTensor, data: bytes | memoryview, path: Path) -> Tensor:
     if entry.dtype not in KINDS:
         raise SparseFileError(
-            f"{held.path}: {quote(entry.name)} has dtype {entry.dtype}, which is not supported."
+            f"{path}: {quote(entry.name)} has dtype {entry.dtype}, which is not supported."
         )
     dtype = KINDS[entry.dtype].dtype
     # frombuffer refuses an empty buffer.
     if not entry.total:
         return torch.zeros(entry.shape, dtype=dtype)
     # A copy that can be written to, which the bytes of the file cannot.
-    return torch.frombuffer(bytearray(held.data(entry)), dtype=dtype).reshape(entry.shape)
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(entry.shape)

@@ -319,7 +319,7 @@ def write_sparse(
             name: short[name].restored if name in short else tensor
             for name, tensor in state.tensors.items()
         }
-        _check_certificate(about["certificate"], state.tensors, loaded, values)
+        check_certificate(about["certificate"], state.tensors, loaded, values)
     if short:
         changed = {name: (state.tensors[name], r.restored) for name, r in short.items()}
         about["rounding"] = what_changed(changed, values=values)
@@ -357,14 +357,15 @@ def _about(certificate: Any, notes: Mapping[str, str] | None) -> dict[str, Any]:
     """Certificate, notes and rounding, as plain values."""
     about: dict[str, Any] = {}
     if certificate is not None:
-        about["certificate"] = plain(_record(certificate))
+        about["certificate"] = plain(record_of(certificate))
     if notes:
         # Sorted, because equal notes must give equal bytes.
         about["notes"] = {str(key): str(text) for key, text in sorted(notes.items())}
     return about
 
 
-def _record(certificate: Provable | Mapping[str, Any]) -> dict[str, Any]:
+def record_of(certificate: Provable | Mapping[str, Any]) -> dict[str, Any]:
+    """A certificate as plain values, without its boxes."""
     if isinstance(certificate, Mapping):
         return dict(certificate)
     if not hasattr(certificate, "states"):
@@ -375,7 +376,7 @@ def _record(certificate: Provable | Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(certificate.to_json(boxes=False)))
 
 
-def _check_certificate(
+def check_certificate(
     record: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     loaded: Mapping[str, Tensor],

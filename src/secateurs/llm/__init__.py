@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from secateurs.llm.perplexity import Perplexity, perplexity
     from secateurs.llm.pretrained import from_pretrained, save_pretrained
     from secateurs.llm.reconstruct_model import ReconstructedModel, reconstruct_
+    from secateurs.llm.unpacking import strip_sparsity_config, unpack_bitmasks
 
 __all__ = [
     "DroppedBlocks",
@@ -34,6 +35,8 @@ __all__ = [
     "prune_file",
     "reconstruct_",
     "save_pretrained",
+    "strip_sparsity_config",
+    "unpack_bitmasks",
 ]
 
 open_on_first_use(__name__)

@@ -16,7 +16,14 @@ from secateurs.base.parameters import Rules, read_where
 from secateurs.base.random import generator
 from secateurs.base.registry import refuse_unknown
 from secateurs.base.safefile import StoredTensor
-from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError, ScoreError
+from secateurs.errors import (
+    ArgumentError,
+    DataError,
+    EmptySelectionError,
+    ParameterError,
+    ScoreError,
+)
+from secateurs.files.bitmask import packed_weights
 from secateurs.llm.shards import (
     Masks,
     Shard,
@@ -62,6 +69,11 @@ def choose_stored(stored: Stored, where: Sequence[str] | None) -> ChosenTensors:
     dimensions that is not a norm, embedding, bias or head by its name.
     """
     names = [entry.name for _, entry in stored.entries()]
+    if packed := packed_weights(entry for _, entry in stored.entries()):
+        raise DataError(
+            f"{stored.source} holds {packed[0].weight!r} packed with a bit mask: make it plain by"
+            " sc.llm.unpack_bitmasks first."
+        )
     rules = read_where(where or None, names, owners=False)
     # A glob that fits nothing is a misspelt name: pruning everything else would be the worst
     # response.

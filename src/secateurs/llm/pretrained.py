@@ -39,7 +39,9 @@ from secateurs.files.read import (
     notes_of,
     read_container,
 )
-from secateurs.files.write import write_sparse
+from secateurs.files.write import Provable, check_certificate, record_of, write_sparse
+from secateurs.llm.card import write_card
+from secateurs.llm.unpacking import strip_sparsity_config
 
 INDEX = "sparse.safetensors.index.json"
 """The file that names the others, with the SHA-256 of each: written last."""
@@ -62,9 +64,11 @@ def save_pretrained(
     tokenizer: Any = None,
     values: str = "exact",
     shard_bytes: int = 5_000_000_000,
+    how: str = "",
+    certificate: Provable | Mapping[str, Any] | None = None,
 ) -> tuple[FileSizes, ...]:
-    """Write a model of transformers into a folder: its configurations, and its weights as sparse
-    files.
+    """Write a model of transformers into a folder: its configurations, its weights as sparse files,
+    and a card for a hub.
 
     Args:
         model: any `PreTrainedModel`, pruned, compacted, with blocks dropped, or as it was.
@@ -73,9 +77,17 @@ def save_pretrained(
             files, from which they are copied.
         values: "exact", "bf16", "fp16" or "int8", as for `save_sparse`.
         shard_bytes: the dense bytes of one sparse file; a larger model is shared out among several.
+        how: a line for the card on how the model was made, such as "magnitude, 80 %, fine-tuned for
+            an epoch".
+        certificate: what is proven about this model, as `certify` returns it; it is written beside
+            the weights as `certificate.json`. One of other weights is refused.
 
     Returns the sizes of the files. `from_pretrained(folder)` gives the model again. A folder that
     was written half is refused there.
+
+    The card is README.md: tags, and a table with the sparsity, how it was made and the certificate.
+    A file that is there keeps its text; the table stands between two comments, and is replaced when
+    the folder is written again. No `sparsity_config` is written into the configuration.
     """
     transformers = _transformers()
     check_model(model)
@@ -89,6 +101,7 @@ def save_pretrained(
     folder = Path(folder)
     # Before anything is written: a tokenizer that cannot be is no reason for half a folder.
     files = _tokenizer_files(tokenizer)
+    record = None if certificate is None else _record_for(model, certificate, values)
     shards = list(_shards(model, shard_bytes))
     with refusing(folder / INDEX, SparseFileError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +130,23 @@ def save_pretrained(
         part.write_text(json.dumps({"format": _FORMAT, "files": seals}, indent=1))
     for old in set(folder.glob("sparse-*-of-*.safetensors")) - {folder / name for name in seals}:
         old.unlink()
+    size = sum(one.bytes for one in written)
+    write_card(model, folder, how=how, certificate=record, bytes_written=size)
     return tuple(written)
+
+
+def _record_for(
+    model: nn.Module, certificate: Provable | Mapping[str, Any], values: str
+) -> dict[str, Any]:
+    """The certificate as plain values, of these weights."""
+    if values != "exact":
+        raise ArgumentError(
+            f"values={values!r} rounds the weights, and the certificate says nothing about rounded"
+            " ones. Save without it, certify what from_pretrained reads, and save that."
+        )
+    record, state = record_of(certificate), model.state_dict()
+    check_certificate(record, state, state, values)
+    return record
 
 
 def from_pretrained(
@@ -247,6 +276,8 @@ def _save_configurations(model: Any, folder: Path) -> None:
     model.config.architectures = [type(model).__name__]
     try:
         model.config.save_pretrained(folder)
+        # A model that was read with one has it in its configuration.
+        strip_sparsity_config(folder)
     finally:
         model.config.architectures = architectures
     if getattr(model, "generation_config", None) is not None and model.can_generate():

@@ -201,7 +201,7 @@ def write(
     try:
         for shard in stored.shards:
             one(shard, part / shard.path.name)
-        _copy_others(stored, part)
+        copy_others(stored, part)
         # It was private while it was written.
         part.chmod(stat.S_IMODE(stored.source.stat().st_mode))
         if out.exists():
@@ -225,7 +225,7 @@ def _write_pruned(shard: Shard, entry: StoredTensor, masks: Masks, file: BinaryI
     return kept
 
 
-def _copy_others(stored: Stored, folder: Path) -> None:
+def copy_others(stored: Stored, folder: Path) -> None:
     """Copy the files that are not weights: configuration, tokenizer, the index."""
     weights = {
         ".safetensors",

@@ -29,7 +29,7 @@ from secateurs.ship.c_source import c_source
 from secateurs.ship.fast import FastModule
 from secateurs.ship.fast.trace import arguments
 from secateurs.ship.fixed import Fixed
-from secateurs.ship.onnx import onnx_runner, write_onnx
+from secateurs.ship.onnx import onnx_runner, write_onnx, write_sparse_onnx
 from secateurs.ship.programs import (
     Exported,
     Free,
@@ -176,6 +176,7 @@ FORMATS = {
     ".pt2": _Format(write=write_pt2, runner=pt2_runner, runtime="torch.export"),
     ".c": _Format(write=write_c, runner=c_runner, runtime="a C compiler"),
 }
+_SPARSE = _Format(write=write_sparse_onnx, runner=onnx_runner, runtime="onnxruntime")
 _COMPILED = _Format(write=write_compiled, runner=compiled_runner, runtime="AOTInductor")
 
 
@@ -185,6 +186,7 @@ def export(
     example: Example,
     *,
     compiled: bool = False,
+    sparse: bool = False,
     tolerance: float = 1e-5,
     progress: Progress | None = None,
 ) -> Exported:
@@ -195,12 +197,15 @@ def export(
     one sample at a time, see `c_source`. The batch size and the length of token sequences are free
     if the model allows it; the result says which are. All other sizes are those of the example.
     Masked models keep their zeros: `compact` them first, since no runtime skips zeros by itself.
+    With `sparse`, an .onnx file leaves them out; a runtime fills them in as it loads.
 
     Args:
         model: in evaluation mode, masked or compacted.
         path: its suffix, .onnx, .pt2 or .c, selects the format.
         example: the arguments of a call; the check runs on it and on random inputs.
         compiled: compile a .pt2 ahead of time; that needs a C++ compiler and up to a minute.
+        sparse: write weights of an .onnx file as sparse initializers where that takes fewer bytes,
+            which is from two thirds zeros on; the values are the same, bit for bit.
         tolerance: the largest difference accepted, relative to the largest output.
         progress: called with one line for each step.
 
@@ -216,7 +221,7 @@ def export(
     (True, 0.0)
     """
     path, say, start = Path(path), progress or (lambda text: None), perf_counter()
-    chosen = _chosen(path, compiled)
+    chosen = _chosen(path, compiled=compiled, sparse=sparse)
     check_model(model)
     refuse_scripted(model)
     if any(module.training for module in model.modules()):
@@ -256,11 +261,15 @@ def _folder_beside(path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _chosen(path: Path, compiled: bool) -> _Format:
+def _chosen(path: Path, *, compiled: bool, sparse: bool) -> _Format:
     if path.suffix not in FORMATS:
         raise ArgumentError(unknown("format of an exported file", path.suffix, FORMATS))
     if compiled and path.suffix != ".pt2":
         raise ArgumentError(f"only a .pt2 file can be compiled, not {path.name}.")
+    if sparse and path.suffix != ".onnx":
+        raise ArgumentError(f"only an .onnx file has sparse weights, not {path.name}.")
+    if sparse:
+        return _SPARSE
     return _COMPILED if compiled else FORMATS[path.suffix]
 
 

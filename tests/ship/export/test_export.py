@@ -269,3 +269,40 @@ def test_the_reason_of_the_onnx_exporter_is_passed_on(tmp_path):
     with pytest.raises(ShipError, match=r"cannot write this model: .*bessel_j0.*Write what it"):
         export(Bessel().eval(), tmp_path / "m.onnx", torch.zeros(2, 3))
     assert not any(tmp_path.iterdir())
+
+
+@writes_onnx
+def test_sparse_weights_make_a_smaller_onnx_file_of_the_same_bits(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 64, 3), nn.ReLU()
+    )
+    model.append(nn.Flatten()).append(nn.Linear(64 * 36, 100)).eval()
+    example = torch.randn(2, 1, 10, 10)
+    secateurs.prune_(model, "magnitude", sparsity=0.9)
+    with torch.no_grad():
+        model[6].weight.view(-1)[:3] = -0.0
+    sizes, outputs = {}, {}
+    for sparse in (False, True):
+        path = tmp_path / f"{sparse}.onnx"
+        sizes[sparse] = export(model, path, example, sparse=sparse).bytes
+        session = onnxruntime.InferenceSession(str(path))
+        (given,) = session.get_inputs()
+        outputs[sparse] = session.run(None, {given.name: example.numpy()})[0]
+    assert outputs[True].tobytes() == outputs[False].tobytes()
+    assert sizes[True] < 0.35 * sizes[False]
+    graph = onnx.load(tmp_path / "True.onnx").graph
+    onnx.checker.check_model(str(tmp_path / "True.onnx"))
+    held = {s.values.name: s for s in graph.sparse_initializer}
+    # What is hardly sparse stays as it is, and −0 is a value like others.
+    (linear,) = [s for s in held.values() if list(s.dims) == [100, 64 * 36]]
+    assert linear.indices.dims == [int((model[6].weight.view(torch.int32) != 0).sum())]
+    assert any("bias" in t.name for t in graph.initializer)
+
+
+def test_only_an_onnx_file_has_sparse_weights(tmp_path):
+    with pytest.raises(ArgumentError, match=r"only an \.onnx file has sparse weights, not m\.pt2"):
+        export(nn.Linear(3, 2).eval(), tmp_path / "m.pt2", torch.zeros(1, 3), sparse=True)
