@@ -161,7 +161,7 @@ def test_what_does_not_fit_its_mask_is_refused_and_nothing_written(tmp_path):
     weight = sparse(4, 13)
     good = packed("fc", weight)
     wrong = {
-        "shape": [torch.tensor([4, 14]), torch.tensor([-1, 13]), torch.tensor([2**40, 13])],
+        "shape": [torch.tensor([4, 17]), torch.tensor([-1, 13]), torch.tensor([2**40, 13])],
         "bitmask": [good["fc.bitmask"] | 224, good["fc.bitmask"] & 1, good["fc.bitmask"][:3]],
         "compressed": [good["fc.compressed"][:-1]],
         "row_offsets": [good["fc.row_offsets"] + 1, good["fc.row_offsets"].float()],
