@@ -299,6 +299,9 @@ def test_products_are_chosen_and_weights_cut(kind, dtype, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
+        if kind == "denormal" and not (torch.full((1 << 20,), 1e-40) * 1.0).all():
+            # Threads take over the setting of the one that starts them, and keep it.
+            pytest.skip("an earlier test has started threads that flush denormal numbers")
         done = [
             check_products(factors, weights, count, allowed, cut_products_)
             for count in (1, 7, 5000, 40_000)

@@ -1,0 +1,98 @@
+"""ResNets of others against a pruned or rounded copy: the bound on a ball, and what was found.
+
+    python benchmarks/real_certified.py resnet20 resnet56 --weights FOLDER --images CIFAR
+
+Each test image, two copies (a tenth of the weights pruned by magnitude; weights rounded to int8 a
+row), balls in normalised pixels. Rows that are in --out are not measured again. Where weights and
+images come from: docs/real_networks.md.
+"""
+
+import argparse
+import copy
+import csv
+import resource
+import time
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import nn
+
+import secateurs as sc
+from real_networks import Images, resnet
+
+FIELDS = (
+    *("network", "copy", "image", "radius", "rounding", "method"),
+    *("bound", "found", "seconds", "gigabytes"),
+)
+"""`found` is a difference of two evaluations in float64."""
+
+
+def changed(dense: nn.Module, how: str) -> nn.Module:
+    """The copy whose difference is bounded."""
+    other = copy.deepcopy(dense)
+    if how == "pruned":
+        sc.prune_(other, "magnitude", sparsity=0.1)
+        return other
+    with torch.no_grad():
+        for module in other.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                weight = module.weight
+                step = weight.flatten(1).abs().amax(1).clamp(min=1e-30) / 127
+                step = step.view(-1, *[1] * (weight.ndim - 1))
+                weight.copy_((weight / step).round() * step)
+    return other
+
+
+def main() -> None:
+    """Measure what is not in the file yet, and print medians."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("networks", nargs="+", choices=["resnet20", "resnet56"])
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--images", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=10, help="of test images")
+    parser.add_argument("--radius", type=float, nargs="+", default=[1e-5, 1e-4, 3e-4])
+    parser.add_argument("--copies", nargs="+", default=["pruned", "int8"])
+    parser.add_argument("--rounding", action="store_true", help="what float32 computes")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/real_certified.csv"))
+    args = parser.parse_args()
+    if not args.out.exists():
+        args.out.write_text(",".join(FIELDS) + "\n", encoding="utf-8")
+    with args.out.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    known = {tuple(row[f] for f in FIELDS[:5]) for row in rows}
+    data = Images(args.images)
+    # Images of different classes: folders are read class by class.
+    chosen = torch.linspace(0, len(data.test) - 1, args.count).long()
+    cells = product(args.networks, args.copies, range(args.count), args.radius)
+    for name, how, number, radius in cells:
+        if (name, how, str(number), str(radius), str(args.rounding)) in known:
+            continue
+        dense = resnet(int(name.removeprefix("resnet")), args.weights)
+        x, begin = data.test[chosen[number]][None].contiguous(), time.process_time()
+        rounding = True if args.rounding else "auto"
+        cert = sc.certify(dense, changed(dense, how), around=x, radius=radius, rounding=rounding)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        row = (
+            *(name, how, number, radius, args.rounding, cert.method),
+            *(f"{cert.bound:.6g}", f"{cert.found:.6g}"),
+            *(round(time.process_time() - begin, 1), round(peak, 1)),
+        )
+        print(*row, flush=True)
+        with args.out.open("a", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerow(row)
+        rows.append(dict(zip(FIELDS, map(str, row), strict=True)))
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in rows:
+        groups.setdefault(
+            tuple(row[f] for f in ("network", "copy", "radius", "rounding")), []
+        ).append(row)
+    for key, group in groups.items():
+        ratio = median(float(r["bound"]) / float(r["found"]) for r in group)
+        bound, seconds = (median(float(r[f]) for r in group) for f in ("bound", "seconds"))
+        print("|", " | ".join(key), f"| {len(group)} | {bound:.4g} | {ratio:.3f} | {seconds:.0f} |")
+
+
+if __name__ == "__main__":
+    main()
