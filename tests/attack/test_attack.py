@@ -59,7 +59,7 @@ def test_the_attack_sees_a_zonotope_that_is_too_small(monkeypatch):
     from secateurs.proof.zonotope import Pair
 
     true = Pair.difference
-    monkeypatch.setattr(Pair, "difference", lambda *args: 0.8 * true(*args))
+    monkeypatch.setattr(Pair, "difference", lambda pair, unit: 0.8 * true(pair, unit))
     assert any(attack_zonotopes(seed).violations for seed in range(6))
 
 

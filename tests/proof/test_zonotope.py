@@ -63,6 +63,23 @@ def test_networks_that_agree_in_all_neurons_differ_by_what_their_ends_do(radius)
     assert 0.25 <= cert.bound <= 0.25 + 1e-9 * (1 + radius)
 
 
+@pytest.mark.parametrize("slope", [-3.0, -0.5, 0.0, 0.3, 1.0, 1.7, 4.0])
+def test_symbols_that_networks_share_are_sound_for_any_slope(slope):
+    g = generator(12, str(slope))
+    layers = [nn.Linear(6, 8), nn.LeakyReLU(slope), nn.Linear(8, 8), nn.LeakyReLU(slope)]
+    dense = randomize(nn.Sequential(*layers, nn.Linear(8, 2)).double(), g)
+    for shift in (1e-3, 0.03, 0.3):
+        other = copy.deepcopy(dense)
+        other[0].bias.data += shift * torch.randn(8, generator=g, dtype=torch.float64)
+        x = torch.randn(1, 6, generator=g, dtype=torch.float64)
+        cert = bound_of(dense, other, x, 0.4)
+        points = x + 0.4 * (2 * torch.rand(4000, 6, generator=g).double() - 1)
+        points[::2] = x + 0.4 * (points[::2] - x).sign()
+        with torch.no_grad():
+            seen = (dense(points) - other(points)).abs().amax(dim=0)
+        assert bool((seen <= cert.per_box[0]).all())
+
+
 def test_the_bound_is_near_what_is_found():
     dense, sparse = network()
     x = torch.randn(1, 20, generator=generator(2), dtype=torch.float64)

@@ -277,9 +277,13 @@ class Pair:
             ends += [center - r, center + r]
         return torch.stack(ends)
 
-    def difference(self, unit: float, at: Tensor | None = None) -> Tensor:
-        """At least |f − g| of some entries, or of all; flat."""
-        at = torch.arange(self.f.c.numel(), device=self.f.c.device) if at is None else at
+    def difference(self, unit: float) -> Tensor:
+        """At least |f − g| of all entries; flat."""
+        center, radius = self.gap(torch.arange(self.f.c.numel(), device=self.f.c.device), unit)
+        return center.abs() + radius
+
+    def gap(self, at: Tensor, unit: float) -> tuple[Tensor, Tensor]:
+        """A number for each of some entries, and how far f − g can be from it; flat."""
         symbols = torch.unique(torch.cat([x.symbols for x in self.both]))
         gap = self.f.c.new_zeros(len(symbols), len(at))
         size = gap.new_zeros(len(at))
@@ -287,11 +291,10 @@ class Pair:
             columns = x.columns(at)
             gap.index_add_(0, torch.searchsorted(symbols, x.symbols), sign * columns)
             size += columns.abs().sum(dim=0) + x.c.flatten()[at].abs()
-        apart = (self.f.c - self.g.c) + (self.f.low - self.g.low)
-        far = apart.flatten()[at].abs() + gap.abs().sum(dim=0)
-        far = far + (self.f.e + self.g.e).flatten()[at]
-        # Two roundings of each generator, and those of the sum.
-        return far * (1 + gamma(len(symbols) + 8, unit)) + 8 * unit * size
+        center = ((self.f.c - self.g.c) + (self.f.low - self.g.low)).flatten()[at]
+        far = gap.abs().sum(dim=0) + (self.f.e + self.g.e).flatten()[at]
+        # Two roundings of each generator, and those of the sum and of the centre.
+        return center, far * (1 + gamma(len(symbols) + 8, unit)) + 8 * unit * size
 
 
 def nodes_alone(graph: Graph) -> frozenset[str]:
@@ -393,7 +396,8 @@ class Zonotopes:
     def activation(self, node: Activation, x: Pair) -> Pair:
         """λz + H/2 ± H/2 for a neuron that is open: between the line through the origin and the
         chord. With one λ for both networks their errors share a symbol where z and z' nearly agree:
-        relu(z) − λz changes by at most max(λ, 1 − λ)·|z − z'|.
+        the slopes of h(z) = relu(z) − λz are −λ and 1 − λ, so that h(z) − h(z') is known from the
+        range of z − z'.
         """
         if self.late():
             raise TooLarge("the time was up")
@@ -402,16 +406,8 @@ class Zonotopes:
         is_open = [~((l >= 0) | (h <= 0)) for l, h in ends]
         lines = [_Line.around(l, h, self.unit) for l, h in ends]
         at = (is_open[0] & is_open[1]).flatten().nonzero().flatten()
-        joint, moved = at[:0], ends[0][0].new_zeros(0)
-        if len(at):
-            low, high = torch.minimum(ends[0][0], ends[1][0]), torch.maximum(ends[0][1], ends[1][1])
-            both = _Line.around(low, high, self.unit)
-            slope = both.slope.flatten()[at]
-            moved = torch.maximum(slope, 1 - slope) * x.difference(self.unit, at)
-            moved = moved * (1 + 4 * self.unit)
-            apart = (lines[0].height + lines[1].height).flatten()[at] / 2
-            joint, moved = at[moved < apart], moved[moved < apart]
-            lines = [line.replaced(both, joint) for line in lines]
+        joint, top, bottom = self._agreeing(x, at, ends, lines)
+        middle, moved = (top + bottom) / 2, (top - bottom) / 2 * (1 + 8 * self.unit)
         shared = self._number(len(joint))
         out = []
         for which, (z, line) in enumerate(zip(x.both, lines, strict=True)):
@@ -421,6 +417,9 @@ class Zonotopes:
             slope = torch.where(settled, known, slope)
             height = torch.where(settled, 0.0, line.height)
             shift, half = height * ((1 - node.slope) / 2), height * (abs(1 - node.slope) / 2)
+            if which:
+                shift = shift.flatten().index_add(0, joint, (node.slope - 1) * middle)
+                shift = shift.reshape(half.shape)
             y = z.scaled(slope, shift, self.unit)
             if node.slope:
                 # The slope itself is a rounded sum.
@@ -433,10 +432,35 @@ class Zonotopes:
                 y = replace(y, e=y.e + self.errors[which].of_slope(node.slope, z.reach))
             y = y.with_symbols(shared, joint, half.flatten()[joint])
             if which:
-                y = y.with_symbols(self._number(len(joint)), joint, moved)
+                apart = moved * abs(1 - node.slope)
+                y = y.with_symbols(self._number(len(joint)), joint, apart)
             half = half.flatten().index_fill(0, joint, 0.0).reshape(half.shape)
             out.append(self._hold(which, node, self._opened(which, y, half)))
         return Pair(f=out[0], g=out[1])
+
+    def _agreeing(
+        self, x: Pair, at: Tensor, ends: list[tuple[Tensor, Tensor]], lines: list["_Line"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Which of the neurons that are open in both networks share a symbol, and the ends of h(z)
+        − h(z') for each; their lines become one.
+        """
+        low, high = torch.minimum(ends[0][0], ends[1][0]), torch.maximum(ends[0][1], ends[1][1])
+        both = _Line.around(low, high, self.unit)
+        slope, height = both.slope.flatten()[at], both.height.flatten()[at]
+        center, radius = x.gap(at, self.unit) if len(at) else (slope, slope)
+        # The ends themselves are rounded.
+        radius = radius + 8 * self.unit * (center.abs() + radius)
+        low, high = center - radius, center + radius
+        top = torch.maximum((1 - slope) * high, -slope * low).minimum(height)
+        bottom = torch.minimum((1 - slope) * low, -slope * high).maximum(-height)
+        apart = (lines[0].height + lines[1].height).flatten()[at] / 2
+        gain = apart - (top - bottom) / 2
+        # Two symbols each, while there is room.
+        room = max(0, self.room - max(len(z.symbols) for z in x.both)) // 2
+        best = gain.topk(min(room, len(gain))).indices.sort().values
+        best = best[gain[best] > 0]
+        lines[:] = [line.replaced(both, at[best]) for line in lines]
+        return at[best], top[best], bottom[best]
 
     def _opened(self, which: int, y: Zonotope, half: Tensor) -> Zonotope:
         """± half with a symbol for each entry, widest first, while there is room; the others in
