@@ -46,6 +46,7 @@ ACTIVATIONS = {
     aten.clamp.default: given(aten.clamp.default, 0.0),
     aten.clamp_min.default: given(aten.clamp_min.default, 0.0),
     aten.clamp_max.default: given(aten.clamp_max.default, 0.0),
+    aten.clip.default: given(aten.clip.default, 0.2, 0.9),
     aten.hardtanh.default: given(aten.hardtanh.default, -0.3, 0.5),
     aten.relu6.default: (lambda x: aten.relu6.default(9 * x), V, ()),
     aten.hardsigmoid.default: plain(aten.hardsigmoid.default),

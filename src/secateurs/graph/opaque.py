@@ -130,7 +130,7 @@ def elementwise(build: Builder, function: Any, *xs: Value | Source, rising: bool
 # Straight pieces: exact bounds go in and come out.
 _register(
     *(aten.hardtanh.default, aten.relu6.default, aten.hardsigmoid.default),
-    *(aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default),
+    *(aten.clamp.default, aten.clip.default, aten.clamp_min.default, aten.clamp_max.default),
     rising=True,
 )
 # Curved, decreasing somewhere or not defined everywhere: all that is known is what a constant

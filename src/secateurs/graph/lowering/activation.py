@@ -63,7 +63,7 @@ def prelu(build: Builder, x: Value, weight: Source) -> Value:
     return build.add([build.activation(x, slope=0.0), bent], (1, 1))
 
 
-@lowers(aten.clamp.default)
+@lowers(aten.clamp.default, aten.clip.default)
 def clamp(build: Builder, x: Value, low: Any = None, high: Any = None) -> Value:
     """clamp(min=0) is relu, clamp(max=0) is −relu(−x); other limits bend elsewhere."""
     low, high = _limit(low, -math.inf), _limit(high, math.inf)
