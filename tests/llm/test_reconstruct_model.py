@@ -130,6 +130,27 @@ def test_errors_of_earlier_layers_are_made_up_for():
     assert "layers reconstructed" in str(done) and not ours.training
 
 
+class PadsItself(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(nn.functional.pad(x, (1, 1, 1, 1)))
+
+
+class ChangesItsWeight(nn.Conv2d):
+    def _conv_forward(self, x, weight, bias):
+        return super()._conv_forward(x, weight - weight.mean(), bias)
+
+
+@pytest.mark.parametrize("kind", [PadsItself, ChangesItsWeight])
+def test_a_convolution_with_a_forward_of_its_own_is_left_and_named(kind):
+    dense = nn.Sequential(kind(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 2))
+    model = copy.deepcopy(dense)
+    sc.prune_(model, "magnitude", sparsity=0.5)
+    before = model[0].weight.clone()
+    done = sc.reconstruct_(model, dense, batch=torch.randn(20, 2, 7, 7))
+    assert list(done.layers) == ["2.weight"] and torch.equal(model[0].weight, before)
+    assert "0.weight was left as it was: it is not the weight of a linear" in done.notes[0]
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()

@@ -172,6 +172,17 @@ def rows_together(inputs: int) -> int:
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
+def is_convolution(module: nn.Module) -> bool:
+    """Whether the module is a convolution that computes as torch's own: one that pads or changes
+    its weight in a forward of its own sees other patches, or other weights.
+    """
+    for kind in CONVOLUTIONS:
+        if isinstance(module, kind):
+            own = type(module)
+            return own.forward is kind.forward and own._conv_forward is kind._conv_forward
+    return False
+
+
 def layers_of(
     block: nn.Module, names: Iterable[str], *, convolutions: bool = False
 ) -> tuple[dict[str, nn.Module], dict[str, str]]:
@@ -183,9 +194,9 @@ def layers_of(
         for key, parameter in module._parameters.items()
         if key == "weight"
         and parameter is not None
-        and (lies_along(module) or (convolutions and isinstance(module, CONVOLUTIONS)))
+        and (lies_along(module) or (convolutions and is_convolution(module)))
     }
-    kinds = "linear layer or a convolution" if convolutions else "linear layer"
+    kinds = "linear layer or a plain convolution" if convolutions else "linear layer"
     found, missed = dict[str, nn.Module](), dict[str, str]()
     parameters = dict(block.named_parameters())
     for name in names:
@@ -286,22 +297,11 @@ def gram_of(layer: nn.Module, runs: Runs, *, once: bool) -> tuple[Tensor | None,
     """
     gram: Tensor | None = None
     samples = 0
-
-    def add(_: str, x: Tensor) -> None:
-        nonlocal gram, samples
-        for rows in rows_given(layer, x):
-            samples += rows.shape[1]
-            if gram is None:
-                gram = rows.mT @ rows
-            else:
-                gram.baddbmm_(rows.mT, rows)
-        if once:
-            raise _Collected
-
-    with _watching({"": layer}, add):
-        for run in runs:
-            with suppress(_Collected):
-                run()
+    for run in runs:
+        for x in inputs_of(layer, run, once=once):
+            for rows in rows_given(layer, x):
+                samples += rows.shape[1]
+                gram = rows.mT @ rows if gram is None else gram.baddbmm_(rows.mT, rows)
     return gram, samples
 
 

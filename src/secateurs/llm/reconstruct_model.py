@@ -52,7 +52,7 @@ class ReconstructedModel(Printed):
 
     Attributes:
         layers: The error of each layer's outputs, as a share of those of the dense network, with
-            the weights as they were and after solving, by the weight's name.
+            the dense weights on the mask and after solving, by the weight's name.
         notes: What was left as it was, and why.
     """
 
@@ -131,23 +131,27 @@ def reconstruct_(
             pairs = _pairs(model, dense, batch)
             for stage in stages_of(layers, pairs[0][0]):
                 first = stage.names[0]
-                moments, samples = _moments(layers[first], others[first], pairs, stage)
+                moments = _moments(layers[first], others[first], pairs, stage)
                 for name in stage.names:
                     if progress:
                         progress(name)
-                    if moments is None:
-                        notes.append(f"{name} was left as it was: {samples}")
+                    if isinstance(moments, str):
+                        notes.append(f"{name} was left as it was: {moments}")
                         continue
-                    gram, cross, asked = moments
                     # Solving starts from the dense weights, of which the mask leaves its part.
                     weights[name].copy_(whole[name])
-                    met = int(samples)
                     found = solve_(
-                        name, layers[name], wanted[name], gram, met, dense=(cross, asked)
+                        name,
+                        layers[name],
+                        wanted[name],
+                        moments.gram,
+                        moments.samples,
+                        dense=(moments.cross, moments.dense),
                     )
                     if isinstance(found, str):
                         weights[name].copy_(before[name])
-                        notes.append(f"{name} was left as it was: it met {met} inputs, too few")
+                        few = f"it met {moments.samples} inputs, too few"
+                        notes.append(f"{name} was left as it was: {few}")
                         continue
                     done[name] = found
                     if found.damping > DAMPING:
@@ -209,17 +213,25 @@ def _pairs(model: nn.Module, dense: nn.Module, batch: Any) -> list[Pair]:
     return pairs
 
 
-def _moments(
-    layer: nn.Module, other: nn.Module, pairs: list[Pair], stage: Stage
-) -> tuple[tuple[Tensor, Tensor, Tensor] | None, int | str]:
-    """XᵀX, ZᵀX and ZᵀZ over all batches, and how many inputs that were, or why there are none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moments:
+    """Sums over all that a layer is given: XᵀX, ZᵀX and ZᵀZ."""
+
+    gram: Tensor
+    cross: Tensor
+    dense: Tensor
+    samples: int
+
+
+def _moments(layer: nn.Module, other: nn.Module, pairs: list[Pair], stage: Stage) -> _Moments | str:
+    """The sums over all batches, or why there are none."""
     sums: list[Tensor] = []
     samples = 0
     for run, run_dense in pairs:
         given = inputs_of(layer, run, once=stage.once)
         asked = inputs_of(other, run_dense, once=stage.once)
         if [x.shape for x in given] != [z.shape for z in asked]:
-            return None, "the dense network gives it other inputs (as experts get other tokens)"
+            return "the dense network gives it other inputs (as experts get other tokens)"
         for x, z in zip(given, asked, strict=True):
             for ours, theirs in zip(rows_given(layer, x), rows_given(other, z), strict=True):
                 samples += ours.shape[1]
@@ -230,6 +242,5 @@ def _moments(
                     for total, (a, b) in zip(sums, products, strict=True):
                         total.baddbmm_(a.mT, b)
     if not sums:
-        return None, "it met no inputs"
-    gram, cross, own = sums
-    return (gram, cross, own), samples
+        return "it met no inputs"
+    return _Moments(gram=sums[0], cross=sums[1], dense=sums[2], samples=samples)

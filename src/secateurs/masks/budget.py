@@ -469,11 +469,11 @@ def proportional(demand: Demand) -> dict[str, int]:
     The scope for draws: a hard threshold over all parameters gives nothing to wide layers of small
     scores, which a draw does not do.
     """
-    scores = {
-        name: score.detach().abs() * demand.allowed[name].reshape(score.shape)
-        if name in demand.allowed
-        else score.detach().abs()
-        for name, score in demand.scores.items()
-    }
+    scores = {}
+    for name, score in demand.scores.items():
+        # A score below 0 has no chance, unless it is its size that counts.
+        value = score.detach().abs() if demand.absolute else score.detach().clamp_min(0)
+        allowed = demand.allowed.get(name)
+        scores[name] = value if allowed is None else value * allowed.reshape(value.shape)
     chances = inclusion_of_all(scores, demand.keep)
     return share({name: float(p.sum()) / max(p.numel(), 1) for name, p in chances.items()}, demand)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secateurs.masks import SCOPES, Demand, share
+from secateurs.masks import SCOPES, Demand, select, share
 from secateurs.masks.budget import exact_density
 
 LENET = {"fc1": (300, 784), "fc2": (100, 300), "fc3": (10, 100)}
@@ -91,3 +91,16 @@ def test_share_grows_with_the_budget(values, seed):
         share(raw, demand(shapes, keep)) for keep in (total // 3 + seed, total // 2 + seed)
     )
     assert all(many[name] >= few[name] - 1 for name in shapes)
+
+
+def test_proportional_gives_each_parameter_what_a_draw_over_all_takes_there():
+    scores = {"a": torch.tensor([9.0, 1.0, 1.0, 1.0]), "b": torch.tensor([1.0, 1.0, 0.0, -5.0])}
+    # One entry is certain, the other three of the four are spread over five of score 1.
+    masks = select(scores, density=0.5, scope="proportional")
+    assert {name: int(mask.sum()) for name, mask in masks.items()} == {"a": 3, "b": 1}
+    # By size −5 counts: 9 and 5 are certain, two entries for five of score 1.
+    masks = select(scores, density=0.5, scope="proportional", absolute=True)
+    assert {name: int(mask.sum()) for name, mask in masks.items()} == {"a": 2, "b": 2}
+    within = {"a": torch.tensor([False, False, True, True])}
+    masks = select(scores, density=0.5, scope="proportional", within=within)
+    assert not (masks["a"] & ~within["a"]).any()
