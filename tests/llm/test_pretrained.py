@@ -380,6 +380,21 @@ def test_a_certificate_lies_beside_the_weights_it_is_about(tmp_path):
     assert not (tmp_path / "certificate.json").exists()
 
 
+def test_files_of_others_in_the_folder_stay(tmp_path):
+    model, _, _ = made(bert)
+    (tmp_path / "README.md").write_bytes(b"# Gr\xfc\xdfe\r\n")
+    for text in (b'{"issuer": "me"}', b"\xff{", b"[]"):
+        (tmp_path / "certificate.json").write_bytes(text)
+        sc.llm.save_pretrained(model, tmp_path)
+        assert (tmp_path / "certificate.json").read_bytes() == text
+    assert b"# Gr\xfc\xdfe\r\n" in (tmp_path / "README.md").read_bytes()
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    record = {"format": CERTIFICATE_FORMAT, "states": {"g": state_hash(model)}, "bound": 0.25}
+    with pytest.raises(SparseFileError, match="no certificate of this library"):
+        sc.llm.save_pretrained(model, tmp_path, certificate=record)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_no_sparsity_config_is_written(tmp_path):
     model, _, _ = made(llama)
     model.config.sparsity_config = {"format": "sparse-bitmask"}

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from secateurs.base.hashing import CERTIFICATE_FORMAT
 from secateurs.base.safefile import replacing
 from secateurs.errors import SparseFileError
 from secateurs.masks import sparsity_report
@@ -33,16 +34,39 @@ def write_card(
     """
     held = folder / CERTIFICATE
     if certificate is None:
-        held.unlink(missing_ok=True)
+        if _is_ours(held):
+            held.unlink()
     else:
         with replacing(held, error=SparseFileError) as part:
             part.write_text(json.dumps(certificate, indent=1) + "\n", encoding="utf-8")
     path = folder / CARD
-    # As bytes, since reading as text would change its line ends.
-    text = path.read_bytes().decode() if path.is_file() else f"# {folder.resolve().name}\n"
+    # As bytes, since reading as text would change its line ends; what is no UTF-8 comes back as it
+    # was.
+    kept = path.read_bytes() if path.is_file() else f"# {folder.resolve().name}\n".encode()
+    text = kept.decode(errors="surrogateescape")
     table = _table(model, how, certificate, bytes_written)
     with replacing(path, error=SparseFileError) as part:
-        part.write_bytes(_with_table(with_tags(text, TAGS), table).encode())
+        part.write_bytes(_with_table(with_tags(text, TAGS), table).encode(errors="surrogateescape"))
+
+
+def refuse_foreign_certificate(folder: Path) -> None:
+    """A file of that name which is not ours is neither replaced nor taken away."""
+    held = folder / CERTIFICATE
+    if (held.exists() or held.is_symlink()) and not _is_ours(held):
+        raise SparseFileError(
+            f"{held} is there and no certificate of this library: move it, or save into another"
+            " folder."
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError:
+        return False
+    return isinstance(content, dict) and content.get("format") == CERTIFICATE_FORMAT
 
 
 def _table(model: nn.Module, how: str, certificate: Mapping[str, Any] | None, size: int) -> str:

@@ -40,7 +40,7 @@ from secateurs.files.read import (
     read_container,
 )
 from secateurs.files.write import Provable, check_certificate, record_of, write_sparse
-from secateurs.llm.card import write_card
+from secateurs.llm.card import refuse_foreign_certificate, write_card
 from secateurs.llm.unpacking import strip_sparsity_config
 
 INDEX = "sparse.safetensors.index.json"
@@ -101,7 +101,10 @@ def save_pretrained(
     folder = Path(folder)
     # Before anything is written: a tokenizer that cannot be is no reason for half a folder.
     files = _tokenizer_files(tokenizer)
-    record = None if certificate is None else _record_for(model, certificate, values)
+    record = None
+    if certificate is not None:
+        record = _record_for(model, certificate, values)
+        refuse_foreign_certificate(folder)
     shards = list(_shards(model, shard_bytes))
     with refusing(folder / INDEX, SparseFileError):
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -197,11 +198,21 @@ def write(
         with replacing(out) as part:
             one(stored.shards[0], part)
         return kept
-    part = begin_part(out, folder=True)
-    try:
+    with new_folder(stored, out) as part:
         for shard in stored.shards:
             one(shard, part / shard.path.name)
-        copy_others(stored, part)
+    return kept
+
+
+@contextmanager
+def new_folder(stored: Stored, out: Path) -> Iterator[Path]:
+    """A folder to write the weights into, which takes its name when it is whole; the files of the
+    other that are no weights are in it.
+    """
+    part = begin_part(out, folder=True)
+    try:
+        _copy_others(stored, part)
+        yield part
         # It was private while it was written.
         part.chmod(stat.S_IMODE(stored.source.stat().st_mode))
         if out.exists():
@@ -212,7 +223,6 @@ def write(
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    return kept
 
 
 def _write_pruned(shard: Shard, entry: StoredTensor, masks: Masks, file: BinaryIO) -> int:
@@ -225,7 +235,7 @@ def _write_pruned(shard: Shard, entry: StoredTensor, masks: Masks, file: BinaryI
     return kept
 
 
-def copy_others(stored: Stored, folder: Path) -> None:
+def _copy_others(stored: Stored, folder: Path) -> None:
     """Copy the files that are not weights: configuration, tokenizer, the index."""
     weights = {
         ".safetensors",

@@ -3,8 +3,6 @@ that described them."""
 
 import json
 import os
-import shutil
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 from secateurs.base.safefile import (
     StoredTensor,
     begin_file,
-    begin_part,
     json_object,
     read_header,
     replacing,
@@ -25,7 +22,7 @@ from secateurs.llm.shards import (
     Shard,
     Stored,
     check_out,
-    copy_others,
+    new_folder,
     open_stored,
 )
 
@@ -80,23 +77,14 @@ def unpack_bitmasks(
             _write_plain(stored.shards[0], part, packed, read, say)
         return names
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = begin_part(out, folder=True)
-    try:
-        places: dict[str, str] = {}
+    places: dict[str, str] = {}
+    with new_folder(stored, out) as part:
         for shard in stored.shards:
             held = _write_plain(shard, part / shard.path.name, packed, read, say)
             places |= dict.fromkeys(held, shard.path.name)
-        copy_others(stored, part)
         strip_sparsity_config(part)
         if (stored.source / INDEX).exists():
             _write_index(stored, part, places)
-        part.chmod(stat.S_IMODE(stored.source.stat().st_mode))
-        if out.exists():
-            out.rmdir()  # it is empty, or check_out would have refused it
-        os.replace(part, out)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
     return names
 
 
