@@ -89,3 +89,14 @@ sc.load_sparse(folder / "m.st", model)
 def test_the_library_needs_no_locks_of_files():
     done = subprocess.run([sys.executable, "-c", WITHOUT_LOCKS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_name_of_a_registry_is_known_before_its_file_is_opened():
+    """A scope in a file of its own was unknown until something else had loaded that file."""
+    code = (
+        "import torch, secateurs as sc\n"
+        "net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))\n"
+        "print(sc.prune_(net, 'magnitude', sparsity=0.5, scope='spectral').report.sparsity)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["0.5"], done.stderr

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from secateurs.base.singular_values import spectral_norms
 from secateurs.errors import ArgumentError, ParameterError
-from secateurs.masks.budget import SCOPES, Demand, erk, share, uniform
+from secateurs.masks.budget import Demand, erk, share, uniform
 from secateurs.masks.select import trouble
 from secateurs.masks.topk import largest
 
@@ -351,7 +351,6 @@ _SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _AROUND = (0.25, 0.5, 1.5, 2.0)
 
 
-@SCOPES.register("spectral")
 def spectral(demand: Demand) -> dict[str, int]:
     """Layer sparsities for the total with a small product bound Π(‖W‖ + ‖ΔW‖) − Π‖W‖, no larger
     than that of others.
