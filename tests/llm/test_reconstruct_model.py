@@ -227,3 +227,26 @@ def test_with_too_few_inputs_a_layer_stays_and_says_so():
     done = sc.reconstruct_(model, dense, batch=torch.randn(5, 30))
     assert not done.layers and "it met 5 inputs, too few" in done.notes[0]
     assert torch.equal(model[0].weight, before)
+
+
+class Branches(nn.Module):
+    """Two convolutions of one input that see other patches of it, with as many weights a row."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv1d(2, 3, 3, padding=1), nn.Conv1d(2, 3, 3, padding=2, dilation=2)
+
+    def forward(self, x):
+        return self.a(x) + self.b(x)
+
+
+def test_convolutions_of_one_input_are_solved_each_on_its_patches():
+    dense, x = Branches(), torch.randn(40, 2, 12).cumsum(2)
+    together, alone = copy.deepcopy(dense), copy.deepcopy(dense)
+    masks = sc.prune_(together, "magnitude", sparsity=0.5, scope="layer").masks
+    sc.apply_(alone, masks)
+    sc.reconstruct_(together, dense, batch=x)
+    for name, mask in masks.items():
+        sc.reconstruct_(alone, dense, batch=x, masks={name: mask})
+    for name in masks:
+        assert torch.allclose(together.get_parameter(name), alone.get_parameter(name)), name
