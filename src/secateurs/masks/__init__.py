@@ -8,7 +8,7 @@ from secateurs.base.lazy import open_on_first_use
 
 if TYPE_CHECKING:
     from secateurs.masks.apply import apply_, check
-    from secateurs.masks.budget import SCOPES, Demand, share
+    from secateurs.masks.budget import Demand, share
     from secateurs.masks.draw import SELECTIONS
     from secateurs.masks.files import load_masks, save_masks
     from secateurs.masks.patterns import (
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         pattern_of,
     )
     from secateurs.masks.report import SparsityReport, TensorSparsity, sparsity_report
-    from secateurs.masks.select import select
+    from secateurs.masks.select import SCOPES, select
     from secateurs.masks.sketch import Sketch, sketch
     from secateurs.masks.spectral import spectral
     from secateurs.masks.torch_prune import Imported, from_torch_prune

@@ -477,14 +477,3 @@ def proportional(demand: Demand) -> dict[str, int]:
         scores[name] = value if allowed is None else value * allowed.reshape(value.shape)
     chances = inclusion_of_all(scores, demand.keep)
     return share({name: float(p.sum()) / max(p.numel(), 1) for name, p in chances.items()}, demand)
-
-
-@SCOPES.register("spectral")
-def spectral(demand: Demand) -> dict[str, int]:
-    """Layer sparsities with a small product bound Π(‖W‖ + ‖ΔW‖) − Π‖W‖; see
-    `secateurs.masks.spectral`.
-    """
-    # Imported here: it measures norms, which no other scope does.
-    from secateurs.masks.spectral import spectral as least_product
-
-    return least_product(demand)

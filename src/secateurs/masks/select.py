@@ -17,6 +17,7 @@ from secateurs.errors import (
     PatternError,
     ScoreError,
 )
+from secateurs.masks.budget import SCOPES as SCOPES
 from secateurs.masks.budget import (
     Demand,
     Keep,
@@ -27,9 +28,9 @@ from secateurs.masks.budget import (
 )
 from secateurs.masks.draw import SELECTIONS, ScoreRows
 from secateurs.masks.patterns import Pattern, Unstructured, pattern_of
-from secateurs.masks.pieces import pieces
 from secateurs.masks.topk import row_ranks
 from secateurs.masks.units import Chosen, TensorUnits, Units, units_of
+from secateurs.masks.values import trouble
 
 AnyUnits = TypeVar("AnyUnits", bound=Units[Any], covariant=True)
 SomeUnits = TypeVar("SomeUnits", bound=Units[Any])
@@ -286,36 +287,6 @@ def check_scores(scores: Mapping[str, Tensor], positive: bool, *, finite: bool =
         )
 
 
-def trouble(score: object, positive: bool = False, *, finite: bool = False) -> str:
-    """Why a tensor of scores or weights cannot be used; empty if it can."""
-    if not isinstance(score, Tensor):
-        return f"is a {type(score).__name__}, not a tensor"
-    if score.is_meta:
-        return "is on the meta device and has no values"
-    if not score.is_floating_point():
-        return f"has {score.dtype} values: convert it with .float()"
-    return "" if finite and not positive else _bad_values(score, positive)
-
-
-def _bad_values(score: Tensor, positive: bool) -> str:
-    """NaN and infinity propagate through the extremes, at a tenth of the price of isfinite."""
-    low, high = math.inf, -math.inf
-    # In pieces, since a strided tensor would be copied whole.
-    for piece in pieces(score, length=1 << 20):
-        ends = torch.stack(torch.aminmax(piece)).tolist()
-        if not all(map(math.isfinite, ends)):
-            # Counted only once something is wrong.
-            bad = sum(int((~part.isfinite()).sum()) for part in pieces(score))
-            return f"has {bad} NaN or infinite values of {score.numel()}"
-        low, high = min(low, ends[0]), max(high, ends[1])
-    if positive and low < 0:
-        return (
-            f"has negative values (down to {low:.3g}), which are not probabilities: shift them, or"
-            " use how='topk'"
-        )
-    return ""
-
-
 def check_shapes(pattern: Pattern, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Every parameter with entries must have a shape that the pattern divides."""
     problems = [
@@ -340,3 +311,17 @@ def _weight_misfits(weights: Mapping[str, Tensor], scores: Mapping[str, Tensor])
         for name, weight in weights.items()
         if name in scores and weight.shape != scores[name].shape
     ]
+
+
+# The scope that loads much. It stands here and not in `budget`, from which its file imports.
+
+
+@SCOPES.register("spectral")
+def spectral(demand: Demand) -> dict[str, int]:
+    """Layer sparsities with a small product bound Π(‖W‖ + ‖ΔW‖) − Π‖W‖; see
+    `secateurs.masks.spectral`.
+    """
+    # Imported here: it measures norms, which no other scope does.
+    from secateurs.masks.spectral import spectral as least_product
+
+    return least_product(demand)
