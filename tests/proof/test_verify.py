@@ -237,17 +237,21 @@ IDENTITY, MOVED, DOUBLED = ([[1.0]], [0.0]), ([[1.0]], [0.7]), ([[2.0]], [0.0])
 
 
 def test_a_witness_lies_in_the_box_or_there_is_none(tmp_path):
-    """The box {0.1} of float64 has no number of float32."""
-    box = "(assert (>= X_f[0] 0.1))(assert (<= X_f[0] 0.1))"
+    """The box {1 + 2⁻⁴⁰} of float64 has no number of float32, and {0.1} has neither."""
+    exact = f"{1 + 2**-40:.40f}"
+    box = f"(assert (>= X_f[0] {exact}))(assert (<= X_f[0] {exact}))"
     found = ask(tmp_path, box, IDENTITY, MOVED)
     assert found.answer == "unknown" and found.witness is None
     assert "no float32 lies in the box" in found.remarks[-1]
     # The same in files of float64, which has it.
     found = ask(tmp_path, box, IDENTITY, MOVED, kind=np.float64)
-    assert found.answer == "sat" and found.witness[0].item() == 0.1
+    assert found.answer == "sat" and found.witness[0].item() == 1 + 2**-40
     assert found.remarks == (
         "sat speaks of float64: both outputs are what a computer answered at the input",
     )
+    box = "(assert (>= X_f[0] 0.1))(assert (<= X_f[0] 0.1))"
+    found = ask(tmp_path, box, IDENTITY, MOVED, kind=np.float64)
+    assert found.answer == "unknown" and "no float64 lies in the box" in found.remarks[-1]
 
 
 def test_a_witness_does_not_lie_on_an_open_end(tmp_path):

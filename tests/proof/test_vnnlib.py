@@ -1,3 +1,8 @@
+import math
+from decimal import Decimal
+from fractions import Fraction
+from random import Random
+
 import pytest
 
 from secateurs.errors import DataError
@@ -50,7 +55,7 @@ def test_a_question_about_two_networks(tmp_path):
 def test_the_same_question_in_other_words(tmp_path, usual):
     text = PAIR.replace("Y_f real [2]", "Y_f real [1]").replace("Y_g real [2]", "Y_g real [1]")
     found = read(tmp_path, text + f"(assert {usual.format(0)})")
-    assert (found.epsilon, found.outputs, found.reached, found.remark) == (0.05, 1, False, "")
+    assert (found.epsilon, found.outputs, found.reached, found.remark) == (0.05, 1, True, "")
 
 
 def test_a_comment_ends_with_its_line(tmp_path):
@@ -64,14 +69,47 @@ def test_ends_that_the_box_does_not_have(tmp_path):
         "(<= (- 0.25) X_f[1])", "(< (- 0.25) X_f[1])"
     )
     found = read(tmp_path, strict + "(assert (<= X_f[0] 0.5)) (assert (> X_f[1] -3))" + MEANT)
-    assert (found.open_lo, found.open_hi) == ({1}, {0})
+    # −0.1 is no float64: the box begins above the one that is read.
+    assert (found.open_lo, found.open_hi) == ({0, 1}, {0})
     assert found.lo == (-0.1, -0.25) and found.hi == (0.5, 2.0)
     narrower = read(tmp_path, strict + "(assert (<= X_f[0] 0.25))" + MEANT)
     assert narrower.hi == (0.25, 2.0) and narrower.open_hi == frozenset()
     with pytest.raises(DataError, match=r"input 1 .* an empty box"):
         read(tmp_path, strict + "(assert (<= X_f[1] -0.25))" + MEANT)
-    # MEANT has one ">=": a difference of exactly ε is one too many.
-    assert found.reached and not read(tmp_path, PAIR + MEANT.replace(">=", ">")).reached
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "sign", "reached"),
+    [
+        ("0.5", ">=", True),
+        ("0.5", ">", False),
+        # The float64 nearest to 0.05 is above it, that nearest to 0.7 below.
+        ("0.05", ">", True),
+        ("0.7", ">=", False),
+    ],
+)
+def test_whether_epsilon_itself_is_one_too_many(tmp_path, epsilon, sign, reached):
+    text = MEANT.replace(">=", ">").replace("0.05", epsilon).replace("(> Y_g[0]", f"({sign} Y_g[0]")
+    found = read(tmp_path, PAIR + text)
+    assert (found.epsilon, found.reached) == (float(epsilon), reached)
+
+
+def test_decimals_are_read_outwards(tmp_path):
+    """The box holds that of the file, and no float64 lies between."""
+    random = Random(0)
+    for _ in range(200):
+        digits = random.randrange(1, 30)
+        low = Fraction(random.randrange(-(10**digits), 10**digits), 10**digits)
+        high = low + Fraction(random.randrange(1, 10**digits), 10**digits)
+        words = [f"{Decimal(x.numerator) / x.denominator:.{digits}f}" for x in (low, high)]
+        low, high = map(Fraction, words)
+        text = "(declare-const X_0 Real)"
+        text += f"(assert (>= X_0 {words[0]})) (assert (<= X_0 {words[1]}))"
+        found = read(tmp_path, text)
+        (lo,), (hi,) = found.lo, found.hi
+        assert lo <= low < math.nextafter(lo, math.inf)
+        assert math.nextafter(hi, -math.inf) < high <= hi
+        assert (0 in found.open_lo) == (lo != low) and (0 in found.open_hi) == (hi != high)
 
 
 def test_the_slip_is_read_as_it_is_meant_and_told(tmp_path):
@@ -120,6 +158,8 @@ def test_of_version_1_the_box_is_read(tmp_path):
         (PAIR.replace("(assert (<= X_f[1] 2))", "") + MEANT, "input 1 of 2 has no lower or no"),
         (PAIR.replace("(<= X_f[1] 2)", "(<= X_f[1] -3)") + MEANT, "an empty box"),
         (PAIR.replace("(<= X_f[1] 2)", "(<= X_f[1] nan)"), "line 12: 'nan' is not a number"),
+        (PAIR.replace("(<= X_f[1] 2)", "(<= X_f[1] 1e400)"), "that float64 reaches"),
+        (PAIR.replace("(<= X_f[1] 2)", "(<= X_f[1] 1e-999999999)"), "that float64 reaches"),
         (PAIR.replace("(<= X_f[1] 2)", "(<= X_f[7] 2)"), "line 12: X_f.7. is not an entry"),
         (PAIR.replace("(<= X_f[1] 2)", "(<= X_f[0,1] 2)"), "X_f.0,1. is not an entry"),
         (

@@ -11,8 +11,10 @@ meant, and `Question.remark` says so.
 
 import math
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,6 +23,9 @@ from secateurs.errors import DataError
 _MOST_BYTES = 2**26
 _MOST_ENTRIES = 2**24
 _DEEPEST = 64
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d{1,9}))?", re.ASCII)
+_LONGEST_NUMBER = 1000
+_LARGEST_EXPONENT = 1000
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*?)(?:_(\d{1,9})|\[(\d{1,9}(?:,\d{1,9})*)\])")
 
 
@@ -44,9 +49,11 @@ class Question:
         epsilon: None where the file does not say (version 1).
         names: What the file calls inputs and outputs: x, the output of f, the output of g.
         remark: What was read differently from what the file says, or not at all; "" if nothing was.
-        reached: Whether a difference of exactly epsilon is one too many (">=").
+        reached: Whether a difference of exactly epsilon is one too many: where the file says ">=",
+            or a decimal below the nearest float64, which epsilon is.
         outputs: How many a network has; None where the file asks about one network (version 1).
-        open_lo, open_hi: Entries whose end the box does not have ("<"). A bound holds on it as
+        open_lo, open_hi: Entries whose end the box does not have: where the file says "<", or a
+            decimal within the ends, which are the nearest float64 outside. A bound holds there as
             well; a counterexample may not lie there.
     """
 
@@ -59,6 +66,14 @@ class Question:
     outputs: int | None = None
     open_lo: frozenset[int] = frozenset()
     open_hi: frozenset[int] = frozenset()
+
+
+def float_beyond(value: Fraction, *, up: bool) -> float:
+    """The nearest float64 that is not below a number, or not above it."""
+    near = float(value)
+    if (near < value) if up else (near > value):
+        return math.nextafter(near, math.inf if up else -math.inf)
+    return near
 
 
 def read_vnnlib(path: str | Path) -> Question:
@@ -94,7 +109,7 @@ class _Atom:
 
     output: int
     sign: int
-    by: float
+    by: Fraction
     reached: bool
 
 
@@ -105,8 +120,8 @@ class _Reader:
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     # Each end with whether the box does not have it.
-    lo: dict[int, tuple[float, bool]] = field(default_factory=dict)
-    hi: dict[int, tuple[float, bool]] = field(default_factory=dict)
+    lo: dict[int, tuple[Fraction, bool]] = field(default_factory=dict)
+    hi: dict[int, tuple[Fraction, bool]] = field(default_factory=dict)
     ignored: int | None = None
     """The line of the first condition on the outputs of one network."""
     shared: set[int] = field(default_factory=set)
@@ -135,15 +150,22 @@ class _Reader:
         open_ = [i for i in range(count) if i not in self.lo or i not in self.hi]
         if open_:
             raise self._wrong(None, f"input {open_[0]} of {count} has no lower or no upper bound")
-        lo, hi = (tuple(side[i][0] for i in range(count)) for side in (self.lo, self.hi))
-        open_lo, open_hi = (
-            frozenset(i for i in range(count) if side[i][1]) for side in (self.lo, self.hi)
-        )
         for i in range(count):
-            if lo[i] > hi[i] or (lo[i] == hi[i] and i in open_lo | open_hi):
+            (low, one), (high, other) = self.lo[i], self.hi[i]
+            if low > high or (low == high and (one or other)):
                 raise self._wrong(
-                    None, f"input {i} lies between {lo[i]:g} and {hi[i]:g}: an empty box"
+                    None,
+                    f"input {i} lies between {float(low):g} and {float(high):g}: an empty box",
                 )
+        # A decimal is hardly ever a float64: the box is the least that holds it.
+        lo, hi = (
+            tuple(float_beyond(side[i][0], up=up) for i in range(count))
+            for side, up in ((self.lo, False), (self.hi, True))
+        )
+        open_lo, open_hi = (
+            frozenset(i for i in range(count) if side[i][1] or side[i][0] != floats[i])
+            for side, floats in ((self.lo, lo), (self.hi, hi))
+        )
         if not paired:
             # The conditions on the outputs are another question, about one network.
             name = self.outputs[0] if self.outputs else "Y"
@@ -183,13 +205,15 @@ class _Reader:
         elif kinds != {"or"} or len(ends) > 1:
             raise self._wrong(None, "the conditions on the outputs are not one 'or' of all of them")
         names = (self.inputs[0], self.outputs[0], self.outputs[1])
+        exact = by.pop()
+        epsilon = float(exact)
         return Question(
             lo=lo,
             hi=hi,
-            epsilon=by.pop(),
+            epsilon=epsilon,
             names=names,
             remark=remark,
-            reached=any(atom.reached for atom in atoms),
+            reached=exact < epsilon or (exact == epsilon and any(atom.reached for atom in atoms)),
             outputs=outputs,
             open_lo=open_lo,
             open_hi=open_hi,
@@ -336,11 +360,11 @@ class _Reader:
             (_, i), value = self._variable(left), self._number(right)
             self._end(i, value, upper=upper, open_=len(sign.text) == 1)
 
-    def _end(self, i: int, value: float, *, upper: bool, open_: bool) -> None:
+    def _end(self, i: int, value: Fraction, *, upper: bool, open_: bool) -> None:
         """One more condition on an end of the box: of equal ones an open one is the narrower."""
         side = self.hi if upper else self.lo
         sign = -1 if upper else 1
-        last, was_open = side.get(i, (-sign * math.inf, False))
+        last, was_open = side.get(i, (value, False))
         # Pairs compare by their numbers first.
         end, narrow = max((sign * last, was_open), (sign * value, open_))
         side[i] = sign * end, narrow
@@ -366,12 +390,12 @@ class _Reader:
             raise self._wrong(sign.line, "ε must be a positive number")
         return _Atom(i, 1 if above else -1, abs(shift), len(sign.text) == 2)
 
-    def _sum(self, term: _Term, sign: int, terms: dict[tuple[str, int], int]) -> float:
+    def _sum(self, term: _Term, sign: int, terms: dict[tuple[str, int], int]) -> Fraction:
         """Add a term, or a sum or difference of terms, to those counted; returns its numbers."""
         if self._is_variable(term):
             variable = self._variable(term)
             terms[variable] = terms.get(variable, 0) + sign
-            return 0.0
+            return Fraction(0)
         how = self._head(term)
         if not isinstance(term, list):
             return sign * self._number(term)
@@ -381,7 +405,7 @@ class _Reader:
             return self._sum(term[1], sign if how.text == "+" else -sign, terms)
         later = sign if how.text == "+" else -sign
         return self._sum(term[1], sign, terms) + sum(
-            self._sum(part, later, terms) for part in term[2:]
+            (self._sum(part, later, terms) for part in term[2:]), Fraction(0)
         )
 
     # Values.
@@ -424,20 +448,21 @@ class _Reader:
             )
         return found
 
-    def _number(self, term: _Term) -> float:
+    def _number(self, term: _Term) -> Fraction:
+        """As it is written."""
         word = self._head(term)
         if isinstance(term, list):
             # (- 0.5)
             if word.text == "-" and len(term) == 2:
                 return -self._number(term[1])
             raise self._wrong(word.line, "a number is expected")
-        try:
-            value = float(word.text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or "_" in word.text:
-            raise self._wrong(word.line, f"{word.text!r} is not a number")
-        return value
+        # A long exponent would fill the memory with zeros.
+        decimal = _DECIMAL.fullmatch(word.text) if len(word.text) <= _LONGEST_NUMBER else None
+        if decimal is not None and abs(int(decimal[1] or 0)) <= _LARGEST_EXPONENT:
+            value = Fraction(word.text)
+            if abs(value) <= sys.float_info.max:
+                return value
+        raise self._wrong(word.line, f"{word.text[:40]!r} is not a number that float64 reaches")
 
     def _wrong(self, line: int | None, what: str) -> DataError:
         place = f"{self.path}" if line is None else f"{self.path}, line {line}"
