@@ -294,6 +294,19 @@ def test_each_piece_of_columns_keeps_its_part_and_no_floor(density):
     assert kept == entries(density, 2100)
 
 
+@pytest.mark.parametrize("scope", ["global", "layer", "row"])
+@pytest.mark.parametrize("pattern", ["unstructured", "1x4"])
+def test_every_layer_keeps_its_floor(scope, pattern):
+    if scope == "row" and pattern != "unstructured":
+        pytest.skip("rows are cut entry by entry")
+    attention = Net(Attention())
+    options = {"sparsity": 0.999, "scope": scope, "pattern": pattern, "floor": 9}
+    masks = sc.prune_blocks_(attention, "sparsegpt", batch=data(), **options).masks
+    for mask in masks.values():
+        least = len(mask) if scope == "row" else 9 if pattern == "unstructured" else 12
+        assert int(mask.sum()) == least
+
+
 def test_whole_blocks_come_where_they_are_due_and_no_sooner():
     """Half a block is due after the first piece of columns: it waits for the second, which makes it
     whole."""

@@ -304,7 +304,17 @@ def _targets(block: nn.Module, recipe: Recipe) -> dict[str, Fraction]:
         overall = Fraction(pattern.n, pattern.m)
     # Columns are cut before later layers are known, so layers cannot compete.
     if overall is not None and recipe.scope in ("global", "layer", "row"):
-        return dict.fromkeys(weights, overall)
+        if isinstance(pattern, NM):
+            return dict.fromkeys(weights, overall)
+        # Ranks of rows would take time, and only the floors are read.
+        given = check_selection(replace(recipe, scope="layer"), laid, absolute=True)
+        block = pattern.height * pattern.width if isinstance(pattern, Block) else 1
+        least = {}
+        for name, floor in given.demand.floor.items():
+            # Whole blocks, and of rows each as much.
+            unit = len(laid[name]) if recipe.scope == "row" else block
+            least[name] = Fraction(-(-floor // unit) * unit, weights[name].numel())
+        return {name: max(overall, share) for name, share in least.items()}
     counts = check_selection(recipe, laid, absolute=True).counts or {}
     return {name: Fraction(counts[name], weight.numel()) for name, weight in weights.items()}
 

@@ -328,8 +328,8 @@ class ACDC(ChangingMasks):
         check_steps(start=self.start, every=self.every, last_dense=self.last_dense, end=self.end)
         if not self.start <= self.end < steps:
             raise ArgumentError(
-                f"start={self.start}, end={self.end}, steps={steps}: the last phase must begin "
-                "after `start` and before the training ends."
+                f"start={self.start}, end={self.end}, steps={steps}: the last phase must not begin "
+                "before `start`, and before the training ends."
             )
         self._selection: dict[str, Any] = {**amount, "scope": scope}
         parameters = prunable(model, where)

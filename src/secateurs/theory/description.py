@@ -129,7 +129,9 @@ def description_length(
     The values are rounded to a list that is part of the message, and the errors are counted after
     rounding. Tensors that the model reads and that are neither parameters nor buffers (plain
     attributes, those of closures) are written as they are; packed ones (`quantize_dynamic`) are
-    refused. The model is left as it is; `weights` has the network that the claim is about.
+    refused. Numbers in the code of the model (`0.37 * x`) are its architecture, and are not paid
+    for: they must not know the data. The model is left as it is; `weights` has the network that
+    the claim is about.
 
     Args:
         inputs, labels: the training samples, all of them; labels are classes.

@@ -154,3 +154,5 @@ def test_dynamics_sees_misalignment_vanish_and_sparsity_set_in():
     assert Dynamics(optimizer).phases() == ()
     with pytest.raises(ArgumentError, match="every=0"):
         Dynamics(optimizer, every=0)
+    with pytest.raises(ArgumentError, match="threshold=0: give a positive number"):
+        Dynamics(optimizer, threshold=0)

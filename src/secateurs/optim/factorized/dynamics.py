@@ -112,6 +112,10 @@ class Dynamics:
             raise ArgumentError(
                 f"every={every}: give 1 to record every step, or a larger number to record fewer."
             )
+        if not 0 < threshold < math.inf:
+            raise ArgumentError(
+                f"threshold={threshold}: give a positive number; weights below it count as zero."
+            )
         self.samples: list[Sample] = []
         self._optimizer, self._every, self._model, self._threshold = (
             optimizer,
