@@ -226,7 +226,9 @@ WRONG = {
         m, o, sparsity=0.5, masks={}, steps=9
     ),
     r"masks= has no mask for '0.weight', '2.weight'": lambda m, o: RigL(m, o, masks={}, steps=9),
-    r"the last phase must not begin before": lambda m, o: ACDC(m, o, sparsity=0.5, steps=10, end=10),
+    r"the last phase must not begin before": lambda m, o: ACDC(
+        m, o, sparsity=0.5, steps=10, end=10
+    ),
     r"alpha=-1 is not a finite number of at least 0": lambda m, o: HAM(m, o, alpha=-1),
     r"beta=nan is not": lambda m, o: HAM(m, o, beta=float("nan")),
     r"alpha=0.5 is not a finite number of at least 1": lambda m, o: PowerPropagation(
