@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import architectures
@@ -12,6 +13,7 @@ from dead_filters import dead_filters
 from secateurs.channels import verify
 from secateurs.channels.compact import compaction
 from secateurs.channels.labels import leaves
+from secateurs.channels.prune import channels
 from secateurs.channels.verify import difference_in_every_mode
 from secateurs.errors import (
     ArgumentError,
@@ -626,3 +628,52 @@ def test_a_model_of_float32_alone_is_compared_in_it_and_the_record_says_so():
     assert done.tolerance == 2000 * torch.finfo(torch.float32).eps
     assert "(float32, at most 2e-04 allowed)" in str(done)
     assert torch.allclose(small(x), model(x), atol=1e-6)
+
+
+REARRANGEMENTS = {
+    "as it is": lambda w: w,
+    "transposed": lambda w: w.t(),
+    "turned around": lambda w: w.flip(0),
+    "halves dealt out": lambda w: w.view(2, 2, 4).transpose(0, 1).reshape(4, 4),
+    "rows by number": lambda w: w[torch.tensor([2, 0, 3, 1])],
+    "of a kernel of one": lambda w: w.reshape(4, 4, 1, 1).transpose(0, 1).flatten(1),
+}
+
+
+class Rearranged(nn.Module):
+    """A square weight that is put into another order before it is used."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.first, self.head = nn.Linear(5, 4), nn.Linear(4, 2)
+        self.weight, self.how = nn.Parameter(torch.randn(4, 4)), how
+
+    def used(self):
+        return REARRANGEMENTS[self.how](self.weight)
+
+    def forward(self, x):
+        return self.head(F.linear(self.first(x).relu(), self.used()).relu())
+
+
+@pytest.mark.parametrize("how", REARRANGEMENTS)
+def test_a_square_weight_in_another_order_loses_the_right_channels(how):
+    """Sizes alone would say that nothing was moved."""
+    model, x = Rearranged(how).double().eval(), torch.randn(6, 5).double()
+    found = channels(model, x)
+    for channel in range(len(found.labels)):
+        again = copy.deepcopy(model)
+        with torch.no_grad():
+            for name, mask in found.masks(torch.arange(len(found.labels)) != channel).items():
+                again.get_parameter(name).mul_(mask)
+        first = again.first(x).relu()
+        # A channel that was computed is silent.
+        silent = [~values.any(0) for values in (first, F.linear(first, again.used()).relu())]
+        assert sum(int(each.sum()) for each in silent) >= 1
+        small = sc.compact(again, x)
+        # The others name their sizes in code, and stay as large as they are.
+        sizes = [sum(p.numel() for p in each.parameters()) for each in (small, model)]
+        assert sizes[0] < sizes[1] or how in list(REARRANGEMENTS)[3:]
+        torch.testing.assert_close(small(x), again(x), rtol=1e-12, atol=1e-14)
+    with torch.no_grad():
+        model.first.weight[1], model.first.bias[1] = 0, 0
+    torch.testing.assert_close(sc.compact(model, x)(x), model(x), rtol=1e-12, atol=1e-14)

@@ -83,11 +83,9 @@ def _follow_positions(
         moved.flatten().sort().values, places.flatten()
     ):
         return None
-    found = [_dimension(each) for each in torch.unravel_index(moved.long(), tuple(shape))]
-    # A dimension that no other one counts was split or merged on the way: channels
-    # along it cannot be followed.
-    lost = [size for size, dim in zip(shape, found, strict=True) if size > 1 and dim is None]
-    return None if lost else tuple(found)
+    # A dimension that no other one counts was split, merged or put into another order on the way:
+    # channels along it cannot be followed.
+    return tuple(_dimension(each) for each in torch.unravel_index(moved.long(), tuple(shape)))
 
 
 def _places(shape: Sequence[int]) -> Tensor:
