@@ -260,7 +260,20 @@ def test_the_row_of_the_comparison():
     assert row.value == pytest.approx(found.bound - found.training_error)
     assert row.verdict.startswith("vacuous")
     assert f"{found.bound:.2%}" in row.verdict
-    with pytest.raises(ArgumentError, match="samples=200, but data= has 300"):
+    # With more samples of a question that the network answers it says something.
+    model, (x, y) = nn.Linear(4, 2, bias=False), samples(2000, 4)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 0]]))
+    many = generalization_bounds(
+        model,
+        x[:1],
+        samples=2000,
+        input_bound=4.0,
+        loss_lipschitz=1.0,
+        data=(x, (x[:, 0] < 0).long()),
+    )
+    assert many["description length"].verdict.startswith("says something")
+    with pytest.raises(ArgumentError, match="samples=200, but data= has 2000"):
         generalization_bounds(
             model, x[:1], samples=200, input_bound=4.0, loss_lipschitz=1.0, data=(x, y)
         )

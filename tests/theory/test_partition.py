@@ -295,3 +295,21 @@ def test_a_window_over_one_kind_has_one_coordinate(pool):
     assert (found.coordinates, found.hidden) == (2 * 9 + 2 + 16, 2 + 2)
     # Circular padding reads neurons twice, which puts identity neurons before the convolution.
     assert (found.depth, found.outputs, found.parameters) == (4, 2, 34)
+
+
+def test_an_activation_beside_another_reader_of_its_sum_is_an_edge_of_its_own():
+    """Two edges to the sum, one more to its ReLU; through the sum itself only two."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(2, 3), nn.Linear(3, 1)
+
+        def forward(self, x):
+            h = self.first(x)
+            return self.last(h.relu() + h)
+
+    alone = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    both, x = Both(), torch.zeros(1, 2)
+    depths = [partition(model, capture(model, x)).depth for model in (alone, both)]
+    assert depths == [2, 4]

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secateurs.errors import ArgumentError
 from secateurs.masks import SCOPES, Demand, select, share
 from secateurs.masks.budget import exact_density
 
@@ -104,3 +105,11 @@ def test_proportional_gives_each_parameter_what_a_draw_over_all_takes_there():
     within = {"a": torch.tensor([False, False, True, True])}
     masks = select(scores, density=0.5, scope="proportional", within=within)
     assert not (masks["a"] & ~within["a"]).any()
+
+
+def test_a_density_may_ask_for_all_that_earlier_masks_left():
+    scores, within = {"a": torch.rand(8) + 1}, {"a": torch.arange(8) < 4}
+    masks = select(scores, scope={"a": 0.5}, within=within)
+    assert torch.equal(masks["a"], within["a"])
+    with pytest.raises(ArgumentError, match="5 entries requested and 4 that may be kept"):
+        select(scores, scope={"a": 0.625}, within=within)
