@@ -163,7 +163,8 @@ def run(name: str, seconds: int) -> None:
 
 def ask(name: str, seconds: int) -> list[dict[str, Any]]:
     """What a process of its own says about a network until it is done or its time is over."""
-    command = [sys.executable, __file__, name, "--inside", "--seconds", str(seconds)]
+    # Files here have the names of packages (kernels), which -P keeps out of sight.
+    command = [sys.executable, "-P", __file__, name, "--inside", "--seconds", str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     # Packages print what they like; ours are the lines of JSON.
     lines = done.stdout.splitlines()
