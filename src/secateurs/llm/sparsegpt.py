@@ -308,11 +308,11 @@ def _targets(block: nn.Module, recipe: Recipe) -> dict[str, Fraction]:
             return dict.fromkeys(weights, overall)
         # Ranks of rows would take time, and only the floors are read.
         given = check_selection(replace(recipe, scope="layer"), laid, absolute=True)
-        block = pattern.height * pattern.width if isinstance(pattern, Block) else 1
+        tile = pattern.height * pattern.width if isinstance(pattern, Block) else 1
         least = {}
         for name, floor in given.demand.floor.items():
             # Whole blocks, and of rows each as much.
-            unit = len(laid[name]) if recipe.scope == "row" else block
+            unit = len(laid[name]) if recipe.scope == "row" else tile
             least[name] = Fraction(-(-floor // unit) * unit, weights[name].numel())
         return {name: max(overall, share) for name, share in least.items()}
     counts = check_selection(recipe, laid, absolute=True).counts or {}
