@@ -126,6 +126,7 @@ ACROSS = {
     "test_foreign.py",
     "test_foreign_models.py",
     "test_house.py",
+    "test_interrupts.py",
     "test_invariance.py",
     "test_k_pools.py",
     "test_mistakes.py",

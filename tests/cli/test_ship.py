@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from secateurs.base import progress
 from secateurs.cli import main
 from secateurs.files import load_sparse, read_sparse
 from secateurs_lab.models import build
@@ -72,12 +73,15 @@ def test_a_program_is_packed(checkpoint, tmp_path):
     assert all(torch.equal(held[name], own) for name, own in model.state_dict().items())
 
 
-def test_what_is_done_goes_to_standard_error(checkpoint, tmp_path, capsys, monkeypatch):
+def test_what_is_done_is_shown_on_standard_error(checkpoint, tmp_path, capsys, monkeypatch):
     path, _ = checkpoint
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    run("pack", str(path), "-o", str(tmp_path / "p.safetensors"), "--json")
-    told = capsys.readouterr()
-    assert "packing m.safetensors" in told.err and json.loads(told.out)["bytes"]
+    shown = []
+    monkeypatch.setattr(progress, "_terminal", lambda: shown.append("asked"))
+    for quiet in ([], ["-q"]):
+        run("pack", str(path), "-o", str(tmp_path / "p.safetensors"), "--json", *quiet)
+        told = capsys.readouterr()
+        assert json.loads(told.out)["bytes"] and not told.err
+    assert len(shown) == 1
 
 
 @pytest.mark.parametrize(

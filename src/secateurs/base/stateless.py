@@ -2,8 +2,9 @@
 float64 without the cost of torch's copies."""
 
 import copy
+import tempfile
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from secateurs.base.parameters import refuse_scripted
-from secateurs.errors import SecateursError
+from secateurs.errors import DataError, SecateursError
 
 
 def call_with(
@@ -69,6 +70,58 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def restoring() -> Iterator[Callable[[Iterable[Tensor]], None]]:
+    """After an error or Ctrl-C, weights that were kept before they changed are what they were.
+
+    They lie in a file without a name, since memory may not hold a model twice.
+
+    >>> from contextlib import suppress
+    >>> weight = torch.ones(2)
+    >>> with suppress(ValueError), restoring() as keep:
+    ...     keep([weight])
+    ...     raise ValueError(weight.zero_())
+    >>> weight
+    tensor([1., 1.])
+    """
+    kept: list[Tensor] = []
+    # Without a buffer, which would hold back the error of a full disk.
+    with tempfile.TemporaryFile(buffering=0) as file:
+
+        def keep(weights: Iterable[Tensor]) -> None:
+            for weight in weights:
+                try:
+                    left = _bytes(weight).numpy().data
+                    while left:
+                        left = left[file.write(left) :]
+                except OSError as error:
+                    raise DataError(
+                        f"{tempfile.gettempdir()} does not hold the weights as they were"
+                        f" ({error.strerror}), and nothing was changed: name another folder by"
+                        " TMPDIR."
+                    ) from error
+                kept.append(weight)
+
+        try:
+            yield keep
+        except BaseException:
+            # The last first: of a weight of two blocks, what was kept last has the first's zeros.
+            end = sum(weight.nbytes for weight in kept)
+            for weight in reversed(kept):
+                end -= weight.nbytes
+                file.seek(end)
+                held = torch.empty(weight.shape, dtype=weight.dtype)
+                left = _bytes(held).numpy().data
+                while left:
+                    left = left[file.readinto(left) :]
+                weight.detach().copy_(held)
+            raise
+
+
+def _bytes(weight: Tensor) -> Tensor:
+    return weight.detach().cpu().contiguous().flatten().view(torch.uint8)
 
 
 def private_copy(model: nn.Module, *, error: type[SecateursError]) -> nn.Module:

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from secateurs.base.parameters import Params, refuse_wrapped
 from secateurs.base.printing import Reported
+from secateurs.base.progress import Progress, show_progress
 from secateurs.base.stateless import private_copy
 from secateurs.channels.folding import apply_folds
 from secateurs.channels.labels import AllOutputs, Labelled, label_channels, own_name
@@ -34,8 +35,6 @@ from secateurs.graph.replay import COMPARED
 from secateurs.graph.untouched import keeping
 from secateurs.masks import apply_
 from secateurs.paths.reach import Reachability, reach
-
-Progress = Callable[[str], None]
 
 _ROUNDING = 1e-3
 
@@ -331,13 +330,8 @@ def compaction(
     refuse_wrapped(model)
     check_parameters(model)
     # Copies run below; what they share with the model, such as a class or a closure, is kept.
-    with keeping(model) as held:
-        say = progress or _silent
+    with keeping(model) as held, show_progress(progress, "compact") as say:
         return _compaction(model, held, example, masks or {}, multiple_of, tolerance, say)
-
-
-def _silent(text: str) -> None:
-    """No progress is shown."""
 
 
 def _compaction(

@@ -3,18 +3,14 @@
 torch is imported inside the functions, so that `--help` does without it.
 """
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from secateurs.base.foreign import one_line
+from secateurs.base.progress import silent
 from secateurs.cli.commands import Json, ModelFile, OutFile, Seed, say, show
 from secateurs.errors import DataError
-
-if TYPE_CHECKING:
-    from secateurs.masks import SparsityReport
 
 
 def prune(
@@ -59,7 +55,7 @@ def prune(
             f"{model} is a sparse file, which holds codes and no weights: `secateurs unpack` it"
             " first."
         )
-    fields = {
+    fields: dict[str, Any] = {
         "score": score,
         "sparsity": sparsity,
         "density": density,
@@ -70,34 +66,8 @@ def prune(
         # Without a glob the default rule applies: an empty list would choose nothing.
         "where": where or None,
     }
-    done = _prune(model, out, fields, seed, masks_out, quiet=json)
-    say(done.to_json()) if json else show(done)
-
-
-def _prune(
-    model: Path,
-    out: Path,
-    fields: dict[str, Any],
-    seed: int,
-    masks_out: Path | None,
-    *,
-    quiet: bool,
-) -> "SparsityReport":
-    """Prune; on a terminal the name of the current tensor is shown."""
     from secateurs.llm import prune_file
 
-    shown = sys.stderr.isatty() and not quiet
-    clear = "\r\x1b[2K"
-
-    def progress(name: str) -> None:
-        if shown:
-            sys.stderr.write(f"{clear}{one_line(name)}")
-            sys.stderr.flush()
-
-    try:
-        done = prune_file(model, out, seed=seed, masks_out=masks_out, progress=progress, **fields)
-        return done.report
-    finally:
-        if shown:
-            # The line is wiped, so that the table starts on a clean one.
-            sys.stderr.write(clear)
+    progress = silent if json else None
+    done = prune_file(model, out, seed=seed, masks_out=masks_out, progress=progress, **fields)
+    say(done.report.to_json()) if json else show(done.report)

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from secateurs.base.printing import Screen
+from secateurs.base.progress import show_progress, silent
 from secateurs.cli.commands import Json, OutFile, Quiet, check_outputs, say, show
 from secateurs.errors import DataError
 
 if TYPE_CHECKING:
-    from rich.status import Status
     from torch import Tensor
 
 ShippedFile = Annotated[
@@ -45,7 +44,7 @@ def pack(
     from secateurs.files import save_sparse
 
     # Read inside: a large file is the part that takes its time.
-    with _status(f"packing {model.name}", quiet=quiet):
+    with show_progress(silent if quiet else None, f"packing {model.name}"):
         state, notes = _tensors_of(model)
         proven = _certificate_of(certificate)
         sizes = save_sparse(state, out, notes=notes, values=values, certificate=proven)
@@ -65,14 +64,9 @@ def unpack(
     check_outputs([out], inputs=[file])
     from secateurs.files import unpack_sparse
 
-    with _status(f"unpacking {file.name}", quiet=quiet):
+    with show_progress(silent if quiet else None, f"unpacking {file.name}"):
         unpack_sparse(file, out, at_most=at_most)
     say(f"{out}: {out.stat().st_size:,} bytes")
-
-
-def _status(what: str, *, quiet: bool) -> "Status":
-    """Shows on standard error what is being done, where that is a terminal."""
-    return Screen(stderr=True, quiet=quiet).status(what)
 
 
 def _tensors_of(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":

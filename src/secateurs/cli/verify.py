@@ -2,7 +2,6 @@
 `secateurs recheck CERTIFICATE F G`: the answer proved again.
 """
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -46,7 +45,6 @@ def verify(
         claim=claim,  # type: ignore[arg-type]  # any other word is refused there
         margin=margin,
         seconds=seconds,
-        progress=tell if sys.stderr.isatty() else None,
     )
     for remark in found.remarks:
         tell(remark)
@@ -78,7 +76,7 @@ def recheck(
     # Where classes are compared, a softmax at the end was left out.
     logits = request is not None and request.claim is not None
     f, g = (read_network(path, logits=logits).eval() for path in (first, second))
-    result = prove_again(certificate, f, g, progress=tell if sys.stderr.isatty() else None)
+    result = prove_again(certificate, f, g)
     say(str(result))
     # An exit code, so that a script can stop where a certificate no longer holds.
     if not result.holds:

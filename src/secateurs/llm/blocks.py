@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from secateurs.base.parameters import Params, check_model, choose, prunable, refuse_wrapped
 from secateurs.base.parametrized import parts_of_weights
 from secateurs.base.printing import Printed
+from secateurs.base.progress import Progress, show_progress
 from secateurs.base.registry import unknown
-from secateurs.base.stateless import evaluating
+from secateurs.base.stateless import evaluating, restoring
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
 from secateurs.llm.amounts import BlockAmounts, Way, block_densities, outlier_ratio
 from secateurs.llm.experts import join_masks, part_names, split_into_layers, split_masks
@@ -520,7 +521,7 @@ def prune_blocks_(
     reconstruct: bool = False,
     amounts: BlockAmounts | None = None,
     generator: torch.Generator | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
     **fields: Unpack[RecipeFields],
 ) -> PrunedBlocks:
     """Prune every block by a recipe, each on the outputs of the pruned blocks before it.
@@ -530,12 +531,12 @@ def prune_blocks_(
     forward pass says what the blocks are called with; then each block is pruned as `prune_` would,
     run, and its outputs are the inputs of the next. Beside the model, memory holds the hidden
     states of the batches and, for Wanda and magnitude by rows or layers, the scores of one tensor;
-    for other recipes a copy and the scores of one block. What is outside of the blocks (embeddings,
-    head) stays.
+    for other recipes a copy and the scores of one block. The weights as they were go to a temporary
+    file until the end (in `TMPDIR`). What is outside of the blocks (embeddings, head) stays.
 
     Args:
         model: unmodified; evaluation mode while this runs. Its pruned weights are set to zero in
-            place, block after block: after an error in a later block the earlier ones are pruned.
+            place, block after block; after an error they are as they were.
         recipe: A `Recipe`, or the name of a score followed by the other fields. The amount holds
             in each block, `where` goes by the names inside a block (`"mlp.*"`). The published
             Wanda is `Recipe(score="wanda", scope="row", sparsity=0.5)`, the published SparseGPT
@@ -586,10 +587,13 @@ def prune_blocks_(
     for name, block in found.items():
         if text := parts_of_weights(block, choose(block, recipe.where).parameters):
             raise ParameterError(f"block {name!r}: {text}.")
-    say = progress or (lambda name: None)
     masks, rows, notes = PackedMasks(), list[TensorSparsity](), list[str]()
     solved: dict[str, Reconstruction] = {}
-    with evaluating(model):
+    with (
+        evaluating(model),
+        show_progress(progress, "prune_blocks_") as say,
+        restoring() as keep,
+    ):
         calls = _calls(model, found, batch)
         shares: dict[str, float] = {}
         if amounts is not None:
@@ -601,6 +605,7 @@ def prune_blocks_(
             shares = block_densities(amounts, recipe, sizes, measure)
         for number, (name, block) in enumerate(found.items()):
             say(name)
+            keep(prunable(block, recipe.where).values())
             given = [call.arguments(number) for call in calls]
             asked = recipe.keeping(shares[name]) if shares else recipe
             runs = [partial(_run, block, each, number) for each in calls]

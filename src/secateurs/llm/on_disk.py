@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from secateurs.base.parameters import Rules, read_where
+from secateurs.base.progress import Progress, show_progress
 from secateurs.base.random import generator
 from secateurs.base.registry import refuse_unknown
 from secateurs.base.safefile import StoredTensor
@@ -456,7 +457,7 @@ def prune_file(
     where: Sequence[str] | None = None,
     seed: int = 0,
     masks_out: str | Path | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
     **amount: Unpack[AmountFields],
 ) -> PrunedFile:
     """Prune the weights of a safetensors file, or of a folder of them, without their network.
@@ -500,10 +501,10 @@ def prune_file(
     places, chunks = {e.name: (s, e) for s, e in found.chosen}, chunks_of(score, seed)
     selection = Selection(scope=scope, pattern=pattern, floor=floor, **amount)
     _check_scope(scope)
-    masks = _masks(selection, places, chunks)
-    say = progress or (lambda name: None)
     chosen = {entry.name: entry.shape for _, entry in found.chosen}
-    kept = _write(stored, out, chosen, masks, say, masks_out)
+    with show_progress(progress, "prune_file") as say:
+        masks = _masks(selection, places, chunks)
+        kept = _write(stored, out, chosen, masks, say, masks_out)
     rows = [
         TensorSparsity(name=e.name, shape=e.shape, total=e.total, kept=kept[e.name])
         for _, e in found.chosen
@@ -529,7 +530,7 @@ def _write(
     out: Path,
     chosen: dict[str, tuple[int, ...]],
     masks: Masks,
-    say: Callable[[str], None],
+    say: Progress,
     masks_out: str | Path | None,
 ) -> dict[str, int]:
     """Write the pruned tensors and, on the way, their masks. Returns the kept entries by name."""

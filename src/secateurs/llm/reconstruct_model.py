@@ -27,7 +27,8 @@ from secateurs.base.parameters import (
     refuse_wrapped,
 )
 from secateurs.base.printing import Printed
-from secateurs.base.stateless import evaluating
+from secateurs.base.progress import Progress, show_progress
+from secateurs.base.stateless import evaluating, restoring
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.llm.reconstruct import (
     DAMPING,
@@ -78,7 +79,7 @@ def reconstruct_(
     *,
     batch: Any,
     masks: Mapping[str, Tensor] | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> ReconstructedModel:
     """Change the weights that a pruned model has kept so that its layers answer as those of the
     dense model do; no labels, no training.
@@ -124,47 +125,47 @@ def reconstruct_(
     for name in [name for name in layers if name in tied or name not in others]:
         del layers[name]
         notes.append(f"{name} was left as it was: it is the weight of several layers")
-    before = {name: weights[name].clone() for name in layers}
     done: dict[str, Reconstruction] = {}
-    try:
-        with evaluating(model), evaluating(dense):
-            pairs = _pairs(model, dense, batch)
-            for stage in stages_of(layers, pairs[0][0]):
-                first = stage.names[0]
-                moments = _moments(layers[first], others[first], pairs, stage)
-                for name in stage.names:
-                    if progress:
-                        progress(name)
-                    if isinstance(moments, str):
-                        notes.append(f"{name} was left as it was: {moments}")
-                        continue
-                    # Solving starts from the dense weights, of which the mask leaves its part.
-                    weights[name].copy_(whole[name])
-                    found = solve_(
-                        name,
-                        layers[name],
-                        wanted[name],
-                        moments.gram,
-                        moments.samples,
-                        dense=(moments.cross, moments.dense),
+    with (
+        evaluating(model),
+        evaluating(dense),
+        show_progress(progress, "reconstruct_") as say,
+        restoring() as keep,
+    ):
+        pairs = _pairs(model, dense, batch)
+        keep(weights[name] for name in layers)
+        for stage in stages_of(layers, pairs[0][0]):
+            first = stage.names[0]
+            moments = _moments(layers[first], others[first], pairs, stage)
+            for name in stage.names:
+                say(name)
+                if isinstance(moments, str):
+                    notes.append(f"{name} was left as it was: {moments}")
+                    continue
+                # Solving starts from the dense weights, of which the mask leaves its part.
+                earlier = weights[name].clone()
+                weights[name].copy_(whole[name])
+                found = solve_(
+                    name,
+                    layers[name],
+                    wanted[name],
+                    moments.gram,
+                    moments.samples,
+                    dense=(moments.cross, moments.dense),
+                )
+                if isinstance(found, str):
+                    weights[name].copy_(earlier)
+                    few = f"it met {moments.samples} inputs, too few"
+                    notes.append(f"{name} was left as it was: {few}")
+                    continue
+                done[name] = found
+                if found.damping > DAMPING:
+                    notes.append(
+                        f"{name}: the damping was raised from {DAMPING:g} to"
+                        f" {found.damping:g} of the mean of the diagonal"
                     )
-                    if isinstance(found, str):
-                        weights[name].copy_(before[name])
-                        few = f"it met {moments.samples} inputs, too few"
-                        notes.append(f"{name} was left as it was: {few}")
-                        continue
-                    done[name] = found
-                    if found.damping > DAMPING:
-                        notes.append(
-                            f"{name}: the damping was raised from {DAMPING:g} to"
-                            f" {found.damping:g} of the mean of the diagonal"
-                        )
-                # Freed before those of the next stage are made.
-                del moments
-    except BaseException:
-        for name, weight in before.items():
-            weights[name].copy_(weight)
-        raise
+            # Freed before those of the next stage are made.
+            del moments
     return ReconstructedModel(layers=done, notes=tuple(notes))
 
 

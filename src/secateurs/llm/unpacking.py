@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from secateurs.base.progress import Progress, show_progress
 from secateurs.base.safefile import (
     StoredTensor,
     begin_file,
@@ -35,7 +36,7 @@ def unpack_bitmasks(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[str, ...]:
     """Write the plain checkpoint of one whose weights compressed-tensors packed with bit masks.
 
@@ -71,21 +72,21 @@ def unpack_bitmasks(
     for shard in stored.shards:
         for weight in _of(shard, packed):
             shape_of(weight, read, shard.path)
-    say = progress or (lambda name: None)
-    if not stored.source.is_dir():
-        with replacing(out) as part:
-            _write_plain(stored.shards[0], part, packed, read, say)
+    with show_progress(progress, "unpack_bitmasks") as say:
+        if not stored.source.is_dir():
+            with replacing(out) as part:
+                _write_plain(stored.shards[0], part, packed, read, say)
+            return names
+        out.parent.mkdir(parents=True, exist_ok=True)
+        places: dict[str, str] = {}
+        with new_folder(stored, out) as part:
+            for shard in stored.shards:
+                held = _write_plain(shard, part / shard.path.name, packed, read, say)
+                places |= dict.fromkeys(held, shard.path.name)
+            strip_sparsity_config(part)
+            if (stored.source / INDEX).exists():
+                _write_index(stored, part, places)
         return names
-    out.parent.mkdir(parents=True, exist_ok=True)
-    places: dict[str, str] = {}
-    with new_folder(stored, out) as part:
-        for shard in stored.shards:
-            held = _write_plain(shard, part / shard.path.name, packed, read, say)
-            places |= dict.fromkeys(held, shard.path.name)
-        strip_sparsity_config(part)
-        if (stored.source / INDEX).exists():
-            _write_index(stored, part, places)
-    return names
 
 
 def strip_sparsity_config(folder: str | os.PathLike[str]) -> bool:

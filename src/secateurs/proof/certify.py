@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.progress import Progress, show_progress
 from secateurs.base.registry import refuse_unknown, unknown
 from secateurs.errors import (
     ArgumentError,
@@ -69,7 +70,7 @@ class CertifyOptions(TypedDict, total=False):
     effort: float
     symbols: int | None
     seconds: float | None
-    progress: Callable[[str], None] | None
+    progress: Progress | None
     generator: torch.Generator | None
     output: str | int | None
     target: float | None
@@ -102,7 +103,7 @@ class CertifySettings:
     effort: float = 1e9
     symbols: int | None = None
     seconds: float | None = None
-    progress: Callable[[str], None] | None = None
+    progress: Progress | None = None
     generator: torch.Generator | None = None
     output: str | int | None = None
     target: float | None = None
@@ -212,7 +213,8 @@ def certify(
             `Certificate.answer` and `Certificate.claim` say which.
         margin: the claim covers inputs where f's largest output exceeds every other by more than
             this (δ-top-1); 0 covers all but ties.
-        progress: called with a line of text after each step.
+        progress: called with a line of text after each step. Without it, the line is shown where
+            standard error is a terminal.
         generator: source of the search's random starts.
 
     Nothing is assumed silently: requested methods whose assumptions fail are left out, and
@@ -232,66 +234,72 @@ def certify(
     """
     wanted = check_options(methods, norm, rounding)
     chosen = settings(options, certify)
-    seen = None
-    if data is not None:
-        seen = statistical(
-            dense,
-            sparse,
-            data=data,
-            alpha=chosen.alpha,
-            beta=chosen.beta,
-            norm=norm,
-            output=_output_picker(chosen.output),
+    with show_progress(chosen.progress, "certify") as say:
+        seen = None
+        if data is not None:
+            seen = statistical(
+                dense,
+                sparse,
+                data=data,
+                alpha=chosen.alpha,
+                beta=chosen.beta,
+                norm=norm,
+                output=_output_picker(chosen.output),
+            )
+        # With data alone no structure is read, so any two modules will do.
+        if data is not None and box is None and around is None and radius is None:
+            _check_unused(methods, rounding, chosen.target, chosen.claim)
+            return _on_data(dense, sparse, data, norm, chosen.output, seen)
+        domain = _domain(
+            box, _out_of_inference_mode(around), radius, data, clip, _out_of_inference_mode(example)
         )
-    # With data alone no structure is read, so any two modules will do.
-    if data is not None and box is None and around is None and radius is None:
-        _check_unused(methods, rounding, chosen.target, chosen.claim)
-        return _on_data(dense, sparse, data, norm, chosen.output, seen)
-    domain = _domain(
-        box, _out_of_inference_mode(around), radius, data, clip, _out_of_inference_mode(example)
-    )
-    try:
-        problem = read_problem(
-            dense,
-            sparse,
-            domain.example,
-            output=chosen.output,
-            unit=0.0 if rounding is False else OWN_UNIT,
-            effort=chosen.effort,
-            symbols=chosen.symbols,
-            clock=TimeLimit(seconds=chosen.limit, tell=chosen.progress),
+        try:
+            problem = read_problem(
+                dense,
+                sparse,
+                domain.example,
+                output=chosen.output,
+                unit=0.0 if rounding is False else OWN_UNIT,
+                effort=chosen.effort,
+                symbols=chosen.symbols,
+                clock=TimeLimit(seconds=chosen.limit, tell=say),
+            )
+        except (UnsupportedOperation, StructureMismatch) as error:
+            raise type(error)(
+                f"{error} Any two modules can be compared on held-out data: statistical(dense,"
+                " sparse, data=...) bounds how often predictions change."
+            ) from error
+        # Only now, after `read_problem` has refused sharded weights, which no single process could
+        # hash.
+        networks = {"dense": dense, "sparse": sparse}
+        copies = {who: own.state for who, own in zip(networks, problem.own, strict=True)}
+        states = StateHashes(networks, copies)
+        _check_casts(problem, rounding)
+        problem.clock.report("both networks are read")
+        find = partial(
+            search_boxes, problem, domain, steps=chosen.steps, generator=chosen.generator
         )
-    except (UnsupportedOperation, StructureMismatch) as error:
-        raise type(error)(
-            f"{error} Any two modules can be compared on held-out data: statistical(dense, sparse,"
-            " data=...) bounds how often predictions change."
-        ) from error
-    # Only now, after `read_problem` has refused sharded weights, which no single process could
-    # hash.
-    networks = {"dense": dense, "sparse": sparse}
-    copies = {who: own.state for who, own in zip(networks, problem.own, strict=True)}
-    states = StateHashes(networks, copies)
-    _check_casts(problem, rounding)
-    problem.clock.report("both networks are read")
-    find = partial(search_boxes, problem, domain, steps=chosen.steps, generator=chosen.generator)
-    bound = partial(prove, problem, domain, methods=wanted, norm=norm, rounding=rounding)
-    # A bound below a difference that was found is an error. The search comes first, since it may
-    # take a third of the time; but named methods are run, and so are costly ones if a time limit is
-    # given, and only without both may a bound be too loose for a thorough search to be worth it.
-    if methods == "auto" and chosen.seconds is None and beyond_effort(problem):
-        proof = bound(spare=True)
-        few = TOO_LOOSE in proof.skipped.values()
-        starts = find(restarts=min(chosen.restarts, 1) if few else chosen.restarts)
-    else:
-        starts = find(restarts=chosen.restarts)
-        proof = bound()
-    found = problem.differences(starts.worst)
-    split = claim = None
-    if chosen.target is not None:
-        split = split_for_target(proof, found, target=float(chosen.target), methods=wanted)
-    if chosen.claim is not None:
-        claim = compare_classes(proof, margin=float(chosen.margin), methods=wanted)
-    return Certificate.of(proof, found, split=split, claim=claim, statistical=seen, states=states)
+        bound = partial(prove, problem, domain, methods=wanted, norm=norm, rounding=rounding)
+        # A bound below a difference that was found is an error. The search comes first, since it
+        # may take a third of the time; but named methods are run, and so are costly ones if a time
+        # limit is given, and only without both may a bound be too loose for a thorough search to be
+        # worth it.
+        if methods == "auto" and chosen.seconds is None and beyond_effort(problem):
+            proof = bound(spare=True)
+            few = TOO_LOOSE in proof.skipped.values()
+            starts = find(restarts=min(chosen.restarts, 1) if few else chosen.restarts)
+        else:
+            starts = find(restarts=chosen.restarts)
+            proof = bound()
+        found = problem.differences(starts.worst)
+        split = claim = None
+        if chosen.target is not None:
+            split = split_for_target(proof, found, target=float(chosen.target), methods=wanted)
+        if chosen.claim is not None:
+            claim = compare_classes(proof, margin=float(chosen.margin), methods=wanted)
+        return Certificate.of(
+            proof, found, split=split, claim=claim, statistical=seen, states=states
+        )
 
 
 # What was asked for: the keywords one by one, the domain, and what excludes each other.

@@ -5,13 +5,14 @@ compared with what is proved now, never with another line of the same record.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from secateurs.base.progress import Progress, show_progress
 from secateurs.errors import ArgumentError
 from secateurs.proof.certificate import Certificate, ratio
 from secateurs.proof.certify import (
@@ -343,7 +344,7 @@ def recheck(
     sparse: nn.Module,
     *,
     domain: Domain | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Recheck:
     """Whether these two networks are those of the record, and whether everything it states is
     proved again.
@@ -382,57 +383,58 @@ def recheck(
     # Files are read on the CPU.
     weights = (*dense.parameters(), *dense.buffers())
     region = region.to(next((t.device for t in weights), region.lo.device))
-    # With the options of the record, since another effort could prove less than it states.
-    problem = read_problem(
-        dense,
-        sparse,
-        region.example,
-        output=request.output,
-        unit=0.0 if request.rounding is False else OWN_UNIT,
-        effort=request.effort,
-        symbols=request.symbols,
-        clock=TimeLimit(tell=progress),
-    )
-    bound = math.nan
-    weaker: tuple[str, ...] = ()
-    hurried: tuple[str, ...] = ()
-    states = states_of(dense, sparse)
-    problems = [
-        *other_networks(stated, networks, problem, states),
-        *wrong_boxes(boxes, region),
-    ]
-    if not problems:
-        # Searching again would prove nothing, since the point that was found is in the record.
-        found = problem.differences((region.lo + region.hi) / 2)
-        proof = prove(
-            problem,
-            region,
-            methods=methods,
-            norm=request.norm,
-            rounding=request.rounding,
-            spare=bool(request.spare),
+    with show_progress(progress, "recheck") as say:
+        # With the options of the record, since another effort could prove less than it states.
+        problem = read_problem(
+            dense,
+            sparse,
+            region.example,
+            output=request.output,
+            unit=0.0 if request.rounding is False else OWN_UNIT,
+            effort=request.effort,
+            symbols=request.symbols,
+            clock=TimeLimit(tell=say),
         )
-        split = claim = None
-        if request.target is not None:
-            plan = _plan(request, region, problem)
-            split = split_for_target(
-                proof, found, target=request.target, methods=methods, plan=plan
-            )
-        if request.claim is not None:
-            asked = CertifySettings(claim=request.claim, margin=request.margin or 0.0)
-            plan = _plan(request, region, problem)
-            claim = compare_classes(proof, margin=asked.margin, methods=methods, plan=plan)
-        now = Certificate.of(proof, found, split=split, claim=claim)
-        bound, again = now.bound, now.record()
-        weaker, hurried = weaker_claims(stated, again), cut_short(stated, again, request)
+        bound = math.nan
+        weaker: tuple[str, ...] = ()
+        hurried: tuple[str, ...] = ()
+        states = states_of(dense, sparse)
         problems = [
-            *misspelt,
-            *wrong_bounds(stated, again),
-            *wrong_words(stated, again, request),
-            *wrong_facts(stated, boxes, now),
-            *wrong_statistics(stated),
-            *wrong_claim(stated.claim, now),
+            *other_networks(stated, networks, problem, states),
+            *wrong_boxes(boxes, region),
         ]
+        if not problems:
+            # Searching again would prove nothing, since the point that was found is in the record.
+            found = problem.differences((region.lo + region.hi) / 2)
+            proof = prove(
+                problem,
+                region,
+                methods=methods,
+                norm=request.norm,
+                rounding=request.rounding,
+                spare=bool(request.spare),
+            )
+            split = claim = None
+            if request.target is not None:
+                plan = _plan(request, region, problem)
+                split = split_for_target(
+                    proof, found, target=request.target, methods=methods, plan=plan
+                )
+            if request.claim is not None:
+                asked = CertifySettings(claim=request.claim, margin=request.margin or 0.0)
+                plan = _plan(request, region, problem)
+                claim = compare_classes(proof, margin=asked.margin, methods=methods, plan=plan)
+            now = Certificate.of(proof, found, split=split, claim=claim)
+            bound, again = now.bound, now.record()
+            weaker, hurried = weaker_claims(stated, again), cut_short(stated, again, request)
+            problems = [
+                *misspelt,
+                *wrong_bounds(stated, again),
+                *wrong_words(stated, again, request),
+                *wrong_facts(stated, boxes, now),
+                *wrong_statistics(stated),
+                *wrong_claim(stated.claim, now),
+            ]
     return Recheck(
         holds=not problems,
         bound=bound,

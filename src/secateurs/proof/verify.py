@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.progress import Progress
 from secateurs.errors import ArgumentError, DataError, MissingExtra, ShipError
 from secateurs.proof.certificate import Certificate
 from secateurs.proof.certify import certify
@@ -61,7 +62,7 @@ def verify(
     claim: Literal["top-1"] | None = None,
     margin: float = 0.0,
     seconds: float | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> VerifyAnswer:
     """Answer an instance: two networks (.onnx, .nnet) and a VNN-LIB file.
 

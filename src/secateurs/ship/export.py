@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from secateurs.base.onnx_session import session_of
 from secateurs.base.parameters import check_model, refuse_scripted
+from secateurs.base.progress import Progress, show_progress
 from secateurs.base.registry import unknown
 from secateurs.base.safefile import refusing
 from secateurs.errors import ArgumentError, ShipError
@@ -159,9 +160,6 @@ def _runner(module: Any) -> Any:
     return run
 
 
-Progress: TypeAlias = Callable[[str], None]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Format:
     """How a format is written, and how it is run for the check."""
@@ -220,7 +218,7 @@ def export(
     >>> done.any_batch, done.difference
     (True, 0.0)
     """
-    path, say, start = Path(path), progress or (lambda text: None), perf_counter()
+    path, start = Path(path), perf_counter()
     chosen = _chosen(path, compiled=compiled, sparse=sparse)
     check_model(model)
     refuse_scripted(model)
@@ -229,7 +227,11 @@ def export(
     model = getattr(model, "plain", model) if _is_fast(model) else model
     # Written in the target's own folder, where the final rename is atomic. After an error nothing
     # is left behind.
-    with refusing(path, ShipError), _folder_beside(path) as folder:
+    with (
+        refusing(path, ShipError),
+        _folder_beside(path) as folder,
+        show_progress(progress, "export") as say,
+    ):
         part = folder / f"model{path.suffix}"
         say(f"writing {path.name}")
         free = chosen.write(model, part, example)

@@ -17,6 +17,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from secateurs.base.printing import Printed
+from secateurs.base.progress import Progress, show_progress
 from secateurs.base.safefile import replacing
 from secateurs.channels.macs import multiplies
 from secateurs.channels.verify import run
@@ -225,7 +226,7 @@ def latency_table(
     kind: str = "entries",
     densities: Sequence[float] = DENSITIES,
     generator: torch.Generator | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> LatencyTable:
     """Seconds of every layer of a network at a few densities, measured on this machine.
 
@@ -250,28 +251,28 @@ def latency_table(
     """
     falling = _check_densities(kind, densities)
     source = generator or torch.Generator().manual_seed(0)
-    say = progress or (lambda text: None)
-    graph = capture(model, example, opaque=True)
-    timed: dict[object, tuple[float, ...]] = {}
-    layers = []
-    for node in affines(graph):
-        if node.weight is None or not multiplies(graph, node):
-            continue
-        owner = model.get_submodule(node.place.module)
-        shape = (samples(example), *graph.by_name[node.inputs[0]].shape[1:])
-        form = (node.operation.label, shape, node.weight.shape, node.bias is None)
-        if form not in timed:
-            say(f"timing {node.place.module}, as of {shape}")
-            x = torch.randn(shape, generator=source)
-            timed[form] = tuple(
-                layer_seconds(node, owner, x, kind, density, source) for density in falling
-            )
-        name = node.weight.direct or next(iter(node.weight.names))
-        layers.append(LayerTimes(name=name, seconds=timed[form]))
-    # The whole network in the same form as its layers.
-    whole = accelerate(model, example) if kind == "entries" else model
-    with untouched(model):
-        taken = seconds(lambda: run(whole, example))
+    with show_progress(progress, "latency_table") as say:
+        graph = capture(model, example, opaque=True)
+        timed: dict[object, tuple[float, ...]] = {}
+        layers = []
+        for node in affines(graph):
+            if node.weight is None or not multiplies(graph, node):
+                continue
+            owner = model.get_submodule(node.place.module)
+            shape = (samples(example), *graph.by_name[node.inputs[0]].shape[1:])
+            form = (node.operation.label, shape, node.weight.shape, node.bias is None)
+            if form not in timed:
+                say(f"timing {node.place.module}, as of {shape}")
+                x = torch.randn(shape, generator=source)
+                timed[form] = tuple(
+                    layer_seconds(node, owner, x, kind, density, source) for density in falling
+                )
+            name = node.weight.direct or next(iter(node.weight.names))
+            layers.append(LayerTimes(name=name, seconds=timed[form]))
+        # The whole network in the same form as its layers.
+        whole = accelerate(model, example) if kind == "entries" else model
+        with untouched(model):
+            taken = seconds(lambda: run(whole, example))
     rest = taken - sum(t.seconds[0] for t in layers)
     return LatencyTable(
         kind=kind,

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from secateurs.base.foreign import write_csv
 from secateurs.base.printing import Reported
+from secateurs.base.progress import Progress, show_progress
 from secateurs.base.registry import unknown
 from secateurs.base.safefile import replacing
 from secateurs.channels.macs import macs
@@ -409,7 +410,6 @@ _PLAIN = (
 _MEASURED = ("difference", "batch", "threads", "median_ms", "p10_ms", "p90_ms")
 
 
-Progress: TypeAlias = Callable[[str], None]
 Call: TypeAlias = "tuple[tuple[Tensor, ...], dict[str, Tensor]]"
 
 FEWEST, MOST = 5, 2000
@@ -450,10 +450,10 @@ def measure(
     """
     _check(forms, batch_sizes, seconds)
     forms = in_both_formats(forms) if channels_last else forms
-    say = progress or (lambda text: None)
     args, kwargs = arguments(example)
     opened = {name: ready(name, form, example) for name, form in forms.items()}
     with ExitStack() as stack:
+        say = stack.enter_context(show_progress(progress, "measure"))
         for form in forms.values():
             if isinstance(form, nn.Module):
                 stack.enter_context(untouched(form))
@@ -465,7 +465,7 @@ def _measure(
     batch_sizes: Sequence[int],
     seconds: float,
     like: Call,
-    say: Callable[[str], None],
+    say: Progress,
 ) -> Measured:
     args, kwargs = like
     times: dict[str, dict[int, Latency]] = {name: {} for name in opened}

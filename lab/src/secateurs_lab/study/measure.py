@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.base.parameters import prunable
+from secateurs.base.progress import silent
 from secateurs.base.random import generator
 from secateurs.errors import ArgumentError, SecateursError
 from secateurs.paths import lost_layers
@@ -142,6 +143,7 @@ def _proven(dense: nn.Module, sparse: nn.Module, data: Dataset, how: Certify) ->
         radius=how.radius,
         methods="linear",
         restarts=1,
+        progress=silent,  # a study shows its runs
     )
     return Certified(
         kind="proven",
@@ -155,7 +157,7 @@ def _proven(dense: nn.Module, sparse: nn.Module, data: Dataset, how: Certify) ->
 
 
 def _statistical(dense: nn.Module, sparse: nn.Module, data: Dataset, how: Certify) -> Certified:
-    result = certify(dense, sparse, data=data.test_x[:2000])
+    result = certify(dense, sparse, data=data.test_x[:2000], progress=silent)
     return Certified(
         kind="statistical",
         domain=result.domain,

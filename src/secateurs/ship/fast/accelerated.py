@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.progress import Progress, show_progress
 from secateurs.errors import (
     ArgumentError,
     CaptureError,
@@ -24,7 +25,6 @@ from secateurs.graph.export import Call, outputs_of
 from secateurs.graph.spot_check import SpotRun, answers_in_turn
 from secateurs.graph.untouched import untouched
 from secateurs.ship.fast.choose import (
-    Progress,
     RememberedWays,
     Timed,
     choose_ways,
@@ -117,7 +117,7 @@ def accelerate(
             layers stay exact.
         rivals: other forms of the model that are timed too, by a name for messages, such as
             `{"onnxruntime": in_onnxruntime(model, example)}`. The fastest of all is returned.
-        progress: called with what is done, how much of it, and of how much.
+        progress: called with a line of text for each step.
 
     Returns:
         A `FastModule`, or the copy with compiled layers; the compacted model, the model or a rival
@@ -136,10 +136,8 @@ def accelerate(
     _check_devices(model, example)
     _forms(model, None, rivals)  # a wrong name is reported before anything is built
     # Everything is timed in turns, including the model itself.
-    with untouched(model):
-        return _accelerate(
-            model, example, tune, keep, values, rivals, progress or _show_no_progress
-        )
+    with untouched(model), show_progress(progress, "accelerate") as say:
+        return _accelerate(model, example, tune, keep, values, rivals, say)
 
 
 # What is checked before anything is built.
@@ -179,10 +177,6 @@ def _forms(
     return forms | dict(rivals or {})
 
 
-def _show_no_progress(what: str, done: int, total: int) -> None:
-    """Show no progress."""
-
-
 # The forms of a model (compacted, a program, compiled layers), and which of them is returned.
 
 
@@ -193,13 +187,14 @@ def _accelerate(
     keep: str,
     values: str,
     rivals: Mapping[str, nn.Module] | None,
-    progress: Progress,
+    say: Progress,
 ) -> nn.Module:
     dtype, gpu = _dtype_of(model, example), on_gpu(model)
     if values == "int8" and dtype != torch.float32:
         raise ArgumentError(f'values="int8" rounds layers of float32, not {dtype}: model.float().')
     if values == "int8" and gpu:
         raise ArgumentError('values="int8" runs on the processor: model.cpu().')
+    say("looking for dead channels")
     small = smaller(model, example)
     kernels = None if gpu else library()
     if not gpu and (kernels is None or dtype not in NAMES):
@@ -208,7 +203,7 @@ def _accelerate(
     made, timed, exact = small or model, tune == "time", values == "exact"
 
     def whole() -> FastModule | SecateursError:
-        return _program(made, example, kernels, dtype, timed, progress)
+        return _program(made, example, kernels, dtype, timed, say)
 
     # Each candidate is a module, or the reason why there is none.
     program: FastModule | SecateursError | None = None
@@ -220,7 +215,7 @@ def _accelerate(
         program = whole()
     if not isinstance(program, FastModule) or program.report.outside:
         layers = compiled_layers(
-            made, example, kernels, dtype, timed=timed, eight_bits=not exact, progress=progress
+            made, example, kernels, dtype, timed=timed, eight_bits=not exact, say=say
         )
     if program is None and not isinstance(layers, nn.Module):
         program = whole()
@@ -245,6 +240,7 @@ def _accelerate(
     remembered = RememberedWays(path=None)
     if kernels is not None and not rivals:
         remembered = remembered_ways(kernels)
+    say("timing the whole network in its forms")
     return _fastest(_forms(model, small, rivals), found, example, remembered)
 
 
@@ -286,13 +282,13 @@ def _program(
     kernels: KernelLibrary | None,
     dtype: torch.dtype,
     timed: bool,
-    progress: Progress,
+    say: Progress,
 ) -> FastModule | SecateursError:
     """The program of the whole model, or the reason why there is none."""
     if kernels is None:
         return UnsupportedOperation("programs run on the processor: model.cpu()")
     try:
-        return _build(model, example, kernels, dtype, timed=timed, progress=progress)
+        return _build(model, example, kernels, dtype, timed=timed, say=say)
     except (CaptureError, ShipError, UnsupportedOperation) as problem:
         return problem
 
@@ -304,7 +300,7 @@ def _build(
     dtype: torch.dtype,
     *,
     timed: bool,
-    progress: Progress,
+    say: Progress,
 ) -> FastModule:
     """The fast module of a model."""
     start = time.perf_counter()
@@ -317,6 +313,7 @@ def _build(
             f" called with {dtype} alone: accelerate a part of the model that is, such as what"
             " follows an embedding"
         )
+    say("tracing the model")
     steps = read(trace(model, example), dtype)
     found = parts(steps)
     guess = untimed(kernels, dtype, steps.planes)
@@ -325,7 +322,7 @@ def _build(
     choose = timing if timed else guess
     # With guessed ways, so that layers are timed only for the group sizes in use.
     groups = groups_of([p for p in found if isinstance(p, Segment)], dtype, guess)
-    chosen = choose_ways(_convs(found), groups, choose, progress)
+    chosen = choose_ways(_convs(found), groups, choose, say)
     remembered.save()
     # The ways just chosen are looked up, so that program and report agree.
     runners: list[Runner] = []

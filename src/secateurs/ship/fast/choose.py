@@ -17,7 +17,7 @@ import logging
 import math
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from secateurs.base import native
+from secateurs.base.progress import Progress, silent
 from secateurs.base.safefile import json_object, replacing
 from secateurs.errors import SecateursError, ShipError
 from secateurs.ship.fast import convolve, plan
@@ -198,25 +199,18 @@ def untimed(library: KernelLibrary, dtype: torch.dtype, planes: dict[str, Planes
     return choose
 
 
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is done, how much of it is done, and how much there is."""
-
-
 def choose_ways(
     convs: list[Conv],
     groups: tuple[int, ...],
     choose: plan.Chooser,
-    progress: Progress | None = None,
+    say: Progress = silent,
 ) -> dict[tuple[str, int], Choice]:
     """How every convolution runs in groups of every size."""
     chosen = {}
     for done, conv in enumerate(convs):
-        if progress:
-            progress("timing layers", done, len(convs))
+        say(f"timing layer {done + 1} of {len(convs)}")
         for group in groups:
             chosen[conv.to, group] = choose(conv, group)
-    if progress:
-        progress("timing layers", len(convs), len(convs))
     return chosen
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.progress import Progress
 from secateurs.errors import ShipError
 from secateurs.graph import Example
 from secateurs.ship.fast.choose import (
-    Progress,
     RememberedWays,
     Timed,
     choose_ways,
@@ -139,7 +139,7 @@ def compiled_layers(
     *,
     timed: bool,
     eight_bits: bool,
-    progress: Progress,
+    say: Progress,
 ) -> nn.Module | tuple[str, ...]:
     """A copy of the model, of its own class, in which every layer that gains by it is compiled; its
     `report` says how each layer runs. If none gains, the reasons, layer by layer.
@@ -159,8 +159,8 @@ def compiled_layers(
     lines: list[str] = []
     known: dict[Any, Any] = {}
     run = eight_bit_kernel() if eight_bits and dtype == torch.float32 else None
-    for done, one in enumerate(found):
-        progress("timing layers", done, len(found))
+    for done, one in enumerate(found, 1):
+        say(f"timing layer {done} of {len(found)}: {one.name}")
         shape = shapes.get(one.layer)
         if shape is None:
             lines.append(f"{one.name}: not called, or not with tensors of its own kind")
@@ -182,7 +182,6 @@ def compiled_layers(
         else:
             made[one.name] = result
     remembered.save()
-    progress("timing layers", len(found), len(found))
     if not made:
         return tuple(lines)
     fast = _copy(model, {one.name: one.layer for one in found if one.name in made}, made)
