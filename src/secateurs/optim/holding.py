@@ -21,10 +21,10 @@ from secateurs.base.parameters import (
 )
 from secateurs.base.ranks import distributed, gather
 from secateurs.base.registry import unknown
-from secateurs.base.sharding import is_sharded
+from secateurs.base.sharding import is_sharded, local_mask
 from secateurs.errors import ArgumentError, MaskError
 from secateurs.masks.apply import lost_norms
-from secateurs.optim.keep import Keep, forget_mixed_history, tensors_in
+from secateurs.optim.keep import Keep, clear_all_, forget_mixed_history, tensors_in
 
 # Which optimizers pass the hooks: those inside wrappers, those inside others, and those that do
 # not.
@@ -346,8 +346,7 @@ class Held:
         pairs = [(self._parameters[name], keep) for name, keep in self._keeps.items()]
         for optimizer in self._optimizers:
             forget_mixed_history(optimizer, pairs)
-        for name, follower in product(self._keeps, self._followers):
-            self._keeps[name].clear_(follower[name])
+        clear_all_((keep, f[name]) for f in self._followers for name, keep in self._keeps.items())
 
     def follow(self, copy: nn.Module) -> None:
         """Clear a copy of the model too, now and whenever the masks shrink.
@@ -391,9 +390,12 @@ class Held:
             )
         if problems:
             raise MaskError(f"{'; '.join(problems)}. Nothing was changed.")
-        self._keeps.update(
-            {name: Keep(mask, like=self._parameters[name]) for name, mask in masks.items()}
-        )
+        like = {name: self._parameters[name] for name in masks}
+        pieces = [local_mask(mask, like[name]).all() for name, mask in masks.items()]
+        # One wait for all of them.
+        full = torch.stack([piece.to(pieces[0].device) for piece in pieces]).tolist()
+        for (name, mask), whole in zip(masks.items(), full, strict=True):
+            self._keeps[name].take_(mask, like=like[name], drops=not whole)
         self.enforce()
 
     def release(self) -> None:
@@ -441,8 +443,8 @@ class Held:
 
     @torch.no_grad()
     def _clear_gradients(self) -> None:
-        for name, parameter in self._parameters.items():
-            self._keeps[name].clear_gradient_(parameter)
+        pairs = [(self._keeps[name], parameter) for name, parameter in self._parameters.items()]
+        clear_all_(found for keep, p in pairs for found in keep.gradient(p))
 
     def _after(self, *_: object) -> None:
         self._unwatch()
@@ -450,12 +452,14 @@ class Held:
 
     @torch.no_grad()
     def _clear(self) -> None:
+        cleared: list[tuple[Keep, Tensor]] = []
         states = [*self._states()]
         for name, parameter in self._parameters.items():
             keep = self._keeps[name]
-            keep.clear_(parameter)
+            cleared.append((keep, parameter))
             for state in states:
-                keep.clear_state_(state.get(parameter), parameter)
+                cleared += keep.state(state.get(parameter), parameter)
+        clear_all_(cleared)
 
     def _states(self) -> Iterable[Mapping[Tensor, Any]]:
         """Of the optimizers, and of wrappers that keep something for a parameter themselves."""
@@ -581,7 +585,7 @@ def _at(model: nn.Module, place: Sequence[str]) -> nn.Parameter | None:
 
 
 def _clear_gradient(keep: Keep, parameter: Tensor) -> None:
-    keep.clear_gradient_(parameter)
+    clear_all_(keep.gradient(parameter))
 
 
 # Holding zeros at zero, through the optimizer.

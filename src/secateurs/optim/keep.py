@@ -1,10 +1,11 @@
-"""A mask that is applied at every step: its bits are made once, and ANDed with the weights.
+"""A mask that is applied at every step: its bits are made once, and laid over the weights.
 
-The bits are all ones where an entry is kept and all zeros where it is dropped, so that the AND
-leaves +0.0 whatever was there (see `secateurs.base.bits`).
+On a CPU they are all ones where an entry is kept and all zeros where it is dropped, and the AND
+leaves +0.0 whatever was there (see `secateurs.base.bits`). On a GPU, where many tensors can be
+multiplied in one launch and none can be ANDed, weights are multiplied by 1 or 0 as integers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,53 +26,55 @@ class Keep:
 
     def __init__(self, mask: Tensor, *, like: Tensor) -> None:
         own, piece = local(like), local_mask(mask, like)
-        integers = INTEGERS[own.element_size()]
-        bits = torch.empty_like(own, dtype=integers, requires_grad=False)
-        # True becomes 1 and, negated, -1: all bits set.
-        self._bits = [bits.copy_(piece).neg_()]
+        bits = torch.empty_like(own, dtype=INTEGERS[own.element_size()], requires_grad=False)
+        self._bits = [_write_(bits, piece)]
         self.drops = not bool(piece.all())
         # The bits of a sharded parameter cover the piece that is here; the mask is whole.
         self._whole = mask if is_sharded(like) else None
+
+    def take_(self, mask: Tensor, *, like: Tensor, drops: bool) -> None:
+        """Another mask in the same memory, which a captured CUDA graph goes on reading; `drops`:
+        whether it drops anything here.
+        """
+        piece = local_mask(mask, like)
+        for bits in self._bits:
+            _write_(bits, piece)
+        self.drops, self._whole = drops, mask if is_sharded(like) else None
 
     def mask(self) -> Tensor:
         """The whole mask as booleans, True = kept."""
         return self._bits[0] != 0 if self._whole is None else self._whole
 
     def bits(self, width: int, device: torch.device) -> Tensor:
-        """All ones where kept, all zeros where dropped, in integers of `width` bytes."""
+        """The mask in integers of `width` bytes: 0 where dropped; where kept -1 (all bits) on a
+        CPU, else 1.
+        """
         dtype = INTEGERS[width]
         for bits in self._bits:
             if bits.dtype == dtype and bits.device == device:
                 return bits
-        # -1 stays -1: sign extension.
-        self._bits.append(self._bits[0].to(device=device, dtype=dtype))
+        made = torch.empty_like(self._bits[0], dtype=dtype, device=device)
+        self._bits.append(_write_(made, self._bits[0] != 0))
         return self._bits[-1]
 
     def clear_(self, tensor: Tensor) -> None:
         """Set the dropped entries of a floating-point tensor of the mask's shape to +0.0, in
         place.
         """
-        # A mask that keeps everything costs nothing per step.
-        if self.drops:
-            tensor = local(tensor)
-            bits = self.bits(tensor.element_size(), tensor.device)
-            # One integer pass. Multiplying would keep NaN and infinity, and leave -0.0.
-            tensor.detach().view(bits.dtype).bitwise_and_(bits)
+        clear_all_([(self, tensor)])
 
     def alive(self, tensor: Tensor) -> int:
         """How many dropped entries are not zero, here."""
         kept = self._bits[0] != 0
         return int((local(tensor.detach()).masked_fill(kept, 0) != 0).sum())
 
-    def clear_gradient_(self, parameter: Tensor) -> None:
-        """Set the dropped entries of the parameter's gradient to zero; a sparse gradient keeps its
-        layout.
-        """
+    def gradient(self, parameter: Tensor) -> Iterator[tuple["Keep", Tensor]]:
+        """The gradient, to be cleared. A sparse one keeps its layout, and is cleared here."""
         gradient = parameter.grad
         if gradient is None or not self.drops:
             return
         if gradient.layout != torch.sparse_coo:
-            self.clear_(gradient)
+            yield self, gradient
             return
         # indices() and values() exist for coalesced tensors only.
         gradient = gradient.coalesce()
@@ -79,9 +82,9 @@ class Keep:
         gradient.values().masked_fill_(dropped, 0)
         parameter.grad = gradient
 
-    def clear_state_(self, state: object, parameter: Tensor) -> None:
-        """Clear every floating-point tensor of the parameter's own shape in its optimizer state,
-        nested ones too.
+    def state(self, state: object, parameter: Tensor) -> Iterator[tuple["Keep", Tensor]]:
+        """Every floating-point tensor of the parameter's own shape in its optimizer state, nested
+        ones too, to be cleared.
         """
         for value in tensors_in(state):
             if (
@@ -91,7 +94,36 @@ class Keep:
                 and value.ndim > 0
                 and value.is_floating_point()
             ):
-                self.clear_(value)
+                yield self, value
+
+
+def clear_all_(cleared: Iterable[tuple[Keep, Tensor]]) -> None:
+    """Set the dropped entries of floating-point tensors to +0.0, in place; on a GPU by one launch
+    for all of one width.
+    """
+    together: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
+    for keep, tensor in cleared:
+        # A mask that keeps everything costs nothing per step.
+        if not keep.drops:
+            continue
+        tensor = local(tensor).detach()
+        bits = keep.bits(tensor.element_size(), tensor.device)
+        # As integers: multiplying floats would keep NaN and infinity, and leave -0.0.
+        values = tensor.view(bits.dtype)
+        if values.is_cpu:
+            values.bitwise_and_(bits)
+        else:
+            many, factors = together.setdefault((bits.dtype, bits.device), ([], []))
+            many.append(values)
+            factors.append(bits)
+    for many, factors in together.values():
+        torch._foreach_mul_(many, factors)
+
+
+def _write_(bits: Tensor, mask: Tensor) -> Tensor:
+    """True becomes 1 and, negated, -1: all bits set."""
+    bits.copy_(mask)
+    return bits.neg_() if bits.is_cpu else bits
 
 
 def tensors_in(state: object) -> Iterator[Tensor]:

@@ -19,7 +19,7 @@ from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.attached import StepMethod, check_between
 from secateurs.optim.factorized.maths import EPS, others
 from secateurs.optim.groupings import Grouping, grouping
-from secateurs.optim.keep import Keep
+from secateurs.optim.keep import Keep, clear_all_
 
 
 class Reparametrized(StepMethod):
@@ -307,10 +307,9 @@ class DGating(Reparametrized):
             alive = found.total(p.square()).sqrt() >= threshold
             mask = found.spread(alive, p).clone()
             own, shared = Keep(mask, like=p), Keep(alive.expand_as(gates).clone(), like=gates)
-            for keep, tensor in ((own, p), (own, self._behind[name]), (shared, gates)):
-                keep.clear_(tensor)
-            own.clear_state_(self._optimizer.state.get(p), p)
-            shared.clear_state_(self._states.get(name), gates)
+            cleared = [(own, p), (own, self._behind[name]), (shared, gates)]
+            cleared += own.state(self._optimizer.state.get(p), p)
+            clear_all_([*cleared, *shared.state(self._states.get(name), gates)])
             masks[name] = mask
         return masks
 
