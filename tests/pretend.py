@@ -443,6 +443,7 @@ def _replace_questions():
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
         "is_initialized": lambda: False,
+        "is_current_stream_capturing": lambda: False,
         "is_bf16_supported": lambda *_, **__: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import secateurs as sc
-from secateurs.optim import FactorizedSGD, hold
+from secateurs.errors import TrainingError
+from secateurs.optim import HAM, DGating, FactorizedSGD, PowerPropagation, hold
 from secateurs.optim.factorized.maths import StepRule
 from secateurs.optim.factorized.step import AllAtOnce
 from secateurs.proof import METHODS, lipschitz_bounds, recheck
@@ -88,6 +89,71 @@ def test_masks_stay_on_the_device_and_hold(how):
     for name, mask in masks.items():
         assert not model.get_parameter(name)[~mask].any()
     assert (model(x).argmax(1) == y).float().mean() > 0.2
+
+
+STRANGE = (float("nan"), float("inf"), -float("inf"), -0.0, -1e-30, 1.0, 1e-45, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_masks_leave_the_bits_that_they_leave_on_the_cpu(dtype, layout):
+    """Of any values, in weights, gradients and states; also after the masks have changed."""
+    draw = torch.Generator().manual_seed(0)
+    found = []
+    first, second = torch.rand(2, 8, 4, 3, 2, generator=draw) < 0.5
+    for device in ("cpu", "cuda"):
+        layer = nn.Conv2d(4, 8, (3, 2)).to(dtype=dtype, memory_format=layout).to(device)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.5, momentum=0.9, foreach=True)
+        held, seen = hold(layer, {"weight": first}, optimizer), []
+        for step in range(3):
+            if step == 2:
+                held.change({"weight": second})
+            with torch.no_grad():
+                layer.bias.zero_()
+                layer.weight.copy_(torch.tensor(STRANGE * 24).to(dtype).view(8, 4, 3, 2))
+            layer.weight.grad = torch.ones_like(layer.weight) * layer.weight.detach()
+            optimizer.step()
+            state = optimizer.state[layer.weight]["momentum_buffer"]
+            seen += [each.detach().clone() for each in (layer.weight, layer.weight.grad, state)]
+        found.append([each.cpu().contiguous().view(torch.uint8) for each in seen])
+    for step, (one, other) in enumerate(zip(*found, strict=True)):
+        mask = (first if step < 6 else second).repeat_interleave(dtype.itemsize, -1)
+        assert torch.equal(one, other)
+        assert not one.reshape(mask.shape)[~mask].any()
+
+
+def test_a_change_of_masks_keeps_their_memory():
+    """A captured graph goes on reading it."""
+    layer = nn.Linear(6, 5).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    held = hold(layer, {"weight": torch.rand(5, 6) < 0.5}, optimizer)
+    at = [bits.data_ptr() for bits in held._keeps["weight"]._bits]
+    held.change({"weight": torch.rand(5, 6) < 0.5})
+    assert [bits.data_ptr() for bits in held._keeps["weight"]._bits] == at
+
+
+@pytest.mark.parametrize("name", ["ham", "d-gating", "power"])
+def test_a_method_steps_as_on_the_cpu(name):
+    makes = {
+        "ham": lambda m, o: HAM(m, o, alpha=20.0, beta=0.1),
+        "d-gating": lambda m, o: DGating(m, o, strength=0.02),
+        "power": lambda m, o: PowerPropagation(m, o, alpha=2.0),
+    }
+    weights = []
+    for model, (x, y) in pair():
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, foreach=True)
+        method = makes[name](model, optimizer)
+        for step in range(4):
+            if step == 2:  # as somebody prunes who knows nothing of the method
+                model[0].weight.data[0] = 0
+                model[5].weight.data[1] = 0.5
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        method.release()
+        weights.append([p.detach().cpu() for p in model.parameters()])
+    for one, other in zip(*weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4])
@@ -308,3 +374,16 @@ def test_masks_on_the_processor_bound_scores_on_the_card(options):
     masks = {"5.weight": torch.rand(model[5].weight.shape, generator=drawn) < 0.5}
     pruned = sc.prune_(model, "magnitude", sparsity=0.8, where="5.weight", within=masks)
     assert not (pruned.masks["5.weight"].cpu() & ~masks["5.weight"]).any()
+
+
+def test_no_method_steps_while_a_graph_is_captured(monkeypatch):
+    layer = nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    method = HAM(layer, optimizer)
+    layer.weight.grad = torch.ones_like(layer.weight)
+    before = layer.weight.detach().clone()
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(TrainingError, match="HAM counts its steps, which a captured CUDA graph"):
+        optimizer.step()
+    monkeypatch.undo()
+    assert torch.equal(layer.weight, before) and method.iteration == 0

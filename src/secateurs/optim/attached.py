@@ -95,6 +95,13 @@ class StepMethod:
     def _on_step(
         self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        on_gpu = any(p.is_cuda for p in self._parameters.values())
+        if on_gpu and torch.cuda.is_current_stream_capturing():
+            raise TrainingError(
+                f"{type(self).__name__} counts its steps, which a captured CUDA graph does not:"
+                " capture without it. Masks of `hold` are followed by a graph, also after they"
+                " have changed."
+            )
         changed = None
         # torch passes the optimizer itself as the first of the arguments of the step.
         if len(args) > 1 and callable(args[1]):

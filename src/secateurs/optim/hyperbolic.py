@@ -1,5 +1,7 @@
 """A hyperbolic step after each step of an optimizer: Hyperbolic Aware Minimization."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -59,20 +61,31 @@ class HAM(StepMethod):
         """Keep the gradients: some optimizers write to them (SGD with Nesterov's momentum, where it
         works on many tensors at once).
         """
-        self._gradients = {
-            name: p.grad.clone() for name, p in self._parameters.items() if p.grad is not None
-        }
+        given = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        self._gradients = {name: torch.empty_like(grad) for name, grad in given.items()}
+        if given:
+            torch._foreach_copy_(list(self._gradients.values()), list(given.values()))
 
     def after(self, *, skipped: bool) -> None:
         """The hyperbolic step."""
         gradients, self._gradients = self._gradients, {}
+        moved: dict[int, tuple[dict[str, Any], list[Tensor], list[Tensor]]] = {}
         for name, p, group in self.groups():
             # Nothing moves where another method has taken the gradient away for this step.
             if p.grad is None or name not in gradients or skipped:
                 continue
+            _, weights, grads = moved.setdefault(id(group), (group, [], []))
+            weights.append(p)
+            grads.append(gradients[name])
+        for group, weights, grads in moved.values():
             # An optimizer that climbs follows the gradient; here it is the one it descends.
             alpha = -self.alpha if group.get("maximize") else self.alpha
-            exponent = (
-                torch.sign(p).mul_(gradients[name]).mul_(alpha).add_(self.beta).mul_(-group["lr"])
-            )
-            p.mul_(exponent.clamp_(-self.limit, self.limit).exp_())
+            exponents = torch._foreach_sign(weights)
+            torch._foreach_mul_(exponents, grads)
+            torch._foreach_mul_(exponents, alpha)
+            torch._foreach_add_(exponents, self.beta)
+            torch._foreach_mul_(exponents, -group["lr"])
+            torch._foreach_clamp_min_(exponents, -self.limit)
+            torch._foreach_clamp_max_(exponents, self.limit)
+            torch._foreach_exp_(exponents)
+            torch._foreach_mul_(weights, exponents)

@@ -8,7 +8,7 @@ been written in them.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from secateurs.optim.attached import StepMethod, check_between
 from secateurs.optim.factorized.maths import EPS, others
 from secateurs.optim.groupings import Grouping, grouping
 from secateurs.optim.keep import Keep, clear_all_
+
+Moved: TypeAlias = list[tuple[str, Tensor, dict[str, Any]]]
+"""The parameters that a step moves: name, gradient, and the optimizer's group."""
 
 
 class Reparametrized(StepMethod):
@@ -40,19 +43,18 @@ class Reparametrized(StepMethod):
         self._behind = found
         # Rounded as they will be after every step, so that a step that is skipped changes no bit.
         with torch.no_grad():
-            for name, p in self._parameters.items():
-                p.copy_(self.weight(name, found[name]))
+            self._write_weights()
 
     def behind(self, name: str, weight: Tensor) -> Tensor:
         """Numbers, one a weight, that this weight can be computed from."""
         raise NotImplementedError
 
-    def weight(self, name: str, behind: Tensor) -> Tensor:
-        """The weight of these numbers."""
+    def weights(self) -> list[Tensor]:
+        """The weights of these numbers, parameter by parameter."""
         raise NotImplementedError
 
-    def gradient(self, name: str, behind: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
-        """The gradient by these numbers, from that by the weight."""
+    def gradients(self, moved: Moved) -> list[Tensor]:
+        """The gradients by these numbers, from those by the weights that have one."""
         raise NotImplementedError
 
     def numbers(self) -> dict[str, Tensor]:
@@ -61,17 +63,24 @@ class Reparametrized(StepMethod):
 
     def before(self) -> None:
         """Put the numbers behind the weights in their place."""
-        for name, p, group in self.groups():
-            behind = self._behind[name]
-            # After an error within a step the weights are not weights.
-            if not self._moving:
-                changed = p != self.weight(name, behind)
-                if changed.any():
-                    behind.copy_(torch.where(changed, self.taken(name, p, changed), behind))
-            if p.grad is not None:
-                p.grad = self.gradient(name, behind, p.grad, group)
-            p.copy_(behind)
+        # After an error within a step the weights are not weights.
+        if not self._moving:
+            self._take_changes()
+        moved = [(name, p.grad, group) for name, p, group in self.groups() if p.grad is not None]
+        for (name, _, _), gradient in zip(moved, self.gradients(moved), strict=True):
+            self._parameters[name].grad = gradient
+        torch._foreach_copy_(list(self._parameters.values()), list(self._behind.values()))
         self._moving = True
+
+    def _take_changes(self) -> None:
+        for (name, p), weight in zip(self._parameters.items(), self.weights(), strict=True):
+            changed, behind = p != weight, self._behind[name]
+            # On a GPU the answer would have to be waited for.
+            if not p.is_cpu or changed.any():
+                behind.copy_(torch.where(changed, self.taken(name, p, changed), behind))
+
+    def _write_weights(self) -> None:
+        torch._foreach_copy_(list(self._parameters.values()), self.weights())
 
     def taken(self, name: str, weight: Tensor, changed: Tensor) -> Tensor:
         """What is behind a weight of which some entries were changed between two steps."""
@@ -79,9 +88,8 @@ class Reparametrized(StepMethod):
 
     def after(self, *, skipped: bool) -> None:
         """Compute the weights again."""
-        for name, p in self._parameters.items():
-            self._behind[name].copy_(p)
-            p.copy_(self.weight(name, self._behind[name]))
+        torch._foreach_copy_(list(self._behind.values()), list(self._parameters.values()))
+        self._write_weights()
         self._moving = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -93,9 +101,9 @@ class Reparametrized(StepMethod):
         _check_saved(state["behind"], self._behind)
         super().load_state_dict(state)
         with torch.no_grad():
-            for name, p in self._parameters.items():
-                self._behind[name].copy_(state["behind"][name])
-                p.copy_(self.weight(name, self._behind[name]))
+            for name, behind in self._behind.items():
+                behind.copy_(state["behind"][name])
+            self._write_weights()
 
 
 def _check_saved(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
@@ -152,13 +160,27 @@ class PowerPropagation(Reparametrized):
         """θ = sign(w)|w|^(1/α)."""
         return torch.copysign(weight.abs().pow(1 / self.alpha), weight)
 
-    def weight(self, name: str, behind: Tensor) -> Tensor:
+    def weights(self) -> list[Tensor]:
         """w = θ|θ|^(α−1)."""
-        return behind * behind.abs().pow(self.alpha - 1)
+        behind = list(self._behind.values())
+        found = self._powers(behind)
+        if found:
+            torch._foreach_mul_(found, behind)
+        return found
 
-    def gradient(self, name: str, behind: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
+    def gradients(self, moved: Moved) -> list[Tensor]:
         """α|θ|^(α−1) ∂L/∂w."""
-        return grad * behind.abs().pow(self.alpha - 1) * self.alpha
+        found = self._powers([self._behind[name] for name, _, _ in moved])
+        if found:
+            torch._foreach_mul_(found, [grad for _, grad, _ in moved])
+            torch._foreach_mul_(found, self.alpha)
+        return found
+
+    def _powers(self, behind: list[Tensor]) -> list[Tensor]:
+        found = list(torch._foreach_abs(behind)) if behind else []
+        if found:
+            torch._foreach_pow_(found, self.alpha - 1)
+        return found
 
 
 class DGating(Reparametrized):
@@ -247,17 +269,24 @@ class DGating(Reparametrized):
         product = found.spread(gates.prod(0), weight)
         return torch.where(weight == 0, 0.0, weight / product)
 
-    def weight(self, name: str, behind: Tensor) -> Tensor:
+    def weights(self) -> list[Tensor]:
         """ω · Π γ."""
-        return behind * self._groupings[name].spread(self._gates[name].detach().prod(0), behind)
+        return [
+            behind * self._groupings[name].spread(self._gates[name].detach().prod(0), behind)
+            for name, behind in self._behind.items()
+        ]
 
-    def gradient(self, name: str, behind: Tensor, grad: Tensor, group: Mapping[str, Any]) -> Tensor:
+    def gradients(self, moved: Moved) -> list[Tensor]:
         """By ω, returned; that by the gates is left in their `grad`."""
-        found, gates = self._groupings[name], self._gates[name].detach()
-        # An optimizer that climbs turns the sign of all it is given, the penalty's too.
-        decay = 2 * self.strength / self.depth * (-1 if group.get("maximize") else 1)
-        self._gates[name].grad = others(gates) * found.total(grad * behind) + decay * gates
-        return grad * found.spread(gates.prod(0), behind) + decay * behind
+        made = []
+        for name, grad, group in moved:
+            found, gates, behind = self._groupings[name], self._gates[name], self._behind[name]
+            # An optimizer that climbs turns the sign of all it is given, the penalty's too.
+            decay = 2 * self.strength / self.depth * (-1 if group.get("maximize") else 1)
+            shared = gates.detach()
+            gates.grad = others(shared) * found.total(grad * behind) + decay * shared
+            made.append(grad * found.spread(shared.prod(0), behind) + decay * behind)
+        return made
 
     def before(self) -> None:
         """Put ω in the place of the weights; gates move only where the weight has a gradient."""
