@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from secateurs.optim.keep import Keep
+from secateurs.optim.keep import Keep, clear_all_
 
 VALUES = (float("nan"), float("inf"), -float("inf"), -0.0, -1e-30, 1e30, 5e-324, 0.0)
 
@@ -60,7 +60,7 @@ def test_state_of_other_shapes_scalars_and_integers_is_left_alone():
         "codes": torch.ones(2, 3, dtype=torch.uint8),
         "word": "left alone",
     }
-    keep.clear_state_(state, parameter)
+    clear_all_(keep.state(state, parameter))
     assert (
         not state["momentum"].any()
         and not state["nested"][0].any()
@@ -74,5 +74,6 @@ def test_single_number_parameter_does_not_lose_its_step_count():
     optimizer = torch.optim.Adam([parameter])
     parameter.grad = torch.tensor(1.0)
     optimizer.step()
-    Keep(torch.tensor(False), like=parameter).clear_state_(optimizer.state[parameter], parameter)
+    keep = Keep(torch.tensor(False), like=parameter)
+    clear_all_(keep.state(optimizer.state[parameter], parameter))
     assert optimizer.state[parameter]["step"] == 1
