@@ -9,7 +9,7 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import TrainingError
-from secateurs.optim import HAM, DGating, FactorizedSGD, PowerPropagation, hold
+from secateurs.optim import HAM, DGating, Factorized, FactorizedSGD, PowerPropagation, hold
 from secateurs.optim.factorized.maths import StepRule
 from secateurs.optim.factorized.step import AllAtOnce
 from secateurs.proof import METHODS, lipschitz_bounds, recheck
@@ -89,6 +89,31 @@ def test_masks_stay_on_the_device_and_hold(how):
     for name, mask in masks.items():
         assert not model.get_parameter(name)[~mask].any()
     assert (model(x).argmax(1) == y).float().mean() > 0.2
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize("base", ["AdamW", "SGD"])
+def test_a_base_moves_factors_as_on_the_cpu(base, depth):
+    """Past the step at which states of dead weights are cleared."""
+    found = []
+    for model, (x, y) in pair():
+        optimizer = Factorized(
+            model.parameters(),
+            base=getattr(torch.optim, base),
+            base_kwargs={"lr": 0.02},
+            depth=depth,
+            strength=0.05,
+            init="pretrained",
+            freeze=1e-4,
+        )
+        for _ in range(20):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        found.append([p.detach().cpu() for p in model.parameters()])
+    assert any((one == 0).any() for one in found[0])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
 STRANGE = (float("nan"), float("inf"), -float("inf"), -0.0, -1e-30, 1.0, 1e-45, 0.0)

@@ -1,8 +1,9 @@
 """Any torch optimizer on the factors: Adam, AdamW, RMSprop, … where `FactorizedSGD` is SGD."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,11 +16,19 @@ from secateurs.base.registry import unknown
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.factorized import checkpoint, options
 from secateurs.optim.factorized.layouts import State
-from secateurs.optim.factorized.maths import TINY, StepRule, others, product, root
+from secateurs.optim.factorized.maths import TINY, StepRule, root
 from secateurs.optim.factorized.members import Group
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer, are_finite
 from secateurs.optim.factorized.schedules import Schedule
-from secateurs.optim.factorized.step import FLUSH_EVERY
+from secateurs.optim.factorized.step import (
+    FLUSH_EVERY,
+    all_gradients,
+    all_times,
+    clear_dead_,
+    copy_all_,
+    largest_of,
+    rows_of,
+)
 
 # What a base optimizer cannot be: classes and options that cannot move factors.
 
@@ -222,66 +231,86 @@ def remembered(base: Optimizer, kind: Kind, group: Group, leaf: Tensor) -> dict[
     return {**fresh.state.get(trial, {}), "stepped": False}
 
 
-def clear_(base: Optimizer, leaf: Tensor, dead: Tensor) -> None:
-    """Zero the state of dead weights, or it would move them, and decay into denormal numbers."""
+def state_of(base: Optimizer, leaf: Tensor) -> Iterator[Tensor]:
+    """What the base stores for each factor. Step counts and row statistics have no entry per
+    weight.
+    """
     for value in base.state.get(leaf, {}).values():
-        if (
-            isinstance(value, Tensor)
-            # Step counts and row statistics have no entry per weight.
-            and value.shape == leaf.shape
-            and value.is_floating_point()
-        ):
-            clear_where_(value, dead)
+        if isinstance(value, Tensor) and value.shape == leaf.shape and value.is_floating_point():
+            yield value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """A parameter that the base is about to move.
+ALONE = 1 << 14
+"""Entries from which a CPU moves a parameter by itself."""
 
-    Attributes:
-        parameter: The weight.
-        factors: Its stacked factors, which the base holds; None where it is not factorized.
+
+class Alike:
+    """Parameters that the base is about to move, of one group, device and dtype: on a GPU each
+    operation is one launch for all of them; on a CPU large ones come one by one.
+
+    Args:
+        moved: The weights and gradients.
+        factors: Their stacked factors, which the base holds; none where they are not factorized.
         rule: The numbers of this step.
         climbs: Whether the base climbs the loss (`maximize=True`).
     """
 
-    parameter: nn.Parameter
-    factors: Tensor | None
-    rule: StepRule
-    climbs: bool
+    def __init__(
+        self,
+        moved: Sequence[tuple[nn.Parameter, Tensor]],
+        factors: Sequence[Tensor],
+        rule: StepRule,
+        climbs: bool,
+    ) -> None:
+        self.moved, self.factors, self.rule = moved, list(factors), rule
+        self._sign = -1 if climbs else 1
+        self._dead: Tensor | None = None
 
-    def hand_over_(self, grad: Tensor) -> Tensor | None:
-        """Give the factors their gradient; returns which weights are dead."""
+    def hand_over_(self) -> None:
+        """Give the factors their gradients."""
         factors, rule = self.factors, self.rule
-        if factors is None:
-            self.parameter.grad = grad
-            return None
-        factors.grad = others(factors).mul_(grad)
+        if not factors:
+            for parameter, grad in self.moved:
+                parameter.grad = grad
+            return
+        rows = rows_of(factors)
+        plain = [_like(grad, own) for (_, grad), own in zip(self.moved, rows[0], strict=True)]
+        slopes = [torch.empty_like(own) for own in factors]
+        for own, slope in zip(factors, slopes, strict=True):
+            own.grad = slope
+        torch._foreach_copy_([*chain(*rows_of(slopes))], [*chain(*all_gradients(rows, plain))])
         if rule.decoupled:
-            factors.mul_(1 - rule.lr * rule.decay)  # as AdamW does: shrink, then move
+            torch._foreach_mul_(factors, 1 - rule.lr * rule.decay)  # as AdamW: shrink, then move
         else:  # a base that climbs the loss turns the sign of all it is given
-            factors.grad.add_(factors, alpha=-rule.decay if self.climbs else rule.decay)
+            torch._foreach_add_(slopes, factors, alpha=self._sign * rule.decay)
         # Dead means all factors zero. One zero factor alone still has a gradient and
         # may come back.
-        dead: Tensor = factors.abs().amax(0) == 0
-        return dead
+        self._dead = largest_of(rows) == 0
 
-    def write_back_(self, dead: Tensor | None) -> Tensor | None:
-        """New weights; returns which are dead now.
-
-        What was dead stays dead, though the base may have moved it by momentum, or by dividing by
-        0.
+    def write_back_(self, base: Optimizer, forget: bool) -> None:
+        """New weights. What was dead stays dead, though the base may have moved it by momentum, or
+        by dividing by 0; with `forget` it forgets what it stores of the dead.
         """
-        factors = self.factors
-        if factors is None or dead is None:
-            return None
-        dead = dead | (factors.abs().amax(0) < root(self.rule.freeze, len(factors)))
-        clear_where_(factors, dead)
-        # Gradients of factors are D times the size of the weight: they are not kept
-        # between steps.
-        factors.grad = None
-        self.parameter.copy_(product(factors))
-        return dead
+        if self._dead is None:
+            return
+        rows = rows_of(self.factors)
+        dead = self._dead | (largest_of(rows) < root(self.rule.freeze, len(rows)))
+        cleared = [self.factors]
+        if forget:
+            cleared += map(list, zip(*(state_of(base, own) for own in self.factors), strict=True))
+        for tensors in cleared:
+            clear_dead_(tensors, dead)
+        copy_all_([parameter for parameter, _ in self.moved], all_times(rows[1:], rows[0]))
+        for own in self.factors:
+            # They are D times the size of the weight: they are not kept between steps.
+            own.grad = None
+
+
+def _like(grad: Tensor, factor: Tensor) -> Tensor:
+    """A gradient in the dtype and layout of the factors."""
+    if grad.dtype == factor.dtype and grad.stride() == factor.stride():
+        return grad
+    return torch.empty_like(factor).copy_(grad)
 
 
 class Factorized(FactorizedOptimizer):
@@ -382,11 +411,28 @@ class Factorized(FactorizedOptimizer):
         # Groups are dictionaries and have no hash, so they are looked up by identity.
         rules = dict(zip(map(id, self.param_groups), now, strict=True))
         self._follow()
-        moves = [self._move(group, parameter, rules[id(group)]) for group, parameter, _ in found]
-        dead = [move.hand_over_(grad) for move, (*_, grad) in zip(moves, found, strict=True)]
+        together: dict[object, list[int]] = {}
+        leaves = [self.state[parameter].get("factors") for _, parameter, _ in found]
+        for i, (group, parameter, _) in enumerate(found):
+            kind = (id(group), parameter.device, parameter.dtype, leaves[i] is None)
+            # On a CPU the next operation finds in the cache what the one before has written, if the
+            # parameter is large; small ones cost their calls.
+            alone = parameter.is_cpu and parameter.numel() > ALONE
+            together.setdefault((*kind, i if alone else -1), []).append(i)
+        moves = []
+        for some in together.values():
+            group = found[some[0]][0]
+            factors = [own for own in (leaves[i] for i in some) if own is not None]
+            moved = [found[i][1:] for i in some]
+            moves.append(Alike(moved, factors, rules[id(group)], bool(group.get("maximize"))))
+        for move in moves:
+            move.hand_over_()
         self.base.step()
-        for move, gone in zip(moves, dead, strict=True):
-            self._forget(move.factors, move.write_back_(gone))
+        # What the base stores of dead weights is cleared only now and then, since each step zeroes
+        # dead weights again anyway.
+        forget = self.taken % FLUSH_EVERY == 0
+        for move in moves:
+            move.write_back_(self.base, forget)
         self._finish(now)
         return loss
 
@@ -500,7 +546,9 @@ class Factorized(FactorizedOptimizer):
         them.
         """
         super().kill_(group, parameter, dead)
-        clear_(self.base, self.state[parameter]["factors"], dead)
+        # Or it would move them, and decay into denormal numbers.
+        for value in state_of(self.base, self.state[parameter]["factors"]):
+            clear_where_(value, dead)
 
     def shrinks(self, group: Group) -> bool:
         """An adaptive base rescales the penalty like any gradient, which the formula does not
@@ -528,22 +576,6 @@ class Factorized(FactorizedOptimizer):
         for ours, theirs in zip(self.param_groups, self.base.param_groups, strict=True):
             theirs.update(self.kind.knobs(ours))
         self.base.zero_grad(set_to_none=True)
-
-    def _move(self, group: Group, parameter: nn.Parameter, rule: StepRule) -> Move:
-        return Move(
-            parameter=parameter,
-            factors=self.state[parameter].get("factors"),
-            rule=rule,
-            climbs=bool(group.get("maximize")),
-        )
-
-    def _forget(self, factors: Tensor | None, dead: Tensor | None) -> None:
-        """Clear what the base stores about dead weights, only now and then: it costs a pass over
-        every tensor of the base's state, and each step zeroes dead weights again anyway.
-        """
-        if factors is None or dead is None or self.taken % FLUSH_EVERY:
-            return
-        clear_(self.base, factors, dead)
 
 
 def _leaves(group: Group, states: Mapping[Tensor, State]) -> list[Tensor]:

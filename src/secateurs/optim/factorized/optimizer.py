@@ -482,9 +482,11 @@ def are_finite(grads: Sequence[Tensor]) -> bool:
     if all(grad.is_cpu for grad in grads):
         fine = all(math.isfinite(grad.sum().item()) for grad in grads)
     else:
-        # On a device: one launch, and one wait.
-        norms = torch._foreach_norm(list(grads))
-        fine = bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
+        # On a device: three launches, and one wait.
+        norms = list(torch._foreach_norm(list(grads)))
+        if len({norm.dtype for norm in norms}) > 1:
+            norms = [norm.float() for norm in norms]
+        fine = math.isfinite(torch.stack(norms).sum(dtype=torch.float32).item())
     # A sum of large finite numbers may overflow: that is no reason to skip the step.
     return fine or all(bool(grad.isfinite().all()) for grad in grads)
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from secateurs.base.bits import INTEGERS
 from secateurs.optim.factorized.compiled import CompiledStep, PreStepCheck, StepKernel
 from secateurs.optim.factorized.layouts import FactorLayout, Stacked
 from secateurs.optim.factorized.maths import StepRule, root
@@ -194,6 +195,9 @@ class AllAtOnce:
         denormals are looked for only if `flush`.
         """
         plain = [grad.contiguous() for grad in grads]
+        if plain[0].dtype != self._dtype and not plain[0].is_cpu:
+            given, plain = plain, [torch.empty_like(grad, dtype=self._dtype) for grad in plain]
+            torch._foreach_copy_(plain, given)
         for batch in self._batches:
             slopes = [part.of(plain).to(self._dtype) for part in batch.parts]
             weights = [part.of(self._weights) for part in batch.parts]
@@ -231,32 +235,37 @@ class Batch:
         self._factors = [part.of(factors, 1) for part in parts]
         # All parameters of a batch have a momentum, or none has.
         self._momenta = [part.of(moving, 1) for part in parts] if moving else []
-        self._rows, self._moving = _rows(self._factors), _rows(self._momenta)
+        self._rows, self._moving = rows_of(self._factors), rows_of(self._momenta)
 
     def step_(
         self, weights: list[Tensor], grads: list[Tensor], rule: StepRule, flush: bool
     ) -> None:
         rows = self._rows
-        slopes = _all_gradients(rows, grads)
+        slopes = all_gradients(rows, grads)
         _sgd_(tuple(chain(*rows)), tuple(chain(*slopes)), tuple(chain(*self._moving)), rule)
-        if flush:
+        if flush and self._factors[0].is_cpu:
             for factors, momenta in zip_longest(self._factors, self._momenta):
                 flush_(factors, momenta, rule.freeze)
+        elif flush:
+            # Denormals cost nothing elsewhere.
+            dead = largest_of(rows) < root(rule.freeze, len(rows))
+            for stacked in filter(None, (self._factors, self._momenta)):
+                clear_dead_(stacked, dead)
         # A product of float32 factors is rounded once, at the end, into a bfloat16 weight.
-        torch._foreach_copy_(weights, _all_times(rows[1:], rows[0]))
+        copy_all_(weights, all_times(rows[1:], rows[0]))
 
 
-def _rows(stacked: Sequence[Tensor]) -> list[Rows]:
+def rows_of(stacked: Sequence[Tensor]) -> list[Rows]:
     """The first factors of all parameters, the second ones, …"""
     return list(zip(*(own.unbind(0) for own in stacked), strict=True))
 
 
-def _all_gradients(rows: list[Rows], grads: list[Tensor]) -> list[list[Tensor]]:
+def all_gradients(rows: list[Rows], grads: list[Tensor]) -> list[list[Tensor]]:
     """grad · Π_{k≠d} ω_k for every d, in 2, 5, 8 products for D = 2, 3, 4: one half shares grad
     times the other half.
 
     >>> rows = [(torch.tensor([2.0]),), (torch.tensor([3.0]),), (torch.tensor([5.0]),)]
-    >>> [float(slope) for slope, in _all_gradients(rows, [torch.tensor([10.0])])]
+    >>> [float(slope) for slope, in all_gradients(rows, [torch.tensor([10.0])])]
     [150.0, 100.0, 60.0]
     """
     if len(rows) == 1:
@@ -264,16 +273,48 @@ def _all_gradients(rows: list[Rows], grads: list[Tensor]) -> list[list[Tensor]]:
     half = len(rows) // 2
     left, right = rows[:half], rows[half:]
     return [
-        *_all_gradients(left, _all_times(right, grads)),
-        *_all_gradients(right, _all_times(left, grads)),
+        *all_gradients(left, all_times(right, grads)),
+        *all_gradients(right, all_times(left, grads)),
     ]
 
 
-def _all_times(rows: Sequence[Rows], grads: list[Tensor] | Rows) -> list[Tensor]:
+def all_times(rows: Sequence[Rows], grads: list[Tensor] | Rows) -> list[Tensor]:
     result = torch._foreach_mul(rows[0], grads)
     for row in rows[1:]:
         torch._foreach_mul_(result, row)
     return list(result)
+
+
+def copy_all_(weights: Sequence[Tensor], made: Sequence[Tensor]) -> None:
+    """Write many tensors. One that is laid out otherwise would cost a launch for each of the
+    others, too.
+    """
+    alike: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for weight, new in zip(weights, made, strict=True):
+        if weight.stride() == new.stride():
+            alike[0].append(weight)
+            alike[1].append(new)
+        else:
+            weight.copy_(new)
+    if alike[0]:
+        torch._foreach_copy_(*alike)
+
+
+def largest_of(rows: Sequence[Rows]) -> Tensor:
+    """The largest |ω| of each weight, of all parameters in one row."""
+    largest = torch._foreach_abs(rows[0])
+    for row in rows[1:]:
+        torch._foreach_maximum_(largest, torch._foreach_abs(row))
+    return torch.cat([own.flatten() for own in largest])
+
+
+def clear_dead_(stacked: Sequence[Tensor], dead: Tensor) -> None:
+    """Zero what belongs to the dead, whatever it is: multiplied as integers (`base.bits`)."""
+    integer = INTEGERS[stacked[0].element_size()]
+    rows = rows_of([own.detach().view(integer) for own in stacked])
+    parts = torch.split((~dead).to(integer), [own.numel() for own in rows[0]])
+    alive = [part.view(own.shape) for part, own in zip(parts, rows[0], strict=True)]
+    torch._foreach_mul_([*chain(*rows)], alive * len(rows))
 
 
 # The fused SGD, and every few steps the search for dead weights.
