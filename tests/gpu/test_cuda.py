@@ -104,6 +104,7 @@ def test_a_base_moves_factors_as_on_the_cpu(base, depth):
             depth=depth,
             strength=0.05,
             init="pretrained",
+            zeros="frozen",
             freeze=1e-4,
         )
         for _ in range(20):
