@@ -138,6 +138,7 @@ ACROSS = {
     "files/test_files.py",
     "gpu/test_cuda.py",
     "gpu/test_launches.py",
+    "gpu/test_selection.py",
     "gpu/test_studies.py",
     "strange/test_lifetime.py",
     "strange/test_strange.py",

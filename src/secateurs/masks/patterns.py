@@ -12,7 +12,7 @@ from torch import Tensor
 
 from secateurs.base.registry import Registry, unknown
 from secateurs.errors import ArgumentError, UnknownNameError
-from secateurs.masks.pieces import PIECE, SERIAL
+from secateurs.masks.pieces import PART, PIECE, SERIAL
 
 # Patterns that keep or prune whole groups of entries: what all of them share.
 
@@ -50,9 +50,10 @@ def _row_sums(rows: Tensor) -> Tensor:
     be split.
     """
     # PyTorch splits long sums over threads, and the order of additions would depend on
-    # their number.
-    if rows.shape[1] <= SERIAL:
-        parts = torch.split(rows, max(1, SERIAL // max(1, rows.shape[1])))
+    # their number. A GPU has an order of its own, whatever the length.
+    length = SERIAL if rows.device.type == "cpu" else PART
+    if rows.shape[1] <= length:
+        parts = torch.split(rows, max(1, length // max(1, rows.shape[1])))
         return torch.cat([part.double().sum(1) for part in parts])
     return torch.stack(
         [sum(_serial_sums(row), rows.new_zeros((), dtype=torch.float64)) for row in rows]
@@ -108,29 +109,30 @@ class NM:
     def eligible(self, score: Tensor, within: Tensor | None = None) -> Tensor:
         """The N largest of every run, as a mask in the score's shape."""
         rows = self.runs(score)
-        allowed = torch.ones_like(rows, dtype=torch.bool) if within is None else self.runs(within)
         # Ranking a run compares each entry with each: M² temporaries per entry, hence shorter
         # pieces.
-        length = max(1, PIECE // self.m**2)
-        parts = zip(torch.split(rows, length), torch.split(allowed, length), strict=True)
-        return self.unrun(
-            torch.cat([_largest_of_run(row, ok, self.n) for row, ok in parts]),
-            tuple(score.shape),
-        )
+        length = max(1, (PIECE if score.device.type == "cpu" else 4 * PART) // self.m**2)
+        fences = iter(() if within is None else torch.split(self.runs(within), length))
+        parts = [
+            _largest_of_run(row, next(fences, None), self.n) for row in torch.split(rows, length)
+        ]
+        return self.unrun(torch.cat(parts), tuple(score.shape))
 
     def __str__(self) -> str:
         return f"{self.n}:{self.m}"
 
 
-def _largest_of_run(score: Tensor, allowed: Tensor, n: int) -> Tensor:
+def _largest_of_run(score: Tensor, allowed: Tensor | None, n: int) -> Tensor:
     """Entries that fewer than n allowed entries of their row beat."""
     # An equal entry beats those after it (the rule in topk.py).
-    value = score.double().masked_fill(~allowed, -torch.inf)
+    value = score.double()
+    value = value if allowed is None else value.masked_fill(~allowed, -torch.inf)
     index = torch.arange(score.shape[1], device=score.device)
     beats = (value[:, None, :] > value[:, :, None]) | (
         (value[:, None, :] == value[:, :, None]) & (index[None, :] < index[:, None])
     )
-    return (beats.sum(-1) < n) & allowed
+    kept = beats.sum(-1) < n
+    return kept if allowed is None else kept & allowed
 
 
 # Slices of a weight that are kept or cut whole: kernels, filters, channels.

@@ -1,12 +1,15 @@
 """Tensors of any layout read in short one-dimensional pieces, in the order of their indices."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 PIECE = 1 << 18
 """Entries per piece: one megabyte of float32, which stays in the second-level cache."""
+
+PART = 1 << 24
+"""Entries that a GPU works on at once: enough to be busy, and some hundred megabytes on the way."""
 
 SERIAL = 1 << 14
 """Entries an element-wise operation never splits over threads (PyTorch splits from 2**15 on)."""
@@ -28,6 +31,33 @@ def pieces(
     """
     for piece in _flat(tensor.detach(), length):
         yield piece if dtype is None else piece.to(dtype)
+
+
+def batches(
+    tensors: Iterable[Tensor], *, length: int = PART, dtype: torch.dtype | None = None
+) -> Iterator[list[Tensor]]:
+    """The pieces of tensors on a GPU, in lists of at most `length` entries on one device: what
+    `join` makes one tensor of.
+
+    Where lists end depends on shapes and devices alone.
+
+    >>> [[len(piece) for piece in batch] for batch in batches(map(torch.ones, (2, 3, 1)), length=4)]
+    [[2], [3, 1]]
+    """
+    batch, size = list[Tensor](), 0
+    for piece in (p for tensor in tensors for p in pieces(tensor, length=length, dtype=dtype)):
+        if batch and (size + len(piece) > length or piece.device != batch[0].device):
+            yield batch
+            batch, size = [], 0
+        batch.append(piece)
+        size += len(piece)
+    if batch:
+        yield batch
+
+
+def join(batch: Sequence[Tensor]) -> Tensor:
+    """The pieces as one."""
+    return batch[0] if len(batch) == 1 else torch.cat([*batch])
 
 
 def common_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from secateurs.base.parameters import Where, aliases, check_model, masks_in, prunable
 from secateurs.base.printing import Reported
 from secateurs.masks.apply import check
-from secateurs.masks.pieces import pieces
+from secateurs.masks.topk import count_each
 
 # How sparse one parameter is: its figures, and their form in tables and JSON.
 
@@ -190,21 +190,17 @@ def _rows(
     tied: Mapping[str, str],
     verdicts: Mapping[str, str],
 ) -> tuple[TensorSparsity, ...]:
-    others: dict[str, list[str]] = {}
+    # What is NaN is not zero, and counts; −0 does not.
+    kept, others = count_each(tensors), dict[str, list[str]]()
     for alias, first in tied.items():
         others.setdefault(first, []).append(alias)
     return tuple(
         TensorSparsity.of(
             name,
             tensor,
-            _count_kept(tensor),
+            kept[name],
             aliases=tuple(others.get(name, ())),
             verdict=verdicts.get(name, ""),
         )
         for name, tensor in tensors.items()
     )
-
-
-def _count_kept(tensor: Tensor) -> int:
-    # count_nonzero also counts NaN, which is not zero, and takes −0 for one.
-    return sum(int(piece.count_nonzero()) for piece in pieces(tensor))

@@ -28,9 +28,8 @@ from secateurs.masks.budget import (
 )
 from secateurs.masks.draw import SELECTIONS, ScoreRows
 from secateurs.masks.patterns import Pattern, Unstructured, pattern_of
-from secateurs.masks.topk import row_ranks
-from secateurs.masks.units import Chosen, TensorUnits, Units, units_of
-from secateurs.masks.values import trouble
+from secateurs.masks.units import Chosen, RowUnits, TensorUnits, Units, units_of
+from secateurs.masks.values import sound, trouble
 
 AnyUnits = TypeVar("AnyUnits", bound=Units[Any], covariant=True)
 SomeUnits = TypeVar("SomeUnits", bound=Units[Any])
@@ -139,9 +138,11 @@ def check_selection(
         scores = {name: score.detach().abs() for name, score in scores.items()}
     # Masks from a file lie on the CPU.
     within = {name: mask.to(scores[name].device) for name, mask in (within or {}).items()}
-    if by_rows:
-        scores = {name: row_ranks(score, within.get(name)) for name, score in scores.items()}
-    units = units_of(scores, pattern, within, absolute=while_ranking)
+    units = (
+        RowUnits(scores, pattern, within)
+        if by_rows
+        else units_of(scores, pattern, within, absolute=while_ranking)
+    )
     return choice_of(
         selection, shapes, units, keep=keep, scores=scores, weights=weights, absolute=while_ranking
     )
@@ -177,6 +178,8 @@ def best(choice: CheckedSelection[Units[Chosen]]) -> dict[str, Chosen]:
     demand = choice.demand
     if choice.counts is None:
         return _with_floors(choice, list(demand.shapes), demand.keep)
+    if not choice.units.whole:
+        return choice.units.choose_each({name: choice.counts[name] for name in demand.shapes})
     chosen: dict[str, Chosen] = {}
     for name in demand.shapes:
         chosen |= _with_floors(choice, [name], choice.counts[name])
@@ -205,7 +208,10 @@ def _with_floors(
     # Every turn settles at least one parameter, so there are at most as many turns as parameters.
     while True:
         free = [name for name in names if name not in fixed]
-        spent = sum(units.count_kept(name, chosen) for name, chosen in fixed.items())
+        spent = sum(
+            units.count_kept(name, chosen) if units.whole else floor[name]
+            for name, chosen in fixed.items()
+        )
         together = units.choose(free, max(0, keep - spent)) if free else {}
         short = units.short(together, floor)
         if not short:
@@ -275,10 +281,12 @@ def check_scores(scores: Mapping[str, Tensor], positive: bool, *, finite: bool =
         raise EmptySelectionError(
             "there are no scores to select from: score at least one parameter with entries."
         )
+    known = finite and not positive
+    fine = set() if known else sound(scores, least=0 if positive else -math.inf)
     problems = [
         f"{name!r} {text}"
         for name, score in scores.items()
-        if (text := trouble(score, positive, finite=finite))
+        if (text := trouble(score, positive and name not in fine, finite=known or name in fine))
     ]
     if problems:
         raise ScoreError(

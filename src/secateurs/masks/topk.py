@@ -1,5 +1,5 @@
-"""The largest entries of many tensors, exactly so many: streamed by torch, or in one compiled
-pass.
+"""The largest entries of many tensors, exactly so many: streamed by torch, in one compiled pass,
+or where a GPU has them.
 
 **The rule for equal scores**, here and wherever else something is ranked (groups, runs, rows,
 files, draws): the earlier stays, in the order of the mapping and, inside a tensor, of row-major
@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from secateurs.base import native
 from secateurs.errors import ArgumentError
+from secateurs.masks import on_device
 from secateurs.masks.pieces import common_dtype, pieces
 
 
@@ -35,7 +37,7 @@ def largest(
 
     Of equal scores the earlier are kept. Nothing is concatenated: beyond the masks, some megabytes
     are used. Large float32 and float64 scores on the CPU take one compiled pass, all others a few
-    passes of torch.
+    passes of torch; what a GPU holds is chosen there (`on_device`).
 
     Args:
         scores: finite floats of any shapes, layouts and dtypes (compared in their common dtype).
@@ -47,46 +49,128 @@ def largest(
     >>> largest({"a": torch.tensor([1.0, 5.0]), "b": torch.tensor([[5.0, 5.0]])}, 2)
     {'a': tensor([False,  True]), 'b': tensor([[ True, False]])}
     """
-    # Both ways write every entry; only where nothing is chosen are zeros needed.
+    within = within or {}
+    # All ways write every entry; only where nothing is chosen are zeros needed.
     new = torch.empty if count else torch.zeros
     masks = {
         name: new(score.shape, dtype=torch.bool, device=score.device)
         for name, score in scores.items()
     }
-    if count:
-        # The compiled pass gives up where many entries are at the threshold; the streamed one never
-        # does.
-        kernel = kernel_for(scores, within or {})
-        if not (
-            kernel
-            and kernel.largest_(
-                masks,
-                scores,
-                count,
-                within=within or {},
-                absolute=absolute,
-                room=room,
-            )
-        ):
-            stream_largest_(masks, scores, count, within=within or {}, absolute=absolute)
+    if not count:
+        return masks
+    if any(map(on_gpu, scores.values())):
+        _check_dtype(common_dtype(scores))
+        _check_rank(count, _room(scores, within) if room is None else room)
+        on_device.largest_(masks, scores, count, within=within, absolute=absolute)
+        return masks
+    # The compiled pass gives up where many entries are at the threshold; the streamed one never
+    # does.
+    made = kernel_for(scores, within)
+    options: Any = {"within": within, "absolute": absolute}
+    if not (made and made.largest_(masks, scores, count, room=room, **options)):
+        stream_largest_(masks, scores, count, **options)
     return masks
 
 
-def row_ranks(score: Tensor, allowed: Tensor | None) -> Tensor:
-    """Minus the rank of each entry in its row, largest first.
+def largest_of_each(
+    scores: Mapping[str, Tensor],
+    counts: Mapping[str, int],
+    *,
+    within: Mapping[str, Tensor] | None = None,
+    absolute: bool = False,
+    room: Mapping[str, int] | None = None,
+) -> dict[str, Tensor]:
+    """Masks that keep the largest scores of each tensor by itself, as many as `counts` says;
+    otherwise as `largest`. Where a GPU has them and `room` is not given, nothing checks that there
+    are as many.
 
-    The largest of these in a whole tensor are the largest of every row alike. Entries that are not
-    allowed come last.
+    >>> scores = {"a": torch.tensor([1.0, 5.0]), "b": torch.tensor([5.0, 5.0])}
+    >>> largest_of_each(scores, {"a": 1, "b": 0})
+    {'a': tensor([False,  True]), 'b': tensor([False, False])}
     """
+    within, room = within or {}, room or {}
+    masks, there = dict[str, Tensor](), dict[str, Tensor]()
+    for name, score in scores.items():
+        if counts[name] and on_gpu(score):
+            _check_dtype(score.dtype)
+            _check_rank(counts[name], room.get(name, counts[name]))
+            masks[name] = torch.empty(score.shape, dtype=torch.bool, device=score.device)
+            there[name] = score
+        else:
+            masks |= largest(
+                {name: score},
+                counts[name],
+                within=within,
+                absolute=absolute,
+                room=room.get(name),
+            )
+    if there:
+        on_device.largest_of_each_(masks, there, counts, within=within, absolute=absolute)
+    return masks
+
+
+def largest_of_rows(score: Tensor, count: int, allowed: Tensor | None = None) -> Tensor:
+    """A mask of `count` entries: of every row alike the largest, and one more of each of the first
+    rows where that does not come out even. A row with fewer entries allowed keeps those.
+
+    >>> largest_of_rows(torch.tensor([[1.0, 5.0, 2.0], [4.0, 4.0, 4.0]]), 3)
+    tensor([[False,  True,  True],
+            [ True, False, False]])
+    """
+    if not count:
+        return torch.zeros(score.shape, dtype=torch.bool, device=score.device)
     rows = score.detach().reshape(score.shape[0] if score.ndim > 1 else 1, -1)
-    if allowed is not None:
-        rows = rows.masked_fill(~allowed.reshape(rows.shape), -math.inf)
+    fence = None if allowed is None else allowed.reshape(rows.shape)
+    if fence is not None:
+        # What is not allowed comes last.
+        rows = rows.masked_fill(~fence, -math.inf)
     order = rows.sort(dim=1, descending=True, stable=True).indices
-    # Single precision counts exactly to 2^24, and takes half of the memory.
-    dtype = torch.float32 if rows.shape[1] < 1 << 24 else torch.float64
-    places = torch.arange(rows.shape[1], device=rows.device, dtype=dtype)
-    ranks = torch.empty(rows.shape, dtype=dtype, device=rows.device)
-    return ranks.scatter_(1, order, -places.expand(rows.shape)).reshape(score.shape)
+    each, more = _shares(count, rows, fence)
+    kept = torch.zeros(rows.shape, dtype=torch.bool, device=rows.device)
+    kept.scatter_(1, order[:, :each], True)
+    if bool(more.any()):
+        kept.scatter_(1, order[:, each : each + 1], more.to(rows.device))
+    if fence is not None:
+        kept.logical_and_(fence)
+    return kept.reshape(score.shape)
+
+
+def _shares(count: int, rows: Tensor, fence: Tensor | None) -> tuple[int, Tensor]:
+    """How many entries every row keeps, and which rows keep one more."""
+    height, width = rows.shape
+    room = torch.full((height,), width)
+    if fence is not None:
+        room = fence.sum(1, dtype=torch.int32).cpu()
+    # How many rows have a first entry, a second, ..., and how many entries these are together.
+    longer = height - room.bincount(minlength=width + 1)[:-1].cumsum(0)
+    reached = longer.cumsum(0)
+    each = int(torch.searchsorted(reached, count, right=True))
+    rest = count - (int(reached[each - 1]) if each else 0)
+    more = room > each
+    return each, more.logical_and_(more.cumsum(0) <= rest)[:, None]
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether a GPU has the tensor, so that reading one number of it makes the host wait."""
+    return tensor.device.type == "cuda"
+
+
+def _check_rank(rank: int, room: int) -> None:
+    if rank > room:
+        raise ArgumentError(f"rank {rank} was requested among {room} entries.")
+
+
+def _check_dtype(dtype: torch.dtype) -> None:
+    if dtype not in _INTEGER:
+        raise ArgumentError(
+            f"no threshold for {dtype}: use one of {', '.join(map(str, _INTEGER))}."
+        )
+
+
+def _room(scores: Mapping[str, Tensor], within: Mapping[str, Tensor]) -> int:
+    """How many entries are allowed."""
+    counted = count_each({name: within[name] for name in scores if name in within})
+    return sum(counted.get(name, score.numel()) for name, score in scores.items())
 
 
 # In torch alone: one pass finds the threshold, a second writes the masks.
@@ -210,10 +294,7 @@ def kth_largest(source: Source, rank: int, dtype: torch.dtype, *, absolute: bool
     >>> kth_largest(lambda: iter([values]), 4, torch.float32, absolute=True)
     Cut(value=1.0, ties=2)
     """
-    if dtype not in _INTEGER:
-        raise ArgumentError(
-            f"no threshold for {dtype}: use one of {', '.join(map(str, _INTEGER))}."
-        )
+    _check_dtype(dtype)
     # `rest` counts the bits below those already known of the value sought.
     rest = torch.iinfo(_INTEGER[dtype]).bits - _DIGIT
     place, wanted, inside = _bucket(_upper(source, rest, absolute), rank)
@@ -268,9 +349,7 @@ def _bucket(counts: Tensor, rank: int) -> tuple[int, int, int]:
     """The bucket that holds the rank from the top, the rank within it, and its size."""
     from_top = counts.flip(0).cumsum(0)
     place = int(torch.searchsorted(from_top, rank))
-    # More are asked for than there are.
-    if place == len(counts):
-        raise ArgumentError(f"rank {rank} was requested among {int(from_top[-1])} entries.")
+    _check_rank(rank, int(from_top[-1]))
     inside = int(counts[len(counts) - 1 - place])
     return len(counts) - 1 - place, rank - (int(from_top[place]) - inside), inside
 
@@ -430,6 +509,28 @@ def kernel_for(
     ):
         return None
     return kernel()
+
+
+def count_each(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """How many entries of each tensor are not zero (NaN is not); of all that one GPU has, the host
+    waits once.
+
+    >>> count_each({"a": torch.tensor([True, False]), "b": torch.tensor([0.0, -1.0, 2.0])})
+    {'a': 1, 'b': 2}
+    """
+    there = {name: tensor for name, tensor in tensors.items() if on_gpu(tensor)}
+    found = on_device.count(there) if there else {}
+    return {
+        name: found[name] if name in found else _count_here(tensor)
+        for name, tensor in tensors.items()
+    }
+
+
+def _count_here(tensor: Tensor) -> int:
+    if tensor.dtype == torch.bool:
+        return count_true(tensor)
+    # Piece by piece, since a strided tensor would be copied whole.
+    return sum(int(piece.count_nonzero()) for piece in pieces(tensor))
 
 
 def count_true(mask: Tensor) -> int:

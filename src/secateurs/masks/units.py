@@ -2,14 +2,15 @@
 spreading.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from secateurs.masks.patterns import NM, Grouped, Pattern
-from secateurs.masks.topk import count_true, largest
+from secateurs.masks.topk import count_each, largest, largest_of_each, largest_of_rows
 
 Chosen = TypeVar("Chosen")
 """Which units of one parameter are kept: a mask of units, or a threshold where scores are read from
@@ -32,6 +33,10 @@ class Units(Protocol[Chosen]):
         """The best units of these parameters: `keep` entries together, or the nearest number that
         whole units can reach.
         """
+
+    def choose_each(self, keep: Mapping[str, int]) -> dict[str, Chosen]:
+        """The best units of each parameter by itself."""
+        return {name: self.choose([name], count)[name] for name, count in keep.items()}
 
     def at_least(self, name: str, keep: int) -> Chosen:
         """The best units of one parameter with no fewer than `keep` entries."""
@@ -92,42 +97,54 @@ class EntryUnits(TensorUnits):
         scores: Mapping[str, Tensor],
         pattern: Pattern,
         within: Mapping[str, Tensor],
-        absolute: bool,
+        absolute: bool = False,
     ) -> None:
         self.scores, self.within, self.absolute = scores, within, absolute
-        # Counted once: choosing asks for it several times.
-        self._room: dict[str, int] = {}
         self.nm = pattern if isinstance(pattern, NM) else None
-        self.allowed = dict(within)
+        self.allowed = _Eligible(self.nm, scores, within) if self.nm else within
+        self._room = {name: score.numel() for name, score in scores.items()}
         if self.nm:
-            self.allowed = {
-                name: self.nm.eligible(score, within.get(name)) for name, score in scores.items()
-            }
+            # Of a whole run, N are eligible.
+            self._room = {n: size // self.nm.m * self.nm.n for n, size in self._room.items()}
+        # Counted once, and of all together.
+        self._room |= count_each({name: self.allowed[name] for name in within})
 
     def capacity(self, name: str) -> int:
-        if name not in self._room:
-            allowed = self.allowed.get(name)
-            size = self.scores[name].numel()
-            self._room[name] = size if allowed is None else count_true(allowed)
         return self._room[name]
 
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
+        room = sum(map(self.capacity, names))
+        if keep == room:
+            # Nothing to rank: N:M without a budget, and a parameter at its floor in every round.
+            return {name: self._all(name) for name in names}
         return largest(
             {name: self.scores[name] for name in names},
             keep,
             within=self.allowed,
             absolute=self.absolute,
-            room=sum(map(self.capacity, names)),
+            room=room,
         )
 
+    def choose_each(self, keep: Mapping[str, int]) -> dict[str, Tensor]:
+        full = {name for name, count in keep.items() if count == self._room[name]}
+        chosen = largest_of_each(
+            {name: self.scores[name] for name in keep if name not in full},
+            keep,
+            within=self.allowed,
+            absolute=self.absolute,
+            room=self._room,
+        )
+        return {name: self._all(name) if name in full else chosen[name] for name in keep}
+
     def at_least(self, name: str, keep: int) -> Tensor:
-        if keep < self.capacity(name) or name not in self.allowed:
-            return self.choose([name], keep)[name]
-        # All that is left: nothing to rank. A parameter at its floor comes here in every round.
-        return self.allowed[name].clone()
+        return self.choose([name], min(keep, self._room[name]))[name]
 
     def count_kept(self, name: str, chosen: Tensor) -> int:
-        return count_true(chosen)
+        return count_each({name: chosen})[name]
+
+    def short(self, chosen: Mapping[str, Tensor], floor: Mapping[str, int]) -> list[str]:
+        kept = count_each(chosen)
+        return [name for name in chosen if kept[name] < floor[name]]
 
     def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
         allowed = self.within.get(name)
@@ -143,8 +160,49 @@ class EntryUnits(TensorUnits):
     def mask(self, name: str, chosen: Tensor) -> Tensor:
         return chosen
 
+    def _all(self, name: str) -> Tensor:
+        """The mask of everything that is allowed."""
+        if name in self.allowed:
+            return self.allowed[name].clone(memory_format=torch.contiguous_format)
+        score = self.scores[name]
+        return torch.ones(score.shape, dtype=torch.bool, device=score.device)
+
     def _rows(self, tensor: Tensor) -> Tensor:
         return self.nm.runs(tensor) if self.nm else tensor.reshape(1, -1)
+
+
+class _Eligible(Mapping[str, Tensor]):
+    """What N:M lets each parameter keep, found when it is asked for: the last round of a pruning is
+    planned by counts alone.
+    """
+
+    def __init__(
+        self, pattern: NM, scores: Mapping[str, Tensor], within: Mapping[str, Tensor]
+    ) -> None:
+        self.pattern, self.scores, self.within = pattern, scores, within
+        self.found: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.found:
+            within = self.within.get(name)
+            self.found[name] = self.pattern.eligible(self.scores[name], within)
+        return self.found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.scores)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+class RowUnits(EntryUnits):
+    """Units are entries, and rows keep as many each."""
+
+    def choose_each(self, keep: Mapping[str, int]) -> dict[str, Tensor]:
+        return {
+            name: largest_of_rows(self.scores[name], count, self.allowed.get(name))
+            for name, count in keep.items()
+        }
 
 
 class GroupUnits(TensorUnits):
@@ -164,7 +222,7 @@ class GroupUnits(TensorUnits):
         self.sizes = {name: self._sizes(name, score) for name, score in scores.items()}
 
     def capacity(self, name: str) -> int:
-        return int(self.sizes[name].sum())
+        return int(self.sizes[name].sum()) if name in self.within else math.prod(self.shapes[name])
 
     def choose(self, names: Sequence[str], keep: int) -> dict[str, Tensor]:
         order, reached = self._ranked(names)
@@ -180,7 +238,16 @@ class GroupUnits(TensorUnits):
         return self._first([name], order, int((reached < keep).sum()) + 1)[name]
 
     def count_kept(self, name: str, chosen: Tensor) -> int:
-        return int(self.sizes[name][chosen].sum())
+        return int((self.sizes[name] * chosen).sum())
+
+    def short(self, chosen: Mapping[str, Tensor], floor: Mapping[str, int]) -> list[str]:
+        # Read at once: a GPU is waited for with every number.
+        kept = {name: (self.sizes[name] * groups).sum() for name, groups in chosen.items()}
+        if not kept:
+            return []
+        home = self._home(list(chosen))
+        numbers = torch.stack([number.to(home) for number in kept.values()]).tolist()
+        return [name for name, number in zip(kept, numbers, strict=True) if number < floor[name]]
 
     def rows(self, name: str) -> tuple[Tensor, Tensor | None]:
         allowed = self.sizes[name][None] > 0 if name in self.within else None
@@ -206,18 +273,23 @@ class GroupUnits(TensorUnits):
 
     def _ranked(self, names: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Allowed groups, best first, and the entries reached with each."""
-        # One score per group is little, so devices are joined on the CPU.
-        scores = torch.cat([self.scores[name].cpu() for name in names])
-        sizes = torch.cat([self.sizes[name].cpu() for name in names])
+        home = self._home(names)
+        scores = torch.cat([self.scores[name].to(home) for name in names])
+        sizes = torch.cat([self.sizes[name].to(home) for name in names])
         # Stable, for equal scores (the rule in topk.py).
         order = scores.sort(descending=True, stable=True).indices
-        # A group that earlier masks have emptied keeps nothing and would only use up its turn.
-        order = order[sizes[order] > 0]
+        if not self.within.keys().isdisjoint(names):
+            # A group that earlier masks have emptied keeps nothing and would only use up its turn.
+            order = order[sizes[order] > 0]
         return order, sizes[order].cumsum(0)
+
+    def _home(self, names: Sequence[str]) -> torch.device:
+        """Where the groups of several devices meet."""
+        return self.scores[names[0]].device
 
     def _first(self, names: Sequence[str], order: Tensor, count: int) -> dict[str, Tensor]:
         lengths = [len(self.scores[name]) for name in names]
-        chosen = torch.zeros(sum(lengths), dtype=torch.bool)
+        chosen = torch.zeros(sum(lengths), dtype=torch.bool, device=order.device)
         chosen[order[:count]] = True
         parts = torch.split(chosen, lengths)
         return {

@@ -1,11 +1,36 @@
 """What is wrong with the values of a tensor of scores or weights."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from secateurs.masks.pieces import pieces
+from secateurs.masks.pieces import batches, join, pieces
+
+
+def sound(tensors: Mapping[str, object], *, least: float = -math.inf) -> set[str]:
+    """Those of the tensors on a GPU whose values are all finite and none below `least`, as far as
+    one look at all of them together says: the host waits once. Of one that is not among them,
+    nothing is known.
+
+    >>> sound({"a": torch.ones(2)})
+    set()
+    """
+    there = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if isinstance(tensor, Tensor)
+        and tensor.device.type == "cuda"
+        and tensor.is_floating_point()
+    }
+    # NaN and infinity propagate through the extremes.
+    ends = [torch.stack(torch.aminmax(join(batch))) for batch in batches(there.values())]
+    if not ends:
+        return set()
+    numbers = join([pair.to(ends[0].device) for pair in ends]).tolist()
+    fine = all(map(math.isfinite, numbers)) and min(numbers) >= least
+    return set(there) if fine else set()
 
 
 def trouble(score: object, positive: bool = False, *, finite: bool = False) -> str:

@@ -16,7 +16,7 @@ from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, apply_, sparsity_report
 from secateurs.masks.apply import check as check_masks
 from secateurs.masks.budget import entries
-from secateurs.masks.topk import count_true
+from secateurs.masks.topk import count_each, count_true
 from secateurs.prune.recipe import Recipe, RecipeFields, ScoreInputs
 from secateurs.prune.rounds import Round, entries_left
 from secateurs.scores import Inputs, Loss, Rule
@@ -244,18 +244,23 @@ def _note_on_earlier_zeros(
 ) -> tuple[str, ...]:
     """A note on a model that had zeros before; empty where `within` accounts for them."""
     total = sum(p.numel() for p in parameters.values())
-    zeros = unexplained = kept_zeros = 0
+    nonzero = count_each(parameters)
+    zeros = total - sum(nonzero.values())
+    # Most models have hardly any, and no mask need be looked at.
+    if zeros < max(1, WORTH_A_NOTE * total):
+        return ()
+    unexplained = kept_zeros = 0
     for name, parameter in parameters.items():
+        if nonzero[name] == parameter.numel():
+            continue
         zero = parameter == 0
-        count = count_true(zero)
-        zeros += count
         # Zeros that `within` has cut are expected.
-        earlier = within.get(name)
-        unexplained += count if earlier is None else count_true(zero & earlier.to(zero.device))
-        kept_zeros += count_true(zero & masks[name].to(zero.device)) if count else 0
+        expected = within[name].to(zero.device) if name in within else True
+        unexplained += count_true(zero & expected)
+        kept_zeros += count_true(zero & masks[name].to(zero.device))
     if unexplained < max(1, WORTH_A_NOTE * total):
         return ()
-    gone = sum(mask.numel() - count_true(mask) for mask in masks.values())
+    gone = total - sum(count_each(masks).values())
     return (
         f"{zeros} of {total} chosen weights were zero before; {kept_zeros} of these count as kept,"
         f" so {gone + kept_zeros} are zero now ({(gone + kept_zeros) / total:.1%}). The amount"

@@ -17,7 +17,7 @@ from secateurs.errors import ArgumentError
 from secateurs.masks.budget import Keep, ScopeLike, Selection
 from secateurs.masks.patterns import Unstructured, pattern_of
 from secateurs.masks.select import CheckedSelection, best, check_selection, choose_masks
-from secateurs.masks.topk import count_true, cut_products_, kernel_for, largest
+from secateurs.masks.topk import count_each, cut_products_, kernel_for, largest
 from secateurs.masks.units import TensorUnits
 from secateurs.scores.scorer import Scorer
 
@@ -143,8 +143,11 @@ def final_selection(
     would.
     """
     # Only counts are read here. They do not depend on the scores, for which the weights stand in,
-    # and are those of topk, however the entries are chosen.
-    final = check_selection(replace(selection, how="topk"), weights, within=within, weights=weights)
+    # and are those of topk, however the entries are chosen. The scorer refuses weights that are not
+    # finite.
+    final = check_selection(
+        replace(selection, how="topk"), weights, within=within, weights=weights, finite=True
+    )
     demand = final.demand
     if final.counts is None and demand.keep < sum(demand.floor.values()):
         best(final)  # refuses floors beyond the budget before it does anything else
@@ -193,7 +196,7 @@ def kept_and_total(masks: Params) -> tuple[int, int]:
 
 def entries_left(masks: Params) -> dict[str, int]:
     """How many entries each mask keeps."""
-    return {name: count_true(mask) for name, mask in masks.items()}
+    return count_each(masks)
 
 
 def cut_once(

@@ -1,0 +1,248 @@
+"""The largest entries of tensors on a GPU: the masks of `topk`, chosen without the host.
+
+A radix select as there, but nothing is read back: counters, thresholds and ties stay where the
+scores are, so nothing waits. Small tensors are joined: a hundred cost no more launches than one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from secateurs.base.bits import INTEGERS
+from secateurs.masks.pieces import PART, batches, common_dtype, join, pieces
+
+_DIGIT = 16
+_BASE = 1 << _DIGIT
+_MOST = 32
+"""So many tensors at most are ranked at once, each by itself: each needs half a megabyte of
+counters."""
+
+
+def largest_(
+    masks: Mapping[str, Tensor],
+    scores: Mapping[str, Tensor],
+    count: int,
+    *,
+    within: Mapping[str, Tensor],
+    absolute: bool = False,
+) -> None:
+    """Write the masks of the `count` largest entries of all tensors together: at least one, no more
+    than are allowed.
+    """
+    _choose_(masks, _Ranked(scores, within, absolute, own=False), [count])
+
+
+def largest_of_each_(
+    masks: Mapping[str, Tensor],
+    scores: Mapping[str, Tensor],
+    counts: Mapping[str, int],
+    *,
+    within: Mapping[str, Tensor],
+    absolute: bool = False,
+) -> None:
+    """Write the masks of the largest entries of each tensor by itself: at least one, no more than
+    are allowed.
+    """
+    for names in _groups(scores):
+        ranked = _Ranked({n: scores[n] for n in names}, within, absolute, own=len(names) > 1)
+        _choose_({n: masks[n] for n in names}, ranked, [counts[n] for n in names])
+
+
+def _groups(scores: Mapping[str, Tensor]) -> Iterator[list[str]]:
+    """Names of tensors of one device and dtype that fit into one part; of a larger one, its own."""
+    names, size, kind = list[str](), 0, None
+    for name, score in scores.items():
+        own = (score.device, score.dtype)
+        if names and (own != kind or len(names) == _MOST or size + score.numel() > PART):
+            yield names
+            names, size = [], 0
+        names.append(name)
+        size, kind = size + score.numel(), own
+    yield names
+
+
+def count(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """How many entries of each tensor are not zero; the host waits once."""
+    sums, places = list[Tensor](), list[tuple[str, bool]]()
+    for name, tensor in tensors.items():
+        if tensor.numel() > PART:
+            sums += [piece.count_nonzero()[None] for piece in pieces(tensor, length=PART)]
+            places += [(name, False)] * (len(sums) - len(places))
+    small = {name: tensor for name, tensor in tensors.items() if 0 < tensor.numel() <= PART}
+    names = iter(small)
+    for batch in batches(small.values()):
+        # One sum runs through all of them, and is read where each ends.
+        whole = join(batch)
+        running = (whole if whole.dtype == torch.bool else whole != 0).cumsum(0, dtype=torch.int32)
+        sums.append(torch.stack([running[end - 1] for end in accumulate(map(len, batch))]))
+        places += [(next(names), number > 0) for number in range(len(batch))]
+    found, last = dict.fromkeys(tensors, 0), 0
+    numbers = join([part.to(sums[0].device) for part in sums]).tolist() if sums else []
+    for (name, goes_on), number in zip(places, numbers, strict=True):
+        found[name] += number - (last if goes_on else 0)
+        last = number
+    return found
+
+
+# Scores as whole numbers that rise as the scores fall.
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Entries that are ranked at once: their keys, where they may be kept (None: everywhere), and
+    the threshold that each belongs to (None: there is one for all).
+    """
+
+    keys: Tensor
+    allowed: Tensor | None
+    owner: Tensor | None
+    lengths: list[int]
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One value per threshold, for every entry."""
+        values = values.to(self.keys.device)
+        return values if self.owner is None else values.index_select(0, self.owner)
+
+
+class _Ranked:
+    """Scores part by part, in the order of the mapping and of row-major indices. `own`: each tensor
+    has a threshold of its own.
+    """
+
+    def __init__(
+        self,
+        scores: Mapping[str, Tensor],
+        within: Mapping[str, Tensor],
+        absolute: bool,
+        *,
+        own: bool,
+    ) -> None:
+        self.scores, self.absolute, self.own = list(scores.values()), absolute, own
+        self.dtype = common_dtype(scores)
+        self.integer = INTEGERS[self.dtype.itemsize]
+        self.device = self.scores[0].device
+        # The first digit of the smallest key.
+        self.lowest = 0 if absolute else -_BASE // 2
+        self.within = []
+        if not within.keys().isdisjoint(scores):
+            self.within = [within[n] if n in within else _all(s) for n, s in scores.items()]
+        # What fits into one part is made once, not once for every digit.
+        fits = sum(score.numel() for score in self.scores) <= PART
+        self._parts = list(self._made()) if fits else None
+
+    def parts(self) -> Iterator[_Part]:
+        """Every part, made anew where they are too large to be kept."""
+        return self._made() if self._parts is None else iter(self._parts)
+
+    def _made(self) -> Iterator[_Part]:
+        allowed = batches(self.within)
+        for batch in batches(self.scores, dtype=self.dtype):
+            yield _Part(
+                self._keys(join(batch)),
+                join(next(allowed)) if self.within else None,
+                _owner(batch) if self.own else None,
+                [len(piece) for piece in batch],
+            )
+
+    def _keys(self, values: Tensor) -> Tensor:
+        # The bits of a float without its sign are ordered as its size is; -0.0 becomes 0.0.
+        raw, most = values.view(self.integer), torch.iinfo(self.integer).max
+        size = raw & most
+        return size ^ most if self.absolute else torch.where(raw < 0, size, raw.neg())
+
+
+def _all(score: Tensor) -> Tensor:
+    """A mask of everything, from a single True."""
+    return score.new_ones((), dtype=torch.bool).expand(score.shape)
+
+
+def _owner(batch: Sequence[Tensor]) -> Tensor:
+    lengths = torch.tensor([len(piece) for piece in batch], device=batch[0].device)
+    places = torch.arange(len(batch), dtype=torch.int32, device=batch[0].device)
+    return places.repeat_interleave(lengths, output_size=sum(map(len, batch)))
+
+
+# The selection: the threshold digit by digit, then the masks.
+
+
+def _choose_(masks: Mapping[str, Tensor], ranked: _Ranked, counts: Sequence[int]) -> None:
+    """Write masks by one threshold for all entries, or by one for each tensor."""
+    cut, left = _threshold(ranked, counts)
+    spent: Tensor | None = None
+    for part, batch in zip(ranked.parts(), batches(masks.values()), strict=True):
+        # What the parts before have used up of the ties.
+        left = left if spent is None else left - spent.to(left.device)
+        kept, spent = _keep(part, cut, left)
+        torch._foreach_copy_(batch, list(torch.split(kept, part.lengths)))
+
+
+def _threshold(ranked: _Ranked, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The key of each rank, and how many entries with that key are among those up to the rank."""
+    new: Any = {"device": ranked.device, "dtype": torch.int64}
+    left = torch.tensor(counts, **new) if ranked.own else torch.full((), counts[0], **new)
+    digits = torch.iinfo(ranked.integer).bits // _DIGIT
+    # The first counter of each digit stays zero: nothing comes before the first bucket.
+    counters = left.new_zeros((digits, *left.shape, _BASE + 1))
+    # What the keys begin with: nothing yet.
+    found: Tensor | None = None
+    for counter, shift in zip(counters, range(_DIGIT * digits - _DIGIT, -1, -_DIGIT), strict=True):
+        for part in ranked.parts():
+            _count_(counter, part, shift, found, ranked.lowest)
+        before = counter.cumsum(-1)
+        place = torch.searchsorted(before[..., 1:].contiguous(), left.unsqueeze(-1))
+        left = left - before.gather(-1, place).squeeze(-1)
+        found = _joined(found, place.squeeze(-1), ranked.lowest)
+    key = left if found is None else found
+    # A single number is compared in the dtype of the keys, many are not.
+    return (key.to(ranked.integer) if ranked.own else key), left
+
+
+def _joined(found: Tensor | None, digit: Tensor, lowest: int) -> Tensor:
+    """The digits found so far and the next one, as one number."""
+    if found is not None:
+        return torch.add(digit, found, alpha=_BASE)
+    return digit + lowest if lowest else digit
+
+
+def _count_(counter: Tensor, part: _Part, shift: int, found: Tensor | None, lowest: int) -> None:
+    """Count the digits at `shift`, of entries that begin as what was found."""
+    # Half precision has one digit, and no index may be of 16 bits.
+    digit = part.keys >> shift if part.keys.dtype != torch.int16 else part.keys.to(torch.int32)
+    allowed = part.allowed
+    if found is not None:
+        digit = digit & (_BASE - 1)
+        begins = (part.keys >> (shift + _DIGIT)) == part.spread(found)
+        allowed = begins if allowed is None else begins.logical_and_(allowed)
+    elif lowest:
+        digit = digit - lowest
+    if part.owner is not None:
+        digit = torch.add(digit, part.owner, alpha=_BASE + 1)
+    here = counter if counter.device == digit.device else counter.to(digit.device).zero_()
+    # The others are counted as nothing, each where it stands: to sort them out would be to wait for
+    # their number, and in a bucket of their own they would be counted one by one.
+    ones = here.new_ones(()) if allowed is None else allowed.to(here.dtype)
+    here.view(-1)[1:].index_add_(0, digit, ones.expand_as(digit))
+    if here is not counter:
+        counter += here.to(counter.device)
+
+
+def _keep(part: _Part, cut: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+    """What is kept: entries before the key, and of those with that key the first `left`; and how
+    many have it.
+    """
+    cut = part.spread(cut)
+    tied = part.keys == cut
+    if part.allowed is not None:
+        tied.logical_and_(part.allowed)
+    place = tied.cumsum(0, dtype=torch.int32)
+    if part.owner is not None:
+        ends = [place[end - 1] for end in accumulate(part.lengths[:-1])]
+        left = left + torch.stack([torch.zeros_like(ends[0]), *ends])
+    kept = torch.where(tied, place <= part.spread(left), part.keys < cut)
+    if part.allowed is not None:
+        kept.logical_and_(part.allowed)
+    return kept, place[-1]

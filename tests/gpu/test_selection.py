@@ -1,0 +1,165 @@
+"""What is chosen on a GPU is what a processor chooses, without launches and waits for every piece.
+
+The budgets are counted on the pretend GPU and may only fall.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+from masks.grid import SHAPES, equal, scores
+from secateurs.errors import ArgumentError, ScoreError
+from secateurs.masks import PATTERNS, SCOPES, select
+from secateurs.masks.topk import largest, largest_of_each
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
+PRETENDED = torch.cuda.get_device_name() == "pretend"
+GIVEN = [
+    (0.05, torch.float32, "drawn", "none"),
+    (0.25, torch.bfloat16, "tied", "all"),
+    (0.4, torch.float16, "tied", "one"),
+    (0.2, torch.float64, "drawn", "all"),
+    (0.3, torch.float32, "tied", "none"),
+]
+WAYS = [
+    (scope, pattern)
+    for scope in SCOPES.names()
+    for pattern in PATTERNS.names()
+    if scope != "row" or pattern == "unstructured"
+]
+
+
+def there(tensors):
+    return {name: tensor.cuda() for name, tensor in (tensors or {}).items()}
+
+
+def here(tensors):
+    return {name: tensor.cpu() for name, tensor in tensors.items()}
+
+
+def given(kind, dtype=torch.float32):
+    tied = {n: (s * 4).round().to(dtype) for n, s in scores().items()}
+    return scores(dtype) if kind == "drawn" else tied
+
+
+def earlier(kind):
+    g = torch.Generator().manual_seed(4)
+    masks = {name: torch.rand(shape, generator=g) < 0.7 for name, shape in SHAPES.items()}
+    return {"none": None, "all": masks, "one": {"b": masks["b"]}}[kind]
+
+
+@pytest.mark.parametrize(("scope", "pattern"), WAYS)
+def test_the_masks_are_those_of_a_processor(scope, pattern):
+    for density, dtype, kind, within in GIVEN:
+        values, masks = given(kind, dtype), earlier(within)
+        options = {"scope": scope, "pattern": pattern, "density": density}
+        expected = select(values, weights=values, within=masks, **options)
+        found = select(there(values), weights=there(values), within=there(masks), **options)
+        assert all(mask.is_cuda for mask in found.values())
+        assert equal(here(found), expected), (dtype, kind, within)
+
+
+@pytest.mark.parametrize("pattern", ["unstructured", "filter"])
+def test_scores_of_several_devices_are_ranked_together(pattern):
+    for within in ("none", "all"):
+        values, masks = given("tied"), earlier(within)
+        expected = select(values, within=masks, pattern=pattern, density=0.3)
+        for moved in ("a", "b"):
+            some = values | there({moved: values[moved]})
+            found = select(some, within=masks, pattern=pattern, density=0.3)
+            assert {n: m.device for n, m in found.items()} == {n: s.device for n, s in some.items()}
+            assert equal(here(found), expected)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_scores_that_are_not_finite_are_refused_by_name(bad):
+    values = given("drawn")
+    values["b"][0, 1] = bad
+    with pytest.raises(ScoreError) as expected:
+        select(values, sparsity=0.5)
+    with pytest.raises(ScoreError) as found:
+        select(there(values), sparsity=0.5)
+    assert str(found.value) == str(expected.value)
+    negative = {"a": -torch.ones(3)}
+    with pytest.raises(ScoreError, match="negative"):
+        select(there(negative), sparsity=0.5, how="sample")
+
+
+def test_more_than_there_are_is_refused():
+    score, mask = {"a": torch.rand(9).cuda()}, {"a": torch.arange(9).cuda() < 4}
+    with pytest.raises(ArgumentError, match="rank 10 was requested among 9"):
+        largest(score, 10)
+    with pytest.raises(ArgumentError, match="rank 5 was requested among 4"):
+        largest(score, 5, within=mask)
+    with pytest.raises(ArgumentError, match="rank 5 was requested among 4"):
+        largest_of_each(score, {"a": 5}, within=mask, room={"a": 4})
+
+
+def test_pruning_is_that_of_a_processor():
+    torch.manual_seed(0)
+    for options in (
+        {"sparsity": 0.9},
+        {"sparsity": 0.9, "scope": "layer"},
+        {"sparsity": 0.6, "rounds": 3},
+        {"sparsity": 0.5, "scope": "row", "rounds": 2},
+        {"pattern": "2:4"},
+        {"pattern": "4x4", "sparsity": 0.5},
+    ):
+        model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8))
+        with torch.no_grad():
+            model[0].weight[:, :2] = 0
+        twin = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8))
+        twin.load_state_dict(model.state_dict())
+        twin = twin.cuda()
+        expected, found = (sc.prune_(m, "magnitude", **options) for m in (model, twin))
+        assert equal(here(found.masks), dict(expected.masks)), options
+        assert found.as_dict() == expected.as_dict()
+        assert equal(here(twin.state_dict()), dict(model.state_dict()))
+
+
+# What it costs.
+
+
+COSTS = {
+    "one layer": (1, {"density": 0.1}, 36, 2),
+    "layers": (20, {"density": 0.1}, 39, 2),
+    "magnitudes": (20, {"density": 0.1, "absolute": True}, 35, 2),
+    "layers, each": (20, {"density": 0.1, "scope": "layer"}, 51, 1),
+    "rows of one layer": (1, {"density": 0.1, "scope": "row"}, 5, 1),
+    "rows of layers": (20, {"density": 0.1, "scope": "row"}, 63, 1),
+    "2:4 of one layer": (1, {"pattern": "2:4"}, 15, 2),
+    "2:4 of layers": (20, {"pattern": "2:4"}, 226, 2),
+    "blocks": (1, {"pattern": "4x4", "density": 0.1}, 23, 5),
+}
+
+
+@pytest.mark.skipif(not PRETENDED, reason="counted on the pretend GPU alone")
+@pytest.mark.parametrize("name", COSTS)
+def test_a_selection_stays_within_its_budget(name):
+    count, options, launches, waits = COSTS[name]
+    torch.manual_seed(0)
+    values = {str(i): torch.randn(400 // count, 1000).cuda() for i in range(count)}
+    spent(lambda: select(values, **options), launches, waits)
+
+
+@pytest.mark.skipif(not PRETENDED, reason="counted on the pretend GPU alone")
+def test_masks_and_pruning_stay_within_their_budgets():
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(200, 100, bias=False) for _ in range(20)]).cuda()
+    values = {name: p.detach() for name, p in model.named_parameters()}
+    within = {name: value > 0 for name, value in values.items()}
+    spent(lambda: select(values, density=0.1, within=within), 46, 3)
+    # Three launches a layer: its magnitudes, its mask written and applied.
+    spent(lambda: sc.prune_(model, "magnitude", sparsity=0.9), 89, 5)
+
+
+def spent(call, launches, waits):
+    import pretend
+
+    with pretend.counted() as counts:
+        call()
+    assert counts.launched <= launches, counts.launches
+    assert counts.waited <= waits, counts.waits
+    assert counts.to_host < 10_000
