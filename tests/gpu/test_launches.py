@@ -180,6 +180,32 @@ def test_a_factorized_step_stays_within_its_budget(kind, most, depth):
     assert counts.waited <= 1, counts.waits
 
 
+CHANGES = {
+    # RigL had 97 launches and six waits a masked parameter when each was ranked by itself.
+    "rigl": (sc.optim.RigL, 5, 238, 3),
+    "set": (sc.optim.SET, 4, 408, 4),
+    "ac/dc, to sparse": (sc.optim.ACDC, 20, 138, 5),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_masks_stays_within_its_budget(name):
+    make, step, launches, waits = CHANGES[name]
+    model = network()
+    every = {"every": 5} if make is sc.optim.ACDC else {"every": 4}
+    optimizer = attached(make, model, sparsity=0.9, steps=100, **every)
+    for _ in range(step - 1):
+        give_gradients(model)
+        optimizer.step()
+    give_gradients(model)
+    before = model.kept.masks
+    with pretend.counted() as counts:
+        optimizer.step()
+    assert any((before[name] != mask).any() for name, mask in model.kept.masks.items())
+    assert counts.launched <= launches, counts.launches
+    assert counts.waited <= waits, counts.waits
+
+
 def give_gradients(model):
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter) * 1e-3

@@ -119,6 +119,37 @@ def test_pruning_is_that_of_a_processor():
         assert equal(here(twin.state_dict()), dict(model.state_dict()))
 
 
+@pytest.mark.parametrize("kind", ["rigl", "set", "ac/dc"])
+def test_masks_change_as_on_a_processor(kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 30), nn.Linear(30, 10))
+    twin = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 30), nn.Linear(30, 10))
+    twin.load_state_dict(model.state_dict())
+    first = select({n: p for n, p in model.named_parameters() if p.ndim > 1}, density=0.3)
+    trained = []
+    for network in (model, twin.cuda()):
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+        options = {"steps": 24, "every": 3}
+        if kind == "ac/dc":
+            method = sc.optim.ACDC(network, optimizer, density=0.3, **options)
+        else:
+            make = {"rigl": sc.optim.RigL, "set": sc.optim.SET}[kind]
+            generator = torch.Generator().manual_seed(1)
+            method = make(network, optimizer, masks=first, generator=generator, **options)
+        trained.append((network, optimizer, method))
+    for step in range(16):
+        for network, optimizer, _ in trained:
+            draw = torch.Generator().manual_seed(step)
+            for p in network.parameters():
+                # Rounded, so that many are equal.
+                drawn = (4 * torch.randn(p.shape, generator=draw)).round() / 64
+                p.grad = drawn.to(p.device)
+            optimizer.step()
+        masks, found = (method.masks for *_, method in trained)
+        assert equal(here(found), masks), step
+        assert equal(here(twin.state_dict()), dict(model.state_dict())), step
+
+
 # What it costs.
 
 

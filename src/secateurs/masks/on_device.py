@@ -47,12 +47,12 @@ def largest_of_each_(
     """Write the masks of the largest entries of each tensor by itself: at least one, no more than
     are allowed.
     """
-    for names in _groups(scores):
+    for names in groups(scores):
         ranked = _Ranked({n: scores[n] for n in names}, within, absolute, own=len(names) > 1)
         _choose_({n: masks[n] for n in names}, ranked, [counts[n] for n in names])
 
 
-def _groups(scores: Mapping[str, Tensor]) -> Iterator[list[str]]:
+def groups(scores: Mapping[str, Tensor]) -> Iterator[list[str]]:
     """Names of tensors of one device and dtype that fit into one part; of a larger one, its own."""
     names, size, kind = list[str](), 0, None
     for name, score in scores.items():

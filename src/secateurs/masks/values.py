@@ -1,15 +1,18 @@
 """What is wrong with the values of a tensor of scores or weights."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from secateurs.masks.pieces import batches, join, pieces
 
+Key = TypeVar("Key", bound=Hashable)
 
-def sound(tensors: Mapping[str, object], *, least: float = -math.inf) -> set[str]:
+
+def sound(tensors: Mapping[Key, object], *, least: float = -math.inf) -> set[Key]:
     """Those of the tensors on a GPU whose values are all finite and none below `least`, as far as
     one look at all of them together says: the host waits once. Of one that is not among them,
     nothing is known.

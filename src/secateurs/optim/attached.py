@@ -14,6 +14,7 @@ from torch.optim import LBFGS, Optimizer
 from secateurs.base.parameters import Params, Where, check_model, prunable
 from secateurs.base.parametrized import parts_of_weights
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
+from secateurs.masks.topk import count_each
 from secateurs.optim.holding import family, trained_by, unwrap_optimizer
 
 if TYPE_CHECKING:
@@ -275,8 +276,8 @@ class TrainingCost:
     def take(self, masks: Params) -> None:
         """Count with these masks from now on."""
         self._sparse = self._other + sum(
-            self._dense[name] * int(mask.sum()) / max(1, mask.numel())
-            for name, mask in masks.items()
+            self._dense[name] * kept / max(1, masks[name].numel())
+            for name, kept in count_each(masks).items()
         )
 
     def count(self, *, dense_gradient: bool = False) -> None:

@@ -3,7 +3,7 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
@@ -14,9 +14,10 @@ from secateurs.base.parameters import Params, Where, prunable
 from secateurs.base.random import check_generator, uniform
 from secateurs.base.registry import refuse_unknown
 from secateurs.errors import ArgumentError
-from secateurs.masks import select
+from secateurs.masks import on_device, select
 from secateurs.masks.budget import AmountFields, ScopeLike
-from secateurs.masks.topk import largest
+from secateurs.masks.topk import count_each, largest_of_each, on_gpu
+from secateurs.masks.values import sound
 from secateurs.optim.attached import (
     StepMethod,
     TrainingCost,
@@ -185,16 +186,27 @@ class RigL(ChangingMasks):
         )
         if not self._changed:
             return
-        masks, fraction = self.masks, self.fraction_at(self.iteration)
+        weights, gradients = dict[str, Tensor](), dict[str, Tensor]()
         for name, p in self._parameters.items():
-            if p.grad is None:
-                continue
-            check_finite(name, "the gradient", p.grad, self.iteration)
-            check_finite(name, "the weight", p, self.iteration)
-            count = int(fraction * int(masks[name].sum()))
-            kept = masks[name] & ~_smallest(p, count, masks[name])
-            masks[name] = kept | _largest(p.grad.abs(), count, ~kept)
-        self.change(masks)
+            if p.grad is not None:
+                weights[name], gradients[name] = p, p.grad
+        _check_finite({"gradient": gradients, "weight": weights}, self.iteration)
+        masks, fraction = self.masks, self.fraction_at(self.iteration)
+        kept = count_each({name: masks[name] for name in weights})
+        counts = {name: int(fraction * count) for name, count in kept.items()}
+        for names in _groups(weights):
+            held = {name: masks[name] for name in names}
+            dropped = _smallest_of_each(weights, counts, within=held)
+            left = {name: mask ^ dropped[name] for name, mask in held.items()}
+            grown = largest_of_each(
+                {name: gradients[name] for name in names},
+                counts,
+                within={name: ~mask for name, mask in left.items()},
+                absolute=True,
+            )
+            masks |= {name: mask | grown[name] for name, mask in left.items()}
+        # As many are held as before, so that a step costs the same.
+        self.held.change(masks)
         for group in self._optimizer.param_groups:
             for p in group["params"]:
                 p.grad = None
@@ -268,16 +280,31 @@ class SET(ChangingMasks):
         done = self.iteration + 1
         if skipped or done % self.every or done >= self.end:
             return
-        masks = self.masks
-        for name, p in self._parameters.items():
-            check_finite(name, "the weight", p, done)
-            kept = masks[name]
-            for own in (kept & (p >= 0), kept & (p < 0)):
-                kept = kept & ~_smallest(p, int(self.fraction * int(own.sum())), own)
-            count = int(masks[name].sum()) - int(kept.sum())
-            drawn = uniform(p, generator=self._generator, dtype=torch.float32)
-            masks[name] = kept | _largest(drawn, count, ~kept)
-        self.change(masks)
+        weights, masks = dict[str, Tensor](self._parameters), self.masks
+        _check_finite({"weight": weights}, done)
+        positive = {name: masks[name] & (w >= 0) for name, w in weights.items()}
+        up, kept = count_each(positive), count_each(masks)
+        down = {name: int(self.fraction * (kept[name] - count)) for name, count in up.items()}
+        up = {name: int(self.fraction * count) for name, count in up.items()}
+        for names in _groups(weights):
+            above = {name: positive[name] for name in names}
+            below = {name: masks[name] ^ mask for name, mask in above.items()}
+            left = {name: masks[name] for name in names}
+            for own, counts in ((above, up), (below, down)):
+                dropped = _smallest_of_each(weights, counts, within=own)
+                left = {name: mask ^ dropped[name] for name, mask in left.items()}
+            drawn = {
+                name: uniform(weights[name], generator=self._generator, dtype=torch.float32)
+                for name in names
+            }
+            grown = largest_of_each(
+                drawn,
+                {name: up[name] + down[name] for name in names},
+                within={name: ~mask for name, mask in left.items()},
+            )
+            masks |= {name: mask | grown[name] for name, mask in left.items()}
+        # As many are held as before, so that a step costs the same.
+        self.held.change(masks)
 
 
 class ACDC(ChangingMasks):
@@ -353,8 +380,7 @@ class ACDC(ChangingMasks):
         if skipped or self.is_sparse_at(self.iteration + 1) == self.is_sparse_at(self.iteration):
             return
         if self.is_sparse_at(self.iteration + 1):
-            for name, p in self._parameters.items():
-                check_finite(name, "the weight", p, self.iteration + 1)
+            _check_finite({"weight": self._parameters}, self.iteration + 1)
             self.change(select(self._parameters, absolute=True, **self._selection))
             return
         self.change({name: torch.ones_like(mask) for name, mask in self.masks.items()})
@@ -389,9 +415,33 @@ def _first_masks(
     return {name: masks[name] for name in parameters}
 
 
-def _smallest(weight: Tensor, count: int, within: Tensor) -> Tensor:
-    return _largest(-weight.abs(), count, within)
+def _check_finite(tensors: Mapping[str, Params], iteration: int) -> None:
+    """Refuse to rank NaN or infinite values of any parameter, first of all its gradient."""
+    named = {
+        (name, f"the {what}"): tensor
+        for what, some in tensors.items()
+        for name, tensor in some.items()
+    }
+    fine = sound(named)
+    for (name, what), tensor in named.items():
+        if (name, what) not in fine:
+            check_finite(name, what, tensor, iteration)
 
 
-def _largest(scores: Tensor, count: int, within: Tensor) -> Tensor:
-    return largest({"": scores}, count, within={"": within})[""]
+def _groups(weights: Params) -> Iterator[list[str]]:
+    """Names of weights that are ranked at once: on a GPU many small ones are as dear as one, and
+    of large ones no more is written on the way than has to be.
+    """
+    if any(map(on_gpu, weights.values())):
+        yield from on_device.groups(weights)
+    else:
+        yield from ([name] for name in weights)
+
+
+def _smallest_of_each(
+    weights: Params, counts: Mapping[str, int], *, within: Params
+) -> dict[str, Tensor]:
+    """Masks of the weights nearest to zero, where they may be."""
+    sizes = torch._foreach_abs([weights[name].detach() for name in within])
+    torch._foreach_neg_(sizes)
+    return largest_of_each(dict(zip(within, sizes, strict=True)), counts, within=within)
