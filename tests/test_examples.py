@@ -53,6 +53,15 @@ def test_certify_change(tmp_path, monkeypatch, capsys):
     assert "predictions changed" in capsys.readouterr().out
 
 
+def test_stop_at_certificate(tmp_path, monkeypatch, capsys):
+    """Training between the cuts takes the same certificate further."""
+    trained = run("stop_at_certificate", tmp_path, monkeypatch, epochs=4, images=8)
+    told = capsys.readouterr().out.splitlines()
+    stops = [line for line in told if "the proof says stop at" in line]
+    alone = int(stops[0].split("stop at ")[1].split("%")[0])
+    assert len(stops) == 2 and round(100 * trained) > alone > 0
+
+
 def test_how_much(tmp_path, monkeypatch, capsys):
     best = run("how_much", tmp_path, monkeypatch, epochs=4)
     told = capsys.readouterr().out
