@@ -25,6 +25,10 @@ from docstrings import translated
 NEEDS = {
     "start/ten_minutes.md": ["sklearn"],
     "howto/without_labels.md": ["sklearn"],
+    "howto/gguf.md": ["transformers"],
+    "howto/hls4ml.md": ["hls4ml"],
+    "howto/lora.md": ["transformers", "peft"],
+    "howto/openvino.md": ["openvino", "nncf"],
     "howto/onnx.md": ["onnx", "onnxscript", "onnxruntime"],
 }
 # Pages that another test runs, because it looks at what they leave.

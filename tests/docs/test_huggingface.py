@@ -14,7 +14,6 @@ def zeros_hold(model, masks):
 def test_the_page(tmp_path, monkeypatch, capsys):
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    pytest.importorskip("peft")
     monkeypatch.chdir(tmp_path)
     names = run_page(DOCS / "huggingface.md", {"__name__": "huggingface.md"})
     assert "0.800" in capsys.readouterr().out
@@ -22,5 +21,4 @@ def test_the_page(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out/masks.safetensors").exists()
     assert names["pruned"].report.total.sparsity == pytest.approx(0.95, abs=0.02)
     assert names["result"].report.total.sparsity > 0.5
-    assert zeros_hold(names["merged"], names["masks"])
     assert (tmp_path / "out/small/config.json").exists()
