@@ -12,6 +12,7 @@ from masks.grid import SHAPES, equal, scores
 from secateurs.errors import ArgumentError, ScoreError
 from secateurs.masks import PATTERNS, SCOPES, select
 from secateurs.masks.topk import largest, largest_of_each
+from secateurs.optim.holding import _digest
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
@@ -148,6 +149,13 @@ def test_masks_change_as_on_a_processor(kind):
         masks, found = (method.masks for *_, method in trained)
         assert equal(here(found), masks), step
         assert equal(here(twin.state_dict()), dict(model.state_dict())), step
+
+
+def test_digests_of_masks_are_those_of_a_processor():
+    for shape in ((0,), (7,), (8,), (3, 5), (40, 33)):
+        mask = torch.rand(shape, generator=torch.Generator().manual_seed(0)) < 0.5
+        assert _digest(mask.cuda()) == _digest(mask)
+        assert _digest(mask.cuda()[::2]) == _digest(mask[::2])
 
 
 # What it costs.

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import product
 from typing import Any, TypeAlias, TypeGuard
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -271,15 +272,21 @@ def _digest(mask: Tensor | None) -> int:
     """63 bits that stand for a mask; 0 for none."""
     if mask is None:
         return 0
-    flat = mask.detach().flatten().to("cpu", torch.uint8)
-    # Eight booleans to a byte: an eighth is left to hash.
-    padded = torch.cat([flat, flat.new_zeros(-flat.numel() % 8)]).view(-1, 8)
-    packed = (padded << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
     digest = hashlib.blake2b(f"{tuple(mask.shape)}".encode(), digest_size=8)
-    digest.update(packed.numpy().tobytes())
+    digest.update(_pack(mask))
     # Shifted to fit a signed int64; the last bit is set, so that no mask looks like the
     # 0 of none.
     return (int.from_bytes(digest.digest(), "little") >> 1) | 1
+
+
+def _pack(mask: Tensor) -> bytes:
+    """Eight booleans to a byte: an eighth is left to travel and to hash."""
+    flat = mask.detach().flatten()
+    if flat.is_cpu:
+        return numpy.packbits(flat.numpy(), bitorder="little").tobytes()
+    bits = torch.cat([flat, flat.new_zeros(-flat.numel() % 8)]).view(-1, 8).to(torch.uint8)
+    places = torch.arange(8, dtype=torch.uint8, device=flat.device)
+    return (bits << places).sum(1, dtype=torch.uint8).cpu().numpy().tobytes()
 
 
 # What `hold` returns: masks, the hooks that keep them, and the ways to end or tighten it.

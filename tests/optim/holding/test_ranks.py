@@ -169,6 +169,18 @@ def test_one_process(tmp_path):
             sc.apply_(model, {"0.weight": torch.ones(2) > 0})
 
 
+def test_a_digest_tells_every_mask_from_another():
+    masks = [torch.ones(0, dtype=torch.bool), torch.ones(2, 2, dtype=torch.bool)]
+    for size in (4, 8, 9):
+        for place in range(size):
+            masks.append(torch.arange(size) != place)
+        masks += [torch.ones(size, dtype=torch.bool), torch.zeros(size, dtype=torch.bool)]
+    assert len({holding._digest(mask) for mask in (None, *masks)}) == len(masks) + 1
+    strided = torch.rand(6, 5) < 0.5
+    assert holding._digest(strided.T) == holding._digest(strided.T.contiguous())
+    assert holding._pack(torch.arange(11) % 3 == 0) == bytes([0b01001001, 0b010])
+
+
 def test_ranks_of_as_many_names_are_compared_mask_by_mask(monkeypatch):
     """What the other rank sends is played back, so that one process sees both."""
     model, masks = net(), half(net())
