@@ -117,7 +117,7 @@ def row(what: str, calls: dict[str, Callable[[], Any]], apart: float, rounds: in
 def compare(name: str, sparsity: float, sizes: list[tuple[int, int]], rounds: int) -> None:
     torch.manual_seed(0)
     model = zeroed(MODELS[name](), sparsity)
-    fast = sc.accelerate(model, given(name, *sizes[0]))
+    fast = sc.accelerate(model, given(name, *sizes[0]), rivals={})
     for batch, length in sizes:
         call = given(name, batch, length)
         with torch.inference_mode():

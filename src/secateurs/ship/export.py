@@ -27,7 +27,7 @@ from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
 from secateurs.ship.c_source import c_source
-from secateurs.ship.fast import FastModule
+from secateurs.ship.fast.module import FastModule
 from secateurs.ship.fast.trace import arguments
 from secateurs.ship.fixed import Fixed
 from secateurs.ship.onnx import onnx_runner, write_onnx, write_sparse_onnx

@@ -53,7 +53,7 @@ def layer_seconds(
     drawn = torch.rand(owner.weight.shape, generator=generator)
     thin.weight *= (drawn < density).to(owner.weight)
     # The faster of torch and the kernels, as `accelerate` chooses for the whole network.
-    fast = accelerate(thin.eval(), x)
+    fast = accelerate(thin.eval(), x, rivals={})
     return seconds(lambda: fast(x))
 
 
@@ -270,7 +270,7 @@ def latency_table(
             name = node.weight.direct or next(iter(node.weight.names))
             layers.append(LayerTimes(name=name, seconds=timed[form]))
         # The whole network in the same form as its layers.
-        whole = accelerate(model, example) if kind == "entries" else model
+        whole = accelerate(model, example, rivals={}) if kind == "entries" else model
         with untouched(model):
             taken = seconds(lambda: run(whole, example))
     rest = taken - sum(t.seconds[0] for t in layers)

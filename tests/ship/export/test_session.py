@@ -105,3 +105,40 @@ def test_a_rival_must_not_take_the_name_of_a_form():
     net = nn.Linear(3, 2).eval()
     with pytest.raises(ArgumentError, match="cannot be named fast"):
         sc.accelerate(net, torch.zeros(1, 3), rivals={"fast": net})
+
+
+@pytest.mark.with_onnxruntime
+@pytest.mark.parametrize("fastest", ["onnxruntime", "fast", "model"])
+def test_onnxruntime_is_a_rival_where_it_is_installed(fastest, monkeypatch):
+    """Unless nobody wants it; which of all is the fastest is chosen here."""
+    from secateurs.ship.fast import accelerated
+
+    monkeypatch.setenv("SECATEURS_TUNING", "0")
+    seen = []
+
+    def timed(forms, example):
+        seen.append(set(forms))
+        return {1: {name: 1.0 - 0.5 * (name == fastest) for name in forms}}
+
+    monkeypatch.setattr(accelerated, "_time_forms", timed)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)).eval()
+    example = torch.randn(1, 64)
+    kept = sc.accelerate(net, example)
+    kinds = {"onnxruntime": OnnxModule, "fast": sc.ship.FastModule, "model": nn.Sequential}
+    assert type(kept) is kinds[fastest] and "onnxruntime" in seen[0]
+    with torch.inference_mode():
+        torch.testing.assert_close(kept(example), net(example), rtol=1e-4, atol=1e-5)
+    sc.accelerate(net, example, rivals={})
+    sc.accelerate(net, example, tune="guess")
+    assert len(seen) == 3 and not any("onnxruntime" in forms for forms in seen[1:])
+
+
+@pytest.mark.with_onnxruntime
+def test_a_model_that_onnxruntime_cannot_run_is_accelerated_without_it():
+    class Counted(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), 3
+
+    net, example = Counted(32, 32).eval(), torch.zeros(1, 32)
+    assert type(sc.accelerate(net, example)).__name__ in ("Counted", "FastModule")

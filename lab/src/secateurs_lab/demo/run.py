@@ -112,7 +112,7 @@ def ship_pruned(outcome: Outcome) -> RenderableType:
     # In a user's order: first dead channels are cut, then the rest is made fast.
     small = compact(sparse, example)
     forms = {"dense": dense, "pruned": sparse, "compact": small}
-    forms["fast"] = accelerate(small, example)
+    forms["fast"] = accelerate(small, example, rivals={})
     before, after = (sum(p.numel() for p in model.parameters()) for model in (sparse, small))
     said = f"Compacted exactly: {before:,} parameters became {after:,}."
     return Group(said, measure(forms, example, batch_sizes=(1, 64), seconds=1.0))

@@ -1,10 +1,12 @@
 """`accelerate`: a model as a program of compiled kernels that run only its non-zeros."""
 
+import importlib.metadata
 import logging
 import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from math import prod
 from typing import Literal, cast
 
@@ -115,8 +117,9 @@ def accelerate(
             inputs (`pattern="1x4"`) to eight bits, and their inputs row by row: outputs differ by
             a hundredth of the largest or so, and the report says by how much. Float32 only; other
             layers stay exact.
-        rivals: other forms of the model that are timed too, by a name for messages, such as
-            `{"onnxruntime": in_onnxruntime(model, example)}`. The fastest of all is returned.
+        rivals: other forms of the model that are timed too, by a name for messages. The fastest of
+            all is returned. By default the model in onnxruntime, where that is installed and layers
+            are timed (`in_onnxruntime`); `{}` for ours and torch's alone.
         progress: called with a line of text for each step.
 
     Returns:
@@ -201,6 +204,9 @@ def _accelerate(
         why = "no compiled kernels" if kernels is None else f"{dtype} has no kernels"
         return _in_torch(model, small, rivals or {}, example, why)
     made, timed, exact = small or model, tune == "time", values == "exact"
+    own = rivals is None
+    if rivals is None and timed and exact and keep == "faster" and not gpu:
+        rivals = by_onnxruntime(made, example, say)
 
     def whole() -> FastModule | SecateursError:
         return _program(made, example, kernels, dtype, timed, say)
@@ -236,12 +242,33 @@ def _accelerate(
         program.plain = model
     if keep == "always":
         return next(iter(found.values()))
-    # Times are remembered by shapes, which do not tell one rival from another.
+    # Times are remembered by shapes, which do not tell one rival of others from another.
     remembered = RememberedWays(path=None)
-    if kernels is not None and not rivals:
+    if kernels is not None and (own or not rivals):
         remembered = remembered_ways(kernels)
     say("timing the whole network in its forms")
     return _fastest(_forms(model, small, rivals), found, example, remembered)
+
+
+LARGEST_RIVAL = 1 << 27
+"""Weights of a model up to which onnxruntime is tried: half a gigabyte is written for it."""
+
+
+def by_onnxruntime(model: nn.Module, example: Example, say: Progress) -> dict[str, nn.Module]:
+    """The model in onnxruntime, where it can be had; no rival otherwise."""
+    if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
+        return {}
+    if sum(p.numel() for p in model.parameters()) > LARGEST_RIVAL:
+        return {}
+    # Imported here: exports load what writes other formats, too.
+    from secateurs.ship.export import in_onnxruntime
+
+    say("writing it for onnxruntime")
+    try:
+        return {"onnxruntime": in_onnxruntime(model, example)}
+    except SecateursError as problem:
+        _log.debug("%s is not tried in onnxruntime: %s", type(model).__name__, problem)
+        return {}
 
 
 def _dtype_of(model: nn.Module, example: Example) -> torch.dtype:
@@ -472,6 +499,7 @@ def _shapes(
     reports = {name: cast(FastReport, form.report) for name, form in found.items()}
     return (
         torch.get_num_threads(),
+        importlib.metadata.version("onnxruntime") if "onnxruntime" in forms else "",
         [(name, t.shape, str(t.dtype)) for name, t in enumerate((*args, *kwargs.values()))],
         [
             (
