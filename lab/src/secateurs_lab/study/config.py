@@ -359,9 +359,10 @@ class How(CheckedSettings):
         engine: "in-process" (one run after the other), "local" (worker processes) or "ray" (a
             cluster).
         workers: Worker processes; with ray, concurrent runs (0: as many as the cluster has
-            processors).
+            GPUs, or else processors).
         threads: Threads of each worker.
-        device: Where networks are trained; "" chooses by itself.
+        device: Where networks are trained; "" chooses by itself. Of several GPUs each worker sees
+            one, unless this names one ("cuda:1"); more workers than GPUs share them.
         save_every: Seconds between two checkpoints of a run.
         deaths: How many processes a run may cost without progress before it is marked failed.
         address: The address of a Ray cluster.

@@ -63,3 +63,31 @@ def test_a_lost_node_changes_nothing(cluster, tmp_path, capsys):
     with capsys.disabled():
         print(f"\n8 runs, a node killed in the middle, {news.count('died')} lost and repeated, "
               f"{time.monotonic() - begun:.0f} s; {hosts}")  # fmt: skip
+
+
+def test_each_task_has_a_card_of_its_own(monkeypatch, tmp_path):
+    """Of a node that says it has two."""
+    from types import SimpleNamespace
+
+    from secateurs_lab.study.engines.ray import Cluster
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    ray.init(num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        artefacts = SimpleNamespace(get=None, fits=None, put=None)
+        store = SimpleNamespace(artefacts=artefacts)
+        for workers, room, share in ((0, 2, 1.0), (4, 4, 0.5)):
+            how = How(engine="ray", workers=workers)
+            cluster = Cluster(SimpleNamespace(how=how, store=store, tools=None))
+            assert cluster.room == room and cluster.remote._default_options["num_gpus"] == share
+            stream = cluster.remote.remote(seen_row, None, {}, 1)
+            what, (row, _) = next(ray.get(ready) for ready in stream)
+            assert what == "row" and row.seen in ("0", "1")
+    finally:
+        ray.shutdown()
+
+
+def seen_row(tools, context):
+    from types import SimpleNamespace
+
+    return SimpleNamespace(weights=None, seen=os.environ.get("CUDA_VISIBLE_DEVICES", ""))

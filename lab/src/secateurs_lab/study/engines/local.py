@@ -80,7 +80,9 @@ class Processes:
         self.folder = Path(tempfile.mkdtemp(prefix="secateurs-"))
         # A process of loky's own deletes it if this one is killed.
         resource_tracker.register(str(self.folder), "folder")
-        self.pools: dict[Future[Row], ProcessPoolExecutor] = {}
+        self.cards = _cards(sweep.how.device)
+        # Each with the card that it sees, "" where there are not several.
+        self.pools: dict[Future[Row], tuple[ProcessPoolExecutor, str]] = {}
         self.told: dict[Future[Row], Told] = {}
         self.submitted = 0
 
@@ -92,16 +94,16 @@ class Processes:
         artefacts = Artefacts(self.sweep.store.folder.resolve() / "artefacts")
         call = partial(_do, job.work, artefacts, names, file)
         free = next((future for future in self.pools if future.done()), None)
-        pool = self._start() if free is None else self.pools.pop(free)
+        pool, card = self._start(self._free_card()) if free is None else self.pools.pop(free)
         future: Future[Row]
         try:
             future = pool.submit(call)
         except BrokenExecutor:
             # Its process has died, with its last job or after it.
             pool.shutdown(wait=False)
-            pool = self._start()
+            pool, card = self._start(card)
             future = pool.submit(call)
-        self.pools[future], self.told[future] = pool, Told(job.key, file)
+        self.pools[future], self.told[future] = (pool, card), Told(job.key, file)
         return future
 
     def pass_on(self) -> None:
@@ -123,21 +125,39 @@ class Processes:
 
     def close(self) -> None:
         """End all workers: none outlives the driver, and what they have done is in the store."""
-        for pool in self.pools.values():
+        for pool, _ in self.pools.values():
             pool.shutdown(kill_workers=True)
         shutil.rmtree(self.folder, ignore_errors=True)
         resource_tracker.unregister(str(self.folder), "folder")
 
-    def _start(self) -> ProcessPoolExecutor:
+    def _free_card(self) -> str:
+        """One that the fewest workers have."""
+        taken = [card for _, card in self.pools.values()]
+        return min(self.cards, key=taken.count, default="")
+
+    def _start(self, card: str) -> tuple[ProcessPoolExecutor, str]:
         how = self.sweep.how
         # Libraries read the number of threads when they are imported.
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        return ProcessPoolExecutor(
+        env = dict.fromkeys(names, str(how.threads))
+        pool = ProcessPoolExecutor(
             max_workers=1,
             initializer=_begin,
             initargs=(os.getpid(), how.threads, self.sweep.tools),
-            env=dict.fromkeys(names, str(how.threads)),
+            env=env | ({"CUDA_VISIBLE_DEVICES": card} if card else {}),
         )
+        return pool, card
+
+
+def _cards(device: str) -> list[str]:
+    """The GPUs that workers are spread over, as CUDA_VISIBLE_DEVICES names them; none where there
+    is one, or where the user says which.
+    """
+    count = torch.cuda.device_count() if device in ("", "cuda") else 0
+    if count < 2:
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[:count] if visible else [str(card) for card in range(count)]
 
 
 @dataclass(slots=True)

@@ -38,14 +38,22 @@ class Cluster:
             )
         # No retries by Ray, which would start from the beginning: the driver passes the last
         # checkpoint on.
-        self.remote = ray.remote(num_cpus=sweep.how.threads, max_retries=0)(work_on_node)
+        options: dict[str, float] = {"num_cpus": sweep.how.threads, "max_retries": 0}
+        # A task that asks for no GPU gets none.
+        self.cards = 0 if sweep.how.device == "cpu" else int(ray.cluster_resources().get("GPU", 0))
+        if self.cards:
+            options["num_gpus"] = min(1.0, self.cards / max(1, sweep.how.workers))
+        self.remote = ray.remote(**options)(work_on_node)
         self.streams: dict[Future[Row], Any] = {}
         self.inbox: SimpleQueue[tuple[str, str, Any]] = SimpleQueue()
 
     @property
     def room(self) -> int:
-        """As many tasks as the cluster has processors; one on a cluster that reports none."""
-        return max(1, self.sweep.how.workers or int(self.ray.cluster_resources().get("CPU", 1)))
+        """As many tasks as the cluster has GPUs, or else processors; one on a cluster that reports
+        none.
+        """
+        most = self.cards or int(self.ray.cluster_resources().get("CPU", 1))
+        return max(1, self.sweep.how.workers or most)
 
     def submit(self, job: Job, names: dict[str, str]) -> "Future[Row]":
         """Send the job with the bytes that it needs."""
