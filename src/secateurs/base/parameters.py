@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from secateurs.base.parametrized import moves_zeros
 from secateurs.base.registry import unknown
-from secateurs.base.sharding import is_sharded
+from secateurs.base.sharding import is_sharded, local
 from secateurs.errors import (
     ArgumentError,
     EmptySelectionError,
@@ -46,11 +46,13 @@ may match), or None for the default rule. A glob that starts with '!' excludes.
 """
 
 
-def prunable(model: nn.Module, where: Where = None) -> dict[str, nn.Parameter]:
+def prunable(
+    model: nn.Module, where: Where = None, *, pieces: bool = False
+) -> dict[str, nn.Parameter]:
     """The chosen parameters by name, in the model's order; everything wrong with the choice in one
-    error.
+    error. `pieces`: those that lie in pieces on several processes are taken, too.
     """
-    chosen = choose(model, where)
+    chosen = choose(model, where, pieces=pieces)
     if chosen.problems:
         raise ParameterError(
             f"{len(chosen.problems)} problem(s) with the parameters chosen:"
@@ -87,7 +89,7 @@ class Chosen:
     notes: tuple[str, ...] = ()
 
 
-def choose(model: nn.Module, where: Where = None) -> Chosen:
+def choose(model: nn.Module, where: Where = None, *, pieces: bool = False) -> Chosen:
     """Sort every parameter of the model into chosen and skipped. Problems are listed, not raised.
 
     Default rule (`where=None`): the weights of linear, convolution, recurrent and attention
@@ -107,7 +109,8 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
     for parameter, uses in uses_in_model(model):
         name = uses[0][0]
         reason, through = decide(rules, parameter, uses)
-        moved = "" if reason or not_real(parameter) else moves_zeros(*uses[0], parameter)
+        unreal = not_real(local(parameter) if pieces else parameter)
+        moved = "" if reason or unreal else moves_zeros(*uses[0], parameter)
         if moved and not rules.chosen:
             notes.append(f"{name!r} is left out: it {moved}")
             reason = moved
@@ -118,7 +121,7 @@ def choose(model: nn.Module, where: Where = None) -> Chosen:
         if through != name:
             notes.append(f"{through!r} is tied: it is the parameter {name!r}, listed as that")
         # Only of what is chosen: an integer table that nobody prunes is no problem.
-        trouble = not_real(parameter) or pruned_by_torch(name, uses[0][1]) or moved
+        trouble = unreal or pruned_by_torch(name, uses[0][1]) or moved
         if trouble:
             problems.append(f"{name!r} {trouble}")
     return Chosen(

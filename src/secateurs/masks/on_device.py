@@ -4,7 +4,7 @@ A radix select as there, but nothing is read back: counters, thresholds and ties
 scores are, so nothing waits. Small tensors are joined: a hundred cost no more launches than one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -33,7 +33,7 @@ def largest_(
     """Write the masks of the `count` largest entries of all tensors together: at least one, no more
     than are allowed.
     """
-    _choose_(masks, _Ranked(scores, within, absolute, own=False), [count])
+    _choose_(masks, _Ranked(scores, within, absolute), [count])
 
 
 def largest_of_each_(
@@ -50,6 +50,40 @@ def largest_of_each_(
     for names in groups(scores):
         ranked = _Ranked({n: scores[n] for n in names}, within, absolute, own=len(names) > 1)
         _choose_({n: masks[n] for n in names}, ranked, [counts[n] for n in names])
+
+
+def largest_of_pieces_(
+    masks: Mapping[str, Tensor],
+    pieces: Mapping[str, Tensor],
+    count: int,
+    *,
+    within: Mapping[str, Tensor],
+    absolute: bool = False,
+    add_: Callable[[Tensor], None],
+    before: Callable[[Tensor], Tensor],
+) -> None:
+    """Write this process's pieces of the masks of the `count` largest entries of whole tensors, as
+    `largest_` would choose them; every process calls this with its own pieces.
+
+    `add_` sums counters over the processes, in place: half a megabyte a digit. Of numbers of each
+    tensor's piece, `before` tells how many there are in all pieces that come before it.
+    """
+    ranked = _Ranked(pieces, within, absolute)
+    cut, left = _threshold(ranked, [count], add_)
+    # Made anew where they are read, for as long as that takes.
+    each = [({n: p}, within, absolute) for n, p in pieces.items()]
+    ties = torch.stack([_count_ties(_Ranked(*one, dtype=ranked.dtype), cut) for one in each])
+    for one, earlier in zip(each, torch.unbind(before(ties)), strict=True):
+        some = {name: masks[name] for name in one[0]}
+        _write_(some, _Ranked(*one, dtype=ranked.dtype), cut, left - earlier.to(left.device))
+
+
+def _count_ties(ranked: "_Ranked", cut: Tensor) -> Tensor:
+    count = torch.zeros((), dtype=torch.int64, device=ranked.device)
+    for part in ranked.parts():
+        tied = part.keys == part.spread(cut)
+        count += (tied if part.allowed is None else tied.logical_and_(part.allowed)).count_nonzero()
+    return count
 
 
 def groups(scores: Mapping[str, Tensor]) -> Iterator[list[str]]:
@@ -119,10 +153,11 @@ class _Ranked:
         within: Mapping[str, Tensor],
         absolute: bool,
         *,
-        own: bool,
+        own: bool = False,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.scores, self.absolute, self.own = list(scores.values()), absolute, own
-        self.dtype = common_dtype(scores)
+        self.dtype = common_dtype(scores) if dtype is None else dtype
         self.integer = INTEGERS[self.dtype.itemsize]
         self.device = self.scores[0].device
         # The first digit of the smallest key.
@@ -171,7 +206,11 @@ def _owner(batch: Sequence[Tensor]) -> Tensor:
 
 def _choose_(masks: Mapping[str, Tensor], ranked: _Ranked, counts: Sequence[int]) -> None:
     """Write masks by one threshold for all entries, or by one for each tensor."""
-    cut, left = _threshold(ranked, counts)
+    _write_(masks, ranked, *_threshold(ranked, counts))
+
+
+def _write_(masks: Mapping[str, Tensor], ranked: _Ranked, cut: Tensor, left: Tensor) -> None:
+    """Keep what comes before the key, and the first `left` of those with that key."""
     spent: Tensor | None = None
     for part, batch in zip(ranked.parts(), batches(masks.values()), strict=True):
         # What the parts before have used up of the ties.
@@ -180,7 +219,9 @@ def _choose_(masks: Mapping[str, Tensor], ranked: _Ranked, counts: Sequence[int]
         torch._foreach_copy_(batch, list(torch.split(kept, part.lengths)))
 
 
-def _threshold(ranked: _Ranked, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _threshold(
+    ranked: _Ranked, counts: Sequence[int], add_: Callable[[Tensor], None] | None = None
+) -> tuple[Tensor, Tensor]:
     """The key of each rank, and how many entries with that key are among those up to the rank."""
     new: Any = {"device": ranked.device, "dtype": torch.int64}
     left = torch.tensor(counts, **new) if ranked.own else torch.full((), counts[0], **new)
@@ -192,6 +233,8 @@ def _threshold(ranked: _Ranked, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
     for counter, shift in zip(counters, range(_DIGIT * digits - _DIGIT, -1, -_DIGIT), strict=True):
         for part in ranked.parts():
             _count_(counter, part, shift, found, ranked.lowest)
+        if add_ is not None:
+            add_(counter)
         before = counter.cumsum(-1)
         place = torch.searchsorted(before[..., 1:].contiguous(), left.unsqueeze(-1))
         left = left - before.gather(-1, place).squeeze(-1)

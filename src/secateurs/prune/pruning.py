@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from secateurs.base.parameters import Params, check_model, fit_masks, prunable
 from secateurs.base.printing import Reported
+from secateurs.base.sharding import is_sharded
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, apply_, sparsity_report
 from secateurs.masks.apply import check as check_masks
@@ -133,6 +134,9 @@ def cut(
     `prune_`.
     """
     asked_for = Recipe.of(recipe, fields)
+    check_model(model)
+    if any(map(is_sharded, model.parameters())):
+        return _cut_pieces(model, asked_for, within or {}, of)
     score_inputs: ScoreInputs = {"example": example, "batch": batch, "loss": loss}
     earlier = _earlier_masks(model, asked_for, within or {})
     if of not in ("all", "left"):
@@ -161,6 +165,19 @@ def _earlier_masks(model: nn.Module, recipe: Recipe, within: Params) -> dict[str
     chosen = prunable(model, recipe.where)
     # Masks from a file lie on the CPU.
     return {n: mask.to(chosen[n].device) for n, mask in within.items() if n in chosen}
+
+
+def _cut_pieces(model: nn.Module, recipe: Recipe, within: Params, of: Of) -> Pruned:
+    """The masks of a model that lies in pieces on several processes."""
+    from secateurs.prune.sharded import cut_pieces  # for those who have such a model
+
+    within = fit_masks(within, dict(model.named_parameters(remove_duplicate=False)))
+    check_masks(model, within)
+    masks, done = cut_pieces(model, recipe, within, of)
+    report = sparsity_report(model, masks=masks)
+    return Pruned(
+        recipe=recipe, masks=masks, rounds=(done,), report=report, notes=_notes(done, report)
+    )
 
 
 # An amount of what is left (`of="left"`), converted into one of all weights.
@@ -214,7 +231,17 @@ def _cut_to_count(
         masks = latest
         rounds.append(done)
     report = sparsity_report(model, masks=masks)
-    last, notes = rounds[-1], list[str]()
+    notes = [*_notes(rounds[-1], report)]
+    notes += _note_on_earlier_zeros(ready.parameters, within, masks)
+    notes += ready.notes
+    return Pruned(
+        recipe=recipe, masks=masks, rounds=tuple(rounds), report=report, notes=tuple(notes)
+    )
+
+
+def _notes(last: Round, report: SparsityReport) -> tuple[str, ...]:
+    """Where the masks are other than asked."""
+    notes = []
     if last.kept != last.asked:
         notes.append(
             f"{last.kept} entries are kept where {last.asked} were asked for: groups are"
@@ -226,11 +253,7 @@ def _cut_to_count(
             f"nothing is left of {', '.join(report.collapsed)}: secateurs.paths.lost_layers says"
             " whether that matters"
         )
-    notes += _note_on_earlier_zeros(ready.parameters, within, masks)
-    notes += ready.notes
-    return Pruned(
-        recipe=recipe, masks=masks, rounds=tuple(rounds), report=report, notes=tuple(notes)
-    )
+    return tuple(notes)
 
 
 WORTH_A_NOTE = 0.01

@@ -110,7 +110,7 @@ def refused(model):
     """What is said where whole weights are needed."""
     calls = {
         "score": lambda: sc.score(model, "magnitude"),
-        "prune": lambda: sc.prune_(model, "magnitude", sparsity=0.5),
+        "prune": lambda: sc.prune_(model, "snip", sparsity=0.5),
         "capture": lambda: sc.path_norm(model, torch.zeros(1, 6)),
         "certify": lambda: sc.certify(net(), model, around=torch.zeros(1, 6), radius=0.1),
         "report": lambda: sc.sparsity_report(model),
