@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from secateurs.proof.lipschitz import lipschitz_bounds
     from secateurs.proof.metric import path_metric
     from secateurs.proof.normalize import normalize_
+    from secateurs.proof.smallest_margin import smallest_margin
     from secateurs.proof.to_bound import prune_to_bound_
     from secateurs.prune.channels import prune_channels_
     from secateurs.prune.imp import imp_
@@ -117,6 +118,7 @@ __all__ = [
     "scores",
     "select",
     "ship",
+    "smallest_margin",
     "sparsity_report",
     "theory",
 ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from secateurs.proof.recheck import Recheck, recheck
     from secateurs.proof.rescale import rescale_random_
     from secateurs.proof.scaling import Rescaling
+    from secateurs.proof.smallest_margin import OpenBoxes, SmallestMargin, smallest_margin
     from secateurs.proof.statistical import StatisticalCertificate, statistical
     from secateurs.proof.to_bound import PrunedToBound, prune_to_bound_
     from secateurs.proof.training import certified_gap, certified_loss, masked, rounded
@@ -28,10 +29,12 @@ __all__ = [
     "LipschitzBound",
     "LipschitzBounds",
     "Normalization",
+    "OpenBoxes",
     "PathMetric",
     "PrunedToBound",
     "Recheck",
     "Rescaling",
+    "SmallestMargin",
     "StatisticalCertificate",
     "certified_gap",
     "certified_loss",
@@ -45,6 +48,7 @@ __all__ = [
     "remove_dead_",
     "rescale_random_",
     "rounded",
+    "smallest_margin",
     "statistical",
 ]
 

@@ -167,7 +167,7 @@ class Pass {
     }
 
     void run(const double* lo, const double* hi, const double* known, double* found, double* ends, bool values,
-             double* influence, double* corner) {
+             const uint8_t* wanted, double* influence, double* corner) {
         const int64_t inputs = layers_[0].in, hidden = layers_.back().first;
         begin(lo, hi);
         std::fill(influence, influence + inputs, 0.0);
@@ -186,7 +186,7 @@ class Pass {
             for (int64_t i = 0; i < layer.out; ++i) ranges_[i].write(found + layer.first + i, hidden);
         }
         for (int64_t i = 0; i < inputs; ++i) influence[i] *= 2 * radius_[i];
-        outputs(lo, hi, ends, values, corner);
+        outputs(lo, hi, ends, values, wanted, corner);
     }
 
   private:
@@ -472,25 +472,29 @@ class Pass {
     }
 
     // Ends of the outputs, those of f and g only where they are asked for, and the corner where the largest difference
-    // of all is reached.
-    void outputs(const double* lo, const double* hi, double* ends, bool values, double* corner) {
+    // of all is reached. Outputs that are not wanted keep their intervals.
+    void outputs(const double* lo, const double* hi, double* ends, bool values, const uint8_t* wanted,
+                 double* corner) {
         const size_t k = layers_.size() - 1;
         const Layer& last = layers_[k];
         masses(k);
         const int64_t stride = parts_[0].stride;
         double furthest = -1;
         std::copy(hi, hi + layers_[0].in, corner);
-        for (int64_t from = 0; from < last.out; from += NEURONS) {
-            const int64_t count = std::min(NEURONS, last.out - from);
+        for (int64_t i = 0; i < last.out; ++i) {
+            ranges_[i] = forward_[i];
+            if (wanted != nullptr && !wanted[i]) ranges_[i].write(ends + i, last.out);
+        }
+        for (int64_t from = 0; from < last.out;) {
             open_.clear();
-            for (int64_t i = 0; i < count; ++i) {
-                open_.push_back(from + i);
-                ranges_[from + i] = forward_[from + i];
-            }
+            for (; from < last.out && static_cast<int64_t>(open_.size()) < NEURONS; ++from)
+                if (wanted == nullptr || wanted[from]) open_.push_back(from);
+            const int64_t count = open_.size();
+            if (count == 0) break;
             if (values) of_f(k, open_.data(), count), of_g(k, open_.data(), count);
             of_d(k, open_.data(), count);
             for (int64_t i = 0; i < count; ++i) {
-                Range& r = ranges_[from + i];
+                Range& r = ranges_[open_[i]];
                 for (int side : {0, 1}) {
                     const double end = side == 0 ? r.dh : -r.dl;
                     if (!(end > furthest)) continue;
@@ -499,7 +503,7 @@ class Pass {
                         corner[j] = p_[(side * count + i) * stride + j] > 0 ? hi[j] : lo[j];
                 }
                 if (values) meet(r);
-                r.write(ends + from + i, last.out);
+                r.write(ends + open_[i], last.out);
             }
         }
     }
@@ -519,11 +523,11 @@ extern "C" {
 
 // sizes: inputs, then outputs of every layer. numbers: of each layer weight, other, change, bias, other_bias and
 // bias_change, one after the other. known: (rows, 6, hidden) or null; box b takes row `row[b]`. The others have a row
-// for each box; ends: of the outputs, (boxes, 6, outputs).
+// for each box; ends: of the outputs, (boxes, 6, outputs). wanted: which outputs of each box get a pass, or null.
 void secateurs_dense_chain(const int64_t* sizes, const uint8_t* relu, int64_t depth, const double* numbers, double unit,
                            double gamma, const double* lo, const double* hi, const double* known, const int64_t* row,
-                           int64_t boxes, double* found, double* ends, int64_t values, double* influence,
-                           double* corner, int64_t threads) {
+                           int64_t boxes, double* found, double* ends, int64_t values, const uint8_t* wanted,
+                           double* influence, double* corner, int64_t threads) {
     std::vector<Layer> layers;
     int64_t hidden = 0;
     for (int64_t k = 0; k < depth; ++k) {
@@ -541,7 +545,8 @@ void secateurs_dense_chain(const int64_t* sizes, const uint8_t* relu, int64_t de
 #pragma omp for schedule(dynamic, 8)
         for (int64_t b = 0; b < boxes; ++b)
             pass.run(lo + b * inputs, hi + b * inputs, known == nullptr ? nullptr : known + row[b] * 6 * hidden,
-                     found + b * 6 * hidden, ends + b * 6 * outs, values != 0, influence + b * inputs, corner + b * inputs);
+                     found + b * 6 * hidden, ends + b * 6 * outs, values != 0,
+                     wanted == nullptr ? nullptr : wanted + b * outs, influence + b * inputs, corner + b * inputs);
     }
 }
 

@@ -109,19 +109,25 @@ class DenseChain:
         self._numbers: Tensor | None = None
 
     def bounds(
-        self, lo: Tensor, hi: Tensor, known: Tensor | None = None, row: Tensor | None = None
+        self,
+        lo: Tensor,
+        hi: Tensor,
+        known: Tensor | None = None,
+        row: Tensor | None = None,
+        wanted: Tensor | None = None,
     ) -> ChainBounds:
         """Bounds on boxes lo ≤ x ≤ hi, (boxes, inputs).
 
         known: for boxes that contain these: box b lies in that of `row[b]`, or in its own. Then
             only neurons that are still open are bounded again.
+        wanted: which outputs of each box matter, (boxes, outputs); the others keep their intervals.
         """
         if row is None:
             row = torch.arange(len(lo), device=lo.device)
         run = self._compiled()
         if run is not None:
-            return run(self, lo, hi, known, row)
-        return self.bounds_in_torch(lo, hi, None if known is None else known[row])
+            return run(self, lo, hi, known, row, wanted)
+        return self.bounds_in_torch(lo, hi, None if known is None else known[row], wanted)
 
     @property
     def numbers_of_a_box(self) -> int:
@@ -256,7 +262,13 @@ class DenseChain:
             self._numbers = torch.cat(flat).contiguous()
         return self._numbers
 
-    def bounds_in_torch(self, lo: Tensor, hi: Tensor, known: Tensor | None = None) -> ChainBounds:
+    def bounds_in_torch(
+        self,
+        lo: Tensor,
+        hi: Tensor,
+        known: Tensor | None = None,
+        wanted: Tensor | None = None,
+    ) -> ChainBounds:
         """The same for all boxes at once by products of whole matrices; `known` has one row per
         box.
         """
@@ -291,13 +303,18 @@ class DenseChain:
         masses = _masses(last, *reach)
         everything = torch.arange(len(last.bias), device=lo.device).expand(len(lo), -1)
         up, low, slope = self._difference(box, behind, last, masses[2], everything)
-        ends = self._forward(last, *reach, masses)
+        ends = intervals = self._forward(last, *reach, masses)
         ends = _meet(ends, torch.cat([ends[:, :4], torch.stack([low, up], dim=1)], dim=1))
         # The slope of the outermost end, and the corner it points to.
-        furthest = torch.cat([ends[:, 5], -ends[:, 4]], dim=1).argmax(dim=1)
+        outermost = torch.stack([ends[:, 5], -ends[:, 4]], dim=1)
+        if wanted is not None:
+            outermost = outermost.masked_fill(~wanted.unsqueeze(1), -math.inf)
+        furthest = outermost.flatten(1).argmax(dim=1)
         steepest = slope[torch.arange(len(lo)), furthest]
         if self.values:
             ends, _ = self._improve(box, behind, last, masses, ends, everything, all_of_them=True)
+        if wanted is not None:
+            ends = torch.where(wanted.unsqueeze(1), ends, intervals)
         return ChainBounds(
             ends=ends,
             known=torch.cat(found, dim=2) if found else known,
@@ -612,7 +629,7 @@ def _influence(slope: Tensor, ends: Tensor, index: Tensor) -> Tensor:
 
 
 CompiledBounds: TypeAlias = Callable[
-    [DenseChain, Tensor, Tensor, Tensor | None, Tensor], ChainBounds
+    [DenseChain, Tensor, Tensor, Tensor | None, Tensor, Tensor | None], ChainBounds
 ]
 
 
@@ -637,7 +654,12 @@ def _load_compiled(library: ctypes.CDLL) -> CompiledBounds:
     call.restype = None
 
     def run(
-        chain: DenseChain, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor
+        chain: DenseChain,
+        lo: Tensor,
+        hi: Tensor,
+        known: Tensor | None,
+        row: Tensor,
+        wanted: Tensor | None,
     ) -> ChainBounds:
         shapes = [layer.weight.shape for layer in chain.layers]
         sizes = torch.tensor([shapes[0][1], *(shape[0] for shape in shapes)])
@@ -652,6 +674,7 @@ def _load_compiled(library: ctypes.CDLL) -> CompiledBounds:
         # Kept alive here until the call has ended, since only their addresses are passed.
         numbers, lo, hi, row = chain.numbers(), lo.contiguous(), hi.contiguous(), row.contiguous()
         known = None if known is None else known.contiguous()
+        wanted = None if wanted is None else wanted.contiguous()
 
         def at(tensor: Tensor | None) -> ctypes.c_void_p:
             return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
@@ -671,6 +694,7 @@ def _load_compiled(library: ctypes.CDLL) -> CompiledBounds:
             at(found.known),
             at(found.ends),
             ctypes.c_int64(chain.values),
+            at(wanted),
             at(found.influence),
             at(found.corner),
             ctypes.c_int64(torch.get_num_threads()),
@@ -707,9 +731,11 @@ def _try_out(run: CompiledBounds) -> None:
     expected = chain.bounds_in_torch(lo, hi, None)
     known = expected.known
     middle = (lo + hi) / 2
+    one = torch.tensor([[True, False]] * 5)
     for found, right in (
-        (run(chain, lo, hi, None, row), expected),
-        (run(chain, lo, middle, known, row), chain.bounds_in_torch(lo, middle, known)),
+        (run(chain, lo, hi, None, row, None), expected),
+        (run(chain, lo, middle, known, row, None), chain.bounds_in_torch(lo, middle, known)),
+        (run(chain, lo, middle, known, row, one), chain.bounds_in_torch(lo, middle, known, one)),
     ):
         pairs = [(getattr(found, n), getattr(right, n)) for n in ChainBounds.__slots__]
         if not all(torch.allclose(one, two, rtol=1e-9, atol=1e-12) for one, two in pairs):

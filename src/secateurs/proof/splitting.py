@@ -148,26 +148,36 @@ class SplitProof:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Bounded:
+class Bounded:
     """For some boxes: bounds per output, how far each is from a proof of another claim, how much
-    cutting each input promises, and what the halves inherit; a corner worth evaluating.
+    cutting each input promises, and what the halves inherit; a corner worth evaluating. needs: of
+    a claim, see `TopClass.needs`.
     """
 
     per_output: Tensor | None
     size: Tensor | None
+    needs: Tensor | None
     promise: Tensor
     known: Tensor | None
     corner: Tensor
 
 
-class _Bounder(Protocol):
+class Bounder(Protocol):
     """Bounds boxes given by flat ends, and chooses the neuron of each that is best cut: f's k, or k
-    after all hidden ones for g's; −1 for none.
+    after all hidden ones for g's; −1 for none. wanted: the y_i − y_j, i < j, that matter to a claim
+    in each box.
     """
 
     batch: int
 
-    def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded: ...
+    def bound(
+        self,
+        lo: Tensor,
+        hi: Tensor,
+        known: Tensor | None,
+        row: Tensor,
+        wanted: Tensor | None = None,
+    ) -> Bounded: ...
 
     def neurons(self, boxes: "_Waiting") -> Tensor: ...
 
@@ -186,19 +196,29 @@ class _ByChain:
         chain = self.chain
         self.batch = max(1, min(_TOGETHER, _ENTRIES // chain.numbers_of_a_box))
 
-    def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded:
-        found = self.chain.bounds(lo, hi, known, row)
+    def bound(
+        self,
+        lo: Tensor,
+        hi: Tensor,
+        known: Tensor | None,
+        row: Tensor,
+        wanted: Tensor | None = None,
+    ) -> Bounded:
+        found = self.chain.bounds(lo, hi, known, row, wanted)
         empty = self.chain.empty(found.known)
         # If nothing is open, the widest input is as good as any.
         promise = found.influence + 1e-12 * (hi - lo)
-        return _Bounded(
+        if self.claim is None:
             # Outputs cannot differ where there is no input.
-            per_output=found.per_output.masked_fill(empty[:, None], 0.0)
-            if self.claim is None
-            else None,
-            size=None
-            if self.claim is None
-            else self.claim.sizes(found.ends).masked_fill(empty, -math.inf),
+            per_output = found.per_output.masked_fill(empty[:, None], 0.0)
+            size = needs = None
+        else:
+            needs = self.claim.needs(found.ends).masked_fill(empty[:, None, None], -math.inf)
+            per_output, size = None, needs.amax(dim=(1, 2)) - self.claim.margin
+        return Bounded(
+            per_output=per_output,
+            size=size,
+            needs=needs,
             promise=promise,
             known=found.known,
             corner=found.corner,
@@ -263,24 +283,32 @@ class _ByMethods:
         self.claim = claim
         self.batch = problem.boxes_at_a_time
 
-    def bound(self, lo: Tensor, hi: Tensor, known: Tensor | None, row: Tensor) -> _Bounded:
+    def bound(
+        self,
+        lo: Tensor,
+        hi: Tensor,
+        known: Tensor | None,
+        row: Tensor,
+        wanted: Tensor | None = None,
+    ) -> Bounded:
         ends = [end.reshape(-1, *self.shape) for end in (lo, hi, (lo + hi) / 2)]
         domain = Domain(lo=ends[0], hi=ends[1], center=ends[2], radius=None, description="")
         # The clock belongs to the whole proof; a method that has started may finish.
         quiet = replace(self.problem, clock=TimeLimit())
-        per_output: Tensor | None = None
-        size: Tensor | None = None
+        per_output = size = needs = None
         if self.claim is not None:
             known, complete = pair_ends(quiet, domain)
-            size = self.claim.sizes(known, complete=complete)
+            needs = self.claim.needs(known, complete=complete)
+            size = needs.amax(dim=(1, 2)) - self.claim.margin
         else:
             proven, _ = run_methods(quiet, domain, self.methods)
             rows = [reach.per_output for reach in proven.values()]
             per_output = torch.stack(rows).amin(dim=0) if rows else None
         slope = self._slope(domain.center)
-        return _Bounded(
+        return Bounded(
             per_output=per_output,
             size=size,
+            needs=needs,
             promise=(slope.abs() + 1e-12) * (hi - lo),
             known=None,
             corner=torch.where(slope > 0, hi, lo),
@@ -301,6 +329,16 @@ class _ByMethods:
             return torch.zeros_like(x).flatten(1)
         (slope,) = torch.autograd.grad(gaps, leaf)
         return slope.flatten(1)
+
+
+def bounder_of(
+    problem: NetworkPair, methods: Sequence[str], shape: torch.Size, claim: TopClass | None
+) -> Bounder:
+    """What bounds the parts of boxes; shape: that of one input."""
+    chain = chain_of(problem)
+    if chain is None:
+        return _ByMethods(problem, methods, shape, claim)
+    return _ByChain(chain, claim)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -449,12 +487,7 @@ class _Splitting:
         self.refuting, self.claim = refuting, claim
         if claim is not None:
             check_classes(problem)
-        chain = chain_of(problem)
-        self.bounder: _Bounder = (
-            _ByMethods(problem, methods, domain.lo.shape[1:], claim)
-            if chain is None
-            else _ByChain(chain, claim)
-        )
+        self.bounder = bounder_of(problem, methods, domain.lo.shape[1:], claim)
         self.planned = plan is not None
         self.lo, self.hi = domain.lo.flatten(1), domain.hi.flatten(1)
         self.shape = domain.lo.shape[1:]
@@ -559,7 +592,7 @@ class _Splitting:
             room -= len(chunk)
         return _join(taken)
 
-    def _sort(self, batch: _Waiting, found: _Bounded) -> None:
+    def _sort(self, batch: _Waiting, found: Bounded) -> None:
         """Close proven boxes, search the others for a witness, and cut them."""
         if self.planned:
             cuts = [self.trees[r].cuts[n] for r, n in _pairs(batch)]

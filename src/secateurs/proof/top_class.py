@@ -43,25 +43,44 @@ class TopClass:
         f's class, and how far f's lead exceeds δ. Above 0 the claim is broken; elsewhere its slope
         leads there.
         """
-        return self._violation(f, g, torch.zeros_like(f), torch.zeros_like(g))
+        lead, wrong = self._lead_and_loss(f, g, torch.zeros_like(f), torch.zeros_like(g))
+        return torch.minimum(lead - self.margin, wrong)
 
     def violation_at(self, problem: NetworkPair, x: Tensor) -> Tensor:
         """At most the violation of the real networks: above 0 the claim is broken for certain."""
+        lead, wrong = self._for_certain(problem, x)
+        return torch.minimum(lead - self.margin, wrong)
+
+    def lead_at(self, problem: NetworkPair, x: Tensor) -> Tensor:
+        """At most f's lead where g certainly answers another class: no smaller margin holds; −∞
+        elsewhere.
+        """
+        lead, wrong = self._for_certain(problem, x)
+        return torch.where(wrong > 0, lead, -math.inf)
+
+    def _for_certain(self, problem: NetworkPair, x: Tensor) -> tuple[Tensor, Tensor]:
         (f, of_f), (g, of_g) = problem.near(0, x), problem.near(1, x)
         # Once more the error covers the differences, which are rounded, too.
         own = 4 * torch.finfo(f.dtype).eps
-        return self._violation(f, g, of_f + own * f.abs(), of_g + own * g.abs())
+        return self._lead_and_loss(f, g, of_f + own * f.abs(), of_g + own * g.abs())
 
-    def _violation(self, f: Tensor, g: Tensor, of_f: Tensor, of_g: Tensor) -> Tensor:
+    def _lead_and_loss(
+        self, f: Tensor, g: Tensor, of_f: Tensor, of_g: Tensor
+    ) -> tuple[Tensor, Tensor]:
         chosen = f.argmax(dim=1, keepdim=True)
         others = (f + of_f).scatter(1, chosen, -math.inf).amax(dim=1)
         lead = (f - of_f).gather(1, chosen).squeeze(1) - others
         wrong = (g - of_g) - (g + of_g).gather(1, chosen)
-        wrong = wrong.scatter(1, chosen, -math.inf).amax(dim=1)
-        return torch.minimum(lead - self.margin, wrong)
+        return lead, wrong.scatter(1, chosen, -math.inf).amax(dim=1)
 
     def sizes(self, ends: Tensor, *, complete: bool = False) -> Tensor:
-        """How far each box is from a proof, at most 0 where it is one.
+        """How far each box is from a proof, at most 0 where it is one; see `needs`."""
+        return self.needs(ends, complete=complete).amax(dim=(1, 2)) - self.margin
+
+    def needs(self, ends: Tensor, *, complete: bool = False) -> Tensor:
+        """For each box and two classes (c, j) a δ such that f never leads with c by more where g
+        puts j first or as high: the largest of a box is a margin that holds there. Below 0 if f
+        cannot lead with c, or g always puts c above j.
 
         ends: of y_i − y_j for i < j, (boxes, 6, pairs), in the order of `FIELDS`. complete:
         whether they hold for all that `slack` covers.
@@ -81,16 +100,13 @@ class TopClass:
             return both
 
         f, g, d = most(0), most(2), most(4)
-        # Column c of g: g_j − g_c. A tie is not agreement, so 0 counts as more than 0.
-        lost = g.transpose(1, 2)
-        lost = torch.where(lost < 0, lost, lost.clamp(min=torch.finfo(lost.dtype).tiny))
+        # Column c of g: g_j − g_c. A tie is not agreement.
+        d = torch.where(g.transpose(1, 2) < 0, -math.inf, d)
         same = torch.eye(classes, dtype=torch.bool, device=ends.device)
-        harm = torch.minimum(d - self.margin, lost)
         # NaN proves nothing.
-        harm = harm.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(same, -math.inf)
-        lead = (f - self.margin).nan_to_num(nan=math.inf, posinf=math.inf)
-        lead = lead.masked_fill(same, math.inf)
-        return torch.minimum(lead.amin(dim=2), harm.amax(dim=2)).amax(dim=1)
+        harm, lead = (x.nan_to_num(nan=math.inf, posinf=math.inf) for x in (d, f))
+        harm, lead = harm.masked_fill(same, -math.inf), lead.masked_fill(same, math.inf)
+        return torch.minimum(lead.amin(dim=2, keepdim=True), harm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
