@@ -18,7 +18,7 @@ help:
 	@echo "make format  rewrite the sources in the house format"
 	@echo "make docs    this library's site in build/docs; a warning is an error"
 	@echo "make bench   the benchmarks, printed side by side (long)"
-	@echo "make dist    wheel and sdist, each installed and tried in an empty environment"
+	@echo "make dist    wheels and sdists, each installed and tried in empty environments of three Pythons"
 
 $(VENV)/.installed: pyproject.toml lab/pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "need $(PYTHON); set PYTHON=... to another Python >= 3.11"; exit 1; }
@@ -107,22 +107,31 @@ bench: $(VENV)/.installed
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
 # Each file is installed where nothing else is, from outside the checkout, and does its work there:
-# the library alone first, then the laboratory on top of it.
+# the library alone first, then the laboratory on top of it; on every Python that is installed. How
+# long the library itself takes is told: torch and the other dependencies are there by then.
+PYTHONS ?= $(foreach minor,11 12 13,$(shell python3.$(minor) -c 'print("python3.$(minor)")' 2>/dev/null))
+dist: export PYTHONPATH =
 dist: $(VENV)/.installed
 	rm -rf dist build
 	$(BIN)/python -m pip install -q --disable-pip-version-check build
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m build --outdir dist lab
-	set -e; for kind in .whl .tar.gz; do \
-		rm -rf build/try; $(PYTHON) -m venv build/try; cp benchmarks/smoke.py build/; \
+	$(BIN)/python tools/wheels.py dist
+	set -e; for python in $(PYTHONS); do for kind in .whl .tar.gz; do \
+		echo "$$python, $$kind:"; \
+		rm -rf build/try; $$python -m venv build/try; cp benchmarks/smoke.py build/; \
+		build/try/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt \
+			$$($(BIN)/python tools/oldest.py --bounds); \
 		for name in secateurs secateurs_lab; do \
+			start=$$(date +%s); \
 			build/try/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt \
 				dist/$$name-[0-9]*$$kind; \
+			echo "$$name installed in $$(($$(date +%s) - start)) s"; \
 			(cd build && try/bin/python smoke.py); \
 			build/try/bin/secateurs scores > /dev/null; \
 		done; \
 		build/try/bin/secateurs study --help > /dev/null; \
-	done; rm -rf build
+	done; done; rm -rf build
 
 clean:
 	rm -rf $(VENV) demo

@@ -34,7 +34,7 @@ class Test:
 
 
 def read_map(path: Path) -> list[Test]:
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     # A file that was moved since would end pytest before the first test.
     rows = [row for row in rows if (ROOT / row["test"].split("::")[0]).exists()]
     return [
@@ -203,7 +203,7 @@ def main() -> None:
     places = [s for s in sites(ROOT / "src") if options.only in s.path]
     mutants = draw(places, options.count, random.Random(options.seed))
     selection = Selection(read_map(options.map))
-    done = len(options.out.read_text().splitlines()) if _exists(options.out) else 0
+    done = len(options.out.read_text(encoding="utf-8").splitlines()) if _exists(options.out) else 0
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     red = 0

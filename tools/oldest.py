@@ -1,6 +1,7 @@
 """The lower bounds of pyproject.toml as exact versions, one a line, for `pip install`.
 
-`python tools/oldest.py demo dev hf` prints the core dependencies and those extras.
+`python tools/oldest.py dev hf` prints the core dependencies and those extras;
+`python tools/oldest.py --bounds` the core dependencies with their bounds, as they are.
 """
 
 import re
@@ -25,4 +26,8 @@ def pins(extras: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(pins(sys.argv[1:])))
+    if sys.argv[1:] == ["--bounds"]:
+        project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+        print("\n".join(project["dependencies"]))
+    else:
+        print("\n".join(pins(sys.argv[1:])))
