@@ -176,7 +176,8 @@ def _write(
         more = experiment.more(rows) + links(page, files, panels)
         compared = experiment.compare(rows)
         file.write_text(
-            markdown(experiment, compared, scale=scale, more=more)  # type: ignore[arg-type]
+            markdown(experiment, compared, scale=scale, more=more),  # type: ignore[arg-type]
+            encoding="utf-8",
         )
 
 

@@ -248,7 +248,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file; none if there is no file."""
     if not path.exists():
         return []
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         text = file.read()
     # A copy that was cut in a figure would else pass for one with another figure.
     if text and not text.endswith("\n"):
@@ -299,7 +299,7 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
         head = [] if before else [list(rows[0])]
         with replacing(path, error=DataError) as part:
             part.write_bytes(before)
-            with part.open("a", newline="") as file:
+            with part.open("a", newline="", encoding="utf-8") as file:
                 write_csv(file, [*head, *([row.get(name, "") for name in rows[0]] for row in rows)])
 
 
@@ -307,7 +307,7 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
 def _locked(path: Path) -> Iterator[None]:
     """Other processes may add other parts to the same file: one after the other."""
     while True:
-        with path.open("a") as file:
+        with path.open("a", encoding="utf-8") as file:
             file_locks().flock(file, file_locks().LOCK_EX)
             # Another process may have replaced the file while we waited for it.
             if os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), path.stat()):

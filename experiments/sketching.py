@@ -364,7 +364,7 @@ def published_figures() -> dict[tuple[str, str, float, str], tuple[float, float 
 
 def reference(name: str) -> list[dict[str, str]]:
     """The rows of a file of published figures that ships with the package."""
-    text = (files("secateurs_lab.study") / "reference" / name).read_text()
+    text = (files("secateurs_lab.study") / "reference" / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 

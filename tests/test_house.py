@@ -4,6 +4,8 @@ The order of the layers is checked by `lint-imports` (`make lint`).
 """
 
 import ast
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +46,7 @@ def imports(tree: ast.AST):
 
 @pytest.mark.parametrize("path", FILES, ids=place)
 def test_no_pickle_no_eval_no_imports_by_name(path):
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     roots = {module.split(".")[0] for module in imports(tree)}
     assert not roots & FORBIDDEN_MODULES
     for node in ast.walk(tree):
@@ -71,7 +73,7 @@ MODULES = {
 def imported(name: str) -> set[str]:
     """The modules of ours that one module imports, wherever in the file it does so."""
     found = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {full if full in MODULES else node.module for full in inner}
@@ -193,7 +195,9 @@ CORE = (
 def test_the_core_is_tested_without_the_laboratory(room):
     """Whoever changes the core runs its tests alone, where nothing else need be installed."""
     for path in sorted((TESTS / room).rglob("*.py")):
-        roots = {module.split(".")[0] for module in imports(ast.parse(path.read_text()))}
+        roots = {
+            module.split(".")[0] for module in imports(ast.parse(path.read_text(encoding="utf-8")))
+        }
         assert not roots & {"secateurs_lab", "experiments", "lab"}, place(path)
 
 
@@ -202,7 +206,9 @@ def test_both_distributions_have_one_version():
     from secateurs_lab.version import __version__ as of_the_lab
 
     assert of_the_lab == __version__
-    assert f'"secateurs=={__version__}"' in (ROOT / "lab" / "pyproject.toml").read_text()
+    assert f'"secateurs=={__version__}"' in (ROOT / "lab" / "pyproject.toml").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_no_assert_in_the_source():
@@ -210,7 +216,7 @@ def test_no_assert_in_the_source():
     guilty = [
         p.name
         for p in FILES
-        for node in ast.walk(ast.parse(p.read_text()))
+        for node in ast.walk(ast.parse(p.read_text(encoding="utf-8")))
         if isinstance(node, ast.Assert)
     ]
     assert not guilty
@@ -235,3 +241,70 @@ def test_hold_loads_no_more_than_it_needs():
         "sys.exit(len(own) > 25 or 'secateurs.masks.select' in own)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=SOURCE.parent).returncode == 0
+
+
+def texts_opened_without_encoding(tree):
+    """Lines that open, read or write text in whatever encoding the system has."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or any(k.arg == "encoding" for k in node.keywords):
+            continue
+        method = isinstance(node.func, ast.Attribute)
+        name = node.func.attr if method else getattr(node.func, "id", "")
+        given = [*map(ast.unparse, node.args), *(ast.unparse(k.value) for k in node.keywords)]
+        wanting = {
+            "read_text": not given,
+            "write_text": len(given) == 1,
+            # `Store.open(folder)` and the like have no mode.
+            "open": any(re.fullmatch(r"'[rwax+]+t?'", text) for text in given[not method :])
+            or (not method and len(given) == 1),
+        }
+        if wanting.get(name):
+            yield node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_text_files_have_an_encoding(path):
+    """The default is another one on Windows."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not list(texts_opened_without_encoding(tree))
+
+
+def test_a_text_file_without_an_encoding_is_found():
+    code = "open('a')\nopen('a', 'w')\np.open('w')\np.read_text()\np.write_text(x)\nq.open(a)\n"
+    assert list(texts_opened_without_encoding(ast.parse(code))) == [1, 2, 3, 4, 5]
+    code = "open('a', 'rb')\np.read_text('utf-8')\np.open('rb')\nopen('a', encoding='utf-8')\n"
+    assert not list(texts_opened_without_encoding(ast.parse(code)))
+
+
+# What Windows lacks, so that whatever needs it on the way is seen here.
+WITHOUT = """
+import os, sys
+import torch, scipy.stats, rich.console, typer  # these find ways of their own there
+for name in ("fcntl", "resource", "pwd", "grp", "termios"):
+    sys.modules[name] = None
+for name in ("getuid", "geteuid", "fork", "fchmod", "O_NOFOLLOW", "O_DIRECTORY", "O_CLOEXEC"):
+    delattr(os, name)
+import secateurs as sc
+for room in ("masks", "graph", "paths", "scores", "channels", "optim", "prune", "files", "proof"):
+    for name in getattr(sc, room).__all__:
+        getattr(getattr(sc, room), name)
+f, g = torch.nn.Linear(3, 2).eval(), torch.nn.Linear(3, 2).eval()
+sc.certify(f, g, around=torch.zeros(1, 3), radius=0.1).save("certificate.json")
+import smoke
+smoke.try_library()
+"""
+
+
+def test_the_library_works_without_what_windows_lacks(tmp_path):
+    """Every public name of the core, and the smoke test of the wheels, in a process of its own."""
+    paths = [str(SOURCE.parent), str(ROOT / "benchmarks")]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT],
+        cwd=tmp_path,
+        env=os.environ | {"SECATEURS_NATIVE": "0", "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "weights kept" in done.stdout

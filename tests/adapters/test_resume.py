@@ -346,12 +346,12 @@ def test_a_damaged_state_is_a_typed_error(tmp_path):
     HuggingFace(tmp_path, steps=14).run()
     folder = HuggingFace.checkpoint(tmp_path, 13)
     file = folder / "pruning.json"
-    text = file.read_text()
+    text = file.read_text(encoding="utf-8")
     for wrong in ("", "[]", text[:-9], text.replace('"span"', '"spam"')):
-        file.write_text(wrong)
+        file.write_text(wrong, encoding="utf-8")
         with pytest.raises(TrainingError, match=r"pruning.json: the pruning state"):
             HuggingFace(tmp_path).run(folder)
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8")
     (folder / "pruning.safetensors").write_bytes(b"")
     with pytest.raises(SecateursError, match=r"pruning.safetensors"):
         HuggingFace(tmp_path).run(folder)
@@ -363,7 +363,7 @@ def test_the_masks_of_a_checkpoint_are_a_mask_file(tmp_path):
     done = HuggingFace(tmp_path).run()
     folder = HuggingFace.checkpoint(tmp_path, STEPS)
     assert same(load_masks(folder / "pruning.safetensors"), done.callback.masks)
-    assert json.loads((folder / "pruning.json").read_text())["iteration"] == STEPS
+    assert json.loads((folder / "pruning.json").read_text(encoding="utf-8"))["iteration"] == STEPS
 
 
 KILLED = """

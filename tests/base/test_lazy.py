@@ -59,9 +59,10 @@ def test_a_module_of_the_same_name_does_not_hide_a_function(tmp_path, monkeypatc
         "from typing import TYPE_CHECKING\n"
         "from secateurs.base.lazy import open_on_first_use\n"
         "if TYPE_CHECKING:\n    from tools_shop.saw import saw\n"
-        "open_on_first_use(__name__)\n"
+        "open_on_first_use(__name__)\n",
+        encoding="utf-8",
     )
-    (package / "saw.py").write_text("def saw():\n    return 'sawn'\n")
+    (package / "saw.py").write_text("def saw():\n    return 'sawn'\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     import tools_shop.saw
 

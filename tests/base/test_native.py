@@ -27,7 +27,7 @@ WORDS = {
 def source(tmp_path, monkeypatch):
     monkeypatch.setenv("SECATEURS_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "answer.cpp"
-    path.write_text('extern "C" int answer() { return 42; }')
+    path.write_text('extern "C" int answer() { return 42; }', encoding="utf-8")
     try:
         native.build(path)
     except RuntimeError:
@@ -53,7 +53,7 @@ def test_the_file_is_found_again(source, monkeypatch):
 
 def test_another_source_is_another_file(source):
     before = native.build(source)
-    source.write_text('extern "C" int answer() { return 43; }')
+    source.write_text('extern "C" int answer() { return 43; }', encoding="utf-8")
     assert native.build(source) != before
     assert native.kernel(source, answer, **WORDS) == 43
 
@@ -77,7 +77,7 @@ def test_a_refused_library_is_one_log_line(source, caplog, problem):
 
 def test_a_source_that_does_not_compile_leaves_nothing_behind(source, caplog, tmp_path):
     files = set((tmp_path / "cache").iterdir())
-    source.write_text("this is not C++")
+    source.write_text("this is not C++", encoding="utf-8")
     assert native.kernel(source, answer, **WORDS) is None
     assert "failed" in caplog.text
     assert set((tmp_path / "cache").iterdir()) == files

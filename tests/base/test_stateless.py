@@ -97,7 +97,7 @@ def test_gradients_and_batches_of_models_pass_through(model):
 
 def test_nothing_else_calls_torch_directly():
     """`functional_call` breaks ties where a module has two names; `call_with` does not."""
-    callers = [path.name for path in FILES if "functional_call" in path.read_text()]
+    callers = [path.name for path in FILES if "functional_call" in path.read_text(encoding="utf-8")]
     assert callers == ["stateless.py"]
 
 

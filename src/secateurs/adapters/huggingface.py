@@ -102,7 +102,7 @@ class PruningCallback(TrainerCallback):  # type: ignore[misc]
         small, large = self._files(folder)
         save_masks(masks, large)
         with replacing(small, error=TrainingError) as part:
-            part.write_text(json.dumps(saved, indent=1))
+            part.write_text(json.dumps(saved, indent=1), encoding="utf-8")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop holding."""
@@ -139,7 +139,7 @@ def _folder(args: Any, step: int) -> Path:
 
 def _load(small: Path, large: Path) -> dict[str, Any]:
     try:
-        fields = json.loads(small.read_text())
+        fields = json.loads(small.read_text(encoding="utf-8"))
         if isinstance(fields, dict) and isinstance(fields.get("generator"), list):
             fields["generator"] = torch.tensor(fields["generator"], dtype=torch.uint8)
     except (OSError, ValueError, RuntimeError) as error:

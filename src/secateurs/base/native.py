@@ -157,7 +157,7 @@ def _is_intact(target: Path) -> bool:
         statuses = [path.lstat() for path in (target, seal)]
         if not all(stat.S_ISREG(one.st_mode) and only_ours(one) for one in statuses):
             return False
-        return seal.read_text() == _seal_of(target.read_bytes())
+        return seal.read_text(encoding="utf-8") == _seal_of(target.read_bytes())
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -185,10 +185,14 @@ def _fingerprint(source: Path, compiler: str) -> str:
     if info.exists():
         processor += "".join(
             sorted(
-                {x for x in info.read_text().splitlines() if x.startswith(("model name", "flags"))}
+                {
+                    x
+                    for x in info.read_text(encoding="utf-8").splitlines()
+                    if x.startswith(("model name", "flags"))
+                }
             )
         )
-    text = "\n".join([source.read_text(), version, processor, *_FLAGS])
+    text = "\n".join([source.read_text(encoding="utf-8"), version, processor, *_FLAGS])
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
@@ -216,7 +220,7 @@ def _keep(compiled: Path, target: Path) -> None:
     """Give the compiled file its name, then its seal: without the seal it is compiled again."""
     seal = _empty_beside(target)
     try:
-        seal.write_text(_seal_of(compiled.read_bytes()))
+        seal.write_text(_seal_of(compiled.read_bytes()), encoding="utf-8")
         for path, name, mode in (
             (compiled, target, 0o700),
             (seal, _seal_beside(target), 0o600),

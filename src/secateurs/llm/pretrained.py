@@ -130,7 +130,7 @@ def save_pretrained(
         if file.parent.resolve() != folder.resolve():
             shutil.copyfile(file, folder / file.name)
     with replacing(folder / INDEX, error=SparseFileError) as part:
-        part.write_text(json.dumps({"format": _FORMAT, "files": seals}, indent=1))
+        part.write_text(json.dumps({"format": _FORMAT, "files": seals}, indent=1), encoding="utf-8")
     for old in set(folder.glob("sparse-*-of-*.safetensors")) - {folder / name for name in seals}:
         old.unlink()
     size = sum(one.bytes for one in written)

@@ -108,7 +108,7 @@ def _shards(folder: Path) -> tuple[Shard, ...]:
 def _read_index(folder: Path) -> tuple[Shard, ...]:
     index = folder / INDEX
     try:
-        places = json.loads(index.read_text())["weight_map"]
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         files = sorted(set(places.values()))
         # A name that leads out of the folder is not a file of this checkpoint.
         lost = [name for name in files if Path(name).name != name]

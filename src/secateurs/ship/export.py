@@ -54,7 +54,7 @@ def write_c(model: nn.Module, part: Path, example: Example) -> Free:
     with torch.no_grad(), untouched(model):
         shape = model(*args, **kwargs).shape
     # The C signature has no sizes, but the check needs those of the output.
-    part.with_suffix(".shape").write_text(" ".join(map(str, shape)))
+    part.with_suffix(".shape").write_text(" ".join(map(str, shape)), encoding="utf-8")
     length = length_of(args, kwargs)
     why = "predict takes one sample"
     return Free(why_fixed=why, why_length=None if length is None else why)
@@ -77,7 +77,7 @@ def c_runner(part: Path) -> Any:
     if done.returncode:
         raise ShipError(f"the C file does not compile: {done.stderr.strip()[:300]}")
     predict = ctypes.CDLL(str(library)).predict
-    shape = tuple(map(int, part.with_suffix(".shape").read_text().split()))
+    shape = tuple(map(int, part.with_suffix(".shape").read_text(encoding="utf-8").split()))
 
     def run(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Sequence[Tensor]:
         (given,) = (*args, *kwargs.values())

@@ -161,13 +161,13 @@ class LatencyTable(Printed):
         """Write it as a JSON file."""
         text = json.dumps(asdict(self), indent=1, allow_nan=False)
         with replacing(Path(path), folders=False) as part:
-            part.write_text(text)
+            part.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
         try:
-            found = json.loads(Path(path).read_text())
+            found = json.loads(Path(path).read_text(encoding="utf-8"))
             return cls._read(found)
         except (ValueError, KeyError, TypeError) as error:
             raise ArgumentError(f"{path} is not a table of latencies: {error}.") from error

@@ -224,7 +224,7 @@ def peak_memory(call: Callable[[], object]) -> int | None:
     try:
         gc.collect()
         _trim()
-        _RESET.write_text("5")  # the high-water mark is reset
+        _RESET.write_text("5", encoding="utf-8")  # the high-water mark is reset
         before = _status("VmRSS")
         call()
         return max(0, _status("VmHWM") - before)
@@ -233,7 +233,11 @@ def peak_memory(call: Callable[[], object]) -> int | None:
 
 
 def _status(key: str) -> int:
-    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
+    lines = dict(
+        line.split(":", 1)
+        for line in _STATUS.read_text(encoding="utf-8").splitlines()
+        if ":" in line
+    )
     return 1024 * int(lines[key].split()[0])
 
 
@@ -548,6 +552,6 @@ def _figures(
 def processor() -> str:
     """The processor's name, if the system provides it."""
     info = Path("/proc/cpuinfo")
-    lines: list[Any] = info.read_text().splitlines() if info.exists() else []
+    lines: list[Any] = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()

@@ -31,7 +31,7 @@ def keep(name, state, **options):
     known |= {"certificate": file.certificate, "notes": file.notes}
     if file.changed:
         known["changed"] = file.changed.as_dict()
-    path.with_suffix(".json").write_text(json.dumps(known, indent=1))
+    path.with_suffix(".json").write_text(json.dumps(known, indent=1), encoding="utf-8")
 
 
 def main():

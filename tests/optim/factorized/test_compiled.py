@@ -176,7 +176,9 @@ def test_it_can_be_switched_off(fresh):
 
 def test_a_broken_compiler_is_one_log_line(fresh, caplog, tmp_path):
     compiler = tmp_path / "broken"
-    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho no >&2; exit 1\n')
+    compiler.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && exit 0\necho no >&2; exit 1\n', encoding="utf-8"
+    )
     compiler.chmod(0o700)
     fresh.setenv("CXX", str(compiler))
     fresh.setenv("SECATEURS_CACHE", str(tmp_path / "cache"))

@@ -215,7 +215,9 @@ def test_schedulers_and_clipping_and_closures_do_not_get_round_the_hooks():
 
 def test_two_processes_hold_the_same_bits(tmp_path):
     mp.spawn(_rank, args=(str(tmp_path),), nprocs=2, join=True)
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    first, second = (
+        json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)
+    )
     assert first["weights"] == second["weights"] and first["clean"] and second["clean"]
     for said in (first, second):
         assert (
@@ -245,7 +247,7 @@ def _rank(rank, folder):
     smaller = masks["0.weight"].clone()
     smaller[tuple(lost)] = False
     said["shrink"] = _error(lambda: held.shrink({"0.weight": smaller}))
-    with open(f"{folder}/{rank}.json", "w") as file:
+    with open(f"{folder}/{rank}.json", "w", encoding="utf-8") as file:
         json.dump(said, file)
     dist.barrier()
     os._exit(

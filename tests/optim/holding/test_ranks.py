@@ -216,7 +216,7 @@ def _rank(rank, folder):
     meet = f"file://{folder}/meet"
     dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2)
     said = compare(2)
-    with open(f"{folder}/{rank}.json", "w") as file:
+    with open(f"{folder}/{rank}.json", "w", encoding="utf-8") as file:
         json.dump(said, file)
     dist.barrier()
     os._exit(0)  # gloo aborts now and then where one process tears down first
@@ -226,7 +226,7 @@ def _rank(rank, folder):
 def test_two_processes(tmp_path):
     mp.spawn(_rank, (str(tmp_path),), nprocs=2)
     for rank in (0, 1):
-        check(json.loads((tmp_path / f"{rank}.json").read_text()))
+        check(json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")))
 
 
 def test_in_a_distributed_wrapper_by_module_or_a_sentence(tmp_path):

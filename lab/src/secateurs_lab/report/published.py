@@ -18,7 +18,7 @@ def printed_rows(name: str) -> list[dict[str, str]]:
     >>> printed_rows("weight_factorization_table1.csv")[0]["method"]
     'dwf-depth-2'
     """
-    text = files("secateurs_lab.study").joinpath(f"reference/{name}").read_text()
+    text = files("secateurs_lab.study").joinpath(f"reference/{name}").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
