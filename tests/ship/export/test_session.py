@@ -1,5 +1,7 @@
 """Models in onnxruntime, called like modules; and as rivals of the fast path."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -142,3 +144,14 @@ def test_a_model_that_onnxruntime_cannot_run_is_accelerated_without_it():
 
     net, example = Counted(32, 32).eval(), torch.zeros(1, 32)
     assert type(sc.accelerate(net, example)).__name__ in ("Counted", "FastModule")
+
+
+@pytest.mark.with_onnxruntime
+def test_a_broken_onnxruntime_is_no_rival_and_no_error(monkeypatch):
+    def broken(*_):
+        raise ImportError("onnxscript needs another onnx")
+
+    # Of this name `secateurs.ship` has the function.
+    monkeypatch.setattr(sys.modules["secateurs.ship.export"], "in_onnxruntime", broken)
+    net, example = nn.Linear(32, 32).eval(), torch.zeros(1, 32)
+    assert type(sc.accelerate(net, example)).__name__ in ("Linear", "FastModule")
