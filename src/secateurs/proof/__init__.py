@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from secateurs.proof.statistical import StatisticalCertificate, statistical
     from secateurs.proof.to_bound import PrunedToBound, prune_to_bound_
     from secateurs.proof.training import certified_gap, certified_loss, masked, rounded
+    from secateurs.proof.written import WrittenProof, write_proof
 
 __all__ = [
     "METHODS",
@@ -36,6 +37,7 @@ __all__ = [
     "Rescaling",
     "SmallestMargin",
     "StatisticalCertificate",
+    "WrittenProof",
     "certified_gap",
     "certified_loss",
     "certify",
@@ -50,6 +52,7 @@ __all__ = [
     "rounded",
     "smallest_margin",
     "statistical",
+    "write_proof",
 ]
 
 open_on_first_use(__name__)

@@ -675,6 +675,13 @@ def _relax_with(
     return flow, y
 
 
+def relax_fully(
+    problem: NetworkPair, domain: Domain, *, passes: bool
+) -> tuple[Relaxation, Relaxed]:
+    """The relaxed output from intervals, and with `passes` from every open neuron."""
+    return _relax_with(problem, domain, 1e15 if passes else 0.0, None)
+
+
 def contains_forms(problem: NetworkPair, domain: Domain) -> bool:
     """Whether `relax` will take its forward bounds from affine forms: computing these separately,
     too, would double the cost and could not be tighter.
