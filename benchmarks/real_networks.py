@@ -85,6 +85,7 @@ class Images:
         mean, std = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])
         raw = np.load(place) if place.is_file() else _read_folder(place)
         self.labels = torch.from_numpy(raw["y_test"])
+        self.train_labels = torch.from_numpy(raw["y_train"]) if "y_train" in raw else None
         self.train, self.test = (
             ((torch.from_numpy(raw[name]).float() / 255 - mean) / std).permute(0, 3, 1, 2)
             for name in ("x_train", "x_test")
