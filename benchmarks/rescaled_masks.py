@@ -15,11 +15,11 @@ import csv
 from pathlib import Path
 
 import torch
-from real_networks import Images, resnet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import secateurs as sc
+from real_networks import Images, resnet
 from secateurs.masks import apply_, select
 from secateurs.proof import rescale_random_
 from secateurs.scores import score
