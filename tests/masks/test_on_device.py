@@ -9,7 +9,11 @@ from masks.grid import equal
 from secateurs.masks import on_device, pieces
 from secateurs.masks.topk import stream_largest_
 
-DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+DTYPES = [
+    torch.bfloat16,
+    torch.float32,
+    *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (torch.float16, torch.float64)),
+]
 KINDS = ["normal", "rounded", "signs", "mostly zero", "denormal"]
 SHAPES = {"a": (40, 70), "none": (0, 3), "b": (31, 3, 3, 3), "one": (1,), "c": (63,)}
 

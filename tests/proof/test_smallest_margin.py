@@ -121,6 +121,7 @@ def test_open_parts_are_shares_of_the_volume(monkeypatch):
     assert float(more.open.shares.sum()) < 1
 
 
+@pytest.mark.slow
 def test_time_only_brings_the_ends_together():
     f = mlp(5, 16, 16, 4)
     lines = []
@@ -136,6 +137,7 @@ def test_time_only_brings_the_ends_together():
     assert ends[0][1] > ends[-1][1]
 
 
+@pytest.mark.slow
 def test_without_what_is_known_the_same_holds(monkeypatch):
     f = mlp(2, 8, 3)
     g = moved(f, 0.1)
