@@ -53,6 +53,7 @@ WORDS += b'"digests":"-2]-1].bias","F32",[.weight","F32",['
 
 
 def tensor(raw, kind, shape):
+    need(kind in TYPES, f"a tensor of dtype {kind} is not known here")
     found = raw.view(TYPES[kind]).reshape(shape)
     return (found.astype("<u4") << 16).view("<f4") if kind == "BF16" else found
 
@@ -70,7 +71,7 @@ def read_weights(path):
     if "secateurs.sparse/3" in header:
         whole = hashlib.sha256(data[start + 32 :].tobytes()).digest()
         need(whole == data[start : start + 32].tobytes(), f"{path} is damaged")
-        return dict(read_sparse(data[start + 32 :].tobytes()))
+        return read_sparse(data[start + 32 :].tobytes())
     found = {}
     for name, entry in header.items():
         if name != "__metadata__":
@@ -91,11 +92,12 @@ def read_sparse(data):
         taken, left[which] = np.split(left[which], [count])
         return taken
 
+    found = {}
     for name, dtype, shape, kept, k, *more in lines[: counts["lines"]]:
         grid, stored = (*more, [], "")[:2]
         kind, size, rows = stored or dtype, math.prod(shape), (*shape, 1)[0] or 1
+        need(kind in TYPES and size <= MOST, f"{name}: {size} numbers of dtype {kind}")
         width = np.dtype(TYPES[kind]).itemsize
-        need(size <= MOST, f"{name} is too large")
         live = [np.flatnonzero(take(0, n)) if grid else np.arange(n) for n in (rows, size // rows)]
         where = np.add.outer(live[0] * (size // rows), live[1]).ravel()
         if k == -1:
@@ -107,7 +109,10 @@ def read_sparse(data):
         words = np.stack(planes, axis=1).view(f"<u{width}")[:, 0]
         dense = np.zeros(size, f"<u{width}")
         dense[where] = words if kind == "I64" else words >> 1 | words << 8 * width - 1
-        yield name, tensor(dense, kind, shape)
+        found[name] = tensor(dense, kind, shape)
+    for other, first in lines[counts["lines"] : counts["lines"] + counts["ties"]]:
+        found[other] = found[first]
+    return found
 
 
 # Layers: one linear map with the numbers of f, of g, and their difference.
@@ -144,7 +149,7 @@ class Layer:
             return np.array(1 / math.prod(op["kernel"])), none, np.array(U), none
         b = get(op["bias"]) if op["bias"] else none
         if op["op"] == "shift":
-            return np.ones(()), b.reshape(-1, *self.shape)[0], none, none
+            return np.ones(()), b.reshape(self.shape), none, none
         if op["op"] == "norm":
             mean, var = get(op["mean"]), get(op["var"])
             need((var >= 0).all() and op["eps"] > 0, f"{op}: no variance")
@@ -279,7 +284,7 @@ def offsets(ends, above, below):
         up, down = (change - p * z - q * d for p, q in (above, below))
         high = np.maximum(high, np.where(outside, -np.inf, up))
         low = np.minimum(low, np.where(outside, np.inf, down))
-    empty = np.isinf(high)  # ranges that do not meet hold no input
+    empty = high == -np.inf  # ranges that do not meet hold no input
     return np.where(empty, 0, high + 16 * tip), np.where(empty, 0, low - 16 * tip)
 
 
@@ -289,10 +294,8 @@ def planes(ends, given):
     """
     l, h, gl, gh, dl, dh = ends
     none, width = np.zeros_like(l), np.maximum(dh - dl, TINY)
-    up, down = (
-        np.clip(dh / width, 0, 1),
-        np.clip(-dl / width, 0, 1),
-    )  # chords of max(d, 0), min(d, 0)
+    # The chords of max(d, 0) and min(d, 0).
+    up, down = np.clip(dh / width, 0, 1), np.clip(-dl / width, 0, 1)
     slopes = [(h > -l) * 1.0, (gh > -gl) * 1.0, 0 * l, up, 0 * l, down]
     for row, values in zip(slopes, given[1].T):
         row[given[0]] = values
@@ -445,12 +448,13 @@ def check(proof, first, second):
     claimed = np.array(kept["bound"], dtype=np.float64)
     need(claimed.shape == (outputs,) and np.isfinite(claimed).all(), "not one bound per output")
     x, *answers = (np.array(kept["example"][k]) for k in ("x", "first", "second"))
+    low, high = (array(kept["boxes"][k], "<f8").reshape(-1, x.size) for k in ("low", "high"))
+    need(len(low) and low.shape == high.shape and (low <= high).all(), "boxes without inputs")
+    need((low[0] <= x).all() and (x <= high[0]).all(), "an example beside the first box")
     ends = Boxes(nodes, x[None], x[None], {}).ends[-1].reshape(6, outputs)
     for k, answer in zip((0, 2), answers):
-        far = 1e-5 * (1 + abs(answer).max())
-        need((abs(np.clip(answer, ends[k], ends[k + 1]) - answer) <= far).all(), "another network")
-    low, high = (array(kept["boxes"][k], "<f8").reshape(-1, x.size) for k in ("low", "high"))
-    need(low.shape == high.shape and (low <= high).all(), "boxes without inputs")
+        far = abs(answer - ends[k : k + 2]).max()  # of both ends: a wide range shows nothing
+        need(far <= 1e-3 * (1 + abs(ends[k]).max()), "another network")
     parts = list(leaves(low, high, array(kept["boxes"]["cuts"], "<u4").tolist()))
     given = {}
     for entry in kept["slopes"]:

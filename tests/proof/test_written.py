@@ -227,6 +227,16 @@ REFUSED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "another rounding": (("rounded",), ["both"], "names no network"),
     "one more key": (("more",), 1, "not a 'secateurs proof 1'"),
     "fewer slopes": (("slopes",), [], "proven is"),
+    "an example elsewhere": (("example", "x", 0), 9.0, "beside the first box"),
+    "no boxes": (
+        ("boxes",),
+        {
+            "low": {"shape": [0, 6], "zlib": "eJwDAAAAAAE="},
+            "high": {"shape": [0, 6], "zlib": "eJwDAAAAAAE="},
+            "cuts": {"shape": [0], "zlib": "eJwDAAAAAAE="},
+        },
+        "boxes without inputs",
+    ),
 }
 
 
@@ -318,6 +328,83 @@ def test_refuses_to_write(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperation, match="nothing that the checker knows"):
         write_proof(cert, pooled, pooled, tmp_path / "proof.json")
     assert not list(tmp_path.iterdir())
+
+
+class Named(nn.Module):
+    def __init__(self, swapped: bool) -> None:
+        super().__init__()
+        self.a, self.b, self.swapped = nn.Linear(4, 4), nn.Linear(4, 4), swapped
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, last = (self.b, self.a) if self.swapped else (self.a, self.b)
+        y: Tensor = last(torch.relu(first(x)))
+        return y
+
+
+def test_networks_that_name_their_tensors_otherwise_are_refused(tmp_path: Path) -> None:
+    pair = Named(False).eval(), Named(True).eval()
+    cert = sc.certify(*pair, around=torch.randn(1, 4), radius=0.1)
+    with pytest.raises(UnsupportedOperation, match="other names"):
+        write_proof(cert, *pair, tmp_path / "proof.json")
+
+
+def convolved(*layers: nn.Module, width: int) -> nn.Sequential:
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width, 2))
+
+
+@pytest.mark.parametrize(
+    "dense",
+    [
+        convolved(nn.Conv2d(2, 3, 2, padding="same"), nn.ReLU(), width=75),
+        convolved(nn.Conv2d(2, 2, 3, groups=2), nn.ReLU(), width=18),
+        convolved(nn.AvgPool2d(2, ceil_mode=True), width=18),
+        convolved(nn.AvgPool2d(5, divisor_override=3), width=2),
+        convolved(nn.Conv2d(2, 3, 3), nn.LeakyReLU(), width=27),
+    ],
+    ids=["padded on one side", "groups", "a rest", "another mean", "leaky"],
+)
+def test_what_the_checker_would_read_otherwise_is_refused(tmp_path: Path, dense: nn.Module) -> None:
+    sparse = copy.deepcopy(dense.eval())
+    cert = sc.certify(dense, sparse, around=torch.randn(1, 2, 5, 5), radius=0.1)
+    with pytest.raises(UnsupportedOperation, match="nothing that the checker knows"):
+        write_proof(cert, dense, sparse, tmp_path / "proof.json")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_networks_of_other_precisions(tmp_path: Path, dtype: torch.dtype) -> None:
+    dense, sparse, x = pair_of("chain", 0)
+    pair = dense.to(dtype), sparse.to(dtype)
+    write_proof(sc.certify(*pair, around=x, radius=0.1), *pair, tmp_path / "proof.json")
+    for name, model in zip(("first", "second"), pair, strict=True):
+        save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
+    opinion.check(json.loads((tmp_path / "proof.json").read_text()), *weights(tmp_path))
+
+
+def test_equal_networks_of_large_values(tmp_path: Path) -> None:
+    dense, _, x = pair_of("chain", 0)
+    with torch.no_grad():
+        for value in dense.parameters():
+            value *= 30
+    write_proof(sc.certify(dense, dense, around=x, radius=0.1), dense, dense, tmp_path / "p.json")
+    save_file(dense.state_dict(), tmp_path / "w.safetensors")
+    tensors = opinion.read_weights(tmp_path / "w.safetensors")
+    opinion.check(json.loads((tmp_path / "p.json").read_text()), tensors, tensors)
+
+
+def test_what_overflows_is_not_empty() -> None:
+    """An end at infinity is no sign that a range holds no input."""
+    one, zero, far = np.ones(1), np.zeros(1), np.full(1, np.inf)
+    ends = np.stack([zero, far, zero, far, zero, one])
+    high, _ = opinion.offsets(ends, (zero, zero), (zero, zero))
+    assert not (high < np.inf).any()
+
+
+def test_ties_of_a_sparse_file_are_read(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    sc.save_sparse(model, tmp_path / "tied.safetensors")
+    read = opinion.read_weights(tmp_path / "tied.safetensors")
+    assert np.array_equal(read["0.weight"], read["2.weight"])
 
 
 ZOO = sorted(Path(str(files("secateurs_lab.zoo"))).joinpath("proofs").glob("*.json"))

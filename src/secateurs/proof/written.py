@@ -9,6 +9,7 @@ slope can make a bound too small.
 """
 
 import base64
+import copy
 import hashlib
 import json
 import math
@@ -24,7 +25,8 @@ from torch import Tensor, nn
 
 from secateurs.base.progress import Progress, show_progress
 from secateurs.errors import ArgumentError, TheoryError, UnsupportedOperation
-from secateurs.graph.primitives import Activation, Add, Affine, Input, Node, Source
+from secateurs.graph import Graph
+from secateurs.graph.primitives import Activation, Add, Affine, Input, Node, Source, State
 from secateurs.proof.certificate import Certificate
 from secateurs.proof.dense_chain import DenseChain, chain_of
 from secateurs.proof.domain import Domain
@@ -34,13 +36,13 @@ from secateurs.proof.patches import keeps_order
 from secateurs.proof.planes import difference_above, difference_below, relu_below
 from secateurs.proof.problem import NetworkPair
 from secateurs.proof.record import states_of, write_whole
-from secateurs.proof.splitting import Parts
+from secateurs.proof.splitting import Parts, cuttable
 
 FORMAT = "secateurs proof 1"
 CLAIM = "|f(x) - g(x)| <= bound, output by output, for every x in the boxes, in real numbers"
 
 _ROOM = 1.01
-"""Slopes are written in half precision, and the checker rounds and sums in its own order: a bound
+"""Slopes are written in single precision, and the checker rounds and sums in its own order: a bound
 is stated by so much above what is proven here, or parts are cut until it is by so much below.
 """
 
@@ -96,25 +98,41 @@ def write_proof(
         raise ArgumentError("the certificate is about other weights than those of the networks.")
     if problem.output is not None:
         raise ArgumentError(f"output={problem.output!r}: a proof is about a model's only output.")
-    layers, places = _layers(problem, dense)
+    if list(rounded) not in ([], ["first"], ["second"]):
+        raise ArgumentError(f"rounded={rounded!r}: give ['first'], ['second'] or nothing.")
+    layers, other = (
+        _layers(own.graph, model) for own, model in zip(problem.own, (dense, sparse), strict=True)
+    )
+    if layers != other:
+        raise UnsupportedOperation(
+            "write_proof: the networks give their tensors other names, and a proof has one list of"
+            " layers for both weight files."
+        )
+    places = [place for place, layer in enumerate(layers) if layer["op"] == "relu"]
     target = certificate.request.target
     goal = math.inf if target is None or certificate.bound > target else target / _ROOM
-    low, high = region.lo.flatten(1).cpu(), region.hi.flatten(1).cpu()
-    before = certificate.request.parts
-    trees = (
-        [Parts.unpack(text, low.shape[1]) for text in before]
-        if before
-        else [Parts(cuts=(0,))] * len(low)
-    )
-    prover = _Prover(problem, tuple(region.lo.shape[1:]), list(places))
+    low, high = region.lo.flatten(1), region.hi.flatten(1)
+    inputs, trees = low.shape[1], [Parts(cuts=(0,))] * len(low)
+    if certificate.request.parts:
+        most = cuttable(problem, inputs)
+        trees = [Parts.unpack(text, most) for text in certificate.request.parts]
+    if any(cut > inputs for tree in trees for cut in tree.cuts):
+        raise UnsupportedOperation(
+            "write_proof: boxes of this certificate were cut at neurons, and a proof has cuts of"
+            " inputs alone; certify without target= and the proof states what is proven."
+        )
+    prover = _Prover(problem, tuple(region.lo.shape[1:]), len(places))
     with show_progress(progress, "write_proof") as say:
         trees, leaves, bound = prover.prove(low, high, trees, goal, say)
+    if not bool(bound.isfinite().all()):
+        raise TheoryError("write_proof: the bound is infinite, so there is nothing to prove.")
+    x = (region.lo[:1] + region.hi[:1]) / 2
+    answers = [_answer(model, x) for model in (dense, sparse)]
     stated = torch.full_like(bound, float(target or 0.0))
     if math.isinf(goal):
-        # An output that is 0 in both networks is 0 to some digits only, summed in another order.
-        stated = _ROOM * bound + 1e-6 * bound.amax() + 1e-12
-    x = region.center[0].cpu()
-    answers = [_answer(model, x) for model in (dense, sparse)]
+        # What is 0 in both networks is 0 to some digits only, summed in another order.
+        size = 1 + max(abs(value) for answer in answers for value in answer)
+        stated = _ROOM * bound + 1e-6 * bound.amax() + 1e-11 * size
     proof: dict[str, Any] = {
         "format": FORMAT,
         "claim": CLAIM,
@@ -128,10 +146,8 @@ def write_proof(
         },
         "slopes": [
             {"layer": place, "open": _array(open_, "<u1"), "values": _array(values, "<f4")}
-            for place, (open_, values) in zip(places, leaves, strict=True)
-        ]
-        if prover.passes
-        else [],
+            for place, (open_, values) in zip(places, leaves, strict=prover.passes)
+        ],
         "example": {"x": x.flatten().tolist(), "first": answers[0], "second": answers[1]},
     }
     text = json.dumps(proof, sort_keys=True, separators=(",", ":"))
@@ -146,11 +162,10 @@ def write_proof(
 
 
 def _answer(model: nn.Module, x: Tensor) -> list[float]:
-    """The outputs at one input in the model's own precision."""
-    weights = next(iter((*model.parameters(), *model.buffers())), x)
+    """The outputs at one input, in float64 whatever the model's own precision."""
     with torch.no_grad():
-        found: Tensor = model(x.unsqueeze(0).to(weights))
-    return found.double().flatten().tolist()
+        found: Tensor = copy.deepcopy(model).double()(x.double())
+    return found.flatten().tolist()
 
 
 def _array(values: Any, kind: str) -> dict[str, Any]:
@@ -162,26 +177,21 @@ def _array(values: Any, kind: str) -> dict[str, Any]:
 # Layers in the words of the checker.
 
 
-def _layers(problem: NetworkPair, model: nn.Module) -> tuple[list[dict[str, Any]], dict[int, int]]:
-    """The nodes of the graph, and of each ReLU: its place, and where it comes among the ReLUs."""
-    number: dict[str, int] = {}
+def _layers(graph: Graph, model: nn.Module) -> list[dict[str, Any]]:
+    """The nodes of a network's own graph, whose names are those of its tensors."""
+    number, state = dict[str, int](), graph.state(model)
     listed: list[dict[str, Any]] = []
-    relus: list[int] = []
-    # The joint graph has names of its own.
-    graph = problem.own[0].graph
     for place, node in enumerate(graph.nodes):
         number[node.name] = place
         before = [number[name] for name in node.inputs]
         shape = graph.by_name[node.inputs[0]].shape if before else ()
-        listed.append({**_words(node, shape, model), "from": before})
-        if isinstance(node, Activation):
-            relus.append(place)
-    if graph.output != graph.nodes[-1].name or len(problem.output_shape) != 1:
+        listed.append({**_words(node, shape, state, model), "from": before})
+    if graph.output != graph.nodes[-1].name or len(graph.nodes[-1].shape) != 2:
         raise UnsupportedOperation("write_proof: the output must be a flat value, and come last.")
-    return listed, {place: k for k, place in enumerate(relus)}
+    return listed
 
 
-def _words(node: Node, shape: Sequence[int], model: nn.Module) -> dict[str, Any]:
+def _words(node: Node, shape: Sequence[int], state: State, model: nn.Module) -> dict[str, Any]:
     if isinstance(node, Input):
         return {"op": "input", "shape": list(node.shape[1:])}
     if isinstance(node, Activation) and node.slope == 0:
@@ -191,7 +201,7 @@ def _words(node: Node, shape: Sequence[int], model: nn.Module) -> dict[str, Any]
     if keeps_order(node, shape) and len(node.shape) == 2:
         return {"op": "flatten"}
     if isinstance(node, Affine) and len(node.inputs) == 1:
-        found = _affine_words(node, model)
+        found = _affine_words(node, shape, state, model)
         if found is not None:
             return found
     raise UnsupportedOperation(
@@ -201,21 +211,30 @@ def _words(node: Node, shape: Sequence[int], model: nn.Module) -> dict[str, Any]
     )
 
 
-def _affine_words(node: Affine, model: nn.Module) -> dict[str, Any] | None:
+def _affine_words(
+    node: Affine, shape: Sequence[int], state: State, model: nn.Module
+) -> dict[str, Any] | None:
     window, label = node.operation.sliding, node.operation.label
     bias = None if node.bias is None else node.bias.direct
     named = node.bias is None or bias is not None
     if node.weight is None:
-        return {"op": "shift", "bias": bias} if bias is not None else None
+        whole = node.bias is not None and math.prod(node.bias.shape) == math.prod(node.shape)
+        return {"op": "shift", "bias": bias} if bias is not None and whole else None
     weight = node.weight.direct
-    if label == "linear" and weight is not None and named:
+    if label == "linear" and len(node.shape) == 2 and weight is not None and named:
         return {"op": "dense", "weight": weight, "bias": bias}
     if label.startswith("conv2d") and window is not None and weight is not None and named:
         plain = window.groups == 1 and tuple(window.dilation) == (1, 1)
+        each = zip(shape[2:], window.kernel, window.stride, window.padding, strict=True)
+        # Otherwise one side is padded more than the other.
+        plain = plain and [(n + 2 * p - k) // s + 1 for n, k, s, p in each] == list(node.shape[2:])
         sizes = {"stride": list(window.stride), "padding": list(window.padding)}
         return {"op": "conv", "weight": weight, "bias": bias, **sizes} if plain else None
     if label.startswith("average") and window is not None and node.bias is None:
         whole = window.stride == window.kernel and tuple(window.padding) == (0, 0)
+        whole = whole and all(n % k == 0 for n, k in zip(shape[2:], window.kernel, strict=True))
+        mean = torch.tensor(1 / math.prod(window.kernel), dtype=torch.float64)
+        whole = whole and torch.allclose(node.weight(state).double(), mean, rtol=1e-6, atol=0)
         return {"op": "average", "kernel": list(window.kernel)} if whole else None
     if label == "batch_norm":
         norm = model.get_submodule(node.place.module)
@@ -236,8 +255,8 @@ class _Prover:
     intervals alone where these passes are too many.
     """
 
-    def __init__(self, problem: NetworkPair, shape: tuple[int, ...], places: list[int]) -> None:
-        self.problem, self.shape, self.places = problem, shape, places
+    def __init__(self, problem: NetworkPair, shape: tuple[int, ...], relus: int) -> None:
+        self.problem, self.shape, self.relus = problem, shape, relus
         self.chain = chain_of(problem)
         self.passes = self.chain is not None or neuron_cells(problem) <= problem.effort
         size = self.chain.numbers_of_a_box if self.chain else 8 * problem.widest
@@ -251,11 +270,10 @@ class _Prover:
         """
         found: list[Parts] = []
         worst = low.new_zeros(self.problem.outputs)
-        slopes: list[list[tuple[Any, Any]]] = [[] for _ in self.places if self.passes]
+        slopes: list[list[tuple[Any, Any]]] = [[] for _ in range(self.relus * self.passes)]
         for lo, hi, tree in zip(low, high, trees, strict=True):
             cuts: list[int] = []
-            parts = tree.boxes(lo, hi)
-            ends = list(parts)
+            ends = list(tree.boxes(lo, hi))
             subtrees: list[tuple[list[int], list[Any]]] = []
             for start in range(0, len(ends), self.batch):
                 some = ends[start : start + self.batch]
@@ -274,14 +292,10 @@ class _Prover:
                     for held, row in zip(slopes, rows, strict=True):
                         held.append(row)
             found.append(Parts(cuts=tuple(cuts)))
-        joined = (
-            [
-                (np.stack([bits for bits, _ in rows]), np.concatenate([v for _, v in rows]))
-                for rows in slopes
-            ]
-            if self.passes
-            else []
-        )
+        joined = [
+            (np.stack([bits for bits, _ in rows]), np.concatenate([v for _, v in rows]))
+            for rows in slopes
+        ]
         return found, joined, worst
 
     def _grow(
@@ -302,7 +316,7 @@ class _Prover:
         along = promise[again].argmax(dim=1)
         middle = (lo[again] + hi[again]) / 2
         below, above = hi[again].clone(), lo[again].clone()
-        each = torch.arange(len(again))
+        each = torch.arange(len(again), device=lo.device)
         below[each, along] = above[each, along] = middle[each, along]
         lows = self._grow(lo[again], below, goal, depth + 1)
         highs = self._grow(above, hi[again], goal, depth + 1)
@@ -329,7 +343,7 @@ class _Prover:
         flow, y = relax_fully(self.problem, domain, passes=self.passes)
         largest = flow.bounds(y).largest.flatten(1).detach()
         if self.passes:
-            index = torch.arange(self.problem.outputs)
+            index = torch.arange(self.problem.outputs, device=lo.device)
             up, down = both_ends(flow, y, index)
             largest = torch.minimum(largest, torch.maximum(up, -down))
         return largest.expand(len(lo), -1), flow.proven, hi - lo
@@ -352,6 +366,6 @@ class _Prover:
             own = relu_below(b.l, b.h).p, relu_below(b.gl, b.gh).p
             slopes = torch.stack([*own, up.p, up.q, low.p, low.q], dim=2).nan_to_num().clamp(-1, 1)
             for box in range(boxes):
-                bits = np.packbits(open_[box].numpy())
-                found[box].append((bits, slopes[box][open_[box]].numpy().astype("<f4")))
+                bits = np.packbits(open_[box].cpu().numpy())
+                found[box].append((bits, slopes[box][open_[box]].float().cpu().numpy()))
         return found
