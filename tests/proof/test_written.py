@@ -271,6 +271,8 @@ def test_reads_what_the_library_writes(tmp_path: Path, dtype: torch.dtype) -> No
 
 def test_rounds_as_torch_does() -> None:
     values = torch.randn(10_000) * torch.logspace(-30, 30, 10_000)
+    halves = torch.arange(0x3F800000, 0x3F900000, 0x8000, dtype=torch.int32).view(torch.float32)
+    values = torch.cat([values, halves, -halves])  # every second one lies between two
     ours = opinion.rounded({"x": values.numpy()})["x"]
     assert np.array_equal(ours, values.bfloat16().float().numpy())
 
@@ -377,7 +379,11 @@ def test_networks_of_other_precisions(tmp_path: Path, dtype: torch.dtype) -> Non
     write_proof(sc.certify(*pair, around=x, radius=0.1), *pair, tmp_path / "proof.json")
     for name, model in zip(("first", "second"), pair, strict=True):
         save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
-    opinion.check(json.loads((tmp_path / "proof.json").read_text()), *weights(tmp_path))
+    proof = json.loads((tmp_path / "proof.json").read_text())
+    opinion.check(proof, *weights(tmp_path))
+    point = torch.tensor(proof["example"]["x"], dtype=torch.float64)
+    exact = copy.deepcopy(dense).double()(point)
+    assert proof["example"]["first"] == pytest.approx(exact.tolist(), rel=1e-12)
 
 
 def test_equal_networks_of_large_values(tmp_path: Path) -> None:
@@ -389,6 +395,26 @@ def test_equal_networks_of_large_values(tmp_path: Path) -> None:
     save_file(dense.state_dict(), tmp_path / "w.safetensors")
     tensors = opinion.read_weights(tmp_path / "w.safetensors")
     opinion.check(json.loads((tmp_path / "p.json").read_text()), tensors, tensors)
+
+
+def test_planes_lie_beside_all_that_is_between() -> None:
+    """Offsets against points of random ranges: on the right side everywhere, and touching."""
+    draws, shape = np.random.default_rng(0), (1, 300)
+    l, gl = draws.uniform(-2, 1, (2, *shape))
+    h, gh = np.array([l, gl]) + draws.uniform(0.1, 2, (2, *shape))
+    dl, dh = np.sort(draws.uniform(-1, 1, (2, *shape)), axis=0)
+    above, below = draws.uniform(-1, 1, (2, 2, *shape))
+    high, low = opinion.offsets(np.stack([l, h, gl, gh, dl, dh]), above, below)
+    share = np.linspace(0, 1, 121).reshape(-1, 1, 1, 1)
+    z, d = l + (h - l) * share, dl + (dh - dl) * share.swapaxes(0, 1)
+    inside = (z - d >= gl) & (z - d <= gh)
+    change = np.maximum(z, 0) - np.maximum(z - d, 0)
+    most = np.where(inside, change - above[0] * z - above[1] * d, -np.inf).max((0, 1))
+    least = np.where(inside, change - below[0] * z - below[1] * d, np.inf).min((0, 1))
+    there = np.isfinite(most)
+    assert there.sum() > 150
+    assert (high >= most)[there].all() and (low <= least)[there].all()
+    assert (high - most)[there].max() < 0.1 and (least - low)[there].max() < 0.1
 
 
 def test_what_overflows_is_not_empty() -> None:
