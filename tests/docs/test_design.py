@@ -32,7 +32,7 @@ def test_every_room_has_a_row():
 @pytest.mark.parametrize("text", [DESIGN, CONTRIBUTING], ids=["design", "CONTRIBUTING"])
 def test_the_files_that_are_named_exist(text):
     there = set()
-    for top in ("src", "lab", "experiments", "tests", "docs", "benchmarks"):
+    for top in ("src", "lab", "experiments", "tests", "docs", "benchmarks", "tools"):
         for path in (ROOT / top, *(ROOT / top).rglob("*")):
             parts = path.relative_to(ROOT).parts
             there |= {"/".join(parts[at:]) for at in range(len(parts))}
