@@ -39,10 +39,14 @@ test-core: $(VENV)/.installed
 	$(TESTENV) $(BIN)/python -m pytest -n 2 $(addprefix tests/,$(CORE)) tests/test_house.py
 
 # A cluster, Parquet files and a browser are tried where their packages can be had; elsewhere those tests are skipped.
+# So is Triton, whose kernels run in its interpreter there, and are compiled for cards that are not.
+INTERPRETED := tests/optim/factorized/test_gpu_step.py tests/optim/factorized/test_compiled.py
 test-all: $(VENV)/.installed
 	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . -e 'lab[ray,parquet]' selenium
+	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt 'triton>=3.4,<4'
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist worksteal -rs -m slow tests
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend -m slow tests/gpu
+	$(TESTENV) TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 -rs -m '' $(INTERPRETED)
 
 # The lower bounds as exact versions, in an environment of their own; what they bring is left to pip.
 OLDEST ?= .venv-oldest

@@ -59,6 +59,7 @@ from secateurs.optim.factorized.step import AllAtOnce  # noqa: E402
 
 try:
     import kernels  # Triton
+    from secateurs.optim.factorized.gpu_step import WholeStep
 except ImportError:
     kernels = None
 
@@ -243,10 +244,17 @@ def held() -> Way:
     return Way(model, optimizer.step, optimizer, sc.hold(model, masks, optimizer))
 
 
-def factorized(depth: int) -> Way:
+def factorized(depth: int, fused: bool | None = None) -> Way:
+    """In one launch where Triton is there; by torch's foreach kernels where not `fused`."""
     model = resnet()
     optimizer = FactorizedSGD(
-        model.parameters(), lr=LR, momentum=MOMENTUM, depth=depth, strength=1e-4, init="dwf"
+        model.parameters(),
+        lr=LR,
+        momentum=MOMENTUM,
+        depth=depth,
+        strength=1e-4,
+        init="dwf",
+        fused=fused,
     )
     return Way(model, optimizer.step, optimizer)
 
@@ -268,21 +276,6 @@ def attached(make: Callable[[nn.Module, torch.optim.Optimizer], object]) -> Way:
     model = resnet()
     optimizer = sgd(model)
     return Way(model, optimizer.step, optimizer, make(model, optimizer))
-
-
-def kernel_step(depth: int) -> Way:
-    """The whole factorized step in one kernel, on the state of the library's optimizer."""
-    way = factorized(depth)
-    parameters = list(way.model.parameters())
-    states = [way.optimizer.state[p] for p in parameters]
-    mover = triton().WholeStep(
-        [p.detach() for p in parameters],
-        [state["factors"] for state in states],
-        [state["momentum"] for state in states],
-    )
-    rule = StepRule(lr=LR, momentum=MOMENTUM, decay=2e-4 / depth)
-    way.move = lambda: mover.step_([p.grad for p in parameters], rule)
-    return way
 
 
 def kernel_hold(read: bool) -> Way:
@@ -322,12 +315,12 @@ WAYS: dict[str, Callable[[], Way]] = {
     "hold": held,
     "FactorizedSGD D=2": lambda: factorized(2),
     "FactorizedSGD D=3": lambda: factorized(3),
-    "kernel step D=2": lambda: kernel_step(2),
-    "kernel step D=3": lambda: kernel_step(3),
+    "FactorizedSGD D=2, foreach": lambda: factorized(2, fused=False),
+    "FactorizedSGD D=3, foreach": lambda: factorized(3, fused=False),
     "kernel hold, writes": lambda: kernel_hold(read=False),
     "kernel hold, reads": lambda: kernel_hold(read=True),
     "FactorizedSGD D=4": lambda: factorized(4),
-    "kernel step D=4": lambda: kernel_step(4),
+    "FactorizedSGD D=4, foreach": lambda: factorized(4, fused=False),
     "Factorized(AdamW) D=2": factorized_adamw,
     "RigL": lambda: attached(
         lambda m, o: RigL(m, o, sparsity=0.9, steps=100_000, every=3 if REHEARSAL else 100)
@@ -689,7 +682,13 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    return graph.replay
+
+    def replay() -> None:
+        graph.replay()
+
+    # The graph reads where the tensors of `run` lie, and keeps none of them.
+    replay.keeps = run  # type: ignore[attr-defined]
+    return replay
 
 
 @part("kernels", 45)
@@ -698,7 +697,7 @@ def kernel_times(at: Part) -> None:
     made = triton()
     for depth in (2, 3, 4):
         with at.trying(what="step", depth=depth):
-            _whole_steps(at, made, depth)
+            _whole_steps(at, depth)
     with at.trying(what="hold"):
         _holds(at, made)
     with at.trying(what="compiled foreach"):
@@ -710,13 +709,13 @@ def _tensors(last: bool) -> list[Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
-def _whole_steps(at: Part, made: Any, depth: int) -> None:
+def _whole_steps(at: Part, depth: int) -> None:
     for last in (False, True):
         weights = _tensors(last)
         entries = sum(w.numel() for w in weights)
         # Every number that has to be read or written, once.
         least = {"fused SGD, dense": 20}
-        found = timed(_step_ways(made, weights, depth), seconds=3, rounds=10, block=20)
+        found = timed(_step_ways(weights, depth), seconds=3, rounds=10, block=20)
         for name, times in found.items():
             ms = statistics.median(times)
             at.row(
@@ -729,7 +728,7 @@ def _whole_steps(at: Part, made: Any, depth: int) -> None:
             )
 
 
-def _step_ways(made: Any, weights: list[Tensor], depth: int) -> dict[str, Callable[[], object]]:
+def _step_ways(weights: list[Tensor], depth: int) -> dict[str, Callable[[], object]]:
     rule = StepRule(lr=1e-3, momentum=MOMENTUM, decay=2e-4 / depth)
     factors = [torch.rand(depth, *w.shape, device=DEVICE) for w in weights]
     momenta = [torch.zeros_like(f) for f in factors]
@@ -737,10 +736,10 @@ def _step_ways(made: Any, weights: list[Tensor], depth: int) -> dict[str, Callab
     ways: dict[str, Callable[[], object]] = {}
     for block in (512, 1024, 2048, 4096):
         for warps in (4, 8):
-            mover = made.WholeStep(weights, factors, momenta, block=block, warps=warps)
+            mover = WholeStep(weights, factors, momenta, block=block, warps=warps)
             ways[f"{block}, {warps} warps"] = _on_device(lambda m=mover: m.step_(grads, rule))
     foreach = AllAtOnce(weights, factors, momenta)
-    called = made.WholeStep(weights, factors, momenta)
+    called = WholeStep(weights, factors, momenta)
     ways["foreach"] = _on_device(lambda: foreach.step_(grads, rule, flush=False))
     ways["foreach, called"] = lambda: foreach.step_(grads, rule, flush=False)
     ways["1024, 4 warps, called"] = lambda: called.step_(grads, rule)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import secateurs as sc
+from secateurs.base.gpu import has_kernels
 from secateurs.errors import TrainingError
 from secateurs.optim import HAM, DGating, Factorized, FactorizedSGD, PowerPropagation, hold
 from secateurs.optim.factorized.maths import StepRule
@@ -200,6 +201,9 @@ def test_factorized_steps_are_those_of_the_cpu(depth, init):
             F.cross_entropy(model(batch[0]), batch[1]).backward()
             optimizer.step()
         weights.append([p.detach().cpu() for p in model.parameters()])
+    # The last one is on the device.
+    movers = [type(mover).__name__ for _, mover in optimizer._route._together]
+    assert movers == ["WholeStep" if has_kernels(torch.device("cuda", 0)) else "AllAtOnce"]
     for here, there in zip(*weights, strict=True):
         torch.testing.assert_close(there, here, rtol=1e-2, atol=1e-4)
 

@@ -14,7 +14,7 @@ import torch
 
 from secateurs.base.parameters import Pick
 from secateurs.optim.factorized import options
-from secateurs.optim.factorized.compiled import PreStepCheck, kernel
+from secateurs.optim.factorized.compiled import PreStepCheck
 from secateurs.optim.factorized.maths import TINY
 from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Gradients
 from secateurs.optim.factorized.schedules import Schedule
@@ -54,7 +54,8 @@ class FactorizedSGD(FactorizedOptimizer):
         steps, schedule: length of the run and how λ moves over it ("ramp-hold-relax", or a function
             of the progress).
         target_sparsity: steer λ to reach this share of zeros at the end (needs steps).
-        fused: None uses the compiled step where it applies, False never.
+        fused: None uses the compiled step where it applies, on a GPU one kernel of Triton's; False
+            neither.
         nonfinite: "skip" a step with a NaN gradient (see `.skipped`), or "raise".
         where: which of the named parameters are factorized: a glob, a predicate `(name, parameter)
             -> bool`, or several (any may match); "!glob" leaves out. The others are trained by
@@ -156,5 +157,5 @@ class FactorizedSGD(FactorizedOptimizer):
     def _find_route(self, found: Gradients) -> Route:
         """The route of the step before, if nothing has changed place since."""
         if self._route is None or not self._route.holds(self.members, found):
-            self._route = Route(self.members, found, None if self.fused is False else kernel())
+            self._route = Route(self.members, found, self.fused is not False)
         return self._route

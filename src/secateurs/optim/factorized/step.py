@@ -1,21 +1,31 @@
-"""Who computes a factorized step: the compiled kernel, or torch on whole lists of tensors."""
+"""Who computes a factorized step: a compiled kernel, on a GPU one in Triton, or torch on whole
+lists of tensors.
+"""
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, zip_longest
 from operator import is_
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
-from secateurs.optim.factorized.compiled import CompiledStep, PreStepCheck, StepKernel
+from secateurs.base.gpu import by_triton
+from secateurs.optim.factorized.compiled import CompiledStep, PreStepCheck, StepKernel, kernel
 from secateurs.optim.factorized.layouts import FactorLayout, Stacked
 from secateurs.optim.factorized.maths import StepRule, root
 from secateurs.optim.factorized.members import Members, layout
 from secateurs.optim.factorized.optimizer import Gradients, are_finite
+
+if TYPE_CHECKING:
+    from secateurs.optim.factorized.gpu_step import WholeStep
+
+_log = logging.getLogger("secateurs.optim")
 
 # Which way every parameter takes in a step.
 
@@ -24,14 +34,14 @@ class Route:
     """Decided once and kept while groups, parameters, states and tensors stay what and where they
     are.
 
-    Factors are moved by the compiled step, or by torch; weights without factors, and tensors that
-    neither takes, by their layout.
+    Factors are moved by the compiled step, on a GPU by one launch, or by torch; weights without
+    factors, and tensors that none of them takes, by their layout.
 
     A step of a small net takes as long in Python as in the kernel, so nothing that outlives a step
     is looked up twice.
     """
 
-    def __init__(self, members: Members, found: Gradients, kernel: StepKernel | None) -> None:
+    def __init__(self, members: Members, found: Gradients, fused: bool) -> None:
         # First, since buffers are part of what the route remembers.
         _begin_momenta_(members, found)
         self._fixed = _fixed_parts(members, found)
@@ -40,23 +50,28 @@ class Route:
         self._states = [members.state[p] for _, p, _ in found]
         self._compiled: list[int] = []
         self._by_layout: dict[int, FactorLayout] = {}
-        together: dict[object, list[int]] = {}
+        together: dict[tuple[type[Mover], object], list[int]] = {}
+        compiled = kernel() if fused else None
         for i, (group, parameter, grad) in enumerate(found):
             kept, factors = layout(group), self._states[i].get("factors")
             if not isinstance(kept, Stacked):
                 self._by_layout[i] = kept
-            elif kernel is not None and StepKernel.takes(parameter, grad, factors):
+            elif compiled is not None and StepKernel.takes(parameter, grad, factors):
                 self._compiled.append(i)
-            elif not _torch_takes(factors, self._states[i].get("momentum")):
+            elif not _torch_takes(factors, momenta := self._states[i].get("momentum")):
                 self._by_layout[i] = kept
             else:
+                mover: type[Mover] = AllAtOnce
+                launched = whole_step(factors.device) if fused else None
+                if launched is not None and launched.takes(parameter, factors, momenta):
+                    mover = launched
                 alike = self._numbers[i], factors.device, factors.dtype, parameter.dtype
-                together.setdefault((*alike, "momentum" in self._states[i]), []).append(i)
+                together.setdefault((mover, (*alike, momenta is not None)), []).append(i)
         self._together = [
-            (some, AllAtOnce(*self._tensors(some, found))) for some in together.values()
+            (some, mover(*self._tensors(some, found))) for (mover, _), some in together.items()
         ]
         self._rest = [*chain(*together.values()), *self._by_layout]
-        self._block = self._compiled_step(found, kernel) if kernel and self._compiled else None
+        self._block = self._compiled_step(found, compiled) if compiled and self._compiled else None
 
     def holds(self, members: Members, found: Gradients) -> bool:
         """Whether this is still the way; takes the gradients of this step."""
@@ -104,6 +119,40 @@ class Route:
         )
         step.point([found[i][2] for i in some])
         return step
+
+
+class Mover(Protocol):
+    """Parameters of one depth, dtype and device that are moved together."""
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        factors: Sequence[Tensor],
+        momenta: Sequence[Tensor | None],
+    ) -> None: ...
+
+    def step_(self, grads: Sequence[Tensor], rule: StepRule, *, flush: bool) -> None:
+        """Move factors, momenta and weights in place, as `maths.step` does."""
+
+
+@cache
+def whole_step(device: torch.device) -> "type[WholeStep] | None":
+    """The step in one launch, tried at the first call; None where a device has no such kernels, or
+    refuses them (a log line says why).
+    """
+
+    def make(device: torch.device) -> "type[WholeStep]":
+        from secateurs.optim.factorized.gpu_step import tried
+
+        return tried(device)
+
+    return by_triton(
+        device,
+        make,
+        what="step in one launch",
+        fallback="torch's foreach kernels take it",
+        log=_log,
+    )
 
 
 def _torch_takes(factors: Tensor, momenta: Tensor | None) -> bool:

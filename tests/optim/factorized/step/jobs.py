@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import interpreter
 from secateurs.optim import factorized
 from secateurs.optim.factorized import compiled as fused
 from secateurs.optim.factorized.compiled import CompiledStep
@@ -90,6 +91,16 @@ def all_at_once(made, *, flush=True):
     mover.step_([job.grad for job in made], made[0].rule, flush=flush)
 
 
+def in_one_launch(made):
+    interpreter.need()
+    from secateurs.optim.factorized.gpu_step import WholeStep
+
+    if not all(WholeStep.takes(job.weight, job.factors, job.momenta) for job in made):
+        pytest.skip("the kernel is for float32 and depths 2 to 4")
+    mover = WholeStep(*([getattr(j, k) for j in made] for k in ("weight", "factors", "momenta")))
+    mover.step_([job.grad for job in made], made[0].rule)
+
+
 def by_layout(made):
     """A layout moves what belongs to it; the jobs of these are stacked factors."""
     for job in made:
@@ -103,12 +114,13 @@ def by_layout(made):
 # laws of `test_compiled.py` by an entry here; without one a test fails.
 WAYS = {
     "compiled.CompiledStep": by_kernel,
+    "gpu_step.WholeStep": in_one_launch,
     "step.AllAtOnce": all_at_once,
     "layouts.Stacked": by_layout,
 }
 # `Plain` is ordinary SGD; `Route` only chooses among the ways, `AllAtOnce` hands its pieces to
 # `Batch`, and `FactorLayout` is a protocol.
-OTHERS = {"layouts.FactorLayout", "layouts.Plain", "step.Batch", "step.Route"}
+OTHERS = {"layouts.FactorLayout", "layouts.Plain", "step.Batch", "step.Mover", "step.Route"}
 
 
 def modules_with_a_step():

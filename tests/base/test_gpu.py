@@ -1,0 +1,66 @@
+"""Where kernels in Triton run: on a card, if nobody has turned them off, and never on one that is
+only pretended. Whatever goes wrong with them ends nothing.
+"""
+
+import logging
+
+import pytest
+import torch
+
+from secateurs.base import gpu
+
+CARD = torch.device("cuda:0")
+log = logging.getLogger("secateurs.test")
+
+
+def ask(make=lambda device: "made", device=CARD):
+    return gpu.by_triton(device, make, what="this", fallback="that is taken", log=log)
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A torch that was built for CUDA, a card, and Triton."""
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(gpu, "find_spec", lambda name: object())
+    return monkeypatch
+
+
+def test_a_card_with_triton_takes_them(card):
+    assert ask() == "made"
+    assert ask(device=torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize("missing", ["CUDA", "a newer card", "Triton", "the will"])
+def test_without_a_word_they_are_left_where_something_is_missing(card, missing, caplog):
+    if missing == "CUDA":  # also of a torch that is only pretended to have it
+        card.setattr(torch.version, "cuda", None)
+    elif missing == "a newer card":
+        card.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    elif missing == "Triton":
+        card.setattr(gpu, "find_spec", lambda name: None)
+    else:
+        card.setenv("SECATEURS_TRITON", "0")
+    assert ask() is None and not caplog.records
+
+
+def test_what_goes_wrong_is_said_and_ends_nothing(card, caplog):
+    def fails(device):
+        raise OSError("no C compiler\nfound")
+
+    assert ask(fails) is None
+    assert caplog.messages == ["no this on cuda:0, that is taken: OSError: no C compiler"]
+
+
+def test_tables_are_kept_by_what_they_say():
+    numbers, cpu = (3, 1, 2**40), torch.device("cpu")
+    found = gpu.table(numbers, cpu)
+    assert found.tolist() == [*numbers] and found.dtype == torch.int64
+    assert gpu.table((3, 1, 2**40), cpu) is found
+    assert gpu.table((3, 1, 2), cpu) is not found
+
+
+def test_blocks_of_large_tensors_begin_beyond_32_bits():
+    owner, begin = gpu.blocks((10, 3 * 2**31), 2**30, torch.device("cpu"))
+    assert owner.tolist() == [0, *[1] * 6]
+    assert begin.tolist() == [0, *(n * 2**30 for n in range(6))]
