@@ -53,12 +53,14 @@ from secateurs.optim import (  # noqa: E402
     FactorizedSGD,
     PowerPropagation,
     RigL,
+    keep,
 )
 from secateurs.optim.factorized.maths import StepRule  # noqa: E402
 from secateurs.optim.factorized.step import AllAtOnce  # noqa: E402
 
 try:
     import kernels  # Triton
+    from secateurs.optim import gpu_clear
     from secateurs.optim.factorized.gpu_step import WholeStep
 except ImportError:
     kernels = None
@@ -244,6 +246,17 @@ def held() -> Way:
     return Way(model, optimizer.step, optimizer, sc.hold(model, masks, optimizer))
 
 
+def without_triton(make: Callable[[], Way]) -> Way:
+    """By torch's own kernels."""
+    keep.one_bit.cache_clear()
+    os.environ["SECATEURS_TRITON"] = "0"
+    try:
+        return make()
+    finally:
+        del os.environ["SECATEURS_TRITON"]
+        keep.one_bit.cache_clear()
+
+
 def factorized(depth: int, fused: bool | None = None) -> Way:
     """In one launch where Triton is there; by torch's foreach kernels where not `fused`."""
     model = resnet()
@@ -278,30 +291,6 @@ def attached(make: Callable[[nn.Module, torch.optim.Optimizer], object]) -> Way:
     return Way(model, optimizer.step, optimizer, make(model, optimizer))
 
 
-def kernel_hold(read: bool) -> Way:
-    """Fused SGD, then zeros held in weights and momenta by one launch from one bit a weight."""
-    way = dense()
-    masks = sc.prune_(way.model, "magnitude", sparsity=0.9).masks
-    backward(way.model, *batch())
-    way.optimizer.step()
-    some = [way.model.get_parameter(name) for name in masks]
-    bits = [triton().pack(in_order(masks[n], p)) for n, p in zip(masks, some, strict=True)]
-    momenta = [way.optimizer.state[p]["momentum_buffer"] for p in some]
-    cleared = triton().Cleared([p.detach() for p in some] + momenta, bits + bits, read=read)
-
-    def move() -> None:
-        way.optimizer.step()
-        cleared.clear_()
-
-    way.move = move
-    return way
-
-
-def in_order(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask in the memory layout of its parameter."""
-    return torch.empty_like(like, dtype=torch.bool, requires_grad=False).copy_(mask)
-
-
 def triton() -> Any:
     if kernels is None:
         raise NotHere("Triton is not installed")
@@ -317,8 +306,7 @@ WAYS: dict[str, Callable[[], Way]] = {
     "FactorizedSGD D=3": lambda: factorized(3),
     "FactorizedSGD D=2, foreach": lambda: factorized(2, fused=False),
     "FactorizedSGD D=3, foreach": lambda: factorized(3, fused=False),
-    "kernel hold, writes": lambda: kernel_hold(read=False),
-    "kernel hold, reads": lambda: kernel_hold(read=True),
+    "hold, foreach": lambda: without_triton(held),
     "FactorizedSGD D=4": lambda: factorized(4),
     "FactorizedSGD D=4, foreach": lambda: factorized(4, fused=False),
     "Factorized(AdamW) D=2": factorized_adamw,
@@ -694,12 +682,12 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
 @part("kernels", 45)
 def kernel_times(at: Part) -> None:
     """The kernels alone on the parameters of ResNet-18, beside foreach, and compiled foreach."""
-    made = triton()
+    triton()
     for depth in (2, 3, 4):
         with at.trying(what="step", depth=depth):
             _whole_steps(at, depth)
     with at.trying(what="hold"):
-        _holds(at, made)
+        _holds(at)
     with at.trying(what="compiled foreach"):
         _compiled_foreach(at)
 
@@ -756,11 +744,11 @@ def _on_device(run: Callable[[], object]) -> Callable[[], object]:
     return captured(run) if REAL else run
 
 
-def _holds(at: Part, made: Any) -> None:
+def _holds(at: Part) -> None:
     for density in (0.5, 0.1):
         tensors = [w for w in _tensors(True) if w.dim() > 1]
         entries = sum(t.numel() for t in tensors)
-        found = timed(_hold_ways(made, tensors, density), seconds=4, rounds=10, block=20)
+        found = timed(_hold_ways(tensors, density), seconds=4, rounds=10, block=20)
         for name, times in found.items():
             ms = statistics.median(times)
             at.row(
@@ -768,19 +756,20 @@ def _holds(at: Part, made: Any) -> None:
             )
 
 
-def _hold_ways(made: Any, tensors: list[Tensor], density: float) -> dict[str, Callable[[], object]]:
+def _hold_ways(tensors: list[Tensor], density: float) -> dict[str, Callable[[], object]]:
     draw = torch.Generator(DEVICE).manual_seed(0)
+    # In the memory layout of their tensors.
     masks = [
-        in_order(torch.rand(t.shape, generator=draw, device=DEVICE) < density, t) for t in tensors
+        torch.empty_like(t, dtype=torch.bool).copy_(
+            torch.rand(t.shape, generator=draw, device=DEVICE) < density
+        )
+        for t in tensors
     ]
-    bits = [made.pack(mask) for mask in masks]
-    ways: dict[str, Callable[[], object]] = {}
-    for read in (False, True):
-        for block in (1024, 4096, 8192):
-            for warps in (4, 8):
-                cleared = made.Cleared(tensors, bits, block=block, warps=warps, read=read)
-                name = f"{'reads' if read else 'writes'}, {block}, {warps} warps"
-                ways[name] = _on_device(cleared.clear_)
+    pairs = [(gpu_clear.Packed(m, like=t), t) for m, t in zip(masks, tensors, strict=True)]
+    ways: dict[str, Callable[[], object]] = {
+        "bits, called": lambda: gpu_clear.clear_(pairs),
+        "bits, captured one by one": _on_device(lambda: gpu_clear.clear_(pairs)),
+    }
     views = [t.view(torch.int32) for t in tensors]
     ones = [m.int() for m in masks]
     ways["foreach, 4 bytes a weight"] = _on_device(lambda: torch._foreach_mul_(views, ones))
@@ -959,7 +948,7 @@ def graph(at: Part) -> None:
     if not REAL:
         raise NotHere("the pretend GPU captures nothing")
     x, y = batch()
-    for name in ("hold", "kernel hold, reads"):
+    for name in ("hold",):
         with at.trying(way=name):
             way = WAYS[name]()
             for _ in range(3):

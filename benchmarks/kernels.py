@@ -1,140 +1,15 @@
-"""Kernels in Triton for what a GPU does with sparse networks: zeros held by one bit a weight, and
-products with a matrix of scattered zeros.
+"""Kernels in Triton for products with a matrix of scattered zeros.
 
 Triton comes with torch for CUDA. In its interpreter (`TRITON_INTERPRET=1`) they run on a CPU, which
 is how they are tested; `benchmarks/gpu.py` times them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-# Many tensors in one launch: a table of their addresses, and for every block of entries the tensor
-# it belongs to and where in it the block begins.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """The entries of many tensors, cut into blocks."""
-
-    tensor: Tensor
-    """Which tensor a block belongs to."""
-    begin: Tensor
-    """Its first entry there."""
-    size: int
-
-    @classmethod
-    def of(cls, counts: Sequence[int], size: int, device: torch.device) -> "Blocks":
-        """Blocks of tensors that have this many entries."""
-        pieces = torch.tensor([-(-count // size) for count in counts])
-        tensor = torch.repeat_interleave(torch.arange(len(counts)), pieces)
-        first = (pieces.cumsum(0) - pieces)[tensor]
-        begin = (torch.arange(len(tensor)) - first) * size
-        return cls(tensor=tensor.int().to(device), begin=begin.to(device), size=size)
-
-    def __len__(self) -> int:
-        return len(self.tensor)
-
-
-def addresses(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Where tensors lie, for a kernel."""
-    return torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64).to(device)
-
-
-# Zeros held by one bit a weight.
-
-
-@triton.jit
-def clear_kernel(
-    tensors, bits, counts, block_tensor, block_begin, WIDTH: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Dropped entries of many tensors become +0.0. Bit i of a tensor's words is 1 where entry i is
-    kept; what is kept is neither read nor written.
-    """
-    block = tl.program_id(0)
-    t = tl.load(block_tensor + block)
-    i = tl.multiple_of(tl.load(block_begin + block), BLOCK) + tl.arange(0, BLOCK)
-    inside = i < tl.load(counts + t)
-    word = tl.load(tl.load(bits + t).to(tl.pointer_type(tl.int32)) + i // 32, inside, other=-1)
-    dropped = ((word >> (i % 32).to(tl.int32)) & 1) == 0
-    at = tl.multiple_of(tl.load(tensors + t).to(tl.pointer_type(WIDTH)), 16) + i
-    tl.store(at, tl.zeros((BLOCK,), WIDTH), inside & dropped)
-
-
-@triton.jit
-def and_kernel(
-    tensors, bits, counts, block_tensor, block_begin, WIDTH: tl.constexpr, BLOCK: tl.constexpr
-):
-    """The same, reading and writing every entry, 16 bytes at once."""
-    block = tl.program_id(0)
-    t = tl.load(block_tensor + block)
-    first = tl.multiple_of(tl.load(block_begin + block), BLOCK)
-    n = tl.load(counts + t)
-    i = first + tl.arange(0, BLOCK)
-    words = tl.load(bits + t).to(tl.pointer_type(tl.int32)) + i // 32
-    at = tl.multiple_of(tl.load(tensors + t).to(tl.pointer_type(WIDTH)), 16) + i
-    shift = (i % 32).to(tl.int32)
-    zero = tl.zeros((BLOCK,), WIDTH)
-    if first + BLOCK <= n:
-        keep = (tl.load(words) >> shift) & 1
-        tl.store(at, tl.where(keep != 0, tl.load(at), zero))
-    else:
-        inside = i < n
-        keep = (tl.load(words, inside, other=0) >> shift) & 1
-        tl.store(at, tl.where(keep != 0, tl.load(at, inside, other=0), zero), inside)
-
-
-WIDTHS = {2: tl.int16, 4: tl.int32, 8: tl.int64}
-
-
-def pack(mask: Tensor) -> Tensor:
-    """A mask as bits, in the order in which its entries lie: entry i is bit i % 32 of word
-    i // 32.
-    """
-    # The order of memory, whatever the strides are.
-    flat = mask.as_strided((mask.numel(),), (1,))
-    rows = torch.nn.functional.pad(flat, (0, -flat.numel() % 32)).view(-1, 32).long()
-    words = (rows << torch.arange(32, device=mask.device)).sum(-1)
-    return torch.where(words >= 2**31, words - 2**32, words).int()
-
-
-class Cleared:
-    """Tensors of one width with the bits of their masks, cleared in one launch. Each begins at a
-    multiple of 16 bytes.
-    """
-
-    def __init__(
-        self,
-        tensors: Sequence[Tensor],
-        bits: Sequence[Tensor],
-        *,
-        block: int = 4096,
-        warps: int = 4,
-        read: bool = False,
-    ) -> None:
-        device, counts = tensors[0].device, [tensor.numel() for tensor in tensors]
-        self._tensors, self._bits = list(tensors), list(bits)
-        self._tables = addresses(tensors, device), addresses(bits, device)
-        self._counts = torch.tensor(counts, dtype=torch.int64).to(device)
-        self._blocks = Blocks.of(counts, block, device)
-        self._kernel, self._warps = and_kernel if read else clear_kernel, warps
-
-    def clear_(self) -> None:
-        """Set the dropped entries to +0.0."""
-        self._kernel[(len(self._blocks),)](
-            *self._tables,
-            self._counts,
-            self._blocks.tensor,
-            self._blocks.begin,
-            WIDTH=WIDTHS[self._tensors[0].element_size()],
-            BLOCK=self._blocks.size,
-            num_warps=self._warps,
-        )
-
 
 # Products with a matrix of scattered zeros, for few inputs at once: one bit a weight says what is
 # kept, the kept values follow each other row after row, and for every word of 32 columns a number

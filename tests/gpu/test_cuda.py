@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import secateurs as sc
+from secateurs.base.gpu import _table as table
 from secateurs.base.gpu import has_kernels
 from secateurs.errors import TrainingError
 from secateurs.optim import HAM, DGating, Factorized, FactorizedSGD, PowerPropagation, hold
@@ -154,9 +155,16 @@ def test_a_change_of_masks_keeps_their_memory():
     layer = nn.Linear(6, 5).cuda()
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     held = hold(layer, {"weight": torch.rand(5, 6) < 0.5}, optimizer)
-    at = [bits.data_ptr() for bits in held._keeps["weight"]._bits]
+    keep = held._keeps["weight"]
+    packed = keep._packed
+    assert (packed is not None) == has_kernels(torch.device("cuda", 0))
+
+    def places():
+        return [bits.data_ptr() for bits in (*keep._bits, *([packed.words] if packed else []))]
+
+    at = places()
     held.change({"weight": torch.rand(5, 6) < 0.5})
-    assert [bits.data_ptr() for bits in held._keeps["weight"]._bits] == at
+    assert at and places() == at and keep._packed is packed
 
 
 @pytest.mark.parametrize("name", ["ham", "d-gating", "power"])
@@ -293,6 +301,33 @@ def test_a_captured_update_is_the_update(depth):
         found.append([w.cpu() for w in weights])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(other, one)
+
+
+@pytest.mark.skipif(PRETENDED, reason="the pretend GPU captures nothing")
+def test_a_captured_step_follows_the_masks():
+    """Also after they have changed, and after other tensors have taken the memory of tables."""
+    layer = nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, foreach=True)
+    first, second = torch.rand(2, 64, 64, device="cuda") < 0.5
+    held = hold(layer, {"weight": first}, optimizer)
+    layer.weight.grad, layer.bias.grad = torch.ones(64, 64).cuda(), torch.ones(64).cuda()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        optimizer.step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.step()
+    table.cache_clear()
+    kept = [torch.full((64,), 1 << 40, device="cuda") for _ in range(200)]
+    held.shrink({"weight": first & second})
+    for _ in range(3):
+        layer.weight.grad.fill_(1.0)
+        graph.replay()
+    torch.cuda.synchronize()
+    assert kept and not layer.weight[~(first & second)].any()
+    assert layer.weight[first & second].all()
 
 
 def test_certificates_of_a_batch_are_those_of_the_cpu():

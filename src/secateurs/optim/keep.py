@@ -2,16 +2,40 @@
 
 On a CPU they are all ones where an entry is kept and all zeros where it is dropped, and the AND
 leaves +0.0 whatever was there (see `secateurs.base.bits`). On a GPU, where many tensors can be
-multiplied in one launch and none can be ANDed, weights are multiplied by 1 or 0 as integers.
+multiplied in one launch and none can be ANDed, weights are multiplied by 1 or 0 as integers; where
+Triton is, a mask takes one bit a weight there, and a kernel clears many tensors (`gpu_clear`).
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
+from secateurs.base.gpu import by_triton
 from secateurs.base.sharding import is_sharded, local, local_mask
+
+if TYPE_CHECKING:
+    from secateurs.optim.gpu_clear import Packed
+
+_log = logging.getLogger("secateurs.optim")
+
+
+@cache
+def one_bit(device: torch.device) -> "type[Packed] | None":
+    """Masks of one bit a weight, tried at the first call; None where a device has no such kernel,
+    or refuses it (a log line says why).
+    """
+
+    def make(device: torch.device) -> "type[Packed]":
+        from secateurs.optim.gpu_clear import tried
+
+        return tried(device)
+
+    return by_triton(device, make, what="masks of bits", fallback="they are integers", log=_log)
 
 
 class Keep:
@@ -26,8 +50,14 @@ class Keep:
 
     def __init__(self, mask: Tensor, *, like: Tensor) -> None:
         own, piece = local(like), local_mask(mask, like)
-        bits = torch.empty_like(own, dtype=INTEGERS[own.element_size()], requires_grad=False)
-        self._bits = [_write_(bits, piece)]
+        self._bits: list[Tensor] = []
+        self._packed: Packed | None = None
+        packs = one_bit(own.device)
+        if packs is not None and packs.takes(own):
+            self._packed = packs(piece, like=own)
+        else:
+            bits = torch.empty_like(own, dtype=INTEGERS[own.element_size()], requires_grad=False)
+            self._bits.append(_write_(bits, piece))
         self.drops = not bool(piece.all())
         # The bits of a sharded parameter cover the piece that is here; the mask is whole.
         self._whole = mask if is_sharded(like) else None
@@ -37,13 +67,19 @@ class Keep:
         whether it drops anything here.
         """
         piece = local_mask(mask, like)
+        if self._packed is not None:
+            self._packed.take_(piece)
         for bits in self._bits:
             _write_(bits, piece)
         self.drops, self._whole = drops, mask if is_sharded(like) else None
 
     def mask(self) -> Tensor:
         """The whole mask as booleans, True = kept."""
-        return self._bits[0] != 0 if self._whole is None else self._whole
+        return self._here() if self._whole is None else self._whole
+
+    def _here(self) -> Tensor:
+        """The piece of it that is here."""
+        return self._bits[0] != 0 if self._packed is None else self._packed.mask()
 
     def bits(self, width: int, device: torch.device) -> Tensor:
         """The mask in integers of `width` bytes: 0 where dropped; where kept -1 (all bits) on a
@@ -53,9 +89,14 @@ class Keep:
         for bits in self._bits:
             if bits.dtype == dtype and bits.device == device:
                 return bits
-        made = torch.empty_like(self._bits[0], dtype=dtype, device=device)
-        self._bits.append(_write_(made, self._bits[0] != 0))
+        kept = self._here()
+        made = torch.empty_like(kept, dtype=dtype, device=device)
+        self._bits.append(_write_(made, kept))
         return self._bits[-1]
+
+    def packed(self, tensor: Tensor) -> "Packed | None":
+        """The mask in one bit a weight, if it is kept so and the tensor lies as it does."""
+        return self._packed if self._packed is not None and self._packed.fits(tensor) else None
 
     def clear_(self, tensor: Tensor) -> None:
         """Set the dropped entries of a floating-point tensor of the mask's shape to +0.0, in
@@ -65,7 +106,7 @@ class Keep:
 
     def alive(self, tensor: Tensor) -> int:
         """How many dropped entries are not zero, here."""
-        kept = self._bits[0] != 0
+        kept = self._here()
         return int((local(tensor.detach()).masked_fill(kept, 0) != 0).sum())
 
     def gradient(self, parameter: Tensor) -> Iterator[tuple["Keep", Tensor]]:
@@ -102,11 +143,15 @@ def clear_all_(cleared: Iterable[tuple[Keep, Tensor]]) -> None:
     for all of one width.
     """
     together: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
+    by_bits: list[tuple[Packed, Tensor]] = []
     for keep, tensor in cleared:
         # A mask that keeps everything costs nothing per step.
         if not keep.drops:
             continue
         tensor = local(tensor).detach()
+        if (packed := keep.packed(tensor)) is not None:
+            by_bits.append((packed, tensor))
+            continue
         bits = keep.bits(tensor.element_size(), tensor.device)
         # As integers: multiplying floats would keep NaN and infinity, and leave -0.0.
         values = tensor.view(bits.dtype)
@@ -118,6 +163,10 @@ def clear_all_(cleared: Iterable[tuple[Keep, Tensor]]) -> None:
             factors.append(bits)
     for many, factors in together.values():
         torch._foreach_mul_(many, factors)
+    if by_bits:
+        from secateurs.optim.gpu_clear import clear_
+
+        clear_(by_bits)
 
 
 def _write_(bits: Tensor, mask: Tensor) -> Tensor:

@@ -97,13 +97,14 @@ def test_gradients_of_other_layouts_and_dtypes(depth):
 
 
 @pytest.mark.parametrize("what", ["weight", "gradient", "factors", "momenta"])
-def test_memory_that_begins_anywhere(what):
+def test_memory_that_begins_anywhere(what, monkeypatch):
     """Of 16 bytes that are read at once, some would lie elsewhere."""
     made = problem(3, shapes=[(64,), (4, 8)])
     lists = dict(zip(("weight", "gradient", "factors", "momenta"), made, strict=True))
+    rooms = []
     for i, tensor in enumerate(lists[what]):
-        room = torch.empty(tensor.numel() + 1)
-        lists[what][i] = room[1:].view(tensor.shape).copy_(tensor)
+        rooms.append(torch.full((tensor.numel() + 2,), 7.0))
+        lists[what][i] = rooms[-1][1:-1].view(tensor.shape).copy_(tensor)
     seen = []
     launch = gpu_step.step_kernel
 
@@ -114,12 +115,10 @@ def test_memory_that_begins_anywhere(what):
                 launch[grid](*args, **options),
             )
 
-    try:
-        gpu_step.step_kernel = Seen()
-        check(*made, RULES["heavy"])
-    finally:
-        gpu_step.step_kernel = launch
+    monkeypatch.setattr(gpu_step, "step_kernel", Seen())
+    check(*made, RULES["heavy"])
     assert seen == [False]
+    assert all(room[0] == room[-1] == 7 for room in rooms)
 
 
 def test_buffers_rest_while_there_is_no_momentum_and_those_of_the_dead_are_cleared():
