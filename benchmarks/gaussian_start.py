@@ -10,9 +10,9 @@ import time
 
 import torch
 
+from experiments.factorization.gaussian_start import moments
 from secateurs.base.random import generator
 from secateurs.optim import FactorizedSGD
-from secateurs.optim.factorized.gaussian_start import moments
 from secateurs_lab import models
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from experiments.experiment import as_texts, chosen_device
+from experiments.factorization import gaussian_start as _gaussian_start  # noqa: F401
 from secateurs.base.random import generator
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import apply_, select

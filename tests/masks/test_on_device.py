@@ -110,13 +110,3 @@ def test_strided_scores_of_several_dtypes():
         found = empty(scores)
         on_device.largest_(found, scores, count, within={})
         assert equal(found, streamed(scores, count, within={}))
-
-
-@pytest.mark.usefixtures("part")
-def test_counts():
-    tensors = {name: tensor.clone() for name, tensor in grid("mostly zero", torch.float32).items()}
-    tensors["c"][5] = torch.nan
-    tensors |= {f"{name}?": tensor > 0 for name, tensor in tensors.items()}
-    expected = {name: int(tensor.count_nonzero()) for name, tensor in tensors.items()}
-    assert on_device.count(tensors) == expected
-    assert on_device.count({}) == {}

@@ -183,7 +183,7 @@ def test_unused_parameters_wait():
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"depth": None}, {"init": "gaussian"}],
+    [{}, {"depth": None}, {"init": "varmatch"}],
 )
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3)])
 def test_a_parameter_without_entries_has_nothing_to_do(fused, options, shape):

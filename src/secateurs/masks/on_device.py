@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
-from secateurs.masks.pieces import PART, batches, common_dtype, join, pieces
+from secateurs.masks.pieces import PART, batches, common_dtype, join
 
 _DIGIT = 16
 _BASE = 1 << _DIGIT
@@ -97,29 +97,6 @@ def groups(scores: Mapping[str, Tensor]) -> Iterator[list[str]]:
         names.append(name)
         size, kind = size + score.numel(), own
     yield names
-
-
-def count(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """How many entries of each tensor are not zero; the host waits once."""
-    sums, places = list[Tensor](), list[tuple[str, bool]]()
-    for name, tensor in tensors.items():
-        if tensor.numel() > PART:
-            sums += [piece.count_nonzero()[None] for piece in pieces(tensor, length=PART)]
-            places += [(name, False)] * (len(sums) - len(places))
-    small = {name: tensor for name, tensor in tensors.items() if 0 < tensor.numel() <= PART}
-    names = iter(small)
-    for batch in batches(small.values()):
-        # One sum runs through all of them, and is read where each ends.
-        whole = join(batch)
-        running = (whole if whole.dtype == torch.bool else whole != 0).cumsum(0, dtype=torch.int32)
-        sums.append(torch.stack([running[end - 1] for end in accumulate(map(len, batch))]))
-        places += [(next(names), number > 0) for number in range(len(batch))]
-    found, last = dict.fromkeys(tensors, 0), 0
-    numbers = join([part.to(sums[0].device) for part in sums]).tolist() if sums else []
-    for (name, goes_on), number in zip(places, numbers, strict=True):
-        found[name] += number - (last if goes_on else 0)
-        last = number
-    return found
 
 
 # Scores as whole numbers that rise as the scores fall.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from secateurs.base.parameters import Where, aliases, check_model, masks_in, prunable
 from secateurs.base.printing import Reported
 from secateurs.masks.apply import check
-from secateurs.masks.topk import count_each
+from secateurs.masks.counts import count_each
 
 # How sparse one parameter is: its figures, and their form in tables and JSON.
 

@@ -381,8 +381,6 @@ int64_t of_products(int64_t tensors, const T* const* factors, T* const* weights,
 
 extern "C" {
 
-int64_t secateurs_count(const uint8_t* mask, int64_t size) { return counted(mask, size); }
-
 // 1 when the masks are written; 0 when the caller has to find them otherwise (the masks are then undefined).
 int64_t secateurs_largest_f32(int64_t tensors, const float* const* scores, const uint8_t* const* within,
                               uint8_t* const* masks, const int64_t* sizes, int64_t count, int64_t room, int64_t absolute,

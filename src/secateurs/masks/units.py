@@ -9,8 +9,9 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from secateurs.masks.counts import count_each
 from secateurs.masks.patterns import NM, Grouped, Pattern
-from secateurs.masks.topk import count_each, largest, largest_of_each, largest_of_rows
+from secateurs.masks.topk import largest, largest_of_each, largest_of_rows
 
 Chosen = TypeVar("Chosen")
 """Which units of one parameter are kept: a mask of units, or a threshold where scores are read from

@@ -14,7 +14,7 @@ from torch.optim import LBFGS, Optimizer
 from secateurs.base.parameters import Params, Where, check_model, prunable
 from secateurs.base.parametrized import parts_of_weights
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
-from secateurs.masks.topk import count_each
+from secateurs.masks.counts import count_each
 from secateurs.optim.holding import family, trained_by, unwrap_optimizer
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from secateurs.base.registry import refuse_unknown
 from secateurs.errors import ArgumentError
 from secateurs.masks import on_device, select
 from secateurs.masks.budget import AmountFields, ScopeLike
-from secateurs.masks.topk import count_each, largest_of_each, on_gpu
+from secateurs.masks.counts import count_each, on_gpu
+from secateurs.masks.topk import largest_of_each
 from secateurs.masks.values import sound
 from secateurs.optim.attached import (
     StepMethod,

@@ -18,9 +18,9 @@ from secateurs.base.ranks import add_, gather_before
 from secateurs.base.sharding import local, local_mask
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks import on_device
+from secateurs.masks.counts import count_each
 from secateurs.masks.patterns import Unstructured, pattern_of
 from secateurs.masks.select import best, choice_of
-from secateurs.masks.topk import count_each
 from secateurs.masks.units import Units
 from secateurs.prune.recipe import Recipe
 from secateurs.prune.rounds import Round

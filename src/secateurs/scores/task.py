@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from secateurs.base.parameters import Params
 from secateurs.base.registry import Registry
-from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, ScoreError, SecateursError, first_line
 
 _log = logging.getLogger("secateurs.scores")
@@ -390,13 +389,11 @@ def score_rule(
 # The loss of each batch: the user's own, or the one a model computes itself.
 
 
-def losses(
-    task: Task, *, temperature: float = 1.0, judge: bool = True
-) -> Iterator[tuple[int, Tensor]]:
-    """Size and mean loss of each batch, the outputs divided by the temperature. With `judge`, an
-    error at the end if no batch has a gradient that is more than rounding errors.
+def losses(task: Task, *, temperature: float = 1.0) -> Iterator[tuple[int, Tensor]]:
+    """Size and mean loss of each batch, the outputs divided by the temperature; an error at the
+    end if no batch has a gradient that is more than rounding errors.
     """
-    found, sound = False, not judge
+    found = sound = False
     for number, batch in enumerate(task.batches()):
         found = True
         if task.loss is None:
@@ -418,15 +415,6 @@ def losses(
             " there are none), or take a score that needs no loss, such as 'wanda'; to distil,"
             " prune first and train on these targets."
         )
-
-
-@torch.no_grad()
-def mean_loss(model: nn.Module, data: Any, loss: Loss | None) -> float:
-    """The loss over all examples, in eval mode; every module is left in the mode it was in."""
-    task = Task(model=model, parameters=dict(model.named_parameters()), data=data, loss=loss)
-    with evaluating(model):
-        found = [(size, float(value)) for size, value in losses(task, judge=False)]
-    return sum(size * value for size, value in found) / sum(size for size, _ in found)
 
 
 def _seen_by_loss(task: Task, batch: Batch, number: int, temperature: float) -> Any:

@@ -17,7 +17,6 @@ from secateurs.errors import ArgumentError
 from secateurs.masks import select, topk
 from secateurs.masks.topk import (
     CompiledSelection,
-    count_true,
     cut_products_,
     largest,
     stream_largest_,
@@ -232,13 +231,6 @@ def test_it_can_be_switched_off(monkeypatch):
     topk.kernel.cache_clear()
     assert topk.kernel() is None
     topk.kernel.cache_clear()
-
-
-@pytest.mark.parametrize("size", [0, 1, 4095, 4097, 300_001])
-def test_counting(size):
-    mask = torch.rand(size, generator=torch.Generator().manual_seed(1)) < 0.6
-    assert count_true(mask) == int(mask.sum())
-    assert count_true(mask[::3]) == int(mask[::3].sum())
 
 
 def test_a_wrong_binary_is_refused(monkeypatch):

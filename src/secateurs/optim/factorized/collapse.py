@@ -148,7 +148,7 @@ class Collapsed:
     `only_cut` counts the weights, of this cut and of those during the run, that were removed by
     rank or threshold though training had not brought them below 1e-3. `strength` is the largest λ
     as it was in force, steered and scheduled: at the end, or when the target was met. `losses` are
-    the losses on the batch before and after this cut, where one was given.
+    those before and after this cut, where they were measured.
     """
 
     masks: dict[str, Tensor]

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateurs.base.parameters import Pick
-from secateurs.errors import ArgumentError, ParameterError, TrainingError
+from secateurs.errors import ParameterError, TrainingError
 from secateurs.masks import sparsity_report
 from secateurs.optim.factorized import begin, checkpoint, collapse, options
 from secateurs.optim.factorized.layouts import State
@@ -39,8 +39,6 @@ from secateurs.optim.factorized.strength import (
     say_loss,
     strength_in_force,
 )
-from secateurs.scores import Loss
-from secateurs.scores.task import mean_loss
 
 _log = logging.getLogger("secateurs.optim")
 
@@ -156,8 +154,7 @@ class FactorizedOptimizer(Optimizer):
         model: nn.Module | None = None,
         *,
         threshold: collapse.Threshold | None = None,
-        batch: Any = None,
-        loss: Loss | None = None,
+        measure: Callable[[], float] | None = None,
     ) -> collapse.Collapsed:
         """Set weights of small magnitude to exactly zero, for good; returns masks and the sparsity
         report.
@@ -168,9 +165,9 @@ class FactorizedOptimizer(Optimizer):
             threshold: a magnitude; "eps" (1.19e-7, the paper's, the default); "gap", the widest gap
                 of the log-magnitudes; "target", the one that meets `target_sparsity` (then the
                 default).
-            batch, loss: data, as scores take it: a pair (x, y), a list of such or a loader, with a
-                function loss(output, y). The loss before and after the cut is in the result, and
-                the log says so where the cut has made it worse. Needs the model.
+            measure: a function without arguments that returns the loss, as you evaluate the
+                model. It is called before and after the cut: both numbers are in the result, and
+                the log says so where the cut has made it worse.
 
         The factors of zeroed weights become zero too, so training may go on and the zeros stay
         (Lemma 4). Weights that are not finite are refused; where training has not brought the
@@ -189,16 +186,16 @@ class FactorizedOptimizer(Optimizer):
             say_cut_by_rank(members, self.length, weights, limit)
         else:
             self.watch.before_collapse(members, self.length, limit)
-        before = self._loss(model, batch, loss)
+        before = None if measure is None else float(measure())
         only_cut = self._count_cut_(weights, limit)
         # Counted before the cut: afterwards every weight below the larger threshold is zero.
         above = members.total - sum(int((w.abs() < EPS).sum()) for w in weights)
         for group, parameter in pairs:
             self.kill_(group, parameter, parameter.abs() < limit)
         every = {names[p]: p.detach() for _, p in members.every()}
-        after = self._loss(model, batch, loss)
-        losses = None if before is None or after is None else (before, after)
-        if losses is not None:
+        losses = None
+        if before is not None and measure is not None:
+            losses = before, float(measure())
             say_loss(*losses, cut=only_cut)
         return collapse.Collapsed(
             masks={names[p]: p != 0 for _, p in pairs},
@@ -427,17 +424,6 @@ class FactorizedOptimizer(Optimizer):
             return found
         state["cut"] += found
         return int(state["cut"])
-
-    @staticmethod
-    def _loss(model: nn.Module | None, batch: Any, loss: Loss | None) -> float | None:
-        """The mean loss of the batches in eval mode; None where no batch is given."""
-        if batch is None:
-            return None
-        if model is None:
-            raise ArgumentError(
-                "batch= needs the model that its loss is computed with: give the model as well."
-            )
-        return mean_loss(model, batch, loss)
 
     def _finish(self, applied: Sequence[StepRule]) -> None:
         """Count the step, and remember that the weights are as we left them."""

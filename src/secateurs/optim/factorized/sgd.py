@@ -44,7 +44,7 @@ class FactorizedSGD(FactorizedOptimizer):
         decoupled: shrink the factors beside the momentum; the default adds 2λ/D·ω to the gradient,
             as SGD does.
         init: "pretrained" keeps the weights; "dwf", "dwf-wide", "dwf-as-printed", "varmatch",
-            "vanilla", "root", "gaussian" draw the start. None is "dwf" and warns where the weights
+            "vanilla", "root" draw the start. None is "dwf" and warns where the weights
             look trained.
         sigma: σ_w of the weights; by default 1/√fan_in per parameter.
         zeros: what "pretrained" does about zeros, "revive" or "frozen".

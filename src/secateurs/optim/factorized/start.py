@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from secateurs.base.random import normal, uniform
 from secateurs.base.registry import Registry
 from secateurs.errors import ArgumentError, ParameterError
-from secateurs.optim.factorized import gaussian_start
 from secateurs.optim.factorized.maths import EPS, balanced, product
 
 # What a start may use, what it returns, and the table of starts by name.
@@ -36,7 +35,6 @@ class Start:
     for the others.
     """
     zeros: Literal["revive", "frozen"] | None = None
-    terms: int = gaussian_start.TERMS
     generator: torch.Generator | None = None
 
 
@@ -140,18 +138,6 @@ def root(start: Start) -> Started:
     if start.match_variance:
         weight = weight * (start.sigma / weight.square().mean().sqrt())
     return Started(factors=balanced(weight, start.depth))
-
-
-@INITS.register("gaussian")
-def exact_gaussian(start: Start) -> Started:
-    """Factors whose product is Gaussian (Lemma 5), the cut tail of the series corrected; see
-    `gaussian`.
-    """
-    shape = (start.depth, *start.weight.shape)
-    factors = gaussian_start.factors(
-        shape, sigma=start.sigma, terms=start.terms, generator=start.generator
-    )
-    return Started(factors=factors.to(device=start.weight.device, dtype=wide(start.weight).dtype))
 
 
 @INITS.register("pretrained")

@@ -199,7 +199,7 @@ def say_loss(before: float, after: float, *, cut: int) -> None:
     """Say that a cut has made the loss worse, by more than a tenth."""
     if after > 1.1 * before + 0.01 or not math.isfinite(after):
         _log.warning(
-            "the cut took the loss on the batch from %.3g to %.3g; %d weights were cut though they"
+            "the cut took the loss from %.3g to %.3g; %d weights were cut though they"
             " were not small. Train on for some steps, or longer before the cut.",
             before,
             after,

@@ -94,7 +94,7 @@ def test_choices_that_are_none():
     "scale",
     [[1.0] * 8, [0.5] * 8, [-0.25] * 8, [0.3, 0.9, 1.4, 1.1, 0.2, 0.7, 1.0, 0.1]],
 )
-@pytest.mark.parametrize("init", ["dwf", "gaussian", "root"])
+@pytest.mark.parametrize("init", ["dwf", "varmatch", "root"])
 def test_the_scale_of_a_norm_keeps_its_values(scale, init):
     model = net()
     model[1].weight.data = torch.tensor(scale)

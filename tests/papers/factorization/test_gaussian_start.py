@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from secateurs.optim.factorized import gaussian_start
+from experiments.factorization import gaussian_start
 from secateurs.optim.factorized.maths import product
 from secateurs.optim.factorized.start import kurtosis
 

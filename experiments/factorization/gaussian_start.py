@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from secateurs.optim.factorized.start import INITS, Start, Started, wide
+
 # The tail of Lemma 5's series: its replacement by one Gamma variable, and the exact moments.
 
 
@@ -144,3 +146,11 @@ def _gamma(
 ) -> Tensor:
     # torch.distributions takes no generator; this is what it calls.
     return torch._standard_gamma(torch.full(shape, concentration), generator=generator)
+
+
+@INITS.register("gaussian")
+def gaussian(start: Start) -> Started:
+    """Factors whose product is Gaussian (Lemma 5), the cut tail of the series corrected."""
+    shape = (start.depth, *start.weight.shape)
+    drawn = factors(shape, sigma=start.sigma, generator=start.generator)
+    return Started(factors=drawn.to(device=start.weight.device, dtype=wide(start.weight).dtype))

@@ -1,0 +1,38 @@
+"""Counts beside count_nonzero: of masks and of anything, one by one and many at once."""
+
+import pytest
+import torch
+
+from secateurs.masks import counts, pieces
+from secateurs.masks.counts import count_each, count_true
+
+
+@pytest.mark.parametrize("size", [0, 1, 2039, 2040, 2041, 4095, 4097, 300_001])
+@pytest.mark.parametrize("share", [0, 0.6, 1])
+def test_a_mask(size, share):
+    mask = torch.rand(size, generator=torch.Generator().manual_seed(1)) < share
+    assert count_true(mask) == int(mask.count_nonzero())
+
+
+@pytest.mark.parametrize("offset", [1, 8, 16])
+def test_parts_and_other_layouts_of_a_mask(offset):
+    mask = torch.rand(40, 300, generator=torch.Generator().manual_seed(1)) < 0.6
+    for view in (mask.flatten()[offset:], mask.T, mask[::3], mask[:, 7], mask[:0]):
+        assert count_true(view) == int(view.count_nonzero())
+
+
+@pytest.mark.parametrize("part", [1 << 24, 500], ids=["one part", "many parts"])
+def test_many(part, monkeypatch):
+    batches = pieces.batches
+    monkeypatch.setattr(counts, "PART", part)
+    monkeypatch.setattr(counts, "batches", lambda tensors: batches(tensors, length=part))
+    g = torch.Generator().manual_seed(0)
+    shapes = {"a": (40, 70), "none": (0, 3), "b": (31, 3, 3, 3), "one": (1,), "c": (63,)}
+    tensors = {name: torch.randn(shape, generator=g).relu() for name, shape in shapes.items()}
+    tensors["c"][5] = torch.nan
+    tensors |= {f"{name}?": tensor > 0 for name, tensor in tensors.items()}
+    expected = {name: int(tensor.count_nonzero()) for name, tensor in tensors.items()}
+    assert count_each(tensors) == expected
+    # On a GPU all are counted at once.
+    assert counts._count_there(tensors) == expected
+    assert counts._count_there({}) == {}
