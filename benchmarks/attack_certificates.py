@@ -1,14 +1,14 @@
 """Attacks certificates, captures and rewriting functions with random and with published networks.
 
-    python benchmarks/attack_certificates.py [--seeds 1000] [--out benchmarks/results]
+    python benchmarks/attack_certificates.py [--seeds 1000] [--out benchmarks/results/attack.csv]
 
-Seven parts, each a section of the table; `--parts random twins signs` chooses. A seed
-of `random` is one network, two changes of it and 24 boxes for each. Published networks need
+Seven parts; `--parts random twins signs` chooses, and the rows of the others stay in the file. A
+seed of `random` is one network, two changes of it and 24 boxes for each. Published networks need
 pytorchcv and transformers. Exits with 1 where anything lies above a bound.
 """
 
 import argparse
-import platform
+import csv
 import sys
 import time
 import warnings
@@ -53,21 +53,27 @@ def run(part, seeds, write):
     for number, (attack, arguments) in enumerate(calls):
         tally += attack(*arguments)
         if number % 50 == 49 or number + 1 == len(calls):
-            done = f"{number + 1} of {len(calls)} attempts"
+            done = f"{number + 1} of {len(calls)}"
             print(part, done, len(tally.violations), flush=True)
             write(part, tally, time.process_time() - start, done)
     return tally
 
 
-def section(part, tally, seconds, done):
-    """One part of the table."""
-    lines = [f"# {part}", "", f"{done}, {seconds:.0f} s of processor time.", ""]
-    lines += ["| what | how often |", "| --- | ---: |"]
-    lines += [f"| {name} | {count:,} |" for name, count in rows(tally.counts)]
-    lines += [f"| **violations** | **{len(tally.violations)}** |"]
-    lines += [f"| errors that are not a refusal | {len(tally.errors)} |", ""]
-    found = [*tally.violations, *tally.errors]
-    return "\n".join([*lines, *(f"* {text}" for text in found[:40]), ""])
+def save(out, part, tally, seconds, done):
+    """The counts of one part in place of its earlier ones."""
+    kept = []
+    if out.exists():
+        with out.open(newline="", encoding="utf-8") as file:
+            kept = [row for row in list(csv.reader(file))[1:] if row[0] != part]
+    counts = [("attempts", done), ("seconds of the processor", f"{seconds:.0f}")]
+    counts += rows(tally.counts)
+    counts += [("violations", len(tally.violations)), ("errors", len(tally.errors))]
+    counts += [(text, 1) for text in (*tally.violations, *tally.errors)[:40]]
+    with out.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(("part", "what", "count"))
+        table.writerows(kept)
+        table.writerows((part, *count) for count in counts)
 
 
 def rows(counts: Counter):
@@ -81,20 +87,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/attack.csv"))
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     bad = 0
-    command = f"python benchmarks/attack_certificates.py --seeds {options.seeds}"
-    head = (
-        f"<!-- {command} --parts {{}}; one thread, torch {torch.__version__}, Python"
-        f" {platform.python_version()}, 2 shared cores AMD EPYC (AVX-512), CPU -->\n"
-    )
 
-    def write(part, tally, seconds, done):
-        text = head.format(part) + section(part, tally, seconds, done)
-        (options.out / f"attack-{part}.md").write_text(text, encoding="utf-8")
+    def write(*found):
+        save(options.out, *found)
 
     for part in options.parts:
         bad += len(run(part, options.seeds, write).violations)

@@ -1,15 +1,13 @@
 """What certificates cost, in plain float64 forward passes of the same network on the same batch,
 and seconds per ball.
 
-    python benchmarks/certificates.py [--out benchmarks/results/certificates.md]
+    python benchmarks/certificates.py
 
 Capturing the two models is not counted: it is done once for any number of balls.
 """
 
-import argparse
 import copy
 import time
-from pathlib import Path
 
 import torch
 
@@ -74,24 +72,12 @@ def rows():
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, default=None)
-    out = parser.parse_args().out
     torch.set_num_threads(1)
-    lines = [
-        "# Cost of certificates",
-        "",
-        (
-            "`python benchmarks/certificates.py`: 2 cores AMD EPYC, no GPU, 1 thread, seed 0,"
-            " radius 0.004, 20 % cut."
-        ),
-        "",
-        (
-            "| network | method | balls | plain forward (s) | certificate (s) | forward passes |"
-            " seconds per ball |"
-        ),
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    print(
+        "| network | method | balls | plain forward (s) | certificate (s) | forward passes |"
+        " seconds per ball |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, method, balls, forward, seconds in rows():
         cells = (
             name,
@@ -101,10 +87,7 @@ def main():
             f"{seconds:.4f}",
             f"{seconds / forward:.1f}",
         )
-        lines.append("| " + " | ".join(map(str, cells)) + f" | {seconds / balls:.2g} |")
-        print(lines[-1], flush=True)
-    if out:
-        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        print("| " + " | ".join(map(str, cells)) + f" | {seconds / balls:.2g} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Measured errors of every sketch beside Algorithm 1: `python benchmarks/sketches.py` (writes
-results/sketches.md).
+results/sketches.csv).
 
 Relative error E‖Xᵀw − Xᵀ(w⊙m)‖²/‖Xᵀw‖² over 400 masks; d = 1,000 coordinates, n = 200 examples,
 seed 0.
 """
 
+import csv
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from secateurs.theory import (
 )
 
 MASKS = 400
+FIELDS = ("data", "s", "probabilities", "method", "error", "standard_error", "exact")
 
 
 def inputs(kind: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -42,8 +44,9 @@ def measured(X: Tensor, w: Tensor, masks: Tensor) -> tuple[float, float]:
     return float(errors.mean()), float(errors.std(correction=0)) / len(errors) ** 0.5
 
 
-def rows() -> list[str]:
-    found = []
+def rows() -> list[tuple[object, ...]]:
+    """One row a cell; "exact" is Lemma 4.3, which speaks of drawing with replacement."""
+    found: list[tuple[object, ...]] = []
     for kind in ("gaussian", "heavy"):
         generator = torch.Generator().manual_seed(0)
         X, w = inputs(kind, generator)
@@ -61,33 +64,22 @@ def rows() -> list[str]:
                     )
                     mean, error = measured(X, w, masks)
                     theory = f"{exact:.4g}" if method == "replacement" else ""
-                    found.append(
-                        f"| {kind} | {s} | {label} | {method} | {mean:.4g} ± {error:.2g} |"
-                        f" {theory} |"
-                    )
+                    found.append((kind, s, label, method, f"{mean:.4g}", f"{error:.2g}", theory))
             kept = choices["‖X_k‖|w_k|"].topk(s).indices
             top = torch.zeros(1, 1_000, dtype=torch.float64).index_fill(1, kept, 1.0)
-            found.append(
-                f"| {kind} | {s} | ‖X_k‖\\|w_k\\| | top-s, 0/1 (biased) |"
-                f" {measured(X, w, top)[0]:.4g} | |"
-            )
+            mean = measured(X, w, top)[0]
+            found.append((kind, s, "‖X_k‖|w_k|", "top-s, 0/1 (biased)", f"{mean:.4g}", "", ""))
     return found
 
 
 def main() -> None:
-    head = [
-        "| data | s | probabilities | method | relative error | exact (Lemma 4.3) |",
-        "|---|---|---|---|---|---|",
-    ]
-    note = (
-        f"`python benchmarks/sketches.py`: d = 1,000, n = 200, {MASKS} masks each, seed 0, one"
-        " thread. Above 1, the zero mask is better. `replacement` with ‖X_k‖|w_k| is the paper's"
-        " Algorithm 1."
-    )
-    lines = [line.replace("‖X_k‖|w_k|", "‖X_k‖\\|w_k\\|") for line in rows()]
-    text = "\n".join(["# Sketches beside Algorithm 1", "", note, "", *head, *lines, ""])
-    Path(__file__).with_name("results").joinpath("sketches.md").write_text(text)
-    print(text)
+    out = Path(__file__).with_name("results") / "sketches.csv"
+    with out.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(FIELDS)
+        for row in rows():
+            table.writerow(row)
+            print(*row, flush=True)
 
 
 if __name__ == "__main__":

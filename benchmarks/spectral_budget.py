@@ -1,10 +1,11 @@
 """The spectral budget beside global, ERK and uniform on trained networks: `python
 benchmarks/spectral_budget.py`.
 
-Magnitude scores, one shot, no training after pruning. Writes results/spectral_budget.md.
+Magnitude scores, one shot, no training after pruning. Writes results/spectral_budget.csv.
 """
 
 import copy
+import csv
 from pathlib import Path
 
 import torch
@@ -45,6 +46,7 @@ def trained(arch: str, data: str, length: str) -> tuple[nn.Module, float]:
 
 
 def row(model: nn.Module, data: str, sparsity: float) -> list[str]:
+    """Π(1 + ‖ΔW‖/‖W‖) − 1 and the test accuracy in percent, scope by scope."""
     weights = {name: p.detach() for name, p in prunable(model).items()}
     scores = {name: w.abs() for name, w in weights.items()}
     norms = {name: matrix_norm(w) for name, w in weights.items()}
@@ -55,38 +57,23 @@ def row(model: nn.Module, data: str, sparsity: float) -> list[str]:
         pruned = copy.deepcopy(model)
         apply_(pruned, masks)
         accuracy = evaluate(pruned, load(data)).accuracy
-        found.append(f"{product_bound(norms, changes):.3g} / {100 * accuracy:.1f}")
+        found += [f"{product_bound(norms, changes):.3g}", f"{100 * accuracy:.1f}"]
     return found
 
 
 def main() -> None:
-    lines = [
-        "# The spectral budget on trained networks",
-        "",
-        "`python benchmarks/spectral_budget.py`, one thread, seed 0.",
-    ]
-    lines += [
-        (
-            "Cells: product bound Π(1 + ‖ΔW‖/‖W‖) − 1 / test accuracy (%) after one-shot magnitude"
-            " pruning."
-        ),
-        "",
-    ]
-    lines += [
-        f"| network | data | sparsity | {' | '.join(SCOPES)} |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for arch, data, length in CASES:
-        model, dense = trained(arch, data, length)
-        for sparsity in SPARSITIES:
-            label = f"{arch} (dense {100 * dense:.1f} %, {length})"
-            lines.append(
-                f"| {label} | {data} | {sparsity} | {' | '.join(row(model, data, sparsity))} |"
-            )
-            print(lines[-1], flush=True)
-    Path(__file__).with_name("results").joinpath("spectral_budget.md").write_text(
-        "\n".join([*lines, ""])
-    )
+    out = Path(__file__).with_name("results") / "spectral_budget.csv"
+    with out.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        pairs = (f"{scope} {what}" for scope in SCOPES for what in ("bound", "accuracy"))
+        table.writerow(("network", "data", "length", "dense", "sparsity", *pairs))
+        for arch, data, length in CASES:
+            model, dense = trained(arch, data, length)
+            for sparsity in SPARSITIES:
+                case = (arch, data, length, f"{100 * dense:.1f}", sparsity)
+                found = (*case, *row(model, data, sparsity))
+                table.writerow(found)
+                print(*found, flush=True)
 
 
 if __name__ == "__main__":
