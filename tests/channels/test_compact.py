@@ -17,7 +17,6 @@ from secateurs.channels.prune import channels
 from secateurs.channels.verify import difference_in_every_mode
 from secateurs.errors import (
     ArgumentError,
-    MaskError,
     ShipError,
     UnsupportedOperation,
 )
@@ -219,16 +218,6 @@ def test_tied_and_shared_weights_stay_tied():
         3,
     )
     check_equal(net, small, [[torch.randn(4, 3, dtype=torch.float64)]])
-
-
-def test_masks_need_not_be_applied():
-    net = chain(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    mask = torch.ones(2, 4, dtype=torch.bool)
-    mask[:, 1:3] = False
-    small = sc.compact(net, torch.zeros(1, 3), masks={"2.weight": mask})
-    assert small[0].weight.shape == (2, 3) and bool(net[2].weight.all())
-    with pytest.raises(MaskError):
-        sc.compact(net, torch.zeros(1, 3), masks={"2.weight": mask[0]})
 
 
 def test_counts_are_rounded_up_to_a_multiple():

@@ -147,7 +147,8 @@ def test_blocks_that_are_dead_before_are_named(caplog):
     assert "All of 'branch.4.weight' is zero" in caplog.text
     assert any("adds nothing" in line for line in pruned.idle)
     assert "dead before" in str(pruned)
-    small = sc.compact(model, example, masks=pruned.masks)
+    sc.apply_(model, pruned.masks)
+    small = sc.compact(model, example)
     assert small.compaction.parameters[1] < pruned.entries[0] / 2
 
 

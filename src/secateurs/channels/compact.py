@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from secateurs.base.parameters import Params, refuse_wrapped
+from secateurs.base.parameters import refuse_wrapped
 from secateurs.base.printing import Reported
 from secateurs.base.progress import Progress, show_progress
 from secateurs.base.stateless import private_copy
@@ -33,7 +33,6 @@ from secateurs.graph import Add, Example, Graph, capture
 from secateurs.graph.export import check_parameters
 from secateurs.graph.replay import COMPARED
 from secateurs.graph.untouched import keeping
-from secateurs.masks import apply_
 from secateurs.paths.reach import Reachability, reach
 
 _ROUNDING = 1e-3
@@ -176,18 +175,14 @@ class ReadModel:
     known: Reachability
 
 
-def read_model(
-    model: nn.Module, example: Example, masks: Params, *, in_float64: bool = False
-) -> ReadModel:
-    """A private copy with the masks applied, and what is known of its channels.
+def read_model(model: nn.Module, example: Example, *, in_float64: bool = False) -> ReadModel:
+    """A private copy of the model, and what is known of its channels.
 
     in_float64: trace the float64 model, not the one in the model's own precision.
     """
     copy = private_copy(model, error=ShipError)
     # In the model's own precision: what was compared with its graph is not compared again.
     _restore_(copy, model)
-    if masks:
-        apply_(copy, masks)
     sparse = AllOutputs(copy)
     # What is decided and compared must not depend on
     # the rounding of the model's own dtype.
@@ -265,7 +260,6 @@ def compact(
     model: nn.Module,
     example: Example,
     *,
-    masks: Params | None = None,
     multiple_of: int = 1,
     tolerance: float = 1e-9,
     progress: Progress | None = None,
@@ -282,7 +276,6 @@ def compact(
     Args:
         model: any module that `secateurs.capture` reads, in evaluation mode; it is left as it is.
         example: an input of the right shape; its values do not matter.
-        masks: masks by parameter name that are not applied yet.
         multiple_of: round the channels of every layer up to a multiple, which suits some
         processors.
         tolerance: the largest relative difference of outputs accepted in float64; in float32 what
@@ -303,7 +296,6 @@ def compact(
     result = compaction(
         model,
         example,
-        masks=masks,
         multiple_of=multiple_of,
         tolerance=tolerance,
         progress=progress,
@@ -319,7 +311,6 @@ def compaction(
     model: nn.Module,
     example: Example,
     *,
-    masks: Params | None = None,
     multiple_of: int = 1,
     tolerance: float = 1e-9,
     progress: Progress | None = None,
@@ -331,28 +322,48 @@ def compaction(
     check_parameters(model)
     # Copies run below; what they share with the model, such as a class or a closure, is kept.
     with keeping(model) as held, show_progress(progress, "compact") as say:
-        return _compaction(model, held, example, masks or {}, multiple_of, tolerance, say)
+        return _compaction(model, held, example, multiple_of, tolerance, say)
 
 
 def _compaction(
-    model: nn.Module,
+    model: nn.Module, held: str, example: Example, multiple_of: int, tolerance: float, say: Progress
+) -> Compaction:
+    say("reading the model")
+    read = read_model(model, example)
+    done, apart = _cut_and_compare(read, held, example, multiple_of, tolerance, say)
+    if done is None and read.read_in != read.precision:
+        # The model's code may do something else in each precision.
+        say("reading the model in float64")
+        read = read_model(model, example, in_float64=True)
+        done, apart = _cut_and_compare(read, held, example, multiple_of, tolerance, say)
+    if done is not None:
+        return done
+    raise ShipError(
+        f"the compacted {type(model).__name__} would differ from the model by {apart:.1e}: its "
+        "code relies on sizes that are not in its operators"
+        + (f", or on the batch: {read.graph.alone}" if read.graph.alone else "")
+        + ". Nothing was changed; write the sizes in terms of the tensors' own shapes."
+    )
+
+
+def _cut_and_compare(
+    read: ReadModel,
     held: str,
     example: Example,
-    masks: Params,
     multiple_of: int,
     tolerance: float,
     say: Progress,
-) -> Compaction:
-    say("reading the model")
-    read = read_model(model, example, masks)
-    hopeful = RemovalOptions(multiple_of=multiple_of, hopeful=True)
-    options: RemovalOptions | None = hopeful
+) -> tuple[Compaction | None, float]:
+    """Cut more and more carefully until the outputs are those of the model; None, and how far they
+    are apart, where that does not help.
+    """
+    model, limit = read.original, _limit(tolerance, read)
+    options: RemovalOptions | None = RemovalOptions(multiple_of=multiple_of, hopeful=True)
     while options is not None:
         say("choosing the channels that go")
         choice = removal(read.exact, read.found, read.known, read.state, options)
         say("cutting them out")
         small = _narrow_tensors(read, choice)
-        limit = _limit(tolerance, read)
         say(f"comparing the outputs in {_text(read.precision)}")
         tried = shrunken_copy(read.exact, read, choice, small)
         try:
@@ -385,30 +396,19 @@ def _compaction(
                 done = _check_own_precision(done, model)
                 COMPARED.note(model, cut)
                 say("done")
-                return done
-        again = read.read_in != torch.float64 and read.precision == torch.float64
-        if again and apart < _OTHER_DIGITS:
-            say("reading the model in float64")
-            read = read_model(model, example, masks, in_float64=True)
-            continue
+                return done, apart
+        # Read in the precision in which it is compared, it may be less.
+        if read.read_in != read.precision and apart < _OTHER_DIGITS:
+            break
         options = _more_careful(options, tried, example)
-        if again and options is None:
-            # The model's code may do something else in each precision.
-            say("reading the model in float64")
-            read, options = read_model(model, example, masks, in_float64=True), hopeful
-    raise ShipError(
-        f"the compacted {type(model).__name__} would differ from the model by {apart:.1e}: its "
-        "code relies on sizes that are not in its operators"
-        + (f", or on the batch: {read.graph.alone}" if read.graph.alone else "")
-        + ". Nothing was changed; write the sizes in terms of the tensors' own shapes."
-    )
+    return None, apart
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
 def idle_blocks(model: nn.Module, example: Example) -> tuple[str, ...]:
     """Branches that add only a constant and layers that carry nothing, as the weights are now."""
-    return idle(read_model(model, example, {}))
+    return idle(read_model(model, example))
 
 
 def _own_precision(model: nn.Module) -> torch.dtype:

@@ -22,6 +22,7 @@ from secateurs.channels.prune import Channels, channels, narrow_
 from secateurs.errors import ArgumentError, EmptySelectionError, ShipError
 from secateurs.graph import Example
 from secateurs.graph.export import check_parameters
+from secateurs.graph.replay import COMPARED
 from secateurs.masks import apply_
 from secateurs.masks.budget import check_share, exact_density
 from secateurs.scores import Rule, score
@@ -241,9 +242,11 @@ def _seconds_with(
     model: nn.Module, example: Example, found: Channels, kept: Tensor, *, exact: bool
 ) -> float:
     """The time of the network with these channels alone."""
-    if exact:
-        return seconds(compact(model, example, masks=found.masks(kept)), example)
     small = private_copy(model, error=ShipError)
+    if exact:
+        COMPARED.share(small, model)
+        apply_(small, found.masks(kept))
+        return seconds(compact(small, example), example)
     narrow_(small, example, found, kept)
     return seconds(small, example)
 
