@@ -18,8 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from secateurs.base.onnx_session import session_of
-from secateurs.base.parameters import check_model, refuse_scripted
 from secateurs.base.progress import Progress, show_progress
 from secateurs.base.registry import unknown
 from secateurs.base.safefile import refusing
@@ -29,7 +27,6 @@ from secateurs.graph.untouched import untouched
 from secateurs.ship.c_source import c_source
 from secateurs.ship.fast.module import FastModule
 from secateurs.ship.fast.trace import arguments
-from secateurs.ship.fixed import Fixed
 from secateurs.ship.onnx import onnx_runner, write_onnx, write_sparse_onnx
 from secateurs.ship.programs import (
     Exported,
@@ -37,6 +34,7 @@ from secateurs.ship.programs import (
     largest_difference,
     length_of,
     refuse_beyond,
+    refuse_unready,
     silently,
     trace_program,
 )
@@ -220,10 +218,7 @@ def export(
     """
     path, start = Path(path), perf_counter()
     chosen = _chosen(path, compiled=compiled, sparse=sparse)
-    check_model(model)
-    refuse_scripted(model)
-    if any(module.training for module in model.modules()):
-        raise ArgumentError("only models in evaluation mode are exported: call model.eval() first.")
+    refuse_unready(model)
     model = getattr(model, "plain", model) if _is_fast(model) else model
     # Written in the target's own folder, where the final rename is atomic. After an error nothing
     # is left behind.
@@ -280,88 +275,3 @@ def _is_fast(model: nn.Module) -> bool:
     only the model that it was made from can.
     """
     return isinstance(model, FastModule)
-
-
-# A model that runs in onnxruntime and is called like any module, as a rival for `accelerate`.
-
-
-class OnnxModule(Fixed):
-    """A model run by onnxruntime; see `in_onnxruntime`. `plain` is the model it was made from.
-
-    It holds the weights it was made with, and is for inference only.
-    """
-
-    what = "a model in onnxruntime"
-
-    def __init__(self, plain: nn.Module, session: Any, structure: Any) -> None:
-        super().__init__()
-        self.plain, self._session, self._structure = plain, session, structure
-        self._names = [given.name for given in session.get_inputs()]
-        super().train(False)
-
-    def forward(self, *args: Tensor, **kwargs: Tensor) -> Any:
-        """The model's outputs, equal to rounding."""
-        tensors = [*args, *kwargs.values()]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            raise ShipError("onnxruntime has no gradients: call it under torch.inference_mode().")
-        given = [t.detach().cpu().resolve_neg().numpy() for t in tensors]
-        try:
-            found = self._session.run(None, dict(zip(self._names, given, strict=True)))
-        except Exception as error:
-            # onnxruntime has its own kinds of errors; the first line names the input.
-            text = str(error).strip().partition("\n")[0][:300]
-            raise ArgumentError(f"onnxruntime refuses this call: {text}") from error
-        return pytree.tree_unflatten(map(torch.from_numpy, found), self._structure)
-
-
-def in_onnxruntime(
-    model: nn.Module,
-    example: Example,
-    *,
-    tolerance: float = 1e-5,
-    progress: Progress | None = None,
-) -> OnnxModule:
-    """The model run by onnxruntime on the CPU, checked like every export.
-
-    Give it to `accelerate` as a rival: on dense networks of 1×1 and depthwise convolutions
-    onnxruntime can be the fastest of all. Compact the model first: no runtime skips zeros.
-
-    Args:
-        model: in evaluation mode; its outputs are tensors.
-        example: what the model is called with.
-        tolerance: the largest difference accepted, relative to the largest output.
-        progress: called with one line for each step.
-
-    Raises:
-        MissingExtra: onnx, onnxscript or onnxruntime is not installed; the message says how.
-        ShipError: the model cannot be exported, or accepts only one batch size.
-
-    >>> lenet = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-    >>> rival = in_onnxruntime(lenet, torch.zeros(1, 3))
-    >>> with torch.inference_mode():
-    ...     rival(torch.zeros(5, 3)).shape
-    torch.Size([5, 2])
-    """
-    structure = _structure(model, example)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        done = export(model, path, example, tolerance=tolerance, progress=progress)
-        if not done.any_batch:
-            raise ShipError(
-                f"{type(model).__name__} is exported for one batch size: {done.why_fixed}"
-            )
-        return OnnxModule(model, session_of(path), structure)
-
-
-@torch.no_grad()
-def _structure(model: nn.Module, example: Example) -> Any:
-    """The nesting of the outputs of a call; all of them have to be tensors."""
-    args, kwargs = arguments(example)
-    leaves, structure = pytree.tree_flatten(model(*args, **kwargs))
-    others = {type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)}
-    if others:
-        raise ShipError(
-            f"{type(model).__name__} gives {', '.join(sorted(others))} beside tensors, which "
-            "onnxruntime cannot return."
-        )
-    return structure

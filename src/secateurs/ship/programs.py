@@ -13,8 +13,9 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from secateurs.base.parameters import check_model, refuse_scripted
 from secateurs.base.printing import Reported
-from secateurs.errors import ShipError, first_line
+from secateurs.errors import ArgumentError, ShipError, first_line
 from secateurs.graph import Example
 from secateurs.graph.export import TRACING, cache_advice
 from secateurs.graph.replay import fill_caches
@@ -42,6 +43,14 @@ class TracedProgram:
     free: Free
     names: tuple[str, ...]
     """What the inputs are called, in the order of a call."""
+
+
+def refuse_unready(model: nn.Module) -> None:
+    """Refuse what cannot be written: no module, a scripted one, one that still trains."""
+    check_model(model)
+    refuse_scripted(model)
+    if any(module.training for module in model.modules()):
+        raise ArgumentError("only models in evaluation mode are exported: call model.eval() first.")
 
 
 def trace_program(model: nn.Module, example: Example) -> TracedProgram:

@@ -152,6 +152,6 @@ def test_a_broken_onnxruntime_is_no_rival_and_no_error(monkeypatch):
         raise ImportError("onnxscript needs another onnx")
 
     # Of this name `secateurs.ship` has the function.
-    monkeypatch.setattr(sys.modules["secateurs.ship.export"], "in_onnxruntime", broken)
+    monkeypatch.setattr(sys.modules["secateurs.ship.onnx"], "in_onnxruntime", broken)
     net, example = nn.Linear(32, 32).eval(), torch.zeros(1, 32)
     assert type(sc.accelerate(net, example)).__name__ in ("Linear", "FastModule")

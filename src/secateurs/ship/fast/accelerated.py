@@ -260,8 +260,8 @@ def by_onnxruntime(model: nn.Module, example: Example, say: Progress) -> dict[st
         return {}
     if sum(p.numel() for p in model.parameters()) > LARGEST_RIVAL:
         return {}
-    # Imported here: exports load what writes other formats, too.
-    from secateurs.ship.export import in_onnxruntime
+    # Imported here: most models on most machines run without it.
+    from secateurs.ship.onnx import in_onnxruntime
 
     say("writing it for onnxruntime")
     try:
