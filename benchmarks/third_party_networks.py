@@ -11,6 +11,7 @@ are not installed are named; the networks of transformers and of plain torch are
 """
 
 import argparse
+import csv
 import json
 import logging
 import resource
@@ -18,7 +19,6 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,27 +178,21 @@ def ask(name: str, seconds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def table(found: dict[str, list[dict[str, Any]]]) -> str:
-    """A row for each network, then what was refused or wrong in its own words."""
-    lines = [f"| network | {' | '.join(STAGES)} | seconds |", "|---" * (len(STAGES) + 2) + "|"]
-    said, counts = [], Counter[str]()
-    for name, rows in found.items():
-        missing = next((row["missing"] for row in rows if "missing" in row), None)
-        if missing is not None:
-            lines.append(f"| {name} | needs {missing} |{' |' * len(STAGES)}")
-            continue
-        cells = {row["stage"]: row for row in rows}
-        verdicts = [cells[s]["verdict"] if s in cells else "–" for s in STAGES]
-        counts.update(v for v in verdicts if v != "–")
-        seconds = sum(row["seconds"] for row in rows)
-        lines.append(f"| {name} | {' | '.join(verdicts)} | {seconds:.0f} |")
-        texts: dict[str, list[str]] = {}
-        for row in rows:
-            if row["verdict"] != "right":
-                texts.setdefault(" ".join(row["said"].split()), []).append(row["stage"])
-        said += [f"* {name}, {' and '.join(stages)}: {text}" for text, stages in texts.items()]
-    total = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-    return "\n".join([*lines, "", f"Stages: {total}.", "", *said, ""])
+def write(found: dict[str, list[dict[str, Any]]], out: Path) -> None:
+    """A row for each network: "right", or the verdict with its words, stage by stage."""
+    with out.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(("network", *STAGES, "seconds"))
+        for name, rows in found.items():
+            missing = next((row["missing"] for row in rows if "missing" in row), None)
+            if missing is not None:
+                table.writerow((name, f"needs {missing}"))
+                continue
+            cells = dict.fromkeys(STAGES, "–")
+            for row in rows:
+                said = "" if row["verdict"] == "right" else f": {' '.join(row['said'].split())}"
+                cells[row["stage"]] = row["verdict"] + said
+            table.writerow((name, *cells.values(), f"{sum(row['seconds'] for row in rows):.0f}"))
 
 
 def main() -> None:
@@ -220,8 +214,7 @@ def main() -> None:
         verdicts = [row.get("missing") or row["verdict"] for row in found[name]]
         print(name, *verdicts, flush=True)
         if args.out:
-            args.out.write_text(table(found))
-    print(table(found))
+            write(found, args.out)
 
 
 if __name__ == "__main__":
