@@ -47,3 +47,21 @@ def local_mask(mask: Tensor, like: Tensor) -> Tensor:
     mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
     piece: Tensor = distribute_tensor(mask, mesh, placements, **options).to_local()
     return piece
+
+
+def joined(piece: Tensor, like: Tensor) -> Tensor:
+    """The piece as this process's part of a tensor that lies in pieces as `like` does; the piece
+    itself where that one is whole.
+    """
+    if not is_sharded(like):
+        return piece
+    from torch.distributed.tensor import DTensor
+
+    whole: Tensor = DTensor.from_local(
+        piece,
+        like.device_mesh,  # type: ignore[attr-defined]
+        like.placements,  # type: ignore[attr-defined]
+        shape=like.shape,
+        stride=like.stride(),
+    )
+    return whole

@@ -35,11 +35,15 @@ class StepMethod:
     left scaled are unscaled first; a step that it skips is not counted.
     """
 
+    elementwise = False
+    """Whether each weight is moved by its own numbers alone, so that pieces of a weight on several
+    processes (`fully_shard`) are moved piece by piece."""
+
     def __init__(self, model: nn.Module, optimizer: Optimizer, where: Where = None) -> None:
         check_model(model)
         self._optimizer = _one_optimizer(optimizer)
         _refuse_second(type(self), self._optimizer)
-        self._parameters = prunable(model, where)
+        self._parameters = prunable(model, where, pieces=self.elementwise)
         if text := parts_of_weights(model, self._parameters):
             raise ParameterError(f"{text}.")
         trained = trained_by([self._optimizer])

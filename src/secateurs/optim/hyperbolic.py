@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateurs.base.parameters import Where
+from secateurs.base.sharding import local
 from secateurs.optim.attached import StepMethod, check_between
 
 
@@ -40,6 +41,8 @@ class HAM(StepMethod):
     0.6667
     """
 
+    elementwise = True
+
     def __init__(
         self,
         model: nn.Module,
@@ -61,7 +64,7 @@ class HAM(StepMethod):
         """Keep the gradients: some optimizers write to them (SGD with Nesterov's momentum, where it
         works on many tensors at once).
         """
-        given = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        given = {n: local(p.grad) for n, p in self._parameters.items() if p.grad is not None}
         self._gradients = {name: torch.empty_like(grad) for name, grad in given.items()}
         if given:
             torch._foreach_copy_(list(self._gradients.values()), list(given.values()))
@@ -75,7 +78,7 @@ class HAM(StepMethod):
             if p.grad is None or name not in gradients or skipped:
                 continue
             _, weights, grads = moved.setdefault(id(group), (group, [], []))
-            weights.append(p)
+            weights.append(local(p))
             grads.append(gradients[name])
         for group, weights, grads in moved.values():
             # An optimizer that climbs follows the gradient; here it is the one it descends.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateurs.base.parameters import Where
+from secateurs.base.sharding import joined, local
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.attached import StepMethod, check_between
 from secateurs.optim.factorized.maths import EPS, others
@@ -36,7 +37,7 @@ class Reparametrized(StepMethod):
         super().__init__(model, optimizer, where)
         self._moving = False
         try:
-            found = {name: self.behind(name, p.detach()) for name, p in self._parameters.items()}
+            found = {n: self.behind(n, local(p).detach()) for n, p in self._parameters.items()}
         except BaseException:
             super().release()
             raise
@@ -59,28 +60,34 @@ class Reparametrized(StepMethod):
 
     def numbers(self) -> dict[str, Tensor]:
         """What the optimizer moves in the place of each weight."""
-        return {name: value.clone() for name, value in self._behind.items()}
+        return {name: joined(self._behind[name].clone(), p) for name, p in self._parameters.items()}
+
+    def _pieces(self) -> list[Tensor]:
+        """Of each weight what this process has: all of it, unless the model is sharded."""
+        return [local(p) for p in self._parameters.values()]
 
     def before(self) -> None:
         """Put the numbers behind the weights in their place."""
         # After an error within a step the weights are not weights.
         if not self._moving:
             self._take_changes()
-        moved = [(name, p.grad, group) for name, p, group in self.groups() if p.grad is not None]
+        moved = [(n, local(p.grad), group) for n, p, group in self.groups() if p.grad is not None]
         for (name, _, _), gradient in zip(moved, self.gradients(moved), strict=True):
-            self._parameters[name].grad = gradient
-        torch._foreach_copy_(list(self._parameters.values()), list(self._behind.values()))
+            self._parameters[name].grad = joined(gradient, self._parameters[name])
+        torch._foreach_copy_(self._pieces(), list(self._behind.values()))
         self._moving = True
 
     def _take_changes(self) -> None:
-        for (name, p), weight in zip(self._parameters.items(), self.weights(), strict=True):
-            changed, behind = p != weight, self._behind[name]
+        for (name, behind), p, weight in zip(
+            self._behind.items(), self._pieces(), self.weights(), strict=True
+        ):
+            changed = p != weight
             # On a GPU the answer would have to be waited for.
             if not p.is_cpu or changed.any():
                 behind.copy_(torch.where(changed, self.taken(name, p, changed), behind))
 
     def _write_weights(self) -> None:
-        torch._foreach_copy_(list(self._parameters.values()), self.weights())
+        torch._foreach_copy_(self._pieces(), self.weights())
 
     def taken(self, name: str, weight: Tensor, changed: Tensor) -> Tensor:
         """What is behind a weight of which some entries were changed between two steps."""
@@ -88,7 +95,7 @@ class Reparametrized(StepMethod):
 
     def after(self, *, skipped: bool) -> None:
         """Compute the weights again."""
-        torch._foreach_copy_(list(self._behind.values()), list(self._parameters.values()))
+        torch._foreach_copy_(list(self._behind.values()), self._pieces())
         self._write_weights()
         self._moving = False
 
@@ -98,11 +105,11 @@ class Reparametrized(StepMethod):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The saved numbers again, and the weights that they make."""
-        _check_saved(state["behind"], self._behind)
+        _check_saved(state["behind"], self._parameters)
         super().load_state_dict(state)
         with torch.no_grad():
             for name, behind in self._behind.items():
-                behind.copy_(state["behind"][name])
+                behind.copy_(local(state["behind"][name]))
             self._write_weights()
 
 
@@ -143,6 +150,8 @@ class PowerPropagation(Reparametrized):
     >>> power.numbers()["weight"].item(), layer.weight.item()
     (1.0, 1.0)
     """
+
+    elementwise = True
 
     def __init__(
         self,

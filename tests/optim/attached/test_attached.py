@@ -50,6 +50,26 @@ def test_a_checkpoint_of_model_and_optimizer_resumes_bit_for_bit(method, optimiz
     assert same(again, model)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_state_of_accelerate_resumes_bit_for_bit(method, tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+
+    def prepared(seed):
+        accelerator = accelerate.Accelerator(cpu=True)
+        model, optimizer, _ = started(method, seed=seed)
+        return accelerator, *accelerator.prepare(model, optimizer)
+
+    model, made, _ = started(method)
+    train(model, made)
+    accelerator, first, its = prepared(5)
+    train(first, its, end=17)
+    accelerator.save_state(str(tmp_path))
+    accelerator, again, theirs = prepared(99)
+    accelerator.load_state(str(tmp_path))
+    train(again, theirs, begin=17)
+    assert same(again, model)
+
+
 @pytest.mark.filterwarnings("ignore")  # of torch, that this is one process
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("method", METHODS)

@@ -1,0 +1,95 @@
+"""Methods that act weight by weight, on models sharded by `fully_shard`: against the plain model,
+and through a distributed checkpoint, on one process and on two.
+"""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from optim.attached_methods import METHODS, OPTIMIZERS, STEPS, generator, network, train
+from optim.holding.test_ranks import process_group, runs_here, sharded, whole
+from secateurs.errors import ParameterError
+
+pytestmark = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo"
+)
+ELEMENTWISE = ("ham", "power")
+
+
+def started(method, optimizer, *, size=None, seed=0):
+    model = network(seed=seed)
+    if size is not None:
+        model = sharded(model, size)
+    made = OPTIMIZERS[optimizer](model.parameters())
+    return model, made, METHODS[method](model, made, generator())
+
+
+def check_training(size):
+    """Sharded or not, the weights are the same."""
+    for method in ELEMENTWISE:
+        for optimizer in ("sgd", "adamw"):
+            model, made, _ = started(method, optimizer, size=size)
+            train(model, made)
+            plain, its, _ = started(method, optimizer)
+            train(plain, its)
+            found = whole(model)
+            for name, expected in plain.named_parameters():
+                # Powers are rounded by where a number stands in its piece.
+                torch.testing.assert_close(found[name], expected.detach(), atol=1e-6, rtol=0)
+
+
+def check_checkpoint(size, folder):
+    """What is loaded goes on bit for bit, also from another start."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    for method in ELEMENTWISE:
+        model, made, _ = started(method, "adamw", size=size)
+        train(model, made, end=17)
+        weights, state = get_state_dict(model, made)
+        dcp.save({"model": weights, "optimizer": state}, checkpoint_id=f"{folder}/{method}")
+        again, theirs, attached = started(method, "adamw", size=size, seed=99)
+        weights, state = get_state_dict(again, theirs)
+        dcp.load({"model": weights, "optimizer": state}, checkpoint_id=f"{folder}/{method}")
+        set_state_dict(again, theirs, model_state_dict=weights, optim_state_dict=state)
+        assert attached.iteration == 17
+        for one, optimizer in ((model, made), (again, theirs)):
+            train(one, optimizer, begin=17, end=STEPS)
+        expected = whole(model)
+        assert all(torch.equal(value, expected[name]) for name, value in whole(again).items())
+
+
+@runs_here
+@pytest.mark.filterwarnings("ignore")  # of torch, about one process
+def test_one_process(tmp_path):
+    with process_group(tmp_path):
+        check_training(1)
+        check_checkpoint(1, tmp_path)
+
+
+@runs_here
+def test_methods_that_compare_weights_are_refused(tmp_path):
+    with process_group(tmp_path):
+        for method in METHODS.keys() - set(ELEMENTWISE):
+            with pytest.raises(ParameterError, match="lies in pieces on several processes"):
+                started(method, "sgd", size=1)
+
+
+def process(rank, folder):
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2)
+    check_training(2)
+    check_checkpoint(2, folder)
+    dist.barrier()
+    os._exit(0)  # gloo aborts now and then where one process tears down first
+
+
+@runs_here
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+    mp.spawn(process, (str(tmp_path),), nprocs=2)
