@@ -41,10 +41,10 @@ test-core: $(VENV)/.installed
 # A cluster, Parquet files and a browser are tried where their packages can be had; elsewhere those tests are skipped.
 # So is Triton, whose kernels run in its interpreter there, and are compiled for cards that are not.
 INTERPRETED := tests/optim/test_gpu_clear.py tests/optim/factorized/test_gpu_step.py \
-	tests/optim/factorized/test_compiled.py
+	tests/optim/factorized/test_compiled.py tests/ship/fast/test_gpu_lists.py
 test-all: $(VENV)/.installed
 	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . -e 'lab[ray,parquet]' selenium
-	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt 'triton>=3.4,<4'
+	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt 'triton>=3.9,<4'
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist worksteal -rs -m slow tests
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend -m slow tests/gpu
 	$(TESTENV) TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 -rs -m '' $(INTERPRETED)

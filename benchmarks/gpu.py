@@ -32,7 +32,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,11 @@ from secateurs.optim.factorized.maths import StepRule  # noqa: E402
 from secateurs.optim.factorized.step import AllAtOnce  # noqa: E402
 
 try:
-    import kernels  # Triton
-    from secateurs.optim import gpu_clear
+    from secateurs.optim import gpu_clear  # these import Triton
     from secateurs.optim.factorized.gpu_step import WholeStep
+    from secateurs.ship.fast import gpu_lists
 except ImportError:
-    kernels = None
+    gpu_lists = None
 
 LR, MOMENTUM = 0.1, 0.9
 BATCH, WIDTH = (4, 2) if REHEARSAL else (128, 64)
@@ -291,12 +291,11 @@ def attached(make: Callable[[nn.Module, torch.optim.Optimizer], object]) -> Way:
     return Way(model, optimizer.step, optimizer, make(model, optimizer))
 
 
-def triton() -> Any:
-    if kernels is None:
+def need_triton() -> None:
+    if gpu_lists is None:
         raise NotHere("Triton is not installed")
     if REHEARSAL and DEVICE == "cuda":
         raise NotHere("the pretend GPU runs no kernels")
-    return kernels
 
 
 WAYS: dict[str, Callable[[], Way]] = {
@@ -490,7 +489,7 @@ def launches(at: Part) -> None:
 
 
 SHAPES = [(64, 256)] if REHEARSAL else [(4096, 4096), (4096, 11008)]
-BATCHES = (1, 4, 16)
+BATCHES = (1, 4)
 DTYPES = (torch.bfloat16, torch.float16)
 
 
@@ -499,7 +498,7 @@ def scattered(at: Part) -> None:
     """Products with matrices of scattered zeros beside cuBLAS. Enough copies of each matrix take
     turns that no cache holds them, in one CUDA graph, so that launches cost nobody anything.
     """
-    triton()
+    need_triton()
     best: dict[tuple[object, ...], list[Form]] = {}
     for shape in SHAPES:
         for count in BATCHES:
@@ -527,48 +526,17 @@ class Form:
     times: Callable[[Any, Tensor], Tensor]
 
 
-def _forms(count: int) -> list[Form]:
-    """What is tried for so many inputs: bits cut in several ways, and lists."""
+def _forms() -> list[Form]:
+    """What is tried."""
     return [
-        *(
-            Form(
-                name=str(tile),
-                kind="bits",
-                store=kernels.Scattered.of,
-                times=lambda matrix, x, tile=tile: kernels.product(matrix, x, tile),
-            )
-            for tile in _tiles(count)
-        ),
-        *(
-            Form(
-                name=f"Listed(each={each}, unroll={unroll})",
-                kind=f"lists of {each}",
-                store=lambda matrix, each=each: kernels.Listed.of(matrix, each),
-                times=lambda matrix, x, unroll=unroll: kernels.listed_product(matrix, x, unroll),
-            )
-            for each in (4, 8)
-            for unroll in ((2,) if REHEARSAL else (1, 2, 4))
-            if count <= 4
-        ),
-    ]
-
-
-def _tiles(count: int) -> list[Any]:
-    """Ways to cut a product."""
-    tile = kernels.Tile
-    if REHEARSAL:
-        return [tile(rows=16 if count > 4 else 2, columns=128)]
-    if count > 4:
-        return [
-            tile(rows=rows, columns=columns, each=each, warps=warps)
-            for rows, warps in ((16, 1), (16, 2), (32, 2), (32, 4), (64, 4))
-            for each, columns in ((4, 128), (4, 256), (8, 256))
-        ]
-    return [
-        tile(rows=rows, columns=32 * warps * each, each=each, warps=warps)
-        for rows in (1, 2, 4)
-        for each in (2, 4, 8)
-        for warps in ((1, 2, 4) if count == 1 else (2, 4))
+        Form(
+            name=f"Listed(each={each}, unroll={unroll})",
+            kind=f"lists of {each}",
+            store=lambda matrix, each=each: gpu_lists.Listed.of(matrix, each),
+            times=lambda matrix, x, unroll=unroll: gpu_lists.product(matrix, x, None, unroll),
+        )
+        for each in (4, 8)
+        for unroll in ((2,) if REHEARSAL else (1, 2, 4))
     ]
 
 
@@ -581,7 +549,22 @@ def _matrix(shape: tuple[int, int], dtype: torch.dtype, density: float) -> Tenso
 
 def _copies(one: Any) -> list[Any]:
     """So many of a matrix that together they are larger than any cache."""
-    return [one.clone() for _ in range(1 if REHEARSAL else math.ceil(3e8 / one.nbytes))]
+    return [_copy(one) for _ in range(1 if REHEARSAL else math.ceil(3e8 / _size(one)))]
+
+
+LISTS = ("values", "offsets", "bases", "starts")
+
+
+def _copy(one: Any) -> Any:
+    if isinstance(one, Tensor):
+        return one.clone()
+    return replace(one, **{key: getattr(one, key).clone() for key in LISTS})
+
+
+def _size(one: Any) -> int:
+    """Bytes that a product reads."""
+    parts = [one] if isinstance(one, Tensor) else [getattr(one, key) for key in LISTS]
+    return sum(part.nbytes for part in parts)
 
 
 def _graph_ms(times: Callable[[Any], object], matrices: list[Any]) -> float:
@@ -601,7 +584,7 @@ def _search(at: Part, shape: tuple[int, int], count: int, density: float) -> lis
     x = torch.randn(count, shape[1], device=DEVICE).to(torch.bfloat16)
     stored: dict[str, list[Any]] = {}
     times: dict[Form, float] = {}
-    for form in _forms(count):
+    for form in _forms():
         if at.left < 30 and times:
             break
         with at.trying(shape=shape, batch=count, density=density, form=form.name):
@@ -617,7 +600,7 @@ def _search(at: Part, shape: tuple[int, int], count: int, density: float) -> lis
                 density=density,
                 form=form.name,
                 us=ms * 1e3,
-                gb_s=some[0].nbytes / ms / 1e6,
+                gb_s=_size(some[0]) / ms / 1e6,
             )
     return sorted(times, key=times.__getitem__)
 
@@ -630,8 +613,6 @@ def _compare(
     count: int,
     forms: list[Form],
 ) -> None:
-    if REHEARSAL and dtype == torch.bfloat16 and count > 4:
-        raise NotHere("Triton's interpreter has no bf16 product")
     matrix = _matrix(shape, dtype, density)
     x = torch.randn(count, shape[1], device=DEVICE).to(dtype)
     theirs = _graph_ms(lambda one: F.linear(x, one), _copies(matrix))
@@ -641,7 +622,7 @@ def _compare(
         some = _copies(form.store(matrix))
         gap = float((form.times(some[0], x).double() - want).abs().max() / want.abs().max())
         ms = _graph_ms(lambda one, form=form: form.times(one, x), some)
-        found.append((ms, some[0].nbytes, gap, form.name))
+        found.append((ms, _size(some[0]), gap, form.name))
     ms, size, gap, name = min(found)
     at.row(
         what="product",
@@ -682,7 +663,7 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
 @part("kernels", 45)
 def kernel_times(at: Part) -> None:
     """The kernels alone on the parameters of ResNet-18, beside foreach, and compiled foreach."""
-    triton()
+    need_triton()
     for depth in (2, 3, 4):
         with at.trying(what="step", depth=depth):
             _whole_steps(at, depth)
@@ -1221,14 +1202,13 @@ def compile_ahead(rank: int, count: int) -> None:
     os.setsid()
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
-    # How lists are grouped hangs on the density; bits are bits.
+    # How lists are grouped hangs on the density.
     jobs = [
         (shape, batch_size, density, form)
         for density in (0.5, 0.2, 0.1)
         for shape in SHAPES
         for batch_size in BATCHES
-        for form in _forms(batch_size)
-        if density == 0.5 or form.kind != "bits"
+        for form in _forms()
     ]
     for dtype in DTYPES:
         for shape, batch_size, density, form in jobs[rank::count]:
@@ -1295,7 +1275,7 @@ def main() -> None:
     # Forked, so that torch is imported once; nothing here may touch the device.
     context = multiprocessing.get_context("fork")
     ahead = []
-    if REAL and kernels is not None and "scattered" in given.parts:
+    if REAL and gpu_lists is not None and "scattered" in given.parts:
         ahead = [context.Process(target=compile_ahead, args=(rank, 12)) for rank in range(12)]
     for process in ahead:
         process.start()

@@ -423,6 +423,26 @@ def test_layers_of_two_in_four_give_the_same_and_are_not_slower(dtype, caplog):
     assert made is not model or "no gain" in caplog.text
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_layers_of_scattered_zeros_give_the_same(dtype, batch, caplog):
+    torch.manual_seed(0)
+    width = 128 if PRETENDED else 4096
+    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).cuda()
+    sc.prune_(model, "magnitude", sparsity=0.9, scope="uniform")
+    model = model.to(dtype).eval()
+    x = torch.randn(batch, width, device="cuda", dtype=dtype)
+    timed = sc.accelerate(model, x)
+    assert hasattr(timed, "report") or "no gain" in caplog.text
+    if not has_kernels(x.device):
+        return
+    made = sc.accelerate(model, x, tune="guess", keep="always")
+    assert [layer.ways[0].partition(";")[0] for layer in made.report.layers] == ["lists"] * 2
+    with torch.inference_mode():
+        gap = (made(x) - model(x)).abs().max() / model(x).abs().max()
+    assert float(gap) < 0.05
+
+
 @pytest.mark.parametrize("options", [{}, {"pattern": "2:4"}, {"scope": "row"}, {"how": "sample"}])
 def test_masks_on_the_processor_bound_scores_on_the_card(options):
     drawn = torch.Generator().manual_seed(0)

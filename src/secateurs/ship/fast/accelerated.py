@@ -100,8 +100,9 @@ def accelerate(
     with one sample and with 64, or fewer if a call takes long. Where neither the whole nor a layer
     can be compiled with a gain, the model comes back as it is, and the line says why.
 
-    On a GPU there are no programs: linear layers with 2:4 zeros in half precision run by torch's
-    own kernels for them, where these are faster, in a copy of the model; everything else stays.
+    On a GPU there are no programs: linear layers in half precision run by torch's own kernels for
+    2:4 zeros, and for up to four inputs with zeros anywhere by one in Triton (`SECATEURS_TRITON=0`
+    does without), where these are faster, in a copy of the model; everything else stays.
 
     This is not `torch.compile`: nothing is generated, nothing recompiles behind the scenes; one C++
     file is compiled once on a machine. The program holds the current weights, for inputs of the

@@ -1,23 +1,26 @@
 """Compiled layers inside the user's modules: if no program can run a network as a whole, its layers
 with enough zeros become separate compiled calls, and the rest stays as it is.
 
-On a GPU these are the linear layers with 2:4 zeros in half precision, by torch's own kernels.
+On a GPU these are linear layers in half precision: with 2:4 zeros by torch's own kernels, and for
+up to four inputs with zeros anywhere by a kernel in Triton.
 """
 
 import copy
+import logging
 import statistics
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.gpu import by_triton
 from secateurs.base.progress import Progress
 from secateurs.errors import ShipError
 from secateurs.graph import Example
@@ -37,6 +40,11 @@ from secateurs.ship.fast.operations import Conv, Planes, Segment, numbers, work
 from secateurs.ship.fast.plan import groups_of, program_of
 from secateurs.ship.fast.trace import apart_by, arguments
 from secateurs.ship.fixed import Fixed
+
+if TYPE_CHECKING:
+    from secateurs.ship.fast.gpu_lists import Listed
+
+_log = logging.getLogger("secateurs.ship")
 
 DENSEST = 0.6  # with more non-zeros no linear layer of a batch was ever faster than torch's
 SMALLEST = 4096  # weights; below, the call takes longer than what it computes
@@ -79,24 +87,26 @@ class CompiledLayer(Fixed):
         fits = x.ndim == count + 1 or (count == 1 and x.ndim > 1)
         if fits and x.shape[-count:] == dims and not torch.is_autocast_enabled(x.device.type):
             flat = x.reshape(-1, *dims)
-            found = self._call(flat) if self._gains(flat.shape[0]) else None
+            found = self._call(flat) if in_compiled(self._rows, flat.shape[0]) else None
             if found is not None:
                 return found if x.ndim == count + 1 else found.view(*x.shape[:-1], *self._made)
         return super().forward(x)
-
-    def _gains(self, rows: int) -> bool:
-        gains = False
-        for fewest, compiled in self._rows:
-            if rows < fewest:
-                break
-            gains = compiled
-        return gains
 
     def __getstate__(self) -> NoReturn:
         raise ShipError(
             "a compiled layer belongs to its process and machine: "
             "save the model it was made from and accelerate it there."
         )
+
+
+def in_compiled(rows: Rows, samples: int) -> bool:
+    """Whether so many samples run compiled."""
+    found = False
+    for fewest, compiled in rows:
+        if samples < fewest:
+            break
+        found = compiled
+    return found
 
 
 @cache
@@ -165,18 +175,16 @@ def compiled_layers(
         if shape is None:
             lines.append(f"{one.name}: not called, or not with tensors of its own kind")
             continue
-        ready: _Call | str
+        result: _CompiledCall | str
         if kernels is None or one.conv is None:
-            ready = _pack(one)
-        elif run is not None and not isinstance(one.layer, nn.Conv2d) and in_blocks(one.conv):
-            ready = _round(one.conv, run)
+            result = _on_gpu(one, shape, dtype, known if timed else None, remembered)
         else:
-            ready = _program(one, one.conv, shape, kernels, dtype, remembered if timed else None)
-        result: _CompiledCall | str = (
-            ready
-            if isinstance(ready, str)
-            else _compile(one, shape, ready, dtype, known if timed else None, remembered)
-        )
+            if run is not None and not isinstance(one.layer, nn.Conv2d) and in_blocks(one.conv):
+                ready = _round(one.conv, run)
+            else:
+                ways = remembered if timed else None
+                ready = _program(one, one.conv, shape, kernels, dtype, ways)
+            result = _compile(one, shape, ready, dtype, known if timed else None, remembered)
         if isinstance(result, str):
             lines.append(f"{one.name}: {result}")
         else:
@@ -273,6 +281,7 @@ class _Call:
     way: str
     groups: tuple[int, ...]
     exact: float  # how far outputs may be apart
+    most: int | None = None  # samples that it takes; None takes any number
 
 
 def _program(
@@ -349,6 +358,100 @@ def _pack(one: _Candidate) -> _Call | str:
     )  # fmt: skip
 
 
+@cache
+def lists(device: torch.device) -> "type[Listed] | None":
+    """Products by lists, tried at the first call; None where a device has no such kernel, or
+    refuses it (a log line says why).
+    """
+
+    def make(device: torch.device) -> "type[Listed]":
+        from secateurs.ship.fast.gpu_lists import tried
+
+        return tried(device)
+
+    return by_triton(device, make, what="lists of weights", fallback="products are dense", log=_log)
+
+
+def _list(one: _Candidate) -> _Call | str:
+    """A linear layer by lists of its non-zeros, for few inputs at once, or why it cannot run so."""
+    weight, bias = one.weight.detach(), cast(Tensor | None, one.layer.bias)
+    made = lists(weight.device)
+    if made is None or weight.dtype not in HALVES:
+        return ""
+    from secateurs.ship.fast.gpu_lists import MOST, product
+
+    try:
+        listed = made.of(weight)
+    except ShipError as problem:
+        return f"; {problem}"
+    own = None if bias is None else bias.detach()
+
+    def call(x: Tensor) -> Tensor | None:
+        other = x.dtype != listed.values.dtype or x.device != listed.values.device
+        if other or not 0 < len(x) <= MOST or (torch.is_grad_enabled() and x.requires_grad):
+            return None
+        return product(listed, x, own)
+
+    return _Call(
+        call=call, keeps=listed, dims=(weight.shape[1],), made=(weight.shape[0],), way="lists",
+        groups=(4, 3, 2, 1), exact=HALVES[weight.dtype], most=MOST,
+    )  # fmt: skip
+
+
+def _on_gpu(
+    one: _Candidate,
+    shape: tuple[torch.Size, torch.Size],
+    dtype: torch.dtype,
+    known: dict[Any, Any] | None,
+    remembered: RememberedWays,
+) -> _CompiledCall | str:
+    """A linear layer by torch's own kernels for 2:4 zeros and by lists, each for the numbers of
+    samples for which it is the fastest; or why by neither.
+    """
+    packed, listed = _pack(one), _list(one)
+    many: _CompiledCall | str = (
+        packed
+        if isinstance(packed, str)
+        else _compile(one, shape, packed, dtype, known, remembered)
+    )
+    if isinstance(listed, str):
+        return many + listed if isinstance(many, str) else many
+    if isinstance(many, str):
+        few = _compile(one, shape, listed, dtype, known, remembered)
+        return f"{many}; by lists: {few}" if isinstance(few, str) else few
+    return _both(one, shape, listed, many, dtype, known, remembered)
+
+
+def _both(
+    one: _Candidate,
+    shape: tuple[torch.Size, torch.Size],
+    listed: _Call,
+    many: _CompiledCall,
+    dtype: torch.dtype,
+    known: dict[Any, Any] | None,
+    remembered: RememberedWays,
+) -> _CompiledCall:
+    """The layer by 2:4 kernels, and by lists for those few samples for which they are faster
+    still.
+    """
+
+    def packed(x: Tensor) -> Any:
+        found = many.call(x) if in_compiled(many.rows, len(x)) else None
+        return one.layer(x) if found is None else found
+
+    few = _compile(one, shape, listed, dtype, known, remembered, beside=packed)
+    if isinstance(few, str):
+        return many
+
+    def call(x: Tensor) -> Tensor | None:
+        if in_compiled(few.rows, len(x)):
+            return few.call(x)
+        return many.call(x) if in_compiled(many.rows, len(x)) else None
+
+    report = replace(many.report, ways=(*few.report.ways, *many.report.ways))
+    return replace(many, call=call, keeps=(few.keeps, many.keeps), rows=((1, True),), report=report)
+
+
 def _compile(
     one: _Candidate,
     shape: tuple[torch.Size, torch.Size],
@@ -356,10 +459,12 @@ def _compile(
     dtype: torch.dtype,
     known: dict[Any, Any] | None,
     remembered: RememberedWays,
+    *,
+    beside: Callable[[Tensor], Any] | None = None,
 ) -> _CompiledCall | str:
     """The layer as a compiled call, or why it stays in torch; known timings are reused, and those
-    of earlier builds."""
-    samples = min(MOST_ROWS, prod(shape[0][: -len(ready.dims)]))
+    of earlier builds. It is timed beside the layer, or what is given in its place."""
+    samples = ready.most or min(MOST_ROWS, prod(shape[0][: -len(ready.dims)]))
     x = torch.randn((samples, *ready.dims), generator=torch.Generator().manual_seed(0))
     x = x.to(one.weight.device, dtype)
     with torch.inference_mode():
@@ -368,23 +473,29 @@ def _compile(
     if not apart <= ready.exact:
         return f"its kernels differ from torch by {apart:.1g} of the largest output"
     said = [ready.way] + ([f"{apart:.1g} of the largest output apart"] if apart > EXACT else [])
-    rows: Rows = ((1, True),)
+    ends: Rows = () if ready.most is None else ((ready.most + 1, False),)
+    rows: Rows = ((1, True), *ends)
     if known is not None:
         key = (
             *(ready.made, one.weight.shape, shape[0][-len(ready.dims) :]),
             getattr(one.layer, "stride", None),
             *(round(20 * one.density), samples, ready.exact),
+            # The ways of a program are those of its shape; on a GPU a layer is tried by two, and
+            # the second one beside the first.
+            *((ready.way, beside is None) if one.conv is None else ()),
         )
         if key not in known:
             named = (key, ready.way, str(dtype), type(one.layer).__name__, torch.get_num_threads())
             earlier = remembered.find_times(named, {"torch", "compiled"})
             if earlier is None:
-                taken = _time(one.layer, ready.call, ready.dims, x[:0], (*ready.groups, samples))
+                taken = _time(
+                    beside or one.layer, ready.call, ready.dims, x[:0], (*ready.groups, samples)
+                )
                 earlier = {n: {"torch": a, "compiled": b} for n, (a, b) in taken.items()}
                 remembered.note_times(named, earlier)
             known[key] = {n: (took["torch"], took["compiled"]) for n, took in earlier.items()}
         times = known[key]
-        rows = tuple((n, ours * GAIN <= theirs) for n, (theirs, ours) in times.items())
+        rows = (*((n, ours * GAIN <= theirs) for n, (theirs, ours) in times.items()), *ends)
         gains = ", ".join(f"{theirs / ours:.2f}× for {n}" for n, (theirs, ours) in times.items())
         if not any(gain for _, gain in rows):
             return f"no gain ({gains})"
