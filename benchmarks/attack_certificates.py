@@ -2,7 +2,7 @@
 
     python benchmarks/attack_certificates.py [--seeds 1000] [--out benchmarks/results/attack.csv]
 
-Seven parts; `--parts random twins signs` chooses, and the rows of the others stay in the file. A
+Eight parts; `--parts random twins signs` chooses, and the rows of the others stay in the file. A
 seed of `random` is one network, two changes of it and 24 boxes for each. Published networks need
 pytorchcv and transformers. Exits with 1 where anything lies above a bound.
 """
@@ -20,11 +20,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from attack.balls import attack_balls
 from attack.cases import Tally, attack_seed, attack_twins
+from attack.endings import attack_ending
 from attack.rewriting import REWRITES, attack_rewrite
 from attack.splitting import attack_signs, attack_split
 from attack.third_party import PYTORCHCV, TRANSFORMERS, attack_capture
 
-PARTS = ("random", "twins", "balls", "splitting", "signs", "rewriting", "published")
+PARTS = ("random", "twins", "balls", "endings", "splitting", "signs", "rewriting", "published")
 
 
 def attempts(part, seeds):
@@ -35,6 +36,8 @@ def attempts(part, seeds):
         return [(attack_twins, (10_000 + seed,)) for seed in range(seeds)]
     if part == "balls":
         return [(attack_balls, (seed,)) for seed in range(seeds)]
+    if part == "endings":
+        return [(attack_ending, (seed,)) for seed in range(seeds)]
     if part == "splitting":
         return [(attack_split, (seed,)) for seed in range(seeds)]
     if part == "signs":
@@ -78,7 +81,7 @@ def save(out, part, tally, seconds, done):
 
 def rows(counts: Counter):
     """What matters first, then by name."""
-    first = ("cases", "points", "method × box", "twins", "captured and equal")
+    first = ("cases", "certificates", "points", "method × box", "twins", "captured and equal")
     order = {name: number for number, name in enumerate(first)}
     return sorted(counts.items(), key=lambda item: (order.get(item[0], 99), item[0]))
 

@@ -8,6 +8,7 @@ import torch
 
 from attack.balls import attack_balls
 from attack.cases import Tally, attack_pair, attack_seed, attack_twins, boxes
+from attack.endings import attack_ending
 from attack.operators import OPERATORS
 from attack.programs import all_shapes, changed, one_literal, random_program
 from attack.rewriting import REWRITES, attack_rewrite
@@ -50,6 +51,20 @@ def test_no_deviation_lies_above_the_bound_of_its_ball():
     assert tally.counts["balls"] >= 72
 
 
+def test_no_deviation_lies_above_a_bound_carried_through_the_last_map():
+    tally = checked(attack_ending, range(8))
+    assert tally.counts["certificates"] > 500
+    assert tally.counts["within a tenth of what is found"] > 50
+
+
+def test_the_attack_sees_a_bound_that_shrinks_on_the_way(monkeypatch):
+    from secateurs.proof import problem
+
+    true = problem.carry
+    monkeypatch.setattr(problem, "carry", lambda ending, change: 0.8 * true(ending, change))
+    assert any(attack_ending(seed).violations for seed in range(8))
+
+
 def test_no_deviation_lies_above_a_bound_by_zonotopes():
     tally = checked(attack_zonotopes, range(12))
     assert tally.counts["certificates"] > 100 and tally.counts["against 600 bits"] == 4
@@ -67,6 +82,12 @@ def test_the_attack_sees_a_zonotope_that_is_too_small(monkeypatch):
 def test_two_thousand_certificates_by_zonotopes():
     tally = checked(attack_zonotopes, range(250))
     assert tally.counts["certificates"] >= 2000 and tally.counts["few symbols"] > 50
+
+
+@pytest.mark.slow
+def test_two_thousand_certificates_carried_through_the_last_map():
+    tally = checked(attack_ending, range(40))
+    assert tally.counts["certificates"] >= 2000
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from secateurs.base.parameters import check_model, refuse_scripted, unwrap
 from secateurs.errors import StructureMismatch
 from secateurs.graph import lowering
+from secateurs.graph.ending import cut
 from secateurs.graph.export import Call, Example, call_of, check_parameters, export
 from secateurs.graph.ir import Graph, tensors_of
 from secateurs.graph.primitives import (
@@ -51,6 +52,7 @@ def capture(
     *,
     output: str | int | None = None,
     opaque: bool = False,
+    ending: bool = False,
 ) -> Graph:
     """The model as a graph of six primitives; the model and all it holds (its mode, gradients,
     buffers, attributes, containers) and the states of random numbers stay as they are.
@@ -75,6 +77,8 @@ def capture(
             tensor; `Graph.output_name` says which it was.
         opaque: read what no primitive describes (products of activations, attention, layer norms,
             token ids) as `Opaque` nodes instead of refusing it; for analyses of channels only.
+        ending: let a softmax, log-softmax, sigmoid or tanh come last: the graph ends in front of
+            it, and `Graph.ending` is that map. For callers that carry their result through it.
 
     Raises:
         UnsupportedOperation: every operator without a rule, with the module that uses it.
@@ -88,20 +92,23 @@ def capture(
     refuse_quantized(model)
     check_parameters(model)
     call = call_of(example, model, integers=opaque)
+    covered = "all" if opaque else "last" if ending else "primitives"
     fill_caches(model, call.args, call.kwargs)
     with keeping(model) as held:
-        done = recorded_key(model, call, output, opaque=opaque)
+        done = recorded_key(model, call, output, covered=covered)
     known = REMEMBERED.graph(done, tensors_of(model))
-    graph, program = known or _trace(model, call, output, opaque=opaque)
+    graph, program = known or _trace(model, call, output, covered)
     key = f"{program} {_decided_indices(graph)} {held}"
     seen = COMPARED.seen(model, key)
     if seen is None:
         seen = compare(model, call, graph)
         COMPARED.remember(model, key, seen)
     # Computed again: a model that changes itself as it runs was perhaps traced in another state.
-    if not known and done == replay_key(model, call, output, opaque=opaque):
+    if not known and done == replay_key(model, call, output, covered=covered):
         REMEMBERED.remember(done, graph, program)
-    return replace(graph, alone=seen.alone)
+    graph = replace(graph, alone=seen.alone)
+    # Only now: the model was compared with all of its graph.
+    return cut(graph) if covered == "last" else graph
 
 
 def _decided_indices(graph: Graph) -> str:
@@ -113,13 +120,16 @@ def _decided_indices(graph: Graph) -> str:
 
 
 def _trace(
-    model: nn.Module, call: Call, output: str | int | None, *, opaque: bool
+    model: nn.Module, call: Call, output: str | int | None, covered: str
 ) -> tuple[Graph, str]:
     """The graph of a fresh trace, and the key of its program."""
     exported = export(model, call)
     # The key comes first: reading resolves what is changed in place in the program itself.
-    key = f"{opaque} {program_key(exported, model, call, output)}"
-    graph = ProgramReader(model, exported, output, opaque=opaque).graph()
+    key = f"{covered} {program_key(exported, model, call, output)}"
+    reader = ProgramReader(
+        model, exported, output, opaque=covered == "all", ending=covered == "last"
+    )
+    graph = reader.graph()
     # Up to here, constants of the code are the user's own tensors.
     return own_copy(graph), key
 
@@ -269,6 +279,12 @@ def same_structure(a: Graph, b: Graph) -> None:
                 f"the two models differ in structure, first at {left.place}: {_does(left)} against"
                 f" {_does(right)} ({right.place}). {_advice(one, two)}"
             )
+    if one.ending != two.ending:
+        ends = ["nothing" if g.ending is None else g.ending.name for g in (one, two)]
+        raise StructureMismatch(
+            f"the two models differ in what follows {one.output}: {ends[0]} against {ends[1]}. A"
+            " bound needs two parameter vectors of one network."
+        )
     if len(one.nodes) != len(two.nodes) or one.output != two.output:
         raise StructureMismatch(
             f"the two models differ in structure: {len(one.nodes)} nodes against"

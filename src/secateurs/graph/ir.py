@@ -1,6 +1,6 @@
 """The graph that every analysis reads: nodes of six kinds, from the inputs to one output."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -23,6 +23,37 @@ from secateurs.graph.primitives import (
     Structural,
 )
 
+_ENDINGS: dict[str, Callable[..., Tensor]] = {
+    "softmax": torch.softmax,
+    "log_softmax": torch.log_softmax,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """A map behind the output of a graph, which no flow carries.
+
+    Attributes:
+        name: "softmax", "log_softmax", "sigmoid" or "tanh".
+        dim: The dimension that it mixes, that of the batch counted; None for none.
+        inner: The shape of what it reads, a batch of one.
+        shape: That of what the model returns, the same entries in the same order.
+    """
+
+    name: str
+    dim: int | None
+    inner: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The map of outputs that are flat per input."""
+        single = x.reshape(len(x), *self.inner)
+        function = _ENDINGS[self.name]
+        y = function(single) if self.dim is None else function(single, self.dim + 1)
+        return y.flatten(1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
@@ -40,6 +71,7 @@ class Graph:
             that were read: other values need another graph.
         alone: In which way the samples of a batch act on each other; "" where they do not. The
             graph is about each input fed alone.
+        ending: What the model does with the output of the graph before it returns it.
     """
 
     nodes: tuple[Node, ...]
@@ -53,6 +85,7 @@ class Graph:
     casts: tuple[Cast, ...] = ()
     decided: tuple[tuple[Source, Tensor], ...] = ()
     alone: str = ""
+    ending: Ending | None = None
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
@@ -145,7 +178,8 @@ class Graph:
 
     def describe(self) -> str:
         """One line per node; graphs with the same text have the same structure."""
-        return "\n".join(_line(node) for node in self.nodes) + f"\noutput {self.output}"
+        lines = [*map(_line, self.nodes), f"output {self.output}"]
+        return "\n".join(lines if self.ending is None else [*lines, f"then {self.ending}"])
 
 
 def affines(graph: Graph) -> list[Affine]:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from secateurs.base.parameters import aliases
 from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph.builder import Builder
+from secateurs.graph.ending import last_map
 from secateurs.graph.export import (
     SAME,
     ExportedModel,
@@ -27,6 +28,7 @@ from secateurs.graph.ir import Graph, kind_of, own_place
 from secateurs.graph.opaque import mixture, read_opaquely
 from secateurs.graph.operators import (
     LOWERINGS,
+    OPAQUES,
     Gap,
     Many,
     Unknown,
@@ -219,6 +221,7 @@ class ProgramReader:
         output: str | int | None,
         *,
         opaque: bool = False,
+        ending: bool = False,
     ) -> None:
         self.model, self.program, self.leaves = (
             model,
@@ -226,7 +229,8 @@ class ProgramReader:
             exported.leaves,
         )
         self.wanted = output
-        self.opaque = opaque
+        self.opaque, self.ending = opaque, ending
+        self.last: fx.Node | None = None
         self.gaps: dict[str, fx.Node] = {}
         self.casts: list[Cast] = []
 
@@ -236,6 +240,8 @@ class ProgramReader:
         kind = kind_of(self.model)
         position, output_name = chosen_output(self.leaves, self.wanted, kind)
         result = renamed.outputs[position]
+        if self.ending:
+            self.last = last_map(result, renamed.arguments)
         self.build = Builder(tensors=self._tensors(), opaque=self.opaque)
         self._parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         placeholders = read_placeholders(self.program, self.model, self.build)
@@ -332,7 +338,10 @@ class ProgramReader:
         if is_shape_only(node.target):
             return self._shape_only(node, args, kwargs)
         rule_key = functional(node.target)
-        if rule_key not in LOWERINGS:
+        # What is cut off at the end is one node until then.
+        last = node is self.last and rule_key not in LOWERINGS
+        rules = OPAQUES if last else LOWERINGS
+        if rule_key not in rules:
             return self._unread(node, args, kwargs, "")
         # A rule would read integers or comparisons as real numbers.
         if not real(node.meta.get("val")):
@@ -344,7 +353,7 @@ class ProgramReader:
         if cast is not None:
             self.casts.append(cast)
         try:
-            return self._checked(node, LOWERINGS[rule_key](self.build, *args, **kwargs))
+            return self._checked(node, rules[rule_key](self.build, *args, **kwargs))
         except Gap as gap:
             return self._unread(node, args, kwargs, str(gap))
         except (

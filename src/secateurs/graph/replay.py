@@ -217,7 +217,7 @@ class _Unknown(Exception):
 
 
 def replay_key(
-    model: nn.Module, call: Call, output: str | int | None, *, opaque: bool = False
+    model: nn.Module, call: Call, output: str | int | None, *, covered: str = ""
 ) -> str | None:
     """SHA-256 of everything a call does, or None where that cannot be known.
 
@@ -225,17 +225,17 @@ def replay_key(
     operator takes something that is neither a tensor nor a plain literal.
     """
     with keeping(model):
-        return recorded_key(model, call, output, opaque=opaque)
+        return recorded_key(model, call, output, covered=covered)
 
 
 def recorded_key(
-    model: nn.Module, call: Call, output: str | int | None, *, opaque: bool
+    model: nn.Module, call: Call, output: str | int | None, *, covered: str
 ) -> str | None:
     """`replay_key` for callers that keep the model as it is themselves."""
     try:
         with torch.no_grad(), quietly():
             # The same call is read differently with and without opaque nodes.
-            return f"{opaque} {_Record(model, call, output).key()}"
+            return f"{covered} {_Record(model, call, output).key()}"
     # The model's own code runs here and may raise anything; the trace that follows tells the user.
     except Exception:
         return None

@@ -48,7 +48,9 @@ class Proof:
     """What the methods prove over the boxes of a domain.
 
     Attributes:
-        per_box: Upper bounds of |f − g|, (boxes, outputs), with the errors that `rounding` adds.
+        inner: Upper bounds in front of the map at the end, (boxes, outputs), with the errors that
+            `rounding` adds; `per_box` where there is none.
+        per_box: Those of |f − g|.
         balls: In the norm, per box.
         method: The one that gives the largest of them.
         bounds: Every method's own, in the norm.
@@ -59,6 +61,7 @@ class Proof:
     problem: NetworkPair
     domain: Domain
     request: Request
+    inner: Tensor
     per_box: Tensor
     balls: Tensor
     method: str
@@ -118,6 +121,7 @@ class Certificate:
         assumptions: What was assumed and what was checked.
         share: The share of the domain's volume on which the target was proven; None without one.
         claim: The result of `claim="top-1"`; None if nothing was claimed.
+        inner: `per_box` of what enters a softmax, sigmoid or tanh at the end; None without one.
         found: The largest difference that a search found, as float64 evaluates it. `lower_bound` is
             what is left of it after all that rounding can have done: nothing in a deep network,
             where no such bound is small.
@@ -141,6 +145,7 @@ class Certificate:
     problem: NetworkPair | None = field(default=None, repr=False, compare=False)
     region: Domain | None = field(default=None, repr=False, compare=False)
     per_box: Tensor = field(repr=False)
+    inner: Tensor | None = field(default=None, repr=False, compare=False)
     request: Request | None = field(default=None, repr=False)
     states: Mapping[str, str] = field(default_factory=dict, repr=False)
     share: float | None = field(default=None, repr=False)
@@ -194,6 +199,7 @@ class Certificate:
             bound=float(proven.balls.max()),
             per_output=per_output.reshape(shape),
             per_box=proven.per_box,
+            inner=None if proof.problem.ending is None else proof.inner,
             balls=proven.balls,
             lower_bound=float(lower.max()),
             lower_per_output=torch.minimum(least, per_output).reshape(shape),
@@ -222,6 +228,10 @@ class Certificate:
         return as_json(self.request) or {}
 
     @property
+    def _before_ending(self) -> Tensor:
+        return self.per_box if self.inner is None else self.inner
+
+    @property
     def _target(self) -> float | None:
         return None if self.request is None else self.request.target
 
@@ -245,7 +255,14 @@ class Certificate:
     @property
     def worth(self) -> Worth:
         """The bound compared with the outputs' range and margins."""
-        sizes = worth(self.bound, self.lower_bound, self.per_box, self.problem, self.region)
+        sizes = worth(
+            self.bound,
+            self.lower_bound,
+            self.per_box,
+            self._before_ending,
+            self.problem,
+            self.region,
+        )
         return replace(
             sizes, hopeless=TOO_LOOSE in self.skipped.values(), alone=is_alone(self.assumptions)
         )
@@ -303,7 +320,8 @@ class Certificate:
         given = Region(
             problem=self.problem,
             domain=self.region,
-            per_box=self.per_box,
+            # Classes are compared in front of a softmax, which changes no order.
+            per_box=self._before_ending,
             methods=tuple(name for name in self.bounds if name != "split"),
             # The margins must cover what the bound did.
             errors=partial(self.problem.added_errors, rounding=self.request.rounding),

@@ -31,6 +31,7 @@ from secateurs.proof.certificate import (
     norm_of,
 )
 from secateurs.proof.domain import BoxEnds, Domain, ball_domain, box_domain
+from secateurs.proof.ending import error_of, explain
 from secateurs.proof.methods import (
     METHODS,
     TOO_LOOSE,
@@ -259,6 +260,7 @@ def certify(
                 sparse,
                 domain.example,
                 output=chosen.output,
+                ending=True,
                 unit=0.0 if rounding is False else OWN_UNIT,
                 effort=chosen.effort,
                 symbols=chosen.symbols,
@@ -523,12 +525,21 @@ def prove(
     evaluated = replace(problem, evaluated=problem.dtype if rounding is True else None)
     proven, skipped = _require_bounds(evaluated, domain, methods, spare=spare)
     error = problem.added_errors(domain, rounding)
+    evaluation = _evaluation_of_ending(problem, error, rounding)
     # Each output takes its best method; the error of computed weights, or of evaluation in the
     # models' own precision, is added, unless the method has covered it along the way.
     none = torch.zeros_like(error)
     added = {name: none if reach.complete else error for name, reach in proven.items()}
-    per_box = torch.stack([r.per_output + added[name] for name, r in proven.items()]).amin(dim=0)
-    sizes = {name: _norm_over_outputs(r, added[name], norm) for name, r in proven.items()}
+    inner = torch.stack([r.per_output + added[name] for name, r in proven.items()]).amin(dim=0)
+    per_box = problem.carried(inner) + evaluation
+    if problem.ending is None:
+        sizes = {name: _norm_over_outputs(r, added[name], norm) for name, r in proven.items()}
+    else:
+        # A joint bound for all outputs says nothing of what becomes of them.
+        sizes = {
+            name: norm_of(problem.carried(r.per_output + added[name]) + evaluation, norm)
+            for name, r in proven.items()
+        }
     # The norm of the minima is at most each method's own norm, but a joint bound for all outputs
     # may still be smaller.
     balls = torch.stack([norm_of(per_box, norm), *sizes.values()]).amin(dim=0)
@@ -546,6 +557,7 @@ def prove(
             seconds=seconds if math.isfinite(seconds := problem.clock.seconds) else None,
             spare=spare or None,
         ),
+        inner=inner,
         per_box=per_box,
         balls=balls,
         method=min(sizes, key=lambda name: float(sizes[name][worst])),
@@ -553,6 +565,18 @@ def prove(
         skipped=skipped,
         assumptions=assumptions_of(problem, proven, rounding),
     )
+
+
+def _evaluation_of_ending(problem: NetworkPair, like: Tensor, rounding: Rounding) -> Tensor | float:
+    """How far both maps at the end, evaluated in the models' own precision, lie from exact ones."""
+    if problem.ending is None or rounding is not True:
+        return 0.0
+    if problem.ending.name == "log_softmax":
+        raise ArgumentError(
+            "rounding=True does not cover a log-softmax at the end, whose rounding grows with its"
+            " outputs: use rounding='auto', or compare the models without it."
+        )
+    return 2 * error_of(problem.ending, like, torch.finfo(problem.dtype).eps / 2)
 
 
 def _require_bounds(
@@ -592,6 +616,12 @@ def split_for_target(
     plan: the parts of an earlier proof, to make the same one again.
     """
     problem, domain, request = proof.problem, proof.domain, proof.request
+    if problem.ending is not None:
+        raise ArgumentError(
+            f"target={target!r}: boxes are cut for the outputs themselves, and these models end in"
+            f" a {problem.ending.name}. Leave it out, and ask for what may enter it"
+            " (docs/guarantees.md says how far it then moves)."
+        )
     error = problem.added_errors(domain, request.rounding)
     added = norm_of(error, request.norm)
     # Evaluation adds its own errors to what splitting proves for real arithmetic.
@@ -662,7 +692,7 @@ def compare_classes(
         made = split(
             problem,
             domain,
-            proof.per_box,
+            proof.inner,
             target=domain.lo.new_zeros(len(domain)),
             refuting=0.0,
             norm=request.norm,
@@ -770,8 +800,9 @@ def assumptions_of(
     one = [of_one_output(graph.outputs, graph.output_name)] if several else []
     mixing = dict.fromkeys(own.graph.alone for own in problem.own if own.graph.alone)
     alone = [f"{ALONE}: {how}" for how in mixing]
+    ending = [] if problem.ending is None else [explain(problem.ending)]
     remarks = [remark for reach in proven.values() for remark in reach.remarks]
-    return (checked, pattern, arithmetic, *one, *alone, *casts, *remarks)
+    return (checked, pattern, arithmetic, *one, *ending, *alone, *casts, *remarks)
 
 
 def rounding_casts(problem: NetworkPair) -> list[str]:

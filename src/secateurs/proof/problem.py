@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from secateurs.base.parameters import check_model
 from secateurs.errors import DomainError, ParameterError
 from secateurs.graph import Graph, State, affines, capture, evaluate, joint, propagate
+from secateurs.graph.ir import Ending
 from secateurs.proof.domain import Domain
+from secateurs.proof.ending import carry, error_of
 from secateurs.proof.forms import ParameterPair
 from secateurs.proof.rounding import Evaluation, NodeErrors, Radii, Rounding, radii_of
 from secateurs.proof.two_stream import PathStreams, exact_distance
@@ -32,7 +34,7 @@ class CapturedNetwork:
     state: State
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Its outputs, flat per input, in float64."""
+        """The outputs of its graph, flat per input, in float64."""
         return evaluate(self.graph, [x], self.state).flatten(1)
 
 
@@ -88,7 +90,16 @@ class NetworkPair:
     @property
     def output_shape(self) -> tuple[int, ...]:
         """The shape of the output for one input."""
+        if self.ending is not None:
+            return self.ending.shape[1:]
         return tuple(self.graph.by_name[self.graph.output].shape[1:])
+
+    @property
+    def ending(self) -> Ending | None:
+        """What both models do with the outputs of the graph. All else here is about those outputs,
+        but for `difference` and `differences`, which are of what the models return.
+        """
+        return self.graph.ending
 
     @cached_property
     def widest(self) -> int:
@@ -106,7 +117,15 @@ class NetworkPair:
 
     def difference(self, x: Tensor) -> Tensor:
         """f(x) − g(x), flat per input, in float64."""
-        return self.own[0](x) - self.own[1](x)
+        return self.returned(self.own[0](x)) - self.returned(self.own[1](x))
+
+    def returned(self, y: Tensor) -> Tensor:
+        """What the models return for these outputs of the graph, flat per input."""
+        return y if self.ending is None else self.ending(y)
+
+    def carried(self, change: Tensor) -> Tensor:
+        """Bounds on what the models return, flat per box, from those on outputs of the graph."""
+        return change if self.ending is None else carry(self.ending, change)
 
     @cached_property
     def signs(self) -> "Signs":
@@ -174,7 +193,7 @@ class NetworkPair:
 
     def differences(self, x: Tensor) -> "Differences":
         """|f(x) − g(x)| as float64 evaluates it, and a lower bound of it."""
-        (y, of_f), (z, of_g) = self.near(0, x), self.near(1, x)
+        (y, of_f), (z, of_g) = (self._near_returned(which, x) for which in (0, 1))
         gap = (y - z).abs()
         if not self.unit:
             # Without rounding, float64 counts as exact.
@@ -199,6 +218,14 @@ class NetworkPair:
             ]
         y, e = (torch.cat([getattr(p, k).flatten(1) for p in parts]) for k in ("y", "e"))
         return y.expand(len(x), -1), e.nan_to_num(nan=math.inf, posinf=math.inf).expand(len(x), -1)
+
+    def _near_returned(self, which: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of what the network returns."""
+        y, error = self.near(which, x)
+        if self.ending is None:
+            return y, error
+        own = error_of(self.ending, y, self.unit)
+        return self.ending(y), (carry(self.ending, error) + own).nan_to_num(nan=math.inf)
 
     def _radii(self, which: int, precision: torch.dtype) -> Radii:
         """Around the computed weights of one network."""
@@ -239,15 +266,19 @@ def read_problem(
     example: Tensor,
     *,
     output: str | int | None = None,
+    ending: bool = False,
     **options: Any,
 ) -> NetworkPair:
-    """Capture both models, match their graphs, and read both parameter vectors in float64."""
+    """Capture both models, match their graphs, and read both parameter vectors in float64.
+
+    ending: as in `capture`.
+    """
     for model in (dense, sparse):
         check_model(model)
         _refuse_without_float64({t.device for t in (*model.parameters(), *model.buffers())})
     graphs = (
-        capture(dense, example, output=output),
-        capture(sparse, example, output=output),
+        capture(dense, example, output=output, ending=ending),
+        capture(sparse, example, output=output, ending=ending),
     )
     if len(graphs[0].inputs) != 1:
         raise DomainError(

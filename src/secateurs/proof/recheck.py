@@ -390,6 +390,7 @@ def recheck(
             sparse,
             region.example,
             output=request.output,
+            ending=True,
             unit=0.0 if request.rounding is False else OWN_UNIT,
             effort=request.effort,
             symbols=request.symbols,

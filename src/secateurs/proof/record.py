@@ -393,18 +393,22 @@ def worth(
     bound: float,
     lower: float,
     per_box: Tensor,
+    inner: Tensor,
     problem: NetworkPair | None,
     region: Domain | None,
 ) -> Worth:
-    """Compare the bounds of all boxes with the outputs of the dense network at their centres."""
+    """Compare the bounds of all boxes with the outputs of the dense network at their centres, and
+    those in front of a map at the end with the margins there.
+    """
     sizes = Worth(bound=bound, lower_bound=lower, largest=float(per_box.max()))
     if problem is None or region is None:
         return sizes
     # 64 inputs at a time: the values of a wide network for all of them may not fit.
     found = [problem.near(0, part.center) for part in region.split(64)]
     outputs, error = (torch.cat(parts) for parts in zip(*found, strict=True))
+    returned = problem.returned(outputs)
     # One output at one point has no range: its size in both directions stands for it.
-    span = float(outputs.max() - outputs.min()) or 2 * float(outputs.abs().max())
+    span = float(returned.max() - returned.min()) or 2 * float(returned.abs().max())
     # Overflowing outputs have no range to compare with.
     if not math.isfinite(span):
         return sizes
@@ -415,7 +419,7 @@ def worth(
         sizes,
         output_range=span,
         smallest_margin=float((two[:, 0] - two[:, 1]).min()),
-        kept=int(keeps_class(outputs, chosen, joint_change(per_box + error, chosen)).sum()),
+        kept=int(keeps_class(outputs, chosen, joint_change(inner + error, chosen)).sum()),
         boxes=len(outputs),
     )
 

@@ -96,6 +96,11 @@ def write_proof(
         raise ArgumentError("a proof is about the bound; this certificate makes another claim.")
     if dict(certificate.states) != states_of(dense, sparse):
         raise ArgumentError("the certificate is about other weights than those of the networks.")
+    if problem.ending is not None:
+        raise ArgumentError(
+            f"the networks end in a {problem.ending.name}, which a proof does not read: write one"
+            " about the networks without it."
+        )
     if problem.output is not None:
         raise ArgumentError(f"output={problem.output!r}: a proof is about a model's only output.")
     if list(rounded) not in ([], ["first"], ["second"]):

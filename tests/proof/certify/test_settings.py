@@ -46,7 +46,7 @@ def test_what_numpy_and_torch_call_a_number_is_one():
 
 
 def test_a_refusal_names_what_takes_any_two_modules():
-    f, g = nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), nn.Linear(3, 2)
+    f, g = nn.Sequential(nn.Linear(3, 2), nn.GELU()), nn.Linear(3, 2)
     box = (torch.zeros(1, 3), torch.ones(1, 3))
     for both in ((f, f), (g, nn.Sequential(nn.Linear(3, 2), nn.ReLU()))):
         with pytest.raises(SecateursError, match=r"statistical\(dense, sparse, data=\.\.\.\)"):
