@@ -1184,12 +1184,12 @@ def _report(at: Part, run: Run, data: dict[str, Tensor], **how: object) -> None:
     before = _accuracy(run.model, data)
     found: dict[str, object] = {"accuracy": before}
     if isinstance(run.optimizer, FactorizedSGD):
-        total = run.optimizer.collapse_(run.model).report.total
+        left = run.optimizer.collapse_(run.model)
         found = {
             "before": before,
             "accuracy": _accuracy(run.model, data),
-            "kept": total.kept,
-            "compression": total.total / max(1, total.kept),
+            "kept": left.kept,
+            "compression": left.total / max(1, left.kept),
         }
     at.row(way=run.name, **run.settings, **how, **found)
 

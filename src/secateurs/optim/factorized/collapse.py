@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.masks import SparsityReport
 from secateurs.optim.factorized.maths import EPS
 from secateurs.optim.factorized.options import is_number
 
@@ -139,11 +138,11 @@ Threshold = float | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collapsed:
-    """What a collapse left: masks by parameter name (True = kept), the sparsity report, and the
-    threshold used.
+    """What a collapse left: masks by parameter name (True = kept), how many of all parameters of
+    the optimizer are not zero, and the threshold used.
 
-    `above_eps` counts the weights that the paper's threshold would have kept: the difference to the
-    report's count is what a larger threshold removed, which changes the function.
+    `above_eps` counts the weights that the paper's threshold would have kept: the difference to
+    `kept` is what a larger threshold removed, which changes the function.
 
     `only_cut` counts the weights, of this cut and of those during the run, that were removed by
     rank or threshold though training had not brought them below 1e-3. `strength` is the largest λ
@@ -152,7 +151,8 @@ class Collapsed:
     """
 
     masks: dict[str, Tensor]
-    report: SparsityReport
+    kept: int
+    total: int
     threshold: float
     above_eps: int
     only_cut: int = 0
@@ -162,12 +162,12 @@ class Collapsed:
     @property
     def sparsity(self) -> float:
         """Share of exact zeros among all parameters of the optimizer."""
-        return self.report.sparsity
+        return 1 - self.kept / self.total
 
     @property
     def compression(self) -> float:
         """All parameters of the optimizer over the non-zero ones."""
-        return self.report.compression
+        return self.total / self.kept if self.kept else math.inf
 
 
 def threshold_of(

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from secateurs.base.parameters import Pick
 from secateurs.errors import ParameterError, TrainingError
-from secateurs.masks import sparsity_report
 from secateurs.optim.factorized import begin, checkpoint, collapse, options
 from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.maths import EPS, StepRule
@@ -156,8 +155,7 @@ class FactorizedOptimizer(Optimizer):
         threshold: collapse.Threshold | None = None,
         measure: Callable[[], float] | None = None,
     ) -> collapse.Collapsed:
-        """Set weights of small magnitude to exactly zero, for good; returns masks and the sparsity
-        report.
+        """Set weights of small magnitude to exactly zero, for good; returns masks and counts.
 
         Args:
             model: where names come from, if the optimizer was not given `named_parameters`. Else
@@ -192,14 +190,14 @@ class FactorizedOptimizer(Optimizer):
         above = members.total - sum(int((w.abs() < EPS).sum()) for w in weights)
         for group, parameter in pairs:
             self.kill_(group, parameter, parameter.abs() < limit)
-        every = {names[p]: p.detach() for _, p in members.every()}
         losses = None
         if before is not None and measure is not None:
             losses = before, float(measure())
             say_loss(*losses, cut=only_cut)
         return collapse.Collapsed(
             masks={names[p]: p != 0 for _, p in pairs},
-            report=sparsity_report(every),
+            kept=sum(int(p.count_nonzero()) for _, p in members.every()),
+            total=members.total,
             threshold=limit,
             above_eps=above,
             only_cut=only_cut,

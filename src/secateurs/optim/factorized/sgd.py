@@ -66,7 +66,7 @@ class FactorizedSGD(FactorizedOptimizer):
     >>> optimizer = FactorizedSGD(model.parameters(), lr=0.1, depth=3, strength=1e-3)
     >>> model(torch.randn(8, 20)).square().mean().backward()
     >>> optimizer.step()
-    >>> optimizer.collapse_(model).report.total.total
+    >>> optimizer.collapse_(model).total
     105
     """
 
