@@ -11,5 +11,5 @@ def test_the_page(tmp_path, monkeypatch, capsys):
     names = run_page(DOCS / "lightning.md", {"__name__": "lightning.md"})
     assert "0.90" in capsys.readouterr().out
     masks = names["callback"].masks
-    assert names["result"].report.total.total > 0
+    assert names["result"].total > 0
     assert all(name.startswith("net.") for name in masks)
