@@ -649,7 +649,8 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
         run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # On the same stream, which has the tables of our kernels by now.
+    with torch.cuda.graph(graph, stream=side):
         run()
 
     def replay() -> None:

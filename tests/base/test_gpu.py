@@ -60,6 +60,12 @@ def test_tables_are_kept_by_what_they_say():
     assert gpu.table((3, 1, 2), cpu) is not found
 
 
+def test_no_table_is_made_while_a_graph_is_captured(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="a captured graph would copy a table"):
+        gpu._copied(torch.ones(1), CARD)
+
+
 def test_blocks_of_large_tensors_begin_beyond_32_bits():
     owner, begin = gpu.blocks((10, 3 * 2**31), 2**30, torch.device("cpu"))
     assert owner.tolist() == [0, *[1] * 6]

@@ -259,8 +259,12 @@ def test_they_compile_for_cards_and_every_offset_has_64_bits():
     tables = {"tensors": "*i64", "bits": "*i64", "counts": "*i64"}
     tables |= {"block_tensor": "*i32", "block_begin": "*i64"}
     found = cubins.texts_of(gpu_clear.__name__, "clear_many_kernel", tables, variants)
-    one = {"tensor": "*i32", "words": "*i32", "n": "i64"}
-    found += cubins.texts_of(gpu_clear.__name__, "clear_one_kernel", one, variants[1:3])
-    assert len(found) == 6 * len(cubins.CARDS)
+    one = {"tensor": "*i32", "words": "*i32"}
+    for size in ({"n": "i64"}, {"n": "i32"}):
+        found += cubins.texts_of(gpu_clear.__name__, "clear_one_kernel", one | size, variants[1:3])
+    # Triton makes a constant of a single entry.
+    single = [{"n": 1, **variants[1]}]
+    found += cubins.texts_of(gpu_clear.__name__, "clear_one_kernel", one, single)
+    assert len(found) == 9 * len(cubins.CARDS)
     for text in found:
         assert set(cubins.offsets_of(text)) == {"i64"}

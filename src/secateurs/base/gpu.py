@@ -68,8 +68,10 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 # Tables are kept by what they say, so that a step in which nothing has moved copies nothing. They
 # belong to a stream, as their memory does: what torch frees on one may be written to on it at once.
 
-TABLES = 64
-"""How many of each are kept."""
+TABLES, BLOCKS = 1024, 64
+"""How many are kept: a table is small, and every launch has some for every place of its tensors;
+blocks are many, and stay the same.
+"""
 
 
 def places(tensors: Sequence[Tensor]) -> tuple[int, ...]:
@@ -97,7 +99,7 @@ def _table(numbers: tuple[int, ...], device: torch.device, _: int) -> Tensor:
     return _copied(torch.tensor(numbers, dtype=torch.int64), device)
 
 
-@lru_cache(maxsize=TABLES)
+@lru_cache(maxsize=BLOCKS)
 def _blocks(
     counts: tuple[int, ...], size: int, device: torch.device, _: int
 ) -> tuple[Tensor, Tensor]:
@@ -114,6 +116,8 @@ def _copied(values: Tensor, device: torch.device) -> Tensor:
     """From pinned memory, since the host waits for a copy from any other."""
     if device.type != "cuda":
         return values
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a captured graph would copy a table from memory that is gone by then")
     return values.pin_memory().to(device, non_blocking=True)
 
 

@@ -276,8 +276,8 @@ def test_it_compiles_for_cards_and_every_offset_has_64_bits():
     variants = [
         {
             "D": depth,
-            "HAS_MOMENTA": momenta,
-            "MOMENTUM": momenta,
+            "HAS_MOMENTA": buffers,
+            "MOMENTUM": momentum,
             "NESTEROV": nesterov,
             "DECOUPLED": not nesterov,
             "TRANSPOSED": last,
@@ -286,10 +286,11 @@ def test_it_compiles_for_cards_and_every_offset_has_64_bits():
             "GRAD": dtype,
             "BLOCK": 1024,
         }
-        for depth, momenta, nesterov, last, dtype in (
-            (2, True, False, False, "float32"),
-            (3, True, True, True, "bfloat16"),
-            (4, False, False, False, "float16"),
+        for depth, buffers, momentum, nesterov, last, dtype in (
+            (2, True, True, False, False, "float32"),
+            (3, True, True, True, True, "bfloat16"),
+            (4, True, False, False, True, "float32"),
+            (4, False, False, False, False, "float16"),
         )
     ]
     signature = dict.fromkeys(tables, "*i64") | dict.fromkeys(numbers, "fp32")
