@@ -32,14 +32,14 @@ class WholeStep:
         block: int = BLOCK,
         warps: int = 4,
     ) -> None:
-        self._weights, self._factors = list(weights), list(factors)
-        # All have a momentum, or none has.
-        self._momenta = [momentum for momentum in momenta if momentum is not None]
-        self._block, self._warps = block, warps
+        self._weights = list(weights)
         split: dict[bool, list[int]] = {}
         for i, own in enumerate(weights):
             split.setdefault(own.numel() % 4 == 0, []).append(i)
-        self._launches = [*split.items()]
+        self._launches = [
+            (some, Launch(*_taken(some, weights, factors, momenta), even, block, warps))
+            for even, some in split.items()
+        ]
 
     @staticmethod
     def takes(weight: Tensor, factors: Tensor, momenta: Tensor | None) -> bool:
@@ -62,31 +62,58 @@ class WholeStep:
         kind = self._weights[0].dtype
         if any(grad.dtype != kind for grad in grads):
             kind = torch.float32
-        laid = [_laid_out(grad, w, kind) for grad, w in zip(grads, self._weights, strict=True)]
         with gpu.on(self._weights[0].device):
-            for rows, some in self._launches:
-                self._launch(some, [laid[i] for i in some], rule, rows)
+            for some, launch in self._launches:
+                launch.move_([grads[i] for i in some], kind, rule)
         # The kernel writes without autograd's knowledge: tell it that the weights have changed.
         torch.autograd.graph.increment_version(self._weights)
 
-    def _launch(self, some: list[int], grads: list[Tensor], rule: StepRule, rows: bool) -> None:
-        """Move parameters by their numbers; `rows`: whether each row of factors begins at a
-        multiple of 16 bytes if the first does.
-        """
-        weights, factors = [self._weights[i] for i in some], [self._factors[i] for i in some]
-        momenta = [self._momenta[i] for i in some] if self._momenta else []
+
+def _taken(
+    some: list[int],
+    weights: Sequence[Tensor],
+    factors: Sequence[Tensor],
+    momenta: Sequence[Tensor | None],
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Of these parameters; all have a momentum, or none has."""
+    moving = [momentum for momentum in momenta if momentum is not None]
+    return (
+        [weights[i] for i in some],
+        [factors[i] for i in some],
+        [moving[i] for i in some] if moving else [],
+    )
+
+
+class Launch:
+    """Parameters moved by one launch; `even`: whether every row of factors begins at a multiple of
+    16 bytes if the first does.
+    """
+
+    _at: tuple[tuple[int, ...], ...] = ()
+
+    def __init__(
+        self,
+        weights: list[Tensor],
+        factors: list[Tensor],
+        momenta: list[Tensor],
+        even: bool,
+        block: int,
+        warps: int,
+    ) -> None:
+        self._own, self._even = (weights, factors, momenta or factors), even
+        self._has_momenta, self._block, self._warps = bool(momenta), block, warps
+
+    def move_(self, grads: list[Tensor], kind: torch.dtype, rule: StepRule) -> None:
+        """Take gradients of this dtype."""
+        weights, factors, _ = self._own
         device, depth = weights[0].device, len(factors[0])
-        # Asked for in every step: `parameter.data` may be another tensor by now.
-        at = [*map(gpu.places, (weights, factors, momenta or factors, grads))]
-        last = [not weight.is_contiguous() for weight in weights]
-        inner, outer = (
-            tuple(prod(w.shape[k:]) if far else 1 for w, far in zip(weights, last, strict=True))
-            for k in (2, 1)
-        )
-        counts = tuple(weight.numel() for weight in weights)
-        owner, begin = gpu.blocks(counts, self._block, device)
+        self._find_again()
+        own = zip(grads, weights, self._last, strict=True)
+        laid = [_laid_out(grad, weight, last, kind) for grad, weight, last in own]
+        places = gpu.places(laid)
+        owner, begin = gpu.blocks(self._counts, self._block, device)
         step_kernel[(len(owner),)](
-            *(gpu.table(numbers, device) for numbers in (*at, counts, inner, outer)),
+            *(gpu.table(numbers, device) for numbers in (*self._at, places, *self._shapes)),
             owner,
             begin,
             float(rule.lr),
@@ -94,17 +121,34 @@ class WholeStep:
             float(rule.decay),
             root(rule.freeze, depth),
             D=depth,
-            HAS_MOMENTA=bool(momenta),
-            MOMENTUM=bool(momenta) and rule.momentum != 0,
+            HAS_MOMENTA=self._has_momenta,
+            MOMENTUM=self._has_momenta and rule.momentum != 0,
             NESTEROV=rule.nesterov,
             DECOUPLED=rule.decoupled,
-            TRANSPOSED=any(last),
-            ALIGNED=rows and all(place % 16 == 0 for own in at for place in own),
+            TRANSPOSED=any(self._last),
+            ALIGNED=self._aligned and all(place % 16 == 0 for place in places),
             WEIGHT=TYPES[weights[0].dtype],
-            GRAD=TYPES[grads[0].dtype],
+            GRAD=TYPES[kind],
             BLOCK=self._block,
             num_warps=self._warps,
         )
+
+    def _find_again(self) -> None:
+        """Asked for in every step: `parameter.data` may be another tensor by now."""
+        at = tuple(map(gpu.places, self._own))
+        if at == self._at:
+            return
+        self._at, weights = at, self._own[0]
+        self._aligned = self._even and all(place % 16 == 0 for own in at for place in own)
+        self._last = [not weight.is_contiguous() for weight in weights]
+        self._counts = tuple(weight.numel() for weight in weights)
+        inner, outer = (
+            tuple(
+                prod(w.shape[k:]) if far else 1 for w, far in zip(weights, self._last, strict=True)
+            )
+            for k in (2, 1)
+        )
+        self._shapes = self._counts, inner, outer
 
 
 def channels_last(tensor: Tensor) -> bool:
@@ -112,10 +156,9 @@ def channels_last(tensor: Tensor) -> bool:
     return tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-def _laid_out(grad: Tensor, weight: Tensor, kind: torch.dtype) -> Tensor:
+def _laid_out(grad: Tensor, weight: Tensor, last: bool, kind: torch.dtype) -> Tensor:
     """A gradient of this dtype, in memory as its weight is."""
-    alike = grad.is_contiguous() if weight.is_contiguous() else channels_last(grad)
-    if alike and grad.dtype == kind:
+    if grad.dtype == kind and (channels_last(grad) if last else grad.is_contiguous()):
         return grad
     return torch.empty_like(weight, dtype=kind).copy_(grad)
 
