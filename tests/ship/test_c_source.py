@@ -49,7 +49,9 @@ def test_named_networks(name, density, tmp_path):
 
 
 class Everything(nn.Module):
-    """Grouped and strided convolutions, a skip, a cat, pools, a shuffle, leaky and capped ReLUs."""
+    """Grouped and strided convolutions, a skip, a cat, pools, a shuffle, leaky and capped ReLUs,
+    and one slope for each channel.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,13 +59,16 @@ class Everything(nn.Module):
         self.b = nn.Conv2d(4, 4, (3, 1), padding=(2, 0), dilation=(2, 1))
         self.norm, self.fc = nn.BatchNorm2d(8), nn.Linear(8 * 9, 70)
         self.last = nn.Linear(70, 3)
+        self.bent, self.flat = nn.PReLU(8), nn.PReLU(70)
+        for each in (self.bent, self.flat):
+            nn.init.uniform_(each.weight, -0.5, 1.5)
 
     def forward(self, x):
         x = nn.functional.leaky_relu(self.a(x), 0.2)
         x = torch.cat([nn.functional.relu6(x + self.b(x)), x], 1)
-        x = nn.functional.max_pool2d(nn.functional.relu(self.norm(x)), 2, ceil_mode=True)
+        x = nn.functional.max_pool2d(self.bent(self.norm(x)), 2, ceil_mode=True)
         x = nn.functional.avg_pool2d(x, 2, 1, padding=1).flip(1)
-        return self.last(torch.relu(self.fc(x.flatten(1)[:, : 8 * 9])))
+        return self.last(self.flat(self.fc(x.flatten(1)[:, : 8 * 9])))
 
 
 def test_every_operation(tmp_path):

@@ -119,14 +119,15 @@ def number(value: float) -> str:
     return f"{text}f" if any(c in text for c in ".e") else f"{text}.0f"
 
 
-def shaped(value: str, shape: Shape) -> str:
+def shaped(value: str, shape: Shape, slope: str) -> str:
+    """slope: of the value's channel, as C."""
     if not shape.on:
         return value
-    if shape.slope == 0 and shape.cap == math.inf:
+    if slope == number(0.0) and shape.cap == math.inf:
         return f"relu({value})"
     # The largest float32 stands for no limit: plain C has no literal for infinity.
     limit = number(min(shape.cap, float(np.finfo(np.float32).max)))
-    return f"shaped({value}, {number(shape.slope)}, {limit})"
+    return f"shaped({value}, {slope}, {limit})"
 
 
 def total(first: list[str], terms: list[str]) -> str:
@@ -285,8 +286,15 @@ class Writer(Tables):
 
     def _loop(self, op: Scale | Add | Gather, to: str, value: str) -> None:
         shape = op.shape if not isinstance(op, Gather) else Shape()
-        shown = shaped(value, shape)
+        shown = shaped(value, shape, self._slope(op.to, shape))
         self.body.append(f"for (int i = 0; i < {self.size(op.to)}; ++i) {to}[i] = {shown};")
+
+    def _slope(self, name: str, shape: Shape) -> str:
+        """The slope at the i-th number of a value."""
+        if shape.slopes is None:
+            return number(shape.slope)
+        area = int(np.prod(self.steps.planes[name][1:]))
+        return f"{self.table('float', shape.slopes)}[i / {area}]"
 
     def _scale(self, op: Scale, to: str) -> None:
         area = int(np.prod(self.steps.planes[op.to][1:]))
@@ -340,7 +348,8 @@ class Writer(Tables):
             self.products += len(terms)
             added = [] if op.added is None else [f"{self.where[op.added]}[{o}]"]
             value = total([number(op.bias[o]), *added], terms)
-            self.body.append(f"{to}[{o}] = {shaped(value, op.shape)};")
+            slope = op.shape.slope if op.shape.slopes is None else op.shape.slopes[o]
+            self.body.append(f"{to}[{o}] = {shaped(value, op.shape, number(slope))};")
 
     def _tabled(self, op: Conv, to: str, image: Planes, out: Planes) -> None:
         """Tables of non-zeros, output channel by output channel."""
@@ -367,7 +376,7 @@ class Writer(Tables):
             f"{starts}, {place}, {values}, {bias}, {added});"
         )
         if op.shape.on:
-            shown = shaped(f"{to}[i]", op.shape)
+            shown = shaped(f"{to}[i]", op.shape, self._slope(op.to, op.shape))
             self.body.append(f"for (int i = 0; i < {self.size(op.to)}; ++i) {to}[i] = {shown};")
 
 

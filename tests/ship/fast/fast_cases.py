@@ -16,6 +16,11 @@ from secateurs.ship.fast.operations import Conv, Segment, Shape
 IDENTITY = Shape()
 
 
+def slopes(channels: int) -> Shape:
+    """One for each channel: 0, 1, below 0 and above 1 among them."""
+    return Shape(slopes=tuple((0.0, 0.25, -0.5, 1.0, 1.5)[c * 3 % 5] for c in range(channels)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One convolution: sizes, geometry, density."""
@@ -85,6 +90,11 @@ GRID = [
     Case(density=0.0),
     Case(density=1.0, inp=1, out=1, kernel=(1, 1), padding=(0, 0), size=(3, 3)),
     Case(inp=2, out=3, size=(40, 33), density=0.5, added=True, shape=Shape(slope=0.0)),
+    Case(size=(4, 4), inp=17, out=13, density=0.3, added=True, shape=slopes(13)),
+    Case(size=(1, 1), inp=33, out=10, kernel=(1, 1), padding=(0, 0), shape=slopes(10)),
+    Case(groups=4, inp=4, out=8, stride=(2, 2), added=True, shape=slopes(8)),
+    Case(density=1.0, inp=70, out=13, size=(7, 7), kernel=(1, 1), padding=(0, 0), shape=slopes(13)),
+    Case(density=1.0, inp=8, out=16, size=(6, 50), shape=slopes(16)),
 ]
 
 
@@ -112,7 +122,8 @@ def expected(op: Conv, x: Tensor, added: Tensor | None) -> Tensor:
     weight, bias = torch.from_numpy(op.weight), torch.from_numpy(op.bias)
     y = F.conv2d(x.double(), weight, bias, op.stride, op.padding, op.dilation, op.groups)
     y = y if added is None else y + added.double()
-    y = torch.where(y < 0, y * op.shape.slope, y) if op.shape.on else y
+    slope = torch.tensor(op.shape.slopes or op.shape.slope, dtype=y.dtype).reshape(1, -1, 1, 1)
+    y = torch.where(y < 0, y * slope, y) if op.shape.on else y
     return y.clamp(max=op.shape.cap)
 
 

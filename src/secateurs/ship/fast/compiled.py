@@ -39,7 +39,7 @@ class ArenaPlace(Structure):
 class KernelShape(Structure):
     """An activation."""
 
-    _fields_ = [("slope", c_double), ("cap", c_double), ("on", c_int64)]
+    _fields_ = [("slope", c_double), ("cap", c_double), ("on", c_int64), ("slopes", c_void_p)]
 
 
 class LoadKernel(Structure):

@@ -155,6 +155,7 @@ struct Place {  // where a value stands in the arena, in numbers
 struct Shape {  // y = max(x, 0) + slope min(x, 0), at most cap
     double slope, cap;
     int64_t on;
+    const void* slopes;  // per channel; null: one slope for all
 };
 
 struct Load {
@@ -286,10 +287,9 @@ struct Share {
 // ---- small pieces ----------------------------------------------------------------------------------------------------
 
 template <class R>
-inline R shaped(R x, const Shape& s) {
-    if (!s.on) return x;
-    R y = x < 0 ? (s.slope == 0 ? R(0) : x * R(s.slope)) : x;
-    return y > R(s.cap) ? R(s.cap) : y;
+inline Shape of_channel(Shape s, int64_t c) {
+    if (s.slopes) s.slope = static_cast<const R*>(s.slopes)[c];
+    return s;
 }
 
 template <class R>
@@ -308,7 +308,14 @@ void shape_row(R* x, int64_t n, const Shape& s) {
 template <class R>
 struct Shaped {
     explicit Shaped(const Shape& s)
-        : on(s.on), slope(R(s.slope)), cap(R(std::min<double>(s.cap, std::numeric_limits<R>::max()))) {}
+        : on(s.on), slope(R(s.slope)), cap(R(std::min<double>(s.cap, std::numeric_limits<R>::max()))),
+          slopes(static_cast<const R*>(s.slopes)) {}
+    // From this channel on, and for this one alone.
+    Shaped from(int64_t c) const {
+        Shaped s = *this;
+        if (slopes) s.slopes += c, s.slope = *s.slopes;
+        return s;
+    }
     template <int N>
     void operator()(Vec<R> (&x)[N]) const {
         if (!on) return;
@@ -325,6 +332,7 @@ struct Shaped {
     }
     bool on;
     R slope, cap;
+    const R* slopes;
 };
 
 inline int64_t pixels(const Place& p) { return p.height * p.width; }
@@ -467,10 +475,10 @@ void finish_piece(const Shape& shape, R* y, const R* add, R bias, int64_t n, R* 
 }
 
 template <class R>
-void finish(const Conv& op, R* y, R* to, const R* add, R bias, int64_t first, int64_t n) {
+void finish(const Conv& op, const Shape& shape, R* y, R* to, const R* add, R bias, int64_t first, int64_t n) {
     const bool whole = op.rows == op.out_height || op.length == op.out_height * op.out_width;
     if (op.width == op.out_width && whole)
-        return finish_piece(op.shape, y, add ? add + first : nullptr, bias, n, to + first);
+        return finish_piece(shape, y, add ? add + first : nullptr, bias, n, to + first);
     int64_t row = first / op.width, column = first % op.width;
     const int64_t image = op.rows, wide = op.out_width;
     for (int64_t i = 0; i < n;) {  // rows of a flat plane: numbers past the end of an output row are dropped
@@ -478,7 +486,7 @@ void finish(const Conv& op, R* y, R* to, const R* add, R bias, int64_t first, in
         const int64_t g = row / image, r = row % image;
         if (part > 0 && r < op.out_height) {
             const int64_t at = (g * op.out_height + r) * wide + column;
-            finish_piece(op.shape, y + i, add ? add + at : nullptr, bias, part, to + at);
+            finish_piece(shape, y + i, add ? add + at : nullptr, bias, part, to + at);
         }
         i += rest, ++row, column = 0;
     }
@@ -507,7 +515,8 @@ void conv_tile(const Conv& op, const Share<R>& share, int64_t group, int64_t spa
             for (int64_t b = 0; b < B && o * B + b < op.to.channels; ++b) {
                 const int64_t c = o * B + b;
                 const R* add = op.add.channels ? arena + op.add.at + c * op.add.stride + image : nullptr;
-                finish(op, y + b * size, arena + op.to.at + c * op.to.stride + image, add, bias[c], first, n);
+                finish(op, of_channel<R>(op.shape, c), y + b * size, arena + op.to.at + c * op.to.stride + image, add, bias[c],
+                       first, n);
             }
         }
     }
@@ -575,8 +584,9 @@ void conv_dots(const Conv& op, const Share<R>& share) {
     // the channels that are read may be shaped too, nobody looks.
     const int64_t from_channel = op.read[share.first], end_channel = op.read[share.end - 1] + 1;
     R* const y = arena + op.to.at;
-    if (op.to.stride == 1) return shape_row(y + from_channel, end_channel - from_channel, op.shape);
-    for (int64_t c = from_channel; c < end_channel; ++c) shape_row(y + c * op.to.stride, 1, op.shape);
+    if (op.to.stride == 1 && !op.shape.slopes)
+        return shape_row(y + from_channel, end_channel - from_channel, op.shape);
+    for (int64_t c = from_channel; c < end_channel; ++c) shape_row(y + c * op.to.stride, 1, of_channel<R>(op.shape, c));
 }
 
 template <class R>
@@ -676,8 +686,8 @@ void untransformed(const R* from, int64_t far, int64_t j, R* above, R* below) {
 
 // Tile rows first..end of one image and one output channel, finished.
 template <class R>
-void untransform(const Winograd& op, const R* from, int64_t far, R* rows, int64_t first, int64_t end, R* to, const R* add,
-                 R bias) {
+void untransform(const Winograd& op, const Shape& shape, const R* from, int64_t far, R* rows, int64_t first, int64_t end,
+                 R* to, const R* add, R bias) {
     constexpr int lanes = Lanes<R>::count;
     const int64_t width = op.to.width, pitch = op.wide <= lanes ? width : (op.wide + lanes - 1) / lanes * lanes * 2;
     for (int64_t ty = first; ty < end; ++ty, from += op.wide) {
@@ -685,9 +695,9 @@ void untransform(const Winograd& op, const R* from, int64_t far, R* rows, int64_
         for (int64_t j = 0; j < op.wide; j += lanes) untransformed(from, far, j, above + 2 * j, above + pitch + 2 * j);
     }
     const int64_t tall = std::min(op.to.height, 2 * end) - 2 * first, at = 2 * first * width;
-    if (pitch == width) return finish_piece(op.shape, rows, add ? add + at : nullptr, bias, tall * width, to + at);
+    if (pitch == width) return finish_piece(shape, rows, add ? add + at : nullptr, bias, tall * width, to + at);
     for (int64_t r = 0; r < tall; ++r)
-        finish_piece(op.shape, rows + r * pitch, add ? add + at + r * width : nullptr, bias, width, to + at + r * width);
+        finish_piece(shape, rows + r * pitch, add ? add + at + r * width : nullptr, bias, width, to + at + r * width);
 }
 
 template <class R>
@@ -719,8 +729,9 @@ void run_winograd(const Winograd& op, const Share<R>& share, int64_t group) {
                     const int64_t c = o * op.block + b, image = row / op.tall;
                     next = std::min(end, (image + 1) * op.tall);
                     const int64_t at = image * pixels(op.to);
-                    untransform(op, m + b * padded + (row - first) * op.wide, op.block * padded, share.notes + op.result,
-                                row - image * op.tall, next - image * op.tall, arena + op.to.at + c * op.to.stride + at,
+                    untransform(op, of_channel<R>(op.shape, c), m + b * padded + (row - first) * op.wide,
+                                op.block * padded, share.notes + op.result, row - image * op.tall,
+                                next - image * op.tall, arena + op.to.at + c * op.to.stride + at,
                                 op.add.channels ? arena + op.add.at + c * op.add.stride + at : nullptr,
                                 static_cast<const R*>(op.bias)[c]);
                 }
@@ -844,10 +855,11 @@ void run_near(const Near& op, const Share<R>& share, int64_t group) {
     R* const arena = share.arena;
     constexpr int lanes = Lanes<R>::count;
     const Columns<R> columns(op);
-    const Shaped<R> shaped(op.shape);
+    const Shaped<R> shape(op.shape);
     const auto* bias = static_cast<const R*>(op.bias);
     const int64_t width = op.to.width;
     for (int64_t c = share.first; c < share.end; ++c) {
+        const Shaped<R> shaped = shape.from(c);
         const auto* taps = static_cast<const char*>(op.taps) + op.starts[c] * (3 + op.block) * sizeof(R);
         const int64_t n = op.starts[c + 1] - op.starts[c];
         const R* const plane = arena + op.from.at + c / op.outputs * op.inputs * op.from.stride;
@@ -911,7 +923,7 @@ void matrix_tile(const Matrix& op, const Shaped<R>& shaped, const R* x, const R*
                 UNROLLED
                 for (int t = 0; t < T; ++t) sum[b][t] += load(to + t * lanes);
             }
-            if (turn.last) finished<R, T>(sum[b], shaped, bias[b], add ? add + b * op.add.stride : nullptr);
+            if (turn.last) finished<R, T>(sum[b], shaped.from(b), bias[b], add ? add + b * op.add.stride : nullptr);
             UNROLLED
             for (int t = 0; t < T; ++t) store(to + t * lanes, sum[b][t]);
         }
@@ -959,7 +971,7 @@ void run_matrix(const Matrix& op, const Share<R>& share, int64_t group) {
                 const MatrixTile<R> run = matrix_tile_of<R>(tile, op.block);
                 for (int64_t o = some; o < std::min(share.end, some + op.together); ++o) {
                     const int64_t c = o * op.block;
-                    run(op, shaped, panel, weights + (op.blocks * k + o * turn.deep) * op.block, turn, op.to.channels - c, bias + c,
+                    run(op, shaped.from(c), panel, weights + (op.blocks * k + o * turn.deep) * op.block, turn, op.to.channels - c, bias + c,
                         op.add.channels ? arena + op.add.at + c * op.add.stride + v * lanes : nullptr,
                         arena + op.to.at + c * op.to.stride + v * lanes);
                 }
@@ -1066,7 +1078,7 @@ void run_scale(const Scale& op, const Share<R>& share, int64_t group) {
         const R* x = arena + op.from.at + c * op.from.stride;
         R* y = arena + op.to.at + c * op.to.stride;
         for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale + shift;
-        shape_row(y, n, op.shape);
+        shape_row(y, n, of_channel<R>(op.shape, c));
     }
 }
 
@@ -1079,7 +1091,7 @@ void run_add(const Add& op, const Share<R>& share, int64_t group) {
         const R *a = arena + op.a.at + c * op.a.stride, *b = arena + op.b.at + c * op.b.stride;
         R* y = arena + op.to.at + c * op.to.stride;
         for (int64_t i = 0; i < n; ++i) y[i] = a[i] + sign * b[i];
-        shape_row(y, n, op.shape);
+        shape_row(y, n, of_channel<R>(op.shape, c));
     }
 }
 

@@ -27,16 +27,17 @@ Planes: TypeAlias = tuple[int, int, int]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """An activation: y = max(x, 0) + slope · min(x, 0), at most `cap`. The identity for slope 1
-    without cap.
+    without cap. `slopes` is one for each channel, in place of `slope`.
     """
 
     slope: float = 1.0
     cap: float = math.inf
+    slopes: tuple[float, ...] | None = None
 
     @property
     def on(self) -> bool:
         """Whether it changes anything."""
-        return self.slope != 1.0 or self.cap != math.inf
+        return self.slope != 1.0 or self.cap != math.inf or self.slopes is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -87,7 +87,10 @@ class Arena:
             elif field_type is compiled.KernelShape:
                 # An infinite cap becomes the largest number.
                 value = compiled.KernelShape(
-                    slope=value.slope, cap=min(value.cap, 1.7e308), on=value.on
+                    slope=value.slope,
+                    cap=min(value.cap, 1.7e308),
+                    on=value.on,
+                    slopes=None if value.slopes is None else self.address(value.slopes),
                 )
             elif isinstance(value, np.ndarray):
                 floats = value.dtype.kind == "f"

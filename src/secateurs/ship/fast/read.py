@@ -380,6 +380,19 @@ def leaky_relu(to: OperatorReader, x: Any, slope: float = 0.01) -> Native:
     return shaped(to, x, Shape(slope=float(slope)))
 
 
+@runs(aten.prelu.default)
+def prelu(to: OperatorReader, x: Any, weight: Any) -> Native:
+    """x where positive, elsewhere x times the slope of its channel, or of all."""
+    if not isinstance(weight, Tensor):
+        raise NotCovered("a slope that depends on the input")
+    slopes = tuple(weight.detach().reshape(-1).tolist())
+    if len(set(slopes)) == 1:
+        return shaped(to, x, Shape(slope=slopes[0]))
+    if len(slopes) != to.view(x).dims[0]:
+        raise NotCovered(f"{len(slopes)} slopes for values of {to.view(x).dims}")
+    return shaped(to, x, Shape(slopes=slopes))
+
+
 @runs(
     aten.hardtanh.default,
     aten.hardtanh_.default,

@@ -18,6 +18,7 @@ STEPS = {
     "turned": lambda x, w: w - x,
     "divided": lambda x, w: x / w,
     "relu": lambda x, w: x.relu(),
+    "prelu": lambda x, w: torch.prelu(x, w),
     "norm": lambda x, w: torch.batch_norm(x, w, w - 1, w * 0.1, w.abs(), False, 0.0, 1e-5, False),
     "linear": lambda x, w: nn.functional.linear(x, torch.outer(w, w), w),
     "twice": lambda x, w: x + x,
