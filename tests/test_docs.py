@@ -53,6 +53,7 @@ ROOMS = [
     *(f"secateurs_lab.{name}" for name in secateurs_lab.__all__ if name != "demo"),
 ]
 PAGES = {path.relative_to(DOCS).as_posix(): path for path in pages()}
+MEASURED = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 RUN = [name for name, path in PAGES.items() if blocks(path) and name not in ELSEWHERE]
 
 
@@ -158,12 +159,32 @@ def check_command(command, words):
 
 def test_links_between_pages_lead_somewhere():
     broken = []
-    for name, path in PAGES.items():
+    for path in (*PAGES.values(), *MEASURED):
         text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
         for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", text):
             if not (path.parent / target).exists():
-                broken.append((name, target))
+                broken.append((path.name, target))
     assert not broken
+
+
+def test_a_page_of_results_has_one_shape():
+    """What was lost comes first, the command last, and both fit on a screen and a half."""
+    odd = []
+    for path in MEASURED:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        heads = [line for line in lines if line.startswith("## ")]
+        lost_first = lines[0].startswith("# ") and lines[2].startswith("**")
+        asked = any(line.startswith("Asked: ") for line in lines)
+        if not (lost_first and asked and heads[-1] == "## Again" and len(lines) <= 80):
+            odd.append(path.name)
+    assert not odd
+
+
+def test_every_figure_of_the_results_is_on_a_page():
+    texts = [path.read_text(encoding="utf-8") for path in (*PAGES.values(), *MEASURED)]
+    shown = set(re.findall(r"figures/([\w.-]+\.svg)", "".join(texts)))
+    folder = ROOT / "benchmarks" / "results" / "figures"
+    assert {path.name for path in folder.glob("*.svg")} <= shown
 
 
 def test_the_files_that_pages_name_exist():
