@@ -747,7 +747,7 @@ def _hold_ways(tensors: list[Tensor], density: float) -> dict[str, Callable[[], 
         )
         for t in tensors
     ]
-    pairs = [(gpu_clear.Packed(m, like=t), t) for m, t in zip(masks, tensors, strict=True)]
+    pairs = [(gpu_clear.MaskBits(m, like=t), t) for m, t in zip(masks, tensors, strict=True)]
     ways: dict[str, Callable[[], object]] = {
         "bits, called": lambda: gpu_clear.clear_(pairs),
         "bits, captured one by one": _on_device(lambda: gpu_clear.clear_(pairs)),

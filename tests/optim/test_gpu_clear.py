@@ -19,7 +19,7 @@ if not interpreter.INTERPRETED:
     pytest.skip("in Triton's interpreter alone", allow_module_level=True)
 
 from secateurs.optim import gpu_clear
-from secateurs.optim.gpu_clear import Packed, clear_
+from secateurs.optim.gpu_clear import MaskBits, clear_
 
 VALUES = (float("nan"), float("inf"), -float("inf"), -0.0, -1e-30, 1e30, 5e-324, 0.0)
 SHAPES = [(), (0,), (0, 3), (1,), (31,), (32,), (33,), (4096,), (4097,), (8, 3, 3, 3), (5, 4, 1, 1)]
@@ -59,8 +59,8 @@ def test_what_is_dropped_is_plus_zero_and_what_is_kept_keeps_its_bits(density, d
     draw = torch.Generator().manual_seed(0)
     for shape in SHAPES:
         tensor, mask = strange(shape, dtype, layout), torch.rand(shape, generator=draw) < density
-        assert Packed.takes(tensor)
-        packed = Packed(mask, like=tensor)
+        assert MaskBits.takes(tensor)
+        packed = MaskBits(mask, like=tensor)
         assert packed.fits(tensor) and torch.equal(packed.mask(), mask)
         assert packed.words.nbytes == 4 * -(-mask.numel() // 32)
         check(tensor, mask, lambda packed=packed, tensor=tensor: clear_([(packed, tensor)]))
@@ -71,7 +71,7 @@ def test_many_tensors_of_many_widths_at_once():
     pairs, before = [], []
     for shape, dtype in itertools.product(SHAPES, DTYPES):
         tensor, mask = strange(shape, dtype), torch.rand(shape, generator=draw) < 0.5
-        pairs.append((Packed(mask, like=tensor), tensor))
+        pairs.append((MaskBits(mask, like=tensor), tensor))
         before.append(tensor.clone())
     clear_(pairs)
     for (packed, tensor), old in zip(pairs, before, strict=True):
@@ -101,7 +101,7 @@ def test_tensors_that_begin_anywhere_and_their_neighbours(dtype, begin, monkeypa
     monkeypatch.setattr(gpu_clear, "clear_many_kernel", watched)
     room = torch.ones(5000, dtype=dtype)
     tensor, mask = room[begin : begin + 4990], torch.arange(4990) % 5 < 2
-    check(tensor, mask, lambda: clear_([(Packed(mask, like=tensor), tensor)]))
+    check(tensor, mask, lambda: clear_([(MaskBits(mask, like=tensor), tensor)]))
     assert room[:begin].all() and room[begin + 4990 :].all()
     assert [options["ALIGNED"] for options in watched.options] == [begin == 0]
 
@@ -113,13 +113,13 @@ def test_one_tensor_by_itself_as_a_captured_graph_takes_it(shape, begin):
     tensor = (
         torch.empty(mask.numel() + begin)[begin:].view(shape).copy_(strange(shape, torch.float32))
     )
-    check(tensor, mask, lambda: gpu_clear._clear_one_(Packed(mask, like=tensor), tensor))
+    check(tensor, mask, lambda: gpu_clear._clear_one_(MaskBits(mask, like=tensor), tensor))
 
 
 def test_other_masks_take_the_same_memory():
     tensor = laid(torch.ones(4, 3, 2, 2), "channels last")
     first, second = torch.rand(2, 4, 3, 2, 2, generator=torch.Generator().manual_seed(0)) < 0.5
-    packed = Packed(first, like=tensor)
+    packed = MaskBits(first, like=tensor)
     at = packed.words.data_ptr()
     packed.take_(second)
     assert packed.words.data_ptr() == at and torch.equal(packed.mask(), second)
@@ -127,19 +127,19 @@ def test_other_masks_take_the_same_memory():
 
 def test_only_what_lies_alike_fits():
     tensor = torch.ones(4, 3, 2, 2)
-    packed = Packed(tensor > 0, like=tensor)
+    packed = MaskBits(tensor > 0, like=tensor)
     assert packed.fits(tensor.double()) and packed.fits(tensor.bfloat16())
     assert not packed.fits(laid(tensor, "channels last"))
     assert not packed.fits(tensor.to("meta")) and not packed.fits(tensor.to(torch.complex128))
-    assert not Packed.takes(torch.ones(8, 3)[::2]) and not Packed.takes(torch.ones(1).expand(4))
-    assert not Packed.takes(tensor.to(torch.complex128))
+    assert not MaskBits.takes(torch.ones(8, 3)[::2]) and not MaskBits.takes(torch.ones(1).expand(4))
+    assert not MaskBits.takes(tensor.to(torch.complex128))
     narrow = torch.ones(4, 3, 1, 1)
-    assert Packed(narrow > 0, like=narrow).fits(narrow.to(memory_format=torch.channels_last))
+    assert MaskBits(narrow > 0, like=narrow).fits(narrow.to(memory_format=torch.channels_last))
 
 
 def test_autograd_is_told():
     tensor = torch.ones(40)
-    clear_([(Packed(tensor > 0, like=tensor), tensor)])
+    clear_([(MaskBits(tensor > 0, like=tensor), tensor)])
     assert tensor._version == 1
 
 

@@ -16,7 +16,7 @@ WIDTHS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 BLOCK = 4096  # entries of a program
 
 
-class Packed:
+class MaskBits:
     """A mask as bits, in the order in which the entries of its tensor lie: entry i is bit i % 32 of
     word i // 32.
     """
@@ -66,9 +66,9 @@ def _pack(flat: Tensor) -> Tensor:
     return rows.sum(-1, dtype=torch.int32)
 
 
-def clear_(pairs: Iterable[tuple[Packed, Tensor]]) -> None:
+def clear_(pairs: Iterable[tuple[MaskBits, Tensor]]) -> None:
     """Set the dropped entries to +0.0, in place: one launch for all tensors of one width."""
-    together: dict[tuple[int, torch.device], list[tuple[Packed, Tensor]]] = {}
+    together: dict[tuple[int, torch.device], list[tuple[MaskBits, Tensor]]] = {}
     for packed, tensor in pairs:
         alike = tensor.element_size(), tensor.device
         together.setdefault(alike, []).append((packed, tensor))
@@ -84,7 +84,9 @@ def clear_(pairs: Iterable[tuple[Packed, Tensor]]) -> None:
     torch.autograd.graph.increment_version([t for some in together.values() for _, t in some])
 
 
-def _clear_many_(some: list[tuple[Packed, Tensor]], width: tl.dtype, device: torch.device) -> None:
+def _clear_many_(
+    some: list[tuple[MaskBits, Tensor]], width: tl.dtype, device: torch.device
+) -> None:
     at, words = gpu.places([tensor for _, tensor in some]), gpu.places([p.words for p, _ in some])
     counts = tuple(tensor.numel() for _, tensor in some)
     owner, begin = gpu.blocks(counts, BLOCK, device)
@@ -98,7 +100,7 @@ def _clear_many_(some: list[tuple[Packed, Tensor]], width: tl.dtype, device: tor
     )
 
 
-def _clear_one_(packed: Packed, tensor: Tensor) -> None:
+def _clear_one_(packed: MaskBits, tensor: Tensor) -> None:
     count = tensor.numel()
     clear_one_kernel[(triton.cdiv(count, BLOCK),)](
         tensor.view(INTEGERS[tensor.element_size()]),
@@ -161,11 +163,11 @@ def clear_one_kernel(
     _clear_block(tensor, words, first, n, WIDTH, ALIGNED, BLOCK)
 
 
-def tried(device: torch.device) -> type[Packed]:
+def try_bits(device: torch.device) -> type[MaskBits]:
     """Masks of bits, after one has cleared the right entries on this device."""
     values = torch.full((70,), float("nan"), device=device)
     mask = torch.arange(70, device=device) % 3 == 0
-    clear_([(Packed(mask, like=values), values)])
+    clear_([(MaskBits(mask, like=values), values)])
     if not torch.equal(values.isnan(), mask) or bool(values.signbit().logical_and(~mask).any()):
         raise RuntimeError("the kernel that clears has cleared something else")
-    return Packed
+    return MaskBits

@@ -19,21 +19,21 @@ from secateurs.base.gpu import by_triton
 from secateurs.base.sharding import is_sharded, local, local_mask
 
 if TYPE_CHECKING:
-    from secateurs.optim.gpu_clear import Packed
+    from secateurs.optim.gpu_clear import MaskBits
 
 _log = logging.getLogger("secateurs.optim")
 
 
 @cache
-def one_bit(device: torch.device) -> "type[Packed] | None":
+def one_bit(device: torch.device) -> "type[MaskBits] | None":
     """Masks of one bit a weight, tried at the first call; None where a device has no such kernel,
     or refuses it (a log line says why).
     """
 
-    def make(device: torch.device) -> "type[Packed]":
-        from secateurs.optim.gpu_clear import tried
+    def make(device: torch.device) -> "type[MaskBits]":
+        from secateurs.optim.gpu_clear import try_bits
 
-        return tried(device)
+        return try_bits(device)
 
     return by_triton(device, make, what="masks of bits", fallback="they are integers", log=_log)
 
@@ -51,7 +51,7 @@ class Keep:
     def __init__(self, mask: Tensor, *, like: Tensor) -> None:
         own, piece = local(like), local_mask(mask, like)
         self._bits: list[Tensor] = []
-        self._packed: Packed | None = None
+        self._packed: MaskBits | None = None
         packs = one_bit(own.device)
         if packs is not None and packs.takes(own):
             self._packed = packs(piece, like=own)
@@ -94,7 +94,7 @@ class Keep:
         self._bits.append(_write_(made, kept))
         return self._bits[-1]
 
-    def packed(self, tensor: Tensor) -> "Packed | None":
+    def packed(self, tensor: Tensor) -> "MaskBits | None":
         """The mask in one bit a weight, if it is kept so and the tensor lies as it does."""
         return self._packed if self._packed is not None and self._packed.fits(tensor) else None
 
@@ -143,7 +143,7 @@ def clear_all_(cleared: Iterable[tuple[Keep, Tensor]]) -> None:
     for all of one width.
     """
     together: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
-    by_bits: list[tuple[Packed, Tensor]] = []
+    by_bits: list[tuple[MaskBits, Tensor]] = []
     for keep, tensor in cleared:
         # A mask that keeps everything costs nothing per step.
         if not keep.drops:

@@ -37,7 +37,7 @@ class WholeStep:
         for i, own in enumerate(weights):
             split.setdefault(own.numel() % 4 == 0, []).append(i)
         self._launches = [
-            (some, Launch(*_taken(some, weights, factors, momenta), even, block, warps))
+            (some, Launch(*_pick(some, weights, factors, momenta), even, block, warps))
             for even, some in split.items()
         ]
 
@@ -69,7 +69,7 @@ class WholeStep:
         torch.autograd.graph.increment_version(self._weights)
 
 
-def _taken(
+def _pick(
     some: list[int],
     weights: Sequence[Tensor],
     factors: Sequence[Tensor],
@@ -163,7 +163,7 @@ def _laid_out(grad: Tensor, weight: Tensor, last: bool, kind: torch.dtype) -> Te
     return torch.empty_like(weight, dtype=kind).copy_(grad)
 
 
-def tried(device: torch.device) -> type[WholeStep]:
+def try_step(device: torch.device) -> type[WholeStep]:
     """The step, after a tiny one on this device that is that of the reference."""
     factors = torch.linspace(-1, 1, 33, device=device).reshape(3, 11)
     momenta = torch.linspace(0, 1, 33, device=device).reshape(3, 11)

@@ -142,9 +142,9 @@ def whole_step(device: torch.device) -> "type[WholeStep] | None":
     """
 
     def make(device: torch.device) -> "type[WholeStep]":
-        from secateurs.optim.factorized.gpu_step import tried
+        from secateurs.optim.factorized.gpu_step import try_step
 
-        return tried(device)
+        return try_step(device)
 
     return by_triton(
         device,

@@ -101,7 +101,7 @@ def product(matrix: Listed, x: Tensor, bias: Tensor | None = None, unroll: int =
     return y
 
 
-def tried(device: torch.device) -> type[Listed]:
+def try_lists(device: torch.device) -> type[Listed]:
     """Lists, after a small product on this device that is that of the dense matrix."""
     draw = torch.Generator().manual_seed(0)
     matrix = torch.randn(5, 700, generator=draw) * (torch.rand(5, 700, generator=draw) < 0.4)

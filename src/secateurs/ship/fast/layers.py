@@ -87,7 +87,7 @@ class CompiledLayer(Fixed):
         fits = x.ndim == count + 1 or (count == 1 and x.ndim > 1)
         if fits and x.shape[-count:] == dims and not torch.is_autocast_enabled(x.device.type):
             flat = x.reshape(-1, *dims)
-            found = self._call(flat) if in_compiled(self._rows, flat.shape[0]) else None
+            found = self._call(flat) if runs_compiled(self._rows, flat.shape[0]) else None
             if found is not None:
                 return found if x.ndim == count + 1 else found.view(*x.shape[:-1], *self._made)
         return super().forward(x)
@@ -99,7 +99,7 @@ class CompiledLayer(Fixed):
         )
 
 
-def in_compiled(rows: Rows, samples: int) -> bool:
+def runs_compiled(rows: Rows, samples: int) -> bool:
     """Whether so many samples run compiled."""
     found = False
     for fewest, compiled in rows:
@@ -365,9 +365,9 @@ def lists(device: torch.device) -> "type[Listed] | None":
     """
 
     def make(device: torch.device) -> "type[Listed]":
-        from secateurs.ship.fast.gpu_lists import tried
+        from secateurs.ship.fast.gpu_lists import try_lists
 
-        return tried(device)
+        return try_lists(device)
 
     return by_triton(device, make, what="lists of weights", fallback="products are dense", log=_log)
 
@@ -436,7 +436,7 @@ def _both(
     """
 
     def packed(x: Tensor) -> Any:
-        found = many.call(x) if in_compiled(many.rows, len(x)) else None
+        found = many.call(x) if runs_compiled(many.rows, len(x)) else None
         return one.layer(x) if found is None else found
 
     few = _compile(one, shape, listed, dtype, known, remembered, beside=packed)
@@ -444,9 +444,9 @@ def _both(
         return many
 
     def call(x: Tensor) -> Tensor | None:
-        if in_compiled(few.rows, len(x)):
+        if runs_compiled(few.rows, len(x)):
             return few.call(x)
-        return many.call(x) if in_compiled(many.rows, len(x)) else None
+        return many.call(x) if runs_compiled(many.rows, len(x)) else None
 
     report = replace(many.report, ways=(*few.report.ways, *many.report.ways))
     return replace(many, call=call, keeps=(few.keeps, many.keeps), rows=((1, True),), report=report)
