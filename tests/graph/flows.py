@@ -48,7 +48,8 @@ def every_flow() -> set[type]:
     """All classes of the library with the six methods of a flow."""
     found: set[type] = set()
     for module in pkgutil.walk_packages(secateurs.__path__, "secateurs."):
-        if module.name.startswith(("secateurs.adapters", "secateurs.__main__")):
+        own = module.name.rpartition(".")[2]
+        if module.name.startswith("secateurs.adapters") or own.startswith(("gpu_", "__main__")):
             continue  # needs packages that may be missing; runs the command line
         for kind in vars(importlib.import_module(module.name)).values():
             ours = inspect.isclass(kind) and kind.__module__.startswith("secateurs")
