@@ -8,8 +8,18 @@ from torch.func import functional_call
 from optim.attached_methods import OPTIMIZERS, loss_of, network, started, train
 from secateurs import Recipe, compact, hold
 from secateurs.errors import TrainingError
-from secateurs.optim import DGating, PowerPropagation
+from secateurs.optim import DGating, PowerPropagation, reparametrized
 from secateurs.prune import GradualPruning
+
+
+@pytest.fixture(params=["each alone", "in one tensor"], autouse=True)
+def lain(request, monkeypatch):
+    """Weights lie in one tensor on a GPU only; here in both ways, so that one is the other's
+    oracle.
+    """
+    if request.param == "in one tensor":
+        monkeypatch.setattr(reparametrized, "_packs", lambda w: [reparametrized.Pack(w)])
+    return request.param
 
 
 class Explicit(nn.Module):
@@ -92,6 +102,75 @@ def test_d_gating_is_training_of_the_gates(optimizer, depth, groups, axis, start
             )
     penalty = sum(float(p.detach().square().sum()) for part in explicit.parts for p in part)
     assert gating.penalty() == pytest.approx(strength / depth * penalty, rel=1e-12)
+
+
+class Twin(nn.Sequential):
+    """Odd sizes, a weight that no optimizer has a gradient for, another memory format."""
+
+    def __init__(self, memory_format):
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(4, 10, 3), nn.Conv2d(10, 7, 3), nn.Flatten(), nn.Linear(63, 5)]
+        super().__init__(*layers, nn.Linear(2, 3))
+        self.double().to(memory_format=memory_format)
+
+    def step(self, optimizer, step):
+        draw = torch.Generator().manual_seed(step)
+        for name, p in self.named_parameters():
+            p.grad = None
+            if not (name.startswith("4") and step % 2):
+                p.grad = torch.randn(p.shape, generator=draw, dtype=p.dtype) * 0.1
+        optimizer.step()
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda m, o, a=a: PowerPropagation(m, o, alpha=a) for a in (1.0, 2.0, 2.7)),
+        *(
+            lambda m, o, d=d, g=g, s=s: DGating(m, o, strength=0.02, depth=d, groups=g, start=s)
+            for d in (2, 3, 5)
+            for g in ("neuron", "channel")
+            for s in ("ones", "balanced")
+        ),
+    ],
+)
+@pytest.mark.parametrize("lain", ["in one tensor"], indirect=True)
+def test_weights_in_one_tensor_move_as_each_alone(make, optimizer, memory_format, monkeypatch):
+    twins = []
+    for alone in (True, False):
+        model = Twin(memory_format)
+        groups = [{"params": list(layer.parameters())} for layer in model if [*layer.parameters()]]
+        groups[1]["maximize"] = True
+        made = OPTIMIZERS[optimizer](groups)
+        with monkeypatch.context() as patched:
+            if alone:
+                one = lambda ws: [reparametrized.Pack({n: w}) for n, w in ws.items()]  # noqa: E731
+                patched.setattr(reparametrized, "_packs", one)
+            twins.append((model, made, make(model, made)))
+    for step in range(8):
+        for model, made, method in twins:
+            model.step(made, step)
+            with torch.no_grad():
+                if step == 3:
+                    model[0].weight[0], model[1].weight[:, 1] = 0, 0.25
+                if step == 4 and isinstance(method, DGating):
+                    method.collapse_(0.7)
+                if step == 5:
+                    model[3].weight[1:3] = 0.25
+        (one, mine, alone), (other, its, together) = twins
+        for a, b in zip(one.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+            assert torch.equal(a == 0, b == 0)
+    # And each goes on from the other's state.
+    theirs = [made.state_dict() for made in (mine, its)]
+    mine.load_state_dict(theirs[1])
+    its.load_state_dict(theirs[0])
+    for model, made, _ in twins:
+        model.step(made, 8)
+    for a, b in zip(alone.numbers().values(), together.numbers().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
 def test_the_penalty_of_balanced_gates_is_that_of_the_groups():
@@ -221,7 +300,7 @@ def test_gates_follow_the_groups_and_schedules_of_their_weights():
         train(model, made, begin=step, end=step + 1)
         schedule.step()
         assert not torch.equal(gating.gates()["0.weight"], before["0.weight"])
-    assert sizes == [[3, 3], [3, 3]] and rates == [[0.1, 0.01], [0.05, 0.005]]
+    assert sizes == [[4, 4], [4, 4]] and rates == [[0.1, 0.01], [0.05, 0.005]]
     for group in made.param_groups:  # between two steps they hold the model's parameters alone
         assert len(group["params"]) == len(group["param_names"]) == 2
     assert made.state.keys() <= set(model.parameters())
@@ -238,7 +317,7 @@ def test_after_an_error_in_a_step_the_gates_leave_the_groups():
     with pytest.raises(RuntimeError, match="no step"):
         train(model, made, end=1)
     hook.remove()
-    assert len(made.param_groups[0]["params"]) == 6
+    assert len(made.param_groups[0]["params"]) == 8
     train(model, made, end=1)
     assert len(made.param_groups[0]["params"]) == 4
     gating.release()

@@ -1,13 +1,28 @@
 """Groups of weights that vanish together: those of a neuron, a channel, a kernel or a block."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import pairwise
+from typing import Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 from secateurs.base.registry import Registry
 from secateurs.errors import PatternError
+
+
+class Groups(Protocol):
+    """The groups of one weight (`Grouping`), or of many in one tensor (`Segments`)."""
+
+    def spread(self, shared: Tensor, like: Tensor) -> Tensor:
+        """A shared factor as a tensor of the weights' shape."""
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sums over each group."""
+
+    def part(self, name: str, shared: Tensor) -> Tensor:
+        """What a shared factor has of this weight, sharing its memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +44,63 @@ class Grouping:
     def total(self, values: Tensor) -> Tensor:
         """Sums over each group."""
         return values.reshape(self.view).sum(self.axes, keepdim=True)
+
+    def part(self, name: str, shared: Tensor) -> Tensor:
+        """All of it."""
+        return shared
+
+
+class Segments:
+    """The groups of many weights that lie in one tensor of one dimension: one launch to spread a
+    factor, one to sum.
+
+    Args:
+        groupings: Those of each weight.
+        owner: An integer for each entry of that tensor; it is filled with the number of its group.
+        parts: What `owner` has of each weight.
+    """
+
+    def __init__(
+        self, groupings: Mapping[str, Grouping], owner: Tensor, parts: Sequence[Tensor]
+    ) -> None:
+        self._owner, self._places = owner, {}
+        begin, starts = 0, [part.storage_offset() for part in parts]
+        for (name, found), part, (start, end) in zip(
+            groupings.items(), parts, pairwise([*starts, len(owner)]), strict=True
+        ):
+            count = torch.Size(found.shape).numel()
+            # What lies between two weights, and may be anything, is a group of its own.
+            owner[start:end] = begin + count
+            numbers = torch.arange(begin, begin + count, dtype=owner.dtype, device=owner.device)
+            part.copy_(found.spread(numbers, part))
+            self._places[name] = begin, begin + count, found.shape
+            begin += count + 1
+        ordered, order = owner.sort(stable=True)
+        # Rows follow one another; channels have to be gathered.
+        self._order = None if torch.equal(ordered, owner) else order
+        if self._order is not None and len(owner) < 1 << 31:
+            self._order = self._order.int()  # half the memory
+        self._ends = torch.searchsorted(
+            ordered, torch.arange(begin + 1, dtype=owner.dtype, device=owner.device)
+        )
+
+    def spread(self, shared: Tensor, like: Tensor) -> Tensor:
+        """A shared factor as a tensor of the weights' shape."""
+        return shared.index_select(0, self._owner)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sums over each group, in at least float32 as `Tensor.sum` has them."""
+        wide = values.float() if values.element_size() < 4 else values
+        if self._order is not None:
+            wide = wide.index_select(0, self._order)
+        # Unsafe: without looking at the ends, for which the host would wait.
+        found = torch.segment_reduce(wide, "sum", offsets=self._ends, unsafe=True)
+        return found.to(values.dtype)
+
+    def part(self, name: str, shared: Tensor) -> Tensor:
+        """What a shared factor has of this weight, sharing its memory."""
+        begin, end, shape = self._places[name]
+        return shared[begin:end].view(shape)
 
 
 GroupRule: TypeAlias = Callable[[tuple[int, ...]], Grouping | None]

@@ -7,8 +7,8 @@ optimizer works, with momentum, averages and weight decay on the numbers behind,
 been written in them.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,84 +19,164 @@ from secateurs.base.sharding import joined, local
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.attached import StepMethod, check_between
 from secateurs.optim.factorized.maths import EPS, others
-from secateurs.optim.groupings import Grouping, grouping
+from secateurs.optim.groupings import Grouping, Groups, Segments, grouping
 from secateurs.optim.keep import Keep, clear_all_
 
-Moved: TypeAlias = list[tuple[str, Tensor, dict[str, Any]]]
-"""The parameters that a step moves: name, gradient, and the optimizer's group."""
+_ALIGNED = 8  # entries: where a weight begins in a pack, so that its kernels read 16 bytes at once
+
+
+class Pack:
+    """Weights of one dtype and device, and the numbers behind them in one tensor, for one launch
+    an operation: on a GPU all of them, elsewhere each alone, in its own shape.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        self.names = list(weights)
+        self.alone = len(weights) == 1 and not next(iter(weights.values())).is_cuda
+        self.places: dict[str, tuple[torch.Size, tuple[int, ...], int]] = {}
+        size, first = 0, next(iter(weights.values()))
+        for name, weight in weights.items():
+            # In the weight's own layout, without gaps.
+            stride = torch.empty_like(weight, device="meta").stride()
+            self.places[name] = weight.shape, stride, size
+            size += -(-weight.numel() // _ALIGNED) * _ALIGNED
+        self.behind = torch.empty_like(first) if self.alone else first.new_empty(size)
+
+    def parts(self, values: Tensor, names: Iterable[str] | None = None) -> list[Tensor]:
+        """What such a tensor has of each weight, sharing its memory."""
+        if self.alone:
+            return [values for _ in names or self.names]
+        return [values.as_strided(*self.places[name]) for name in names or self.names]
+
+    def together(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Such a tensor of those of some weights; of the others it says nothing."""
+        if self.alone:
+            return tensors[self.names[0]]
+        values = torch.empty_like(self.behind)
+        torch._foreach_copy_(self.parts(values, tensors), list(tensors.values()))
+        return values
+
+
+def _packs(weights: Mapping[str, Tensor]) -> list[Pack]:
+    alike: dict[object, dict[str, Tensor]] = {}
+    for name, weight in weights.items():
+        key = (weight.dtype, weight.device) if weight.is_cuda else name
+        alike.setdefault(key, {})[name] = weight
+    return [Pack(some) for some in alike.values()]
 
 
 class Reparametrized(StepMethod):
-    """Moves the numbers behind the weights by the optimizer of the weights.
+    """Moves the numbers behind the weights by the optimizer of the weights: each weight is a number
+    times a factor, which such numbers make.
 
     Weights changed between two steps (a mask that sets zeros, a checkpoint) are taken over: what is
     behind them is computed from them. What was not changed keeps its numbers bit for bit.
     """
 
+    factor_moves = False
+    """Whether the factor is made of the numbers themselves."""
+
     def __init__(self, model: nn.Module, optimizer: Optimizer, where: Where = None) -> None:
         super().__init__(model, optimizer, where)
         self._moving = False
         try:
-            found = {n: self.behind(n, local(p).detach()) for n, p in self._parameters.items()}
+            pieces = {name: local(p).detach() for name, p in self._parameters.items()}
+            self._packs = _packs(pieces)
+            with torch.no_grad():
+                for pack in self._packs:
+                    self.start(pack, {name: pieces[name] for name in pack.names})
         except BaseException:
             super().release()
             raise
-        self._behind = found
         # Rounded as they will be after every step, so that a step that is skipped changes no bit.
         with torch.no_grad():
             self._write_weights()
 
-    def behind(self, name: str, weight: Tensor) -> Tensor:
-        """Numbers, one a weight, that this weight can be computed from."""
+    def start(self, pack: Pack, weights: Mapping[str, Tensor]) -> None:
+        """Fill the pack with numbers that these weights can be computed from."""
         raise NotImplementedError
 
-    def weights(self) -> list[Tensor]:
-        """The weights of these numbers, parameter by parameter."""
+    def factor(self, pack: Pack) -> Tensor:
+        """What the numbers are multiplied by to give the weights."""
         raise NotImplementedError
 
-    def gradients(self, moved: Moved) -> list[Tensor]:
-        """The gradients by these numbers, from those by the weights that have one."""
+    def open_(self, pack: Pack, weights: Tensor) -> None:
+        """Let the factor be such that it can make these weights."""
+
+    def taken(self, weights: Tensor, factor: Tensor) -> Tensor:
+        """The numbers behind weights that were changed between two steps."""
+        raise NotImplementedError
+
+    def gradient(
+        self, pack: Pack, names: list[str], grads: Tensor, factor: Tensor, sign: int
+    ) -> Tensor:
+        """The gradient by the numbers, from that by these weights; `sign` is -1 for an optimizer
+        that climbs.
+        """
         raise NotImplementedError
 
     def numbers(self) -> dict[str, Tensor]:
         """What the optimizer moves in the place of each weight."""
-        return {name: joined(self._behind[name].clone(), p) for name, p in self._parameters.items()}
+        own = self._own()
+        return {name: joined(own[name].clone(), p) for name, p in self._parameters.items()}
 
-    def _pieces(self) -> list[Tensor]:
+    def _own(self) -> dict[str, Tensor]:
+        """The numbers behind each weight, in the packs' memory."""
+        return {
+            name: part
+            for pack in self._packs
+            for name, part in zip(pack.names, pack.parts(pack.behind), strict=True)
+        }
+
+    def _pieces(self, pack: Pack) -> dict[str, Tensor]:
         """Of each weight what this process has: all of it, unless the model is sharded."""
-        return [local(p) for p in self._parameters.values()]
+        return {name: local(self._parameters[name]) for name in pack.names}
 
     def before(self) -> None:
         """Put the numbers behind the weights in their place."""
-        # After an error within a step the weights are not weights.
-        if not self._moving:
-            self._take_changes()
-        moved = [(n, local(p.grad), group) for n, p, group in self.groups() if p.grad is not None]
-        for (name, _, _), gradient in zip(moved, self.gradients(moved), strict=True):
-            self._parameters[name].grad = joined(gradient, self._parameters[name])
-        torch._foreach_copy_(self._pieces(), list(self._behind.values()))
+        given = {
+            name: (local(p.grad), -1 if group.get("maximize") else 1)
+            for name, p, group in self.groups()
+            if p.grad is not None
+        }
+        for pack in self._packs:
+            pieces = self._pieces(pack)
+            # After an error within a step the weights are not weights.
+            factor = self.factor(pack) if self._moving else self._take_changes(pack, pieces)
+            moved = {name: given[name] for name in pack.names if name in given}
+            if moved:
+                grads = pack.together({name: grad for name, (grad, _) in moved.items()})
+            for sign in {sign for _, sign in moved.values()}:
+                names = [name for name, (_, own) in moved.items() if own == sign]
+                found = self.gradient(pack, names, grads, factor, sign)
+                for name, part in zip(names, pack.parts(found, names), strict=True):
+                    self._parameters[name].grad = joined(part, self._parameters[name])
+            torch._foreach_copy_(list(pieces.values()), pack.parts(pack.behind))
         self._moving = True
 
-    def _take_changes(self) -> None:
-        for (name, behind), p, weight in zip(
-            self._behind.items(), self._pieces(), self.weights(), strict=True
-        ):
-            changed = p != weight
-            # On a GPU the answer would have to be waited for.
-            if not p.is_cpu or changed.any():
-                behind.copy_(torch.where(changed, self.taken(name, p, changed), behind))
+    def _take_changes(self, pack: Pack, pieces: Mapping[str, Tensor]) -> Tensor:
+        weights = pack.together(pieces)
+        self.open_(pack, weights)
+        factor = self.factor(pack)
+        changed = weights != factor * pack.behind
+        # On a GPU the answer would have to be waited for.
+        if changed.is_cpu and not changed.any():
+            return factor
+        torch.where(changed, self.taken(weights, factor), pack.behind, out=pack.behind)
+        return self.factor(pack) if self.factor_moves else factor
 
     def _write_weights(self) -> None:
-        torch._foreach_copy_(self._pieces(), self.weights())
-
-    def taken(self, name: str, weight: Tensor, changed: Tensor) -> Tensor:
-        """What is behind a weight of which some entries were changed between two steps."""
-        return self.behind(name, weight)
+        for pack in self._packs:
+            pieces = list(self._pieces(pack).values())
+            torch._foreach_copy_(pieces, pack.parts(pack.behind))
+            torch._foreach_mul_(pieces, pack.parts(self.factor(pack)))
 
     def after(self, *, skipped: bool) -> None:
         """Compute the weights again."""
-        torch._foreach_copy_(list(self._behind.values()), self._pieces())
-        self._write_weights()
+        for pack in self._packs:
+            pieces = list(self._pieces(pack).values())
+            torch._foreach_copy_(pack.parts(pack.behind), pieces)
+            torch._foreach_mul_(pieces, pack.parts(self.factor(pack)))
         self._moving = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,7 +188,7 @@ class Reparametrized(StepMethod):
         _check_saved(state["behind"], self._parameters)
         super().load_state_dict(state)
         with torch.no_grad():
-            for name, behind in self._behind.items():
+            for name, behind in self._own().items():
                 behind.copy_(local(state["behind"][name]))
             self._write_weights()
 
@@ -152,6 +232,7 @@ class PowerPropagation(Reparametrized):
     """
 
     elementwise = True
+    factor_moves = True
 
     def __init__(
         self,
@@ -165,31 +246,24 @@ class PowerPropagation(Reparametrized):
         self.alpha = alpha
         super().__init__(model, optimizer, where)
 
-    def behind(self, name: str, weight: Tensor) -> Tensor:
+    def start(self, pack: Pack, weights: Mapping[str, Tensor]) -> None:
         """θ = sign(w)|w|^(1/α)."""
-        return torch.copysign(weight.abs().pow(1 / self.alpha), weight)
+        weight = pack.together(weights)
+        pack.behind.copy_(self.taken(weight, weight))
 
-    def weights(self) -> list[Tensor]:
-        """w = θ|θ|^(α−1)."""
-        behind = list(self._behind.values())
-        found = self._powers(behind)
-        if found:
-            torch._foreach_mul_(found, behind)
-        return found
+    def factor(self, pack: Pack) -> Tensor:
+        """|θ|^(α−1)."""
+        return pack.behind.abs().pow_(self.alpha - 1)
 
-    def gradients(self, moved: Moved) -> list[Tensor]:
+    def taken(self, weights: Tensor, factor: Tensor) -> Tensor:
+        """sign(w)|w|^(1/α)."""
+        return torch.copysign(weights.abs().pow_(1 / self.alpha), weights)
+
+    def gradient(
+        self, pack: Pack, names: list[str], grads: Tensor, factor: Tensor, sign: int
+    ) -> Tensor:
         """α|θ|^(α−1) ∂L/∂w."""
-        found = self._powers([self._behind[name] for name, _, _ in moved])
-        if found:
-            torch._foreach_mul_(found, [grad for _, grad, _ in moved])
-            torch._foreach_mul_(found, self.alpha)
-        return found
-
-    def _powers(self, behind: list[Tensor]) -> list[Tensor]:
-        found = list(torch._foreach_abs(behind)) if behind else []
-        if found:
-            torch._foreach_pow_(found, self.alpha - 1)
-        return found
+        return (factor * grads).mul_(self.alpha)
 
 
 class DGating(Reparametrized):
@@ -243,93 +317,107 @@ class DGating(Reparametrized):
         grouping(groups, (2, 4, 1))  # an unknown name is refused before anything is hooked
         self.strength, self.depth, self._start, self._kind = strength, depth, start, groups
         self._groupings: dict[str, Grouping] = {}
-        self._gates: dict[str, nn.Parameter] = {}
-        self._states: dict[str, dict[str, Any]] = {}
+        self._shared: dict[Pack, tuple[Groups, Tensor]] = {}
+        self._gates: dict[str, list[nn.Parameter]] = {}
+        self._states: dict[str, list[dict[str, Any]]] = {}
         super().__init__(model, optimizer, where)
 
-    def behind(self, name: str, weight: Tensor) -> Tensor:
+    def start(self, pack: Pack, weights: Mapping[str, Tensor]) -> None:
         """ω, with new gates."""
-        found = grouping(self._kind, tuple(weight.shape))
-        if found is None:
-            raise ArgumentError(
-                f"groups={self._kind!r}: {name!r} of shape {tuple(weight.shape)} has no such"
-                " groups; leave it out with where=."
-            )
-        self._groupings[name] = found
-        norms = found.total(weight.square()).sqrt().pow(1 / self.depth)
+        for name, weight in weights.items():
+            found = grouping(self._kind, tuple(weight.shape))
+            if found is None:
+                raise ArgumentError(
+                    f"groups={self._kind!r}: {name!r} of shape {tuple(weight.shape)} has no such"
+                    " groups; leave it out with where=."
+                )
+            self._groupings[name] = found
+        groups: Groups = self._groupings[pack.names[0]]
+        if not pack.alone:
+            owner = torch.empty_like(pack.behind, dtype=torch.int32)
+            own = {name: self._groupings[name] for name in pack.names}
+            groups = Segments(own, owner, pack.parts(owner))
+        values = pack.together(weights)
+        norms = groups.total(values.square()).sqrt().pow(1 / self.depth)
         if self._start == "ones":
             norms = torch.ones_like(norms)
         # A group of zeros has no direction: its gates may be anything.
         norms[norms == 0] = 1
         gates = norms.expand(self.depth - 1, *norms.shape).clone()
-        if name in self._gates:
-            self._gates[name].data.copy_(gates)
-        else:
-            self._gates[name] = nn.Parameter(gates)
-        return weight / found.spread(norms.pow(self.depth - 1), weight)
+        self._shared[pack] = groups, gates
+        for name in pack.names:
+            self._gates[name] = [nn.Parameter(groups.part(name, gate)) for gate in gates]
+        pack.behind.copy_(values / groups.spread(norms.pow(self.depth - 1), values))
 
-    def taken(self, name: str, weight: Tensor, changed: Tensor) -> Tensor:
-        """ω of changed weights with the gates that there are; gates of 0 open again."""
-        found, gates = self._groupings[name], self._gates[name]
-        shut = (gates.prod(0, keepdim=True) == 0) & (
-            found.total((changed & (weight != 0)).to(weight.dtype)) > 0
-        )
-        gates.data.masked_fill_(shut, 1.0)
-        product = found.spread(gates.prod(0), weight)
-        return torch.where(weight == 0, 0.0, weight / product)
+    def factor(self, pack: Pack) -> Tensor:
+        """Π γ."""
+        groups, gates = self._shared[pack]
+        return groups.spread(gates.prod(0), pack.behind)
 
-    def weights(self) -> list[Tensor]:
-        """ω · Π γ."""
-        return [
-            behind * self._groupings[name].spread(self._gates[name].detach().prod(0), behind)
-            for name, behind in self._behind.items()
-        ]
+    def open_(self, pack: Pack, weights: Tensor) -> None:
+        """Gates of 0 open again for weights that were given behind them."""
+        groups, gates = self._shared[pack]
+        shut = gates.prod(0) == 0
+        if not shut.is_cpu or shut.any():
+            gates.masked_fill_(torch.logical_and(shut, groups.total(weights.abs())), 1.0)
 
-    def gradients(self, moved: Moved) -> list[Tensor]:
+    def taken(self, weights: Tensor, factor: Tensor) -> Tensor:
+        """ω with the gates that there are."""
+        return (weights / factor).masked_fill_(weights == 0, 0.0)
+
+    def gradient(
+        self, pack: Pack, names: list[str], grads: Tensor, factor: Tensor, sign: int
+    ) -> Tensor:
         """By ω, returned; that by the gates is left in their `grad`."""
-        made = []
-        for name, grad, group in moved:
-            found, gates, behind = self._groupings[name], self._gates[name], self._behind[name]
-            # An optimizer that climbs turns the sign of all it is given, the penalty's too.
-            decay = 2 * self.strength / self.depth * (-1 if group.get("maximize") else 1)
-            shared = gates.detach()
-            gates.grad = others(shared) * found.total(grad * behind) + decay * shared
-            made.append(grad * found.spread(shared.prod(0), behind) + decay * behind)
-        return made
+        groups, gates = self._shared[pack]
+        # An optimizer that climbs turns the sign of all it is given, the penalty's too.
+        decay = 2 * self.strength / self.depth * sign
+        total = groups.total(grads * pack.behind)
+        shared = (_others(gates) * total).add_(decay * gates)
+        for name in names:
+            for gate, grad in zip(self._gates[name], shared, strict=True):
+                gate.grad = groups.part(name, grad)
+        return (grads * factor).add_(decay * pack.behind)
 
     def before(self) -> None:
         """Put ω in the place of the weights; gates move only where the weight has a gradient."""
-        for gate in self._gates.values():
+        for gate in self._every_gate():
             gate.grad = None
         super().before()
         # During the step alone: checkpoints name what the groups have by the model's parameters.
         # In the weight's own group, so that schedulers and options reach both.
         self._withdraw_gates()
         for name, _, group in self.groups():
-            group["params"].append(self._gates[name])
+            group["params"].extend(self._gates[name])
             if name in self._states:
-                self._optimizer.state[self._gates[name]] = self._states[name]
+                states = zip(self._gates[name], self._states[name], strict=True)
+                self._optimizer.state.update(states)
 
     def after(self, *, skipped: bool) -> None:
         """Take the gates out of the groups, then compute the weights again."""
         self._withdraw_gates()
         super().after(skipped=skipped)
 
+    def _every_gate(self) -> list[nn.Parameter]:
+        return [gate for gates in self._gates.values() for gate in gates]
+
     def _withdraw_gates(self) -> None:
-        own = {id(gate) for gate in self._gates.values()}
+        own = {id(gate) for gate in self._every_gate()}
         for group in self._optimizer.param_groups:
             group["params"][:] = [p for p in group["params"] if id(p) not in own]
-        for name, gate in self._gates.items():
-            if gate in self._optimizer.state:
-                self._states[name] = self._optimizer.state.pop(gate)
+        for name, gates in self._gates.items():
+            if gates[0] in self._optimizer.state:
+                self._states[name] = [self._optimizer.state.pop(gate) for gate in gates]
 
     def gates(self) -> dict[str, Tensor]:
         """The gates, stacked: D − 1 numbers for each group."""
-        return {name: gate.detach().clone() for name, gate in self._gates.items()}
+        return {
+            name: torch.stack([g.detach() for g in gates]) for name, gates in self._gates.items()
+        }
 
     def penalty(self) -> float:
         """λ/D (‖ω‖² + Σ‖γ‖²)."""
-        tensors = [*self._behind.values(), *self._gates.values()]
+        tensors = [*self._own().values(), *self.gates().values()]
         total = sum(float(value.detach().double().square().sum()) for value in tensors)
         return self.strength / self.depth * total
 
@@ -339,15 +427,17 @@ class DGating(Reparametrized):
         True = kept.
         """
         check_between("threshold", threshold, 0.0)
-        masks = {}
+        masks, behind = {}, self._own()
         for name, p in self._parameters.items():
             found, gates = self._groupings[name], self._gates[name]
             alive = found.total(p.square()).sqrt() >= threshold
             mask = found.spread(alive, p).clone()
-            own, shared = Keep(mask, like=p), Keep(alive.expand_as(gates).clone(), like=gates)
-            cleared = [(own, p), (own, self._behind[name]), (shared, gates)]
+            own, shared = Keep(mask, like=p), Keep(alive, like=gates[0])
+            cleared = [(own, p), (own, behind[name]), *((shared, gate) for gate in gates)]
             cleared += own.state(self._optimizer.state.get(p), p)
-            clear_all_([*cleared, *shared.state(self._states.get(name), gates)])
+            for gate, state in zip(gates, self._states.get(name, []), strict=False):
+                cleared += shared.state(state, gate)
+            clear_all_(cleared)
             masks[name] = mask
         return masks
 
@@ -358,26 +448,49 @@ class DGating(Reparametrized):
 
     def state_dict(self) -> dict[str, Any]:
         """Steps, ω, the gates, and what the optimizer remembers of them."""
-        states = {name: dict(state) for name, state in self._states.items()}
+        states = {name: _stacked(states) for name, states in self._states.items()}
         return {**super().state_dict(), "gates": self.gates(), "states": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The saved ω and gates again, and the weights that they make."""
-        _check_saved(state["gates"], self._gates)
-        for name, gate in self._gates.items():
-            gate.data.copy_(state["gates"][name])
+        _check_saved(state["gates"], self.gates())
+        for name, gates in self._gates.items():
+            for gate, saved in zip(gates, state["gates"][name], strict=True):
+                gate.data.copy_(saved)
         super().load_state_dict(state)
         self._states = {
-            name: {key: _placed_like(gate, value) for key, value in state["states"][name].items()}
-            for name, gate in self._gates.items()
+            name: [_unstacked(state["states"][name], d, gate) for d, gate in enumerate(gates)]
+            for name, gates in self._gates.items()
             if name in state["states"]
         }
 
 
-def _placed_like(gate: Tensor, value: object) -> object:
-    """A copy of a saved value; numbers for each gate lie with the gates, a count of steps stays
-    where its optimizer has it.
+def _stacked(states: list[dict[str, Any]]) -> dict[str, Any]:
+    """What an optimizer remembers of the gates of a weight, whose steps are the same, in one."""
+    return {
+        key: torch.stack([state[key] for state in states])
+        if isinstance(value, Tensor) and value.ndim
+        else value
+        for key, value in states[0].items()
+    }
+
+
+def _unstacked(stacked: Mapping[str, Any], d: int, gate: Tensor) -> dict[str, Any]:
+    """What is remembered of one gate, copied: numbers for each group lie with the gates, a count of
+    steps stays where its optimizer has it.
     """
-    if not isinstance(value, Tensor):
-        return value
-    return value.to(gate.device if value.ndim else value.device, copy=True)
+    return {
+        key: value
+        if not isinstance(value, Tensor)
+        else value[d].to(gate.device, copy=True)
+        if value.ndim
+        else value.clone()
+        for key, value in stacked.items()
+    }
+
+
+def _others(gates: Tensor) -> Tensor:
+    """Of each gate the product of the others: for one or two in one launch."""
+    if len(gates) > 2:
+        return others(gates)
+    return gates.flip(0) if len(gates) == 2 else torch.ones_like(gates)
