@@ -132,6 +132,25 @@ def test_where_nothing_is_gained_the_model_comes_back(monkeypatch, caplog):
     assert "it stays as it is" in caplog.text
 
 
+def test_a_program_without_gain_names_what_it_left_to_torch(monkeypatch, caplog):
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.out = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(self.inner(x)[0][:, -1])
+
+    monkeypatch.setattr(
+        "secateurs.ship.fast.accelerated.compare",
+        lambda forms, *_: {name: 1.0 + (name == "fast") for name in forms},
+    )
+    model = Last().eval()
+    assert public(model, torch.zeros(1, 5, 3), tune="guess") is model
+    assert "the program left to torch: " in caplog.text
+    assert "aten.lstm.input at inner (LSTM): no kernel)" in caplog.text
+
+
 def test_the_comparison_times_both():
     model = small()
     forms = {"model": model, "fast": fast(model)}

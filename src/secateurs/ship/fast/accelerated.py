@@ -484,11 +484,14 @@ def _fastest(
         form.report = replace(cast(FastReport, form.report), seconds=seconds)  # type: ignore[assignment]
     best = _best(seconds)
     if best not in found:
+        outside = cast(FastReport, found["fast"].report).outside if "fast" in found else ()
+        listed = "; ".join(list(dict.fromkeys(outside))[:NAMES_IN_LOG])
         _log.warning(
-            "no gain from the program for %s: %s; %s",
+            "no gain from the program for %s: %s; %s%s",
             type(forms["model"]).__name__,
             _figures(seconds),
             _ending(best),
+            f" (the program left to torch: {listed})" if listed else "",
         )
     return (forms | found)[best]
 
