@@ -78,7 +78,8 @@ def capture(
         opaque: read what no primitive describes (products of activations, attention, layer norms,
             token ids) as `Opaque` nodes instead of refusing it; for analyses of channels only.
         ending: let a softmax, log-softmax, sigmoid or tanh come last: the graph ends in front of
-            it, and `Graph.ending` is that map. For callers that carry their result through it.
+            it, and `Graph.ending` is that map. A hardswish may be anywhere, as an `Opaque` node.
+            For callers that carry bounds through both.
 
     Raises:
         UnsupportedOperation: every operator without a rule, with the module that uses it.

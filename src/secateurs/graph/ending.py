@@ -13,7 +13,7 @@ from torch import fx
 from secateurs.graph.export import SAME
 from secateurs.graph.ir import Ending, Graph
 from secateurs.graph.operators import functional
-from secateurs.graph.primitives import Opaque
+from secateurs.graph.primitives import Opaque, Structural
 
 aten = torch.ops.aten
 
@@ -31,6 +31,10 @@ _IN_ORDER = {
 """Operators that give all entries of their argument in the same order, in whatever shape."""
 
 
+BOUNDED = {aten.hardswish.default}
+"""Functions that may stand anywhere in such a graph, as opaque nodes: bounds go through them."""
+
+
 def last_map(result: fx.Node, arguments: Callable[[fx.Node], tuple[Any, Any]]) -> fx.Node | None:
     """The map that a program's result is read from, entry by entry; None where another operator
     comes last.
@@ -46,12 +50,11 @@ def last_map(result: fx.Node, arguments: Callable[[fx.Node], tuple[Any, Any]]) -
 def cut(graph: Graph) -> Graph:
     """The graph in front of the map at its end; the graph itself where there is none."""
     node = graph.by_name[graph.output]
-    # Behind the map there are only other shapes of the same entries, and a graph without opaque
-    # nodes has no such map.
-    if not any(isinstance(each, Opaque) for each in graph.nodes):
-        return graph
-    while not isinstance(node, Opaque):
+    # Behind the map there are only other shapes of the same entries.
+    while isinstance(node, Structural) and len(node.inputs) == 1:
         node = graph.by_name[node.inputs[0]]
+    if not isinstance(node, Opaque) or not any(n in node.place.operation for n in _KINDS):
+        return graph
     mixed = [i for i, dim in enumerate(node.carried[0]) if dim is None]
     number, shape = graph.nodes.index(node), graph.by_name[graph.output].shape
     return replace(

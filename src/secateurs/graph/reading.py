@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from secateurs.base.parameters import aliases
 from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph.builder import Builder
-from secateurs.graph.ending import last_map
+from secateurs.graph.ending import BOUNDED, last_map
 from secateurs.graph.export import (
     SAME,
     ExportedModel,
@@ -338,9 +338,9 @@ class ProgramReader:
         if is_shape_only(node.target):
             return self._shape_only(node, args, kwargs)
         rule_key = functional(node.target)
-        # What is cut off at the end is one node until then.
-        last = node is self.last and rule_key not in LOWERINGS
-        rules = OPAQUES if last else LOWERINGS
+        # What is cut off at the end is one node until then, and so is what bounds go through.
+        opaque = node is self.last or (self.ending and rule_key in BOUNDED)
+        rules = OPAQUES if opaque and rule_key not in LOWERINGS else LOWERINGS
         if rule_key not in rules:
             return self._unread(node, args, kwargs, "")
         # A rule would read integers or comparisons as real numbers.

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural
+from secateurs.graph import Activation, Add, Affine, Input, Opaque, Pool, Structural
+from secateurs.proof import hardswish
 from secateurs.proof.forms import (
     Bounds,
     Form,
@@ -123,6 +124,22 @@ class AffineForms:
             d=self._banded(x, d),
             mass=StreamValues(m=band_mass(z, x.mass), d=band_mass(d, x.mass)),
             box=from_bounds(activate(bounds, node.slope, self.unit), self.unit),
+        )
+
+    def opaque(self, node: Opaque, xs: Sequence[Forms]) -> Forms:
+        """Bands around a hardswish."""
+        if self.late():
+            raise TooLarge("the time was up")
+        hardswish.check(node)
+        (x,) = xs
+        bounds = self.bounds(x)
+        z, d = hardswish.bands(bounds, self.unit)
+        self._steps += 16
+        return Forms(
+            z=self._banded(x, z),
+            d=self._banded(x, d),
+            mass=StreamValues(m=band_mass(z, x.mass), d=band_mass(d, x.mass)),
+            box=from_bounds(hardswish.ranges(bounds, self.unit), self.unit),
         )
 
     def pool(self, node: Pool, x: Forms, known: Bounds | None = None) -> Forms:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from secateurs.graph.primitives import Activation, Add, Affine, Input, Pool, Structural
+from secateurs.graph.primitives import Activation, Add, Affine, Input, Opaque, Pool, Structural
+from secateurs.proof import hardswish
 from secateurs.proof.forms import (
     Bounds,
     ParameterPair,
@@ -121,6 +122,11 @@ class Interval:
         """The case split; if both pre-activations are ≤ 0 on the whole box, the result is zero."""
         bounds = x.bounds if known is None else known
         return from_bounds(activate(bounds, node.slope, self.unit), self.unit)
+
+    def opaque(self, node: Opaque, xs: Sequence[Intervals]) -> Intervals:
+        """A hardswish."""
+        hardswish.check(node)
+        return from_bounds(hardswish.ranges(xs[0].bounds, self.unit), self.unit)
 
     def pool(self, node: Pool, x: Intervals, known: Bounds | None = None) -> Intervals:
         """A k-th largest grows with every entry; two of them differ by no more than the entries."""

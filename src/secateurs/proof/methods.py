@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from secateurs.base.registry import Registry
-from secateurs.graph import Activation, Affine, Node, Pool, propagate
+from secateurs.graph import Activation, Affine, Node, Opaque, Pool, propagate
 from secateurs.proof.affine import AffineForms, TooLarge
 from secateurs.proof.dense_chain import chain_of, is_dense
 from secateurs.proof.domain import Domain
@@ -332,6 +332,10 @@ def run_methods(
     """
     proven: dict[str, MethodBounds] = {}
     skipped: dict[str, str] = {}
+    if curved := next((n for n in problem.graph.nodes if isinstance(n, Opaque)), None):
+        skipped = {name: _CURVED.format(curved.place) for name in names if name not in _BENT}
+        # A probe would need the backward passes.
+        names, spare = [name for name in names if name in _BENT], False
     if {"affine", "linear"} <= set(names) and contains_forms(problem, domain):
         skipped["affine"] = (
             "linear computes the same forms here, as its forward bounds, so it is at least as tight"
@@ -374,6 +378,12 @@ def run_methods(
             continue
         proven[name] = found if chosen is domain else _among(found, rest, name)
     return proven, skipped
+
+
+_BENT = ("interval", "affine")
+"""The methods that bound functions beyond the five primitives."""
+
+_CURVED = "it bounds piecewise linear networks alone, not the {}"
 
 
 def beyond_effort(problem: NetworkPair) -> bool:

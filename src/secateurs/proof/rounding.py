@@ -27,12 +27,14 @@ from secateurs.graph import (
     Graph,
     Input,
     Node,
+    Opaque,
     Pool,
     Source,
     State,
     Structural,
     affines,
 )
+from secateurs.proof import hardswish
 from secateurs.proof.enclosure import enclose
 from secateurs.proof.forms import ParameterPair, gamma, lift, linear, magnitude, signed_sum, terms
 from secateurs.proof.interval import Interval, Intervals
@@ -141,6 +143,14 @@ class Rounding:
         e = x.e * (stretch + own) + own * _magnitude(x.box)
         box = self._interval.activation(node, x.box)
         return Errors(e=self.fits(e, _magnitude(box)), box=box)
+
+    def opaque(self, node: Opaque, xs: Sequence[Errors]) -> Errors:
+        """A hardswish of some five operations."""
+        (x,), box = xs, self._interval.opaque(node, [each.box for each in xs])
+        size = _magnitude(box) + hardswish.STEEPEST * x.e
+        e = hardswish.STEEPEST * x.e + gamma(16, self.unit) * size + 8 * self.tiny
+        # What is divided by 6 in the end.
+        return Errors(e=self.fits(e, 8 * (size + _magnitude(x.box) + x.e)), box=box)
 
     def pool(self, node: Pool, x: Errors) -> Errors:
         """A choice is exact, and moves by no more than the entries do."""
@@ -270,6 +280,13 @@ class Evaluation:
         own = _OWN * abs(node.slope)
         e = x.e * (max(1.0, abs(node.slope)) + own) + own * x.y.abs()
         return Near(y=lift(node.apply, x.y), e=e)
+
+    def opaque(self, node: Opaque, xs: Sequence[Near]) -> Near:
+        """A hardswish."""
+        hardswish.check(node)
+        y = lift(node.function, xs[0].y)
+        e = hardswish.STEEPEST * xs[0].e + gamma(16, _OWN) * y.abs()
+        return Near(y=y, e=e * (1 + 1e-9) + 8 * torch.finfo(torch.float64).tiny)
 
     def pool(self, node: Pool, x: Near) -> Near:
         """A choice is exact, and moves by no more than the entries do."""

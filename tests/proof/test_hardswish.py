@@ -1,0 +1,171 @@
+"""hardswish between bounds: its slopes, ranges and bands against points, and certificates of
+networks that hold it against what is found.
+"""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+from attack.cases import boxes, points
+from secateurs.errors import ArgumentError, UnsupportedOperation
+from secateurs.proof import hardswish, recheck
+from secateurs.proof.certify import prove
+from secateurs.proof.forms import Bounds
+from secateurs.proof.problem import OWN_UNIT, read_problem
+
+F = nn.functional
+
+
+def ranges(g: torch.Generator, count: int) -> Bounds:
+    """Of f, of g and of f − g, around every bend, of all widths."""
+    at = torch.tensor([-3.0, -1.5, 0.0, 3.0, 40.0, -40.0], dtype=torch.float64)
+
+    def drawn() -> tuple[torch.Tensor, torch.Tensor]:
+        middle = at[torch.randint(len(at), (count,), generator=g)]
+        middle = middle + torch.randn(count, generator=g, dtype=torch.float64)
+        width = 10.0 ** (4 * torch.rand(count, generator=g, dtype=torch.float64) - 3)
+        return middle - width, middle + width
+
+    (l, h), (gl, gh) = drawn(), drawn()
+    return Bounds(l=l, h=h, gl=gl, gh=gh, dl=l - gh, dh=h - gl)
+
+
+def inside(b: Bounds, g: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points of f and of g, (points, neurons), the ends among them."""
+    share = torch.rand(2, 200, len(b.l), generator=g, dtype=torch.float64)
+    share[:, :100] = share[:, :100].round()
+    return b.l + share[0] * (b.h - b.l), b.gl + share[1] * (b.gh - b.gl)
+
+
+def test_slopes_are_those_of_autograd():
+    g = torch.Generator().manual_seed(0)
+    b = ranges(g, 500)
+    m, most = hardswish.slopes(b.l, b.h, 0.0)
+    z = inside(b, g)[0].requires_grad_()
+    (slope,) = torch.autograd.grad(F.hardswish(z).sum(), z)
+    # At the two bends torch takes one side.
+    straight = (z.detach().abs() - 3).abs() > 1e-9
+    assert ((slope >= m - 1e-9) | ~straight).all() and ((slope <= most + 1e-9) | ~straight).all()
+    nearest = torch.stack([(slope.amin(0) - m).abs(), (slope.amax(0) - most).abs()])
+    assert (nearest < 0.05).double().mean() > 0.8
+
+
+def test_ranges_and_bands_hold_every_point_and_are_not_much_wider():
+    g = torch.Generator().manual_seed(1)
+    b = ranges(g, 2000)
+    z, other = inside(b, g)
+    y, d = F.hardswish(z), F.hardswish(z) - F.hardswish(other)
+    r = hardswish.ranges(b, OWN_UNIT)
+    tiny = 1e-13  # the points are rounded as well
+    assert (r.l <= y + tiny).all() and (y <= r.h + tiny).all()
+    assert (r.dl <= d + tiny).all() and (d <= r.dh + tiny).all()
+    assert ((r.h - r.l) <= 1.05 * (y.amax(0) - y.amin(0)) + 1e-9).double().mean() > 0.7
+    for band, seen in zip(hardswish.bands(b, OWN_UNIT), (y, d), strict=True):
+        off = (seen - band.plane.at(z, z - other)).abs()
+        assert (off <= band.half + tiny).all()
+    bent = (b.l >= -3) & (b.h <= 3)
+    around = hardswish.bands(b, OWN_UNIT)[0]
+    off = (y - around.plane.at(z, z - other)).abs().amax(0)
+    assert bent.any() and (around.half[bent] <= 1.2 * off[bent] + 1e-12).all()
+
+
+class Swished(nn.Module):
+    """A convolution, a skip, and linear layers, with hardswish between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 3, 1, groups=3)
+        self.last = nn.Sequential(nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3), nn.Softmax(1))
+
+    def forward(self, x):
+        x = F.hardswish(self.first(x))
+        x = F.hardswish(self.second(x), inplace=True) + x
+        return self.last(F.avg_pool2d(x, 2).flatten(1))
+
+
+KINDS = {
+    "dense": lambda: nn.Sequential(
+        nn.Linear(5, 9), nn.Hardswish(), nn.Linear(9, 7), nn.Hardswish(), nn.Linear(7, 2)
+    ),
+    "last": lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.Hardswish()),
+    "convolutions": Swished,
+}
+SHAPES = {"dense": (5,), "last": (4,), "convolutions": (2, 4, 4)}
+
+
+def networks(kind: str, seed: int, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(seed)
+    dense = KINDS[kind]()
+    for p in dense.parameters():
+        p.data *= 10.0 ** (torch.rand(()) - 0.3)
+    other = copy.deepcopy(dense)
+    for p in other.parameters():
+        p.data += 0.1 * p.data.std().nan_to_num() * torch.randn(p.shape) * (torch.rand(()) < 0.7)
+    sc.prune_(other, "magnitude", sparsity=0.1)
+    return dense.to(dtype).eval(), other.to(dtype).eval()
+
+
+def attacked(kind: str, seed: int) -> tuple[int, int]:
+    """Certificates, and how many say something; each above all that is found."""
+    dtype = (torch.float32, torch.float64)[seed % 2]
+    own = networks(kind, seed, dtype)
+    g = torch.Generator().manual_seed(seed)
+    domain = boxes(SHAPES[kind], g)
+    problem = read_problem(*own, domain.center[:1].to(dtype), ending=True, unit=OWN_UNIT)
+    x = points(*(copy.deepcopy(m).double() for m in own), domain, g)
+    with torch.no_grad():
+        least = problem.differences(x.flatten(0, 1)).least.reshape(*x.shape[:2], -1).amax(0)
+        rows = torch.minimum(torch.maximum(x.half().double(), domain.lo), domain.hi).flatten(0, 1)
+        one, two = (m(rows.to(dtype)).double() for m in own)
+        seen = (one - two).abs().reshape(*x.shape[:2], -1).amax(0)
+    tight = 0
+    for method in ("interval", "affine"):
+        for rounding, found in (("auto", least), (True, seen)):
+            proof = prove(problem, domain, methods=[method], norm=2, rounding=rounding)
+            assert (found <= proof.per_box).all(), (kind, seed, method, rounding)
+            tight += int((proof.per_box.amax(1) <= 3 * found.amax(1)).sum())
+    return 4 * len(domain), tight
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_deviation_lies_above_a_bound(kind):
+    found = [attacked(kind, seed) for seed in range(4)]
+    assert sum(each for each, _ in found) == 768 and sum(tight for _, tight in found) > 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_certificate_and_its_second_proof(kind):
+    dense, sparse = networks(kind, 1, torch.float32)
+    x = torch.randn(3, *SHAPES[kind])
+    cert = sc.certify(dense, sparse, around=x, radius=1e-3)
+    # The softmax behind the convolutions is not at its steepest.
+    most = 1.5 if kind == "convolutions" else 1.2
+    assert 0 < cert.lower_bound <= cert.bound <= most * cert.lower_bound
+    assert set(cert.bounds) == {"interval", "affine"} and cert.method == "affine"
+    assert "it bounds piecewise linear networks alone" in cert.skipped["linear"]
+    assert "hardswish" in cert.skipped["two-stream"]
+    assert recheck(cert.to_json(), dense, sparse).holds
+    assert 0 <= cert.certified_share(x) <= 1
+
+
+def test_a_target_is_reached_by_splitting():
+    dense, sparse = networks("dense", 1, torch.float64)
+    box = (torch.zeros(1, 5), 0.2 * torch.ones(1, 5))
+    whole = sc.certify(dense, sparse, box=box)
+    target = 0.99 * whole.bound
+    found = sc.certify(dense, sparse, box=box, target=target, seconds=30)
+    assert found.answer == "proven" and found.bound <= target < whole.bound
+
+
+def test_path_norms_and_claims_about_classes_are_refused_with_a_way_out():
+    dense, sparse = networks("dense", 0, torch.float32)
+    x = torch.randn(1, 5)
+    with pytest.raises(UnsupportedOperation, match=r"hardswish.*Replace them"):
+        sc.path_norm(dense, x)
+    with pytest.raises(ArgumentError, match="which go through no hardswish: ask for the bound"):
+        sc.certify(dense, sparse, around=x, radius=0.1, claim="top-1")
+    with pytest.raises(sc.errors.TheoryError, match="no method applies here: linear: it bounds"):
+        sc.certify(dense, sparse, around=x, radius=0.1, methods="linear")
