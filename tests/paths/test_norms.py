@@ -11,7 +11,8 @@ from torch import nn
 
 import secateurs as sc
 from paths.nets import tiny
-from secateurs.errors import ParameterError
+from secateurs.errors import ArgumentError, ParameterError
+from secateurs.paths import factor_path_penalty, lifting
 
 
 @pytest.mark.parametrize("q", [1, 2])
@@ -68,3 +69,57 @@ def test_a_collapsed_network_has_no_logarithm():
         sc.path_norm(model, torch.zeros(1, 2)) == 0
         and sc.log2_path_norm(model, torch.zeros(1, 2)) == -math.inf
     )
+
+
+def factored(depth, *, biases=False):
+    """A small network, its weights split at random into so many factors, and balanced."""
+    torch.manual_seed(depth)
+    layers = [nn.Linear(3, 4, bias=biases), nn.ReLU(), nn.Linear(4, 3, bias=biases)]
+    model = nn.Sequential(*layers, nn.ReLU(), nn.Linear(3, 2, bias=biases)).double()
+    loose, balanced = {}, {}
+    for name, p in model.named_parameters():
+        if p.ndim > 1:
+            factors = torch.randn(depth, *p.shape, dtype=torch.float64)
+            p.data.copy_(factors.prod(0))
+            loose[name] = factors
+            balanced[name] = p.detach().abs().pow(1 / depth).expand(depth, *p.shape)
+    return model, loose, balanced
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize("biases", [False, True])
+def test_paths_of_factors_are_least_where_they_are_balanced(depth, biases):
+    model, loose, balanced = factored(depth, biases=biases)
+    x = torch.zeros(1, 3, dtype=torch.float64)
+    found = lifting(model, x)
+    from_inputs = found.phi[found.starts >= 0]
+    least = math.log(float(from_inputs.abs().pow(2 / depth).sum()))
+    assert float(factor_path_penalty(model, x, balanced)) == pytest.approx(least, rel=1e-12)
+    assert float(factor_path_penalty(model, x, loose)) > least
+
+
+def test_it_is_blind_to_rescaling_and_its_gradient_reaches_the_factors():
+    model, loose, _ = factored(3)
+    graph = sc.capture(model, torch.zeros(1, 3, dtype=torch.float64))
+    leaves = {name: f.clone().requires_grad_() for name, f in loose.items()}
+    before = factor_path_penalty(model, graph, leaves)
+    before.backward()
+    assert all(bool(f.grad.abs().gt(0).all()) for f in leaves.values())
+    scale = torch.tensor([128.0, 1.0, 4096.0, 2.0], dtype=torch.float64).pow(1 / 3)
+    loose["0.weight"] = loose["0.weight"] * scale[:, None]
+    loose["2.weight"] = loose["2.weight"] / scale
+    assert float(factor_path_penalty(model, graph, loose)) == pytest.approx(float(before))
+
+
+def test_factors_that_do_not_fit_are_refused():
+    model, loose, _ = factored(2)
+    x = torch.zeros(1, 3, dtype=torch.float64)
+    first = loose["0.weight"]
+    for factors, text in (
+        ({"0.weight": first}, "'2.weight' has none"),
+        ({**loose, "0.weight": first[:, 1:]}, "shape"),
+        ({**loose, "0.weight": first[:1]}, "D is"),
+        ({**loose, "bias": first}, "no such weight"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            factor_path_penalty(model, x, factors)

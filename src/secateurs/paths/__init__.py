@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     )
     from secateurs.paths.enumeration import Lifting, lifting
     from secateurs.paths.liveness import LayerLiveness, Liveness, liveness, lost_layers
-    from secateurs.paths.norms import PathNorm, log2_path_norm, path_norm, path_norm_penalty
+    from secateurs.paths.norms import (
+        PathNorm,
+        factor_path_penalty,
+        log2_path_norm,
+        path_norm,
+        path_norm_penalty,
+    )
 
 __all__ = [
     "KeepProbabilities",
@@ -25,6 +31,7 @@ __all__ = [
     "PathNorm",
     "draw_variance",
     "expected_path_loss",
+    "factor_path_penalty",
     "keep_probabilities",
     "lifting",
     "liveness",

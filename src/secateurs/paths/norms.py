@@ -181,14 +181,71 @@ def path_norm_penalty(model: nn.Module, example: Example | Graph, *, q: float = 
     True
     """
     graph = example if isinstance(example, Graph) else _capture_in_eval(model, example)
-    scaled = _as_scaled(graph, graph.state(model), q, "all")
+    return _log_sum(graph, graph.state(model), q, "all") / q
+
+
+def factor_path_penalty(
+    model: nn.Module, example: Example | Graph, factors: Mapping[str, Tensor]
+) -> Tensor:
+    """ln (1/D) Σ_d ‖Φ(ω_d)‖₂² over the paths from the inputs, where each weight is a product of D
+    factors, w = ω_1 ⊙ ⋯ ⊙ ω_D: add μ times it to a training loss.
+
+    It is never below ln ‖Φ(w)‖_{2/D}^{2/D}, and equal where the factors are balanced (the means of
+    each path): a smooth penalty, blind to rescaling, that makes *paths* sparse as weight decay on
+    factors makes weights sparse. Batch norms enter as they are: fold them first.
+
+    Args:
+        model: Holds the products; of bias-free paths only the weights matter.
+        example: An example input, or a captured graph.
+        factors: By name of the weight, (D, *shape); all weights with two dimensions and more.
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> names = "0.weight", "2.weight"
+    >>> balanced = {n: model.get_parameter(n).abs().sqrt().expand(2, -1, -1) for n in names}
+    >>> penalty = factor_path_penalty(model, torch.zeros(1, 2), balanced)
+    >>> norm = path_norm(model, torch.zeros(1, 2), split=True).inputs
+    >>> round(float(penalty) - math.log(norm), 6)
+    0.0
+    """
+    depth = _check_factors(model, factors)
+    graph = example if isinstance(example, Graph) else _capture_in_eval(model, example)
+    state = graph.state(model)
+    logs = [
+        _log_sum(graph, {**state, **{n: f[d].double() for n, f in factors.items()}}, 2, "inputs")
+        for d in range(depth)
+    ]
+    return torch.stack(logs).logsumexp(0) - math.log(depth)
+
+
+def _check_factors(model: nn.Module, factors: Mapping[str, Tensor]) -> int:
+    """As many factors of each weight, and their number."""
+    weights = {name: p for name, p in model.named_parameters() if p.ndim > 1}
+    depths = {len(f) for f in factors.values() if f.ndim}
+    wrong = [
+        f"{name!r} has {'none' if name not in factors else f'shape {tuple(factors[name].shape)}'}"
+        for name, p in weights.items()
+        if name not in factors or tuple(factors[name].shape[1:]) != tuple(p.shape)
+    ]
+    wrong += [f"{name!r} is no such weight" for name in factors.keys() - weights.keys()]
+    if wrong or len(depths) != 1:
+        raise ArgumentError(
+            f"factors= needs (D, *shape) for every weight of two dimensions and more, with one D:"
+            f" {'; '.join(wrong) or f'D is {sorted(depths)}'}."
+        )
+    return depths.pop()
+
+
+def _log_sum(graph: Graph, state: State, q: float, part: Part) -> Tensor:
+    """ln of the sum over the paths of |Φ|^q."""
+    scaled = _as_scaled(graph, state, q, part)
     if scaled.exponent == ZERO:
         raise ParameterError(
             "the path norm is zero: no path carries weight, so it has no logarithm. Unprune a"
             " layer."
         )
     # From base 2 to base e; the exponent outside of the mantissa has no gradient.
-    return scaled.log2_sum() * (math.log(2) / q)
+    return scaled.log2_sum() * math.log(2)
 
 
 def _as_scaled(graph: Graph, state: State, q: float, part: Part) -> Scaled:
