@@ -277,11 +277,11 @@ class TrainingCost:
         """Multiplications so far over those of as many dense steps."""
         return self.spent / (3 * self.dense * self.steps) if self.steps else 0.0
 
-    def take(self, masks: Params) -> None:
-        """Count with these masks from now on."""
+    def take(self, masks: Params, kept: Mapping[str, int] | None = None) -> None:
+        """Count with these masks from now on, of which each keeps so many, where that is known."""
         self._sparse = self._other + sum(
-            self._dense[name] * kept / max(1, masks[name].numel())
-            for name, kept in count_each(masks).items()
+            self._dense[name] * count / max(1, masks[name].numel())
+            for name, count in (count_each(masks) if kept is None else kept).items()
         )
 
     def count(self, *, dense_gradient: bool = False) -> None:

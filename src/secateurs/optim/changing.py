@@ -54,7 +54,7 @@ class ChangingMasks(StepMethod):
             """The masks held now; it follows averages of the weights."""
             self.cost = TrainingCost(self._parameters, model, example)
             """What the training has cost so far: `cost.share` of dense training."""
-            self.cost.take(masks)
+            self.cost.take(masks, self.kept)
         except BaseException:
             self.release()
             raise
@@ -63,6 +63,13 @@ class ChangingMasks(StepMethod):
     def masks(self) -> dict[str, Tensor]:
         """The masks held now, True = kept."""
         return self.held.masks
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """How many entries each mask keeps."""
+        if self.held.kept is None:
+            self.held.kept = count_each(self.masks)
+        return self.held.kept
 
     def release(self) -> None:
         """Stop changing and holding. The zeros stay until the next step moves them."""
@@ -91,7 +98,9 @@ class ChangingMasks(StepMethod):
     def change(self, masks: Params) -> None:
         """Hold these masks from now on; entries that come back begin at zero."""
         self.held.change(masks)
-        self.cost.take(self.masks)
+        own = self.masks
+        self.held.kept = count_each(own)
+        self.cost.take(own, self.held.kept)
 
     def after(self, *, skipped: bool) -> None:
         """Count the step."""
@@ -193,8 +202,9 @@ class RigL(ChangingMasks):
                 weights[name], gradients[name] = p, p.grad
         _check_finite({"gradient": gradients, "weight": weights}, self.iteration)
         masks, fraction = self.masks, self.fraction_at(self.iteration)
-        kept = count_each({name: masks[name] for name in weights})
-        counts = {name: int(fraction * count) for name, count in kept.items()}
+        # Where the counts are known a GPU is not waited for.
+        kept = self.kept
+        counts = {name: int(fraction * kept[name]) for name in weights}
         for names in _groups(weights):
             held = {name: masks[name] for name in names}
             dropped = _smallest_of_each(weights, counts, within=held)
@@ -207,7 +217,7 @@ class RigL(ChangingMasks):
             )
             masks |= {name: mask | grown[name] for name, mask in left.items()}
         # As many are held as before, so that a step costs the same.
-        self.held.change(masks)
+        self.held.change(masks, kept=kept)
         for group in self._optimizer.param_groups:
             for p in group["params"]:
                 p.grad = None
@@ -284,7 +294,7 @@ class SET(ChangingMasks):
         weights, masks = dict[str, Tensor](self._parameters), self.masks
         _check_finite({"weight": weights}, done)
         positive = {name: masks[name] & (w >= 0) for name, w in weights.items()}
-        up, kept = count_each(positive), count_each(masks)
+        up, kept = count_each(positive), self.kept
         down = {name: int(self.fraction * (kept[name] - count)) for name, count in up.items()}
         up = {name: int(self.fraction * count) for name, count in up.items()}
         for names in _groups(weights):
@@ -305,7 +315,7 @@ class SET(ChangingMasks):
             )
             masks |= {name: mask | grown[name] for name, mask in left.items()}
         # As many are held as before, so that a step costs the same.
-        self.held.change(masks)
+        self.held.change(masks, kept=kept)
 
 
 class ACDC(ChangingMasks):

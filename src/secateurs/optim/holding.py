@@ -315,6 +315,8 @@ class Held:
     ) -> None:
         self._parameters = dict(parameters)
         self._keeps = {name: Keep(masks[name], like=p) for name, p in parameters.items()}
+        self.kept: dict[str, int] | None = None
+        """How many entries each mask keeps; None where nobody has counted them."""
         self._optimizers, self._wrappers = family(optimizer), list(wrappers)
         self._model, self._compare = model, compare
         prefix = prefix_of(model, parameters)
@@ -379,14 +381,19 @@ class Held:
         masks = fit_masks(masks, self._keeps)
         self._replace(masks, self._revived(masks))
 
-    def change(self, masks: Params) -> None:
+    def change(self, masks: Params, *, kept: Mapping[str, int] | None = None) -> None:
         """Hold other entries. Those that come back begin at zero, with an optimizer state of zeros,
         since both were held there until now. On error nothing is changed.
+
+        `kept`: how many entries each mask that is held then keeps, by their names, where that is
+        known: then nothing waits for a GPU.
         """
         masks = fit_masks(masks, self._keeps)
-        self._replace(masks, self._misfits(masks))
+        self._replace(masks, self._misfits(masks), kept)
 
-    def _replace(self, masks: Params, problems: Sequence[str]) -> None:
+    def _replace(
+        self, masks: Params, problems: Sequence[str], kept: Mapping[str, int] | None = None
+    ) -> None:
         # Before the error is raised: the other ranks wait in the same collective call.
         if self._compare and distributed():
             check_ranks(
@@ -398,9 +405,13 @@ class Held:
         if problems:
             raise MaskError(f"{'; '.join(problems)}. Nothing was changed.")
         like = {name: self._parameters[name] for name in masks}
-        pieces = [local_mask(mask, like[name]).all() for name, mask in masks.items()]
-        # One wait for all of them.
-        full = torch.stack([piece.to(pieces[0].device) for piece in pieces]).tolist()
+        if kept is not None and not any(map(is_sharded, like.values())):
+            full = [kept[name] == mask.numel() for name, mask in masks.items()]
+        else:
+            pieces = [local_mask(mask, like[name]).all() for name, mask in masks.items()]
+            # One wait for all of them.
+            full = torch.stack([piece.to(pieces[0].device) for piece in pieces]).tolist()
+        self.kept = None if kept is None else dict(kept)
         for (name, mask), whole in zip(masks.items(), full, strict=True):
             self._keeps[name].take_(mask, like=like[name], drops=not whole)
         self.enforce()
