@@ -10,6 +10,7 @@ from fractions import Fraction
 from numbers import Rational, Real
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict
 
+import torch
 from torch import Tensor
 
 from secateurs.base.registry import Registry, unknown
@@ -424,16 +425,20 @@ def row(demand: Demand) -> dict[str, int]:
     """Every output row (dimension 0) keeps round(density · length) entries, halves to even, on its
     own: Wanda's comparison group. Rows with fewer entries left keep those.
     """
-    counts = {}
+    counts, left = dict[str, int](), dict[str, Tensor]()
     for name, shape in demand.shapes.items():
         # A vector is one row: otherwise each entry would compete with itself alone.
         rows = shape[0] if len(shape) > 1 else 1
         each = entries(demand.density, demand.sizes[name] // max(rows, 1))
+        counts[name] = rows * each
         allowed = demand.allowed.get(name)
-        if allowed is None:
-            counts[name] = rows * each
-        else:
-            counts[name] = int(allowed.reshape(rows, -1).sum(1).clamp(max=each).sum())
+        if allowed is not None:
+            left[name] = allowed.reshape(rows, -1).sum(1).clamp(max=each).sum()
+    if left:
+        # One wait for all of them, where a GPU has them.
+        first = next(iter(left.values())).device
+        found = torch.stack([total.to(first) for total in left.values()]).tolist()
+        counts |= dict(zip(left, found, strict=True))
     return counts
 
 

@@ -126,29 +126,34 @@ def largest_of_rows(score: Tensor, count: int, allowed: Tensor | None = None) ->
         # What is not allowed comes last.
         rows = rows.masked_fill(~fence, -math.inf)
     order = rows.sort(dim=1, descending=True, stable=True).indices
-    each, more = _shares(count, rows, fence)
     kept = torch.zeros(rows.shape, dtype=torch.bool, device=rows.device)
-    kept.scatter_(1, order[:, :each], True)
-    if bool(more.any()):
-        kept.scatter_(1, order[:, each : each + 1], more.to(rows.device))
-    if fence is not None:
-        kept.logical_and_(fence)
-    return kept.reshape(score.shape)
+    if fence is None:
+        each, rest = divmod(count, len(rows))
+        kept.scatter_(1, order[:, :each], True)
+        if rest:
+            kept[:rest].scatter_(1, order[:rest, each : each + 1], True)
+        return kept.reshape(score.shape)
+    shares = _shares(count, fence)[:, None]
+    # On a GPU the largest share would have to be waited for.
+    width = rows.shape[1] if on_gpu(rows) else int(shares.max())
+    places = torch.arange(width, device=rows.device)
+    kept.scatter_(1, order[:, :width], places < shares)
+    return kept.logical_and_(fence).reshape(score.shape)
 
 
-def _shares(count: int, rows: Tensor, fence: Tensor | None) -> tuple[int, Tensor]:
-    """How many entries every row keeps, and which rows keep one more."""
-    height, width = rows.shape
-    room = torch.full((height,), width)
-    if fence is not None:
-        room = fence.sum(1, dtype=torch.int32).cpu()
+def _shares(count: int, fence: Tensor) -> Tensor:
+    """How many entries every row keeps, found where the rows are: a host would have to wait."""
+    height, width = fence.shape
+    room = fence.sum(1, dtype=torch.int32)
     # How many rows have a first entry, a second, ..., and how many entries these are together.
-    longer = height - room.bincount(minlength=width + 1)[:-1].cumsum(0)
-    reached = longer.cumsum(0)
-    each = int(torch.searchsorted(reached, count, right=True))
-    rest = count - (int(reached[each - 1]) if each else 0)
+    widths = torch.arange(width, dtype=room.dtype, device=room.device)
+    longer = height - torch.searchsorted(room.sort().values, widths, right=True)
+    reached = torch.cat([longer.new_zeros(1), longer.cumsum(0)])
+    each = torch.searchsorted(reached, longer.new_full((1,), count), right=True) - 1
     more = room > each
-    return each, more.logical_and_(more.cumsum(0) <= rest)[:, None]
+    # Those that keep one more are the first.
+    more.logical_and_(more.cumsum(0) <= count - reached.gather(0, each))
+    return each + more
 
 
 def _check_rank(rank: int, room: int) -> None:

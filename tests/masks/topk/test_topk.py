@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from secateurs.errors import ArgumentError
-from secateurs.masks.topk import kth_largest
+from secateurs.masks.topk import kth_largest, largest_of_rows
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -42,3 +42,25 @@ def test_threshold_refuses_what_it_cannot_read():
         kth_largest(lambda: iter([torch.ones(3).int()]), 1, torch.int32)
     with pytest.raises(ArgumentError, match="rank 4 was requested among 3"):
         kth_largest(lambda: iter([torch.ones(3)]), 4, torch.float32)
+
+
+@pytest.mark.parametrize("allowed", [None, 0.0, 0.4, 0.9])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (2, 3), (5, 8)])
+def test_rows_keep_alike_one_entry_after_the_other(shape, allowed):
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        score = (2 * torch.randn(shape, generator=draw)).round()
+        fence = None if allowed is None else torch.rand(shape, generator=draw) < allowed
+        rows = torch.ones(shape, dtype=torch.bool) if fence is None else fence
+        order = [
+            [i for i in row.sort(descending=True, stable=True).indices.tolist() if may[i]]
+            for row, may in zip(score, rows, strict=True)
+        ]
+        turns = [
+            (r, row[t]) for t in range(shape[1]) for r, row in enumerate(order) if t < len(row)
+        ]
+        for count in range(len(turns) + 1):
+            expected = torch.zeros(shape, dtype=torch.bool)
+            for place in turns[:count]:
+                expected[place] = True
+            assert torch.equal(largest_of_rows(score, count, fence), expected)
