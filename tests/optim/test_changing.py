@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from optim.attached_methods import OPTIMIZERS, generator, loss_of, network, train
-from secateurs.errors import TrainingError
+from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import select
 from secateurs.optim import ACDC, SET, PowerPropagation, RigL
 
@@ -219,3 +219,21 @@ def test_with_power_propagation_zeros_stay():
     phases = ACDC(model, made, sparsity=0.8, steps=40)
     train(model, made)
     assert sum(int(model.get_parameter(n).count_nonzero()) for n in phases.masks) <= 22
+
+
+@pytest.mark.parametrize("kind", [RigL, SET])
+def test_counts_are_taken_again_where_the_held_masks_were_changed(kind):
+    model = network()
+    made = torch.optim.SGD(model.parameters(), lr=0.05)
+    options = {"density": 0.5, "steps": 100, "every": 5, "generator": generator()}
+    method = kind(model, made, **options)
+    train(model, made, end=6)
+    smaller = select({n: m.float() for n, m in method.masks.items()}, density=0.2)
+    method.held.shrink(smaller)
+    count = {name: int(mask.sum()) for name, mask in method.masks.items()}
+    train(model, made, begin=6, end=17)
+    assert method.kept == count == {name: int(mask.sum()) for name, mask in method.masks.items()}
+    method.change({name: torch.ones_like(mask) for name, mask in method.masks.items()})
+    assert method.kept == {name: mask.numel() for name, mask in method.masks.items()}
+    with pytest.raises(ArgumentError, match="does not say how many entries of '2.weight'"):
+        method.held.change(method.masks, kept={"0.weight": 72})

@@ -388,6 +388,11 @@ class Held:
         `kept`: how many entries each mask that is held then keeps, by their names, where that is
         known: then nothing waits for a GPU.
         """
+        if kept is not None and (missing := sorted(self._keeps.keys() - kept.keys())):
+            raise ArgumentError(
+                f"kept= does not say how many entries of {', '.join(map(repr, missing))} are kept:"
+                " give a number for every parameter held, or leave it out, and they are counted."
+            )
         masks = fit_masks(masks, self._keeps)
         self._replace(masks, self._misfits(masks), kept)
 
