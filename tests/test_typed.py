@@ -98,6 +98,7 @@ def test_no_public_name_is_any_and_no_misspelt_keyword_passes(tmp_path):
     assert len(errors) == len(MISSPELT), found
 
 
+@pytest.mark.slow
 def test_a_users_file_sees_our_types(tmp_path):
     pytest.importorskip("mypy")
     revealed = checked(tmp_path, USER)

@@ -19,6 +19,7 @@ def few(monkeypatch):
     return made
 
 
+@pytest.mark.slow
 def test_every_layer_before_and_after_training(few):
     before, after = (list(job.work()) for job in probabilistic.jobs("smoke"))
     for rows in (before, after):
