@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from secateurs.base.safefile import parse_header
+from secateurs.base.untrusted import parse_header
 from secateurs.files import save_sparse
 from secateurs.files.description import (
     COMPACT,

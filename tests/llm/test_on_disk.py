@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import secateurs as sc
-from secateurs.base.safefile import DTYPES, read_header
+from secateurs.base.untrusted import DTYPES, read_header
 from secateurs.errors import (
     ArgumentError,
     DataError,

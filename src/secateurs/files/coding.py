@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from secateurs.base.safefile import DTYPES
+from secateurs.base.untrusted import DTYPES
 
 # Streams of bits, the first in the lowest bit of a byte: appended to, and read without unpacking
 # everything.

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.base.parameters import check_model, unwrap, without_values
-from secateurs.base.safefile import (
+from secateurs.base.sharding import is_sharded
+from secateurs.base.untrusted import (
     are_counts,
     begin_file,
     header_fields,
@@ -23,7 +24,6 @@ from secateurs.base.safefile import (
     quote,
     size_in_bytes,
 )
-from secateurs.base.sharding import is_sharded
 from secateurs.errors import ParameterError, SparseFileError
 from secateurs.files.coding import (
     FULL,

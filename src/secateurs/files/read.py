@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from secateurs.base.parameters import aliases, check_model
 from secateurs.base.registry import unknown
-from secateurs.base.safefile import (
+from secateurs.base.safefile import replacing
+from secateurs.base.sizes import ChangedSizes, name_with, read_sizes, set_sizes_, size_problems
+from secateurs.base.untrusted import (
     FileHeader,
     StoredTensor,
     begin_file,
@@ -25,9 +27,7 @@ from secateurs.base.safefile import (
     parse_header,
     quote,
     reading,
-    replacing,
 )
-from secateurs.base.sizes import ChangedSizes, name_with, read_sizes, set_sizes_, size_problems
 from secateurs.channels.verify import narrow_, sync_size_attributes_
 from secateurs.errors import SparseFileError
 from secateurs.files.bitmask import PackedWeight, packed_weights, shape_of, unpack_weight

@@ -16,7 +16,7 @@ from secateurs.base.parameters import Rules, read_where
 from secateurs.base.progress import Progress, show_progress
 from secateurs.base.random import generator
 from secateurs.base.registry import refuse_unknown
-from secateurs.base.safefile import StoredTensor
+from secateurs.base.untrusted import StoredTensor
 from secateurs.errors import (
     ArgumentError,
     DataError,

@@ -20,8 +20,9 @@ from torch.nn.modules.module import (
 )
 
 from secateurs.base.parameters import check_model
-from secateurs.base.safefile import quote, reading, refusing, replacing
+from secateurs.base.safefile import refusing, replacing
 from secateurs.base.sizes import ChangedSizes, changed_sizes, count_all_blocks_
+from secateurs.base.untrusted import quote, reading
 from secateurs.errors import (
     ArgumentError,
     MissingExtra,

@@ -14,14 +14,8 @@ import torch
 from torch import Tensor
 
 from secateurs.base.bits import clear_
-from secateurs.base.safefile import (
-    FileHeader,
-    StoredTensor,
-    begin_part,
-    conversion,
-    read_header,
-    replacing,
-)
+from secateurs.base.safefile import begin_part, replacing
+from secateurs.base.untrusted import FileHeader, StoredTensor, conversion, read_header
 from secateurs.errors import ArgumentError, DataError
 
 INDEX = "model.safetensors.index.json"

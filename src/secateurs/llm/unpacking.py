@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from secateurs.base.progress import Progress, show_progress
-from secateurs.base.safefile import (
+from secateurs.base.safefile import replacing
+from secateurs.base.untrusted import (
     StoredTensor,
     begin_file,
     json_object,
     read_header,
-    replacing,
     size_in_bytes,
 )
 from secateurs.errors import DataError

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.base.parameters import check_model, fit_masks, masks_in
-from secateurs.base.safefile import (
+from secateurs.base.safefile import refusing, replacing
+from secateurs.base.untrusted import (
     FileHeader,
     begin_file,
     header_fields,
@@ -22,8 +23,6 @@ from secateurs.base.safefile import (
     parse_header,
     quote,
     reading,
-    refusing,
-    replacing,
 )
 from secateurs.errors import MaskError, MaskFileError
 from secateurs.masks.apply import check

@@ -12,7 +12,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from secateurs.base.parameters import aliases, unwrap
-from secateurs.base.safefile import begin_file, read_header, replacing
+from secateurs.base.safefile import replacing
+from secateurs.base.untrusted import begin_file, read_header
 from secateurs.errors import DataError
 from secateurs_lab.train.fit import Checkpoint, check_fit, wanted
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from secateurs.base.parameters import prunable
 from secateurs.base.registry import unknown
-from secateurs.base.safefile import json_object, reading, replacing
+from secateurs.base.safefile import replacing
+from secateurs.base.untrusted import json_object, reading
 from secateurs.errors import ArgumentError, RecordError, SecateursError
 from secateurs.files import check_file, load_sparse, save_sparse
 from secateurs.proof import certify

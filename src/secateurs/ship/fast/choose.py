@@ -28,7 +28,8 @@ import torch
 
 from secateurs.base import native
 from secateurs.base.progress import Progress, silent
-from secateurs.base.safefile import json_object, replacing
+from secateurs.base.safefile import replacing
+from secateurs.base.untrusted import json_object
 from secateurs.errors import SecateursError, ShipError
 from secateurs.ship.fast import convolve, plan
 from secateurs.ship.fast.compiled import KernelLibrary
