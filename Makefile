@@ -44,9 +44,9 @@ INTERPRETED := tests/optim/test_gpu_clear.py tests/optim/factorized/test_gpu_ste
 	tests/optim/factorized/test_compiled.py tests/ship/fast/test_gpu_lists.py
 test-all: $(VENV)/.installed
 	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . -e 'lab[ray,parquet]' selenium
-	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt 'triton>=3.9,<4'
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist worksteal -rs -m slow tests
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend -m slow tests/gpu
+	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt 'triton>=3.9,<4'
 	$(TESTENV) TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 -rs -m '' $(INTERPRETED)
 
 # The lower bounds as exact versions, in an environment of their own; what they bring is left to pip.
