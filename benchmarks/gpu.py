@@ -661,7 +661,7 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
     return replay
 
 
-@part("kernels", 45)
+@part("kernels", 60)
 def kernel_times(at: Part) -> None:
     """The kernels alone on the parameters of ResNet-18, beside foreach, and compiled foreach."""
     need_triton()
@@ -704,10 +704,9 @@ def _step_ways(weights: list[Tensor], depth: int) -> dict[str, Callable[[], obje
     momenta = [torch.zeros_like(f) for f in factors]
     grads = [torch.randn_like(w) * 1e-3 for w in weights]
     ways: dict[str, Callable[[], object]] = {}
-    for block in (512, 1024, 2048, 4096):
-        for warps in (4, 8):
-            mover = WholeStep(weights, factors, momenta, block=block, warps=warps)
-            ways[f"{block}, {warps} warps"] = _on_device(lambda m=mover: m.step_(grads, rule))
+    for block, warps in ((512, 4), (1024, 4), (1024, 8), (2048, 8)):
+        mover = WholeStep(weights, factors, momenta, block=block, warps=warps)
+        ways[f"{block}, {warps} warps"] = _on_device(lambda m=mover: m.step_(grads, rule))
     foreach = AllAtOnce(weights, factors, momenta)
     called = WholeStep(weights, factors, momenta)
     ways["foreach"] = _on_device(lambda: foreach.step_(grads, rule, flush=False))
@@ -831,7 +830,7 @@ def _select(at: Part, scores: dict[str, Tensor]) -> None:
         at.row(weights=total, way=name, ms=ms, ratio=ms / base, right=right)
 
 
-@part("semi-structured", 30)
+@part("semi-structured", 45)
 def semi_structured(at: Part) -> None:
     """What `accelerate` makes of a block with 2:4 zeros, beside the dense one."""
     width = 64 if REHEARSAL else 4096
@@ -922,6 +921,75 @@ def certify(at: Part) -> None:
                     balls_s=balls / seconds,
                     bound=float(proof.bound),
                 )
+
+
+class Attention(nn.Module):
+    """Causal attention of many heads."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.into = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(3))
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (one(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in self.into)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Decoder(nn.Module):
+    """A block of a language model: attention, and a gated part of three layers."""
+
+    def __init__(self, width: int, inner: int, heads: int) -> None:
+        super().__init__()
+        self.before, self.between = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.attention = Attention(width, heads)
+        self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.before(x))
+        y = self.between(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+@part("blocks", 40)
+def blocks(at: Part) -> None:
+    """Two blocks of a language model of 7 billion parameters, pruned one after the other."""
+    width, inner, heads, tokens, samples = (64, 172, 4, 32, 2) if REHEARSAL else (
+        4096, 11008, 32, 2048, 16
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        model = nn.Sequential(*(Decoder(width, inner, heads) for _ in range(2)))
+    model = model.to(torch.bfloat16)
+    before = copy.deepcopy(model.state_dict())
+    x = [torch.randn(1, tokens, width, device=DEVICE).to(torch.bfloat16) for _ in range(samples)]
+    for name, fields in (
+        ("wanda", {"scope": "row", "sparsity": 0.5}),
+        ("wanda, 2:4", {"pattern": "2:4"}),
+        ("sparsegpt", {"sparsity": 0.5}),
+        ("wanda, reconstructed", {"scope": "row", "sparsity": 0.5, "reconstruct": True}),
+    ):
+        if at.left < 6:
+            return
+        with at.trying(way=name):
+            model.load_state_dict(before)
+            if REAL:
+                torch.cuda.reset_peak_memory_stats()
+            wait()
+            start = time.perf_counter()
+            found = sc.prune_blocks_(
+                model, name.partition(",")[0], batch=x, blocks=["0", "1"], **fields
+            )
+            wait()
+            seconds = time.perf_counter() - start
+            peak = torch.cuda.max_memory_allocated() / 1e9 if REAL else None
+            zeros = sum(int((~mask).sum()) for mask in found.masks.values())
+            total = sum(mask.numel() for mask in found.masks.values())
+            at.row(way=name, tokens=tokens * samples, seconds=seconds, peak_gb=peak,
+                   sparsity=zeros / total)  # fmt: skip
 
 
 @part("graph", 20)
