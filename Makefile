@@ -112,9 +112,12 @@ bench: $(VENV)/.installed
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
 # Each file is installed where nothing else is, from outside the checkout, and does its work there:
-# the library alone first, then the laboratory on top of it; on every Python that is installed. How
-# long the library itself takes is told: torch and the other dependencies are there by then.
-PYTHONS ?= $(foreach minor,11 12 13,$(shell python3.$(minor) -c 'print("python3.$(minor)")' 2>/dev/null))
+# the library alone first, then the laboratory on top of it; on every Python that is found under its
+# name or among those of pyenv, whose `python3.12` runs only where somebody has chosen it. How long
+# the library itself takes is told: torch and the other dependencies are there by then.
+PYTHONS ?= $(foreach minor,11 12 13,$(shell \
+	for python in python3.$(minor) $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.$(minor).*/bin/python; do \
+		$$python -c "" 2> /dev/null && echo $$python && break; done))
 dist: export PYTHONPATH =
 dist: $(VENV)/.installed
 	rm -rf dist build
@@ -137,6 +140,7 @@ dist: $(VENV)/.installed
 		done; \
 		build/try/bin/secateurs study --help > /dev/null; \
 	done; done; rm -rf build
+	@echo "tried with: $(PYTHONS)"
 
 clean:
 	rm -rf $(VENV) demo
