@@ -139,6 +139,7 @@ ACROSS = {
     "docs/test_names.py",
     "files/test_files.py",
     "gpu/test_cuda.py",
+    "gpu/test_kernels.py",
     "gpu/test_launches.py",
     "gpu/test_selection.py",
     "gpu/test_studies.py",
