@@ -11,6 +11,7 @@ import secateurs as sc
 from masks.grid import SHAPES, equal, scores
 from secateurs.errors import ArgumentError, ScoreError
 from secateurs.masks import PATTERNS, SCOPES, select
+from secateurs.masks.counts import count_each
 from secateurs.masks.topk import largest, largest_of_each
 from secateurs.optim.holding import _digest
 
@@ -156,6 +157,25 @@ def test_digests_of_masks_are_those_of_a_processor():
         mask = torch.rand(shape, generator=torch.Generator().manual_seed(0)) < 0.5
         assert _digest(mask.cuda()) == _digest(mask)
         assert _digest(mask.cuda()[::2]) == _digest(mask[::2])
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("scope", ["global", "layer", "row"])
+def test_booleans_that_are_no_ones_are_true(device, scope):
+    """Earlier masks that are views of bytes: they are counted, hashed, chosen within and held."""
+    plain = {name: mask.to(device) for name, mask in earlier("all").items()}
+    views = {n: (m.to(torch.uint8) * 255).view(torch.bool) for n, m in plain.items()}
+    values = {name: score.to(device) for name, score in scores().items()}
+    assert count_each(views) == count_each(plain)
+    assert [_digest(mask) for mask in views.values()] == [_digest(m) for m in plain.values()]
+    found = select(values, density=0.3, scope=scope, within=views)
+    assert equal(found, select(values, density=0.3, scope=scope, within=plain))
+    layer = nn.Conv2d(4, 8, 3, device=device)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    with sc.hold(layer, {"weight": views["a"]}, optimizer):
+        layer(torch.ones(1, 4, 5, 5, device=device)).sum().backward()
+        optimizer.step()
+    assert torch.equal(layer.weight != 0, plain["a"])
 
 
 # What it costs.

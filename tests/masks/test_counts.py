@@ -21,6 +21,18 @@ def test_parts_and_other_layouts_of_a_mask(offset):
         assert count_true(view) == int(view.count_nonzero())
 
 
+@pytest.mark.parametrize("byte", [2, 128, 255])
+@pytest.mark.parametrize("where", [slice(None), 0, 2039, 2040, -1])
+def test_booleans_that_are_no_ones(byte, where):
+    """A view of bytes as booleans: any byte that is not 0 is True."""
+    mask = torch.rand(100, 100, generator=torch.Generator().manual_seed(1)) < 0.6
+    mask.view(-1)[[0, 2039, 2040, -1]] = True
+    mask.view(torch.uint8).view(-1)[where] *= byte
+    expected = int(mask.count_nonzero())
+    assert count_true(mask) == expected
+    assert count_each({"a": mask}) == counts._count_there({"a": mask}) == {"a": expected}
+
+
 @pytest.mark.parametrize("part", [1 << 24, 500], ids=["one part", "many parts"])
 def test_many(part, monkeypatch):
     batches = pieces.batches

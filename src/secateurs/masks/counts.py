@@ -32,7 +32,7 @@ def on_gpu(tensor: Tensor) -> bool:
 
 
 def count_true(mask: Tensor) -> int:
-    """How many entries of a mask are True; of a large one on a CPU in a fifth of the time of
+    """How many entries of a mask are True; of a large one on a CPU in a quarter of the time of
     count_nonzero.
 
     >>> count_true(torch.arange(10_000) % 3 == 0)
@@ -41,8 +41,11 @@ def count_true(mask: Tensor) -> int:
     plain = mask.dtype == torch.bool and mask.device.type == "cpu" and mask.is_contiguous()
     if not plain or mask.storage_offset() % _WORD or mask.numel() < _WORD * _SUMMANDS:
         return int(mask.count_nonzero())
-    # Eight entries a word: 255 words are added before one of their bytes could overflow.
     entries = mask.detach().view(torch.uint8).flatten()
+    # A view of bytes as booleans may hold others than 0 and 1; any but 0 is True.
+    if entries.amax() > 1:
+        return int(mask.count_nonzero())
+    # Eight entries a word: 255 words are added before one of their bytes could overflow.
     whole = len(entries) // (_WORD * _SUMMANDS) * _WORD * _SUMMANDS
     words = entries[:whole].view(torch.int64).view(-1, _SUMMANDS).sum(1)
     rest = entries[whole:].sum(dtype=torch.int64)
