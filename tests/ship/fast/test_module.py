@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.errors import ArgumentError, CaptureError, ParameterError, ShipError
+from secateurs.errors import ArgumentError, CaptureError, ParameterError, SecateursError, ShipError
 from secateurs.ship import accelerate as public
 from secateurs.ship.fast import accelerated, compiled
 from secateurs.ship.fast.module import FastReport
@@ -463,6 +463,21 @@ def test_a_copy_has_a_model_of_its_own_and_is_never_pickled():
     assert both[0].plain is both[1] is not model
     with pytest.raises(ShipError, match="belongs to its process"):
         module.__reduce_ex__(2)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        lambda module, x: sc.path_norm(module, x),
+        lambda module, x: sc.certify(module.plain, module, around=x, radius=0.1),
+        lambda module, x: torch.export.export(module, (x,), strict=False),
+        lambda module, x: torch.func.vmap(module)(x[None]),
+    ],
+)
+def test_tensors_without_values_never_reach_the_kernels(trace):
+    """A kernel would read at address 0, which ends the process."""
+    with pytest.raises(SecateursError, match=r"computes with values.*`\.plain`"):
+        trace(fast(small()), torch.zeros(1, 2, 8, 8))
 
 
 def test_a_report_tells_the_gain_of_its_own_form():

@@ -218,6 +218,12 @@ class FastModule(Fixed):
                 raise ShipError(
                     "the fast path has no gradients: call it under torch.inference_mode()."
                 )
+            # Kernels would read at address 0.
+            if not _is_in_memory(tensor):
+                raise ShipError(
+                    "a fast module computes with values, so it can be neither traced nor exported"
+                    " nor mapped by vmap: do that with the model it was made from, `.plain`."
+                )
         sizes = {int(tensor.shape[0]) for tensor in given}
         if len(sizes) != 1:
             raise ArgumentError(f"inputs of different batch sizes: {sorted(sizes)}.")
@@ -228,6 +234,14 @@ class FastModule(Fixed):
             "a fast module belongs to its process and machine: "
             "save the model and accelerate it there."
         )
+
+
+def _is_in_memory(tensor: Tensor) -> bool:
+    """Whether the tensor has values; those of a tracer have none."""
+    try:
+        return tensor.untyped_storage().device.type == "cpu"
+    except NotImplementedError:  # a batched tensor of vmap
+        return False
 
 
 def _quick(steps: Steps, runners: list[Runner], dtype: torch.dtype) -> Shortcut:
