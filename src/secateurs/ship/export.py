@@ -25,7 +25,6 @@ from secateurs.errors import ArgumentError, ShipError
 from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
 from secateurs.ship.c_source import c_source
-from secateurs.ship.fast.module import FastModule
 from secateurs.ship.fast.trace import arguments
 from secateurs.ship.onnx import onnx_runner, write_onnx, write_sparse_onnx
 from secateurs.ship.programs import (
@@ -33,8 +32,8 @@ from secateurs.ship.programs import (
     Free,
     largest_difference,
     length_of,
+    model_to_write,
     refuse_beyond,
-    refuse_unready,
     silently,
     trace_program,
 )
@@ -218,8 +217,7 @@ def export(
     """
     path, start = Path(path), perf_counter()
     chosen = _chosen(path, compiled=compiled, sparse=sparse)
-    refuse_unready(model)
-    model = getattr(model, "plain", model) if _is_fast(model) else model
+    model = model_to_write(model)
     # Written in the target's own folder, where the final rename is atomic. After an error nothing
     # is left behind.
     with (
@@ -268,10 +266,3 @@ def _chosen(path: Path, *, compiled: bool, sparse: bool) -> _Format:
     if sparse:
         return _SPARSE
     return _COMPILED if compiled else FORMATS[path.suffix]
-
-
-def _is_fast(model: nn.Module) -> bool:
-    """Whether this is a fast module, which runs kernels of this machine and cannot be exported;
-    only the model that it was made from can.
-    """
-    return isinstance(model, FastModule)

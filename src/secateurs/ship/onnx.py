@@ -21,8 +21,8 @@ from secateurs.ship.fixed import Fixed
 from secateurs.ship.programs import (
     Free,
     largest_difference,
+    model_to_write,
     refuse_beyond,
-    refuse_unready,
     silently,
     trace_program,
 )
@@ -190,7 +190,7 @@ def in_onnxruntime(
     ...     rival(torch.zeros(5, 3)).shape
     torch.Size([5, 2])
     """
-    refuse_unready(model)
+    model = model_to_write(model)
     structure = _structure(model, example)
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / "model.onnx"

@@ -21,6 +21,7 @@ from secateurs.graph.export import TRACING, cache_advice
 from secateurs.graph.replay import fill_caches
 from secateurs.graph.untouched import keeping, quietly, untouched
 from secateurs.ship.fast.trace import arguments, random_call
+from secateurs.ship.fixed import Fixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +46,16 @@ class TracedProgram:
     """What the inputs are called, in the order of a call."""
 
 
-def refuse_unready(model: nn.Module) -> None:
-    """Refuse what cannot be written: no module, a scripted one, one that still trains."""
+def model_to_write(model: nn.Module) -> nn.Module:
+    """The model, or the one that a program was made from, since the kernels of a program cannot be
+    traced. What cannot be written is refused: no module, a scripted one, one that still trains.
+    """
+    model = model.plain if isinstance(model, Fixed) else model
     check_model(model)
     refuse_scripted(model)
     if any(module.training for module in model.modules()):
         raise ArgumentError("only models in evaluation mode are exported: call model.eval() first.")
+    return model
 
 
 def trace_program(model: nn.Module, example: Example) -> TracedProgram:

@@ -10,6 +10,7 @@ import secateurs as sc
 from old_torch import writes_onnx
 from secateurs.errors import ArgumentError, ShipError
 from secateurs.ship import OnnxModule, in_onnxruntime
+from secateurs.ship.fast.compiled import library
 from ship.fast.fast_cases import close
 
 pytestmark = writes_onnx
@@ -70,6 +71,24 @@ def test_outputs_that_are_no_tensors_are_refused():
 
     with pytest.raises(ShipError, match="str beside tensors"):
         in_onnxruntime(Counted(3, 2).eval(), torch.zeros(1, 3))
+
+
+@pytest.mark.skipif(library() is None, reason="no C++ compiler")
+def test_of_a_program_the_model_behind_it_runs(tmp_path):
+    net, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval(), torch.zeros(1, 3)
+    rival = in_onnxruntime(net, x)
+    for program in (sc.accelerate(net, x, tune="guess", keep="always"), rival):
+        again = in_onnxruntime(program, x)
+        assert again.plain is net
+        with torch.inference_mode():
+            assert torch.equal(again(x + 1), rival(x + 1))
+        for path in (tmp_path / "net.onnx", tmp_path / "net.pt2", tmp_path / "net.c"):
+            assert sc.export(program, path, x).difference < 1e-5
+        net.train()
+        for write in (in_onnxruntime, lambda m, x: sc.export(m, tmp_path / "net.onnx", x)):
+            with pytest.raises(ArgumentError, match="call model.eval"):
+                write(program, x)
+        net.eval()
 
 
 class Slow(nn.Module):
