@@ -8,8 +8,10 @@ from torch.nn import functional as F
 
 import architectures
 import secateurs as sc
+from secateurs.channels.prune import channels
 from secateurs.errors import ArgumentError, EmptySelectionError, ShipError, UnknownNameError
 from secateurs.prune import cut_channels
+from secateurs.prune.channels import ranked_channels
 
 
 def net():
@@ -84,6 +86,18 @@ def test_every_layer_keeps_its_floor():
         assert kept >= size // 4
     with pytest.raises(ArgumentError, match="cannot be reached"):
         cut_channels(net(), EXAMPLE, channels=0.1, floor=8)
+
+
+@pytest.mark.parametrize("floor", [1, 3, 0.5])
+@pytest.mark.parametrize("scope", ["global", "uniform"])
+def test_of_equal_channels_the_earlier_stays(scope, floor):
+    found = channels(net(), EXAMPLE)
+    g = torch.Generator().manual_seed(1)
+    tied = torch.randint(1, 4, found.labels.shape, generator=g).double()
+    # As if each were a little larger than those after it.
+    told_apart = tied - 1e-9 * torch.arange(len(tied), dtype=torch.float64)
+    orders = [ranked_channels(found, s, scope, floor).order for s in (tied, told_apart)]
+    assert torch.equal(*orders) and 0 < len(orders[0]) < len(tied)
 
 
 def test_nothing_changes_before_apply_and_only_masked_entries_after():

@@ -118,7 +118,7 @@ def ranked_channels(found: Channels, scores: Tensor, scope: str, floor: float) -
     protected = ~torch.isfinite(scores)
     rank = torch.zeros_like(scores)
     for layer in found.layers:
-        # Stable: of equal channels the first stays, on every machine.
+        # Stable, for equal scores (the rule in masks/topk.py).
         order = layer[scores[layer].argsort(descending=True, stable=True)]
         count = math.ceil(floor * len(layer)) if floor < 1 else int(floor)
         # At least one, even with floor=0: an empty layer cuts the network in two.
@@ -128,8 +128,12 @@ def ranked_channels(found: Channels, scores: Tensor, scope: str, floor: float) -
     for family in found.families:
         order = family[scores[family].argsort(descending=True, stable=True)]
         rank[order] = torch.arange(len(order), 0, -1, dtype=torch.float64) / len(order)
-    rank = rank if scope == "uniform" else scores
-    order = rank.argsort(stable=True)
+    if scope == "uniform":
+        # Equal places belong to different families, of which the first gives first.
+        order = rank.argsort(stable=True)
+    else:
+        # From the end of the best-first order: of equal scores the later goes.
+        rank, order = scores, scores.argsort(descending=True, stable=True).flip(0)
     return Ranking(order=order[~protected[order]], rank=rank)
 
 
