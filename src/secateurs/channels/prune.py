@@ -159,6 +159,7 @@ class Packed:
 
 def _keep_best(kept: Tensor, members: Tensor, count: int, rank: Tensor) -> Tensor:
     """Exactly this many of the members stay: first those that are kept, then the best by rank."""
+    # Stable, for equal ranks (the rule in masks/topk.py).
     order = members[rank[members].argsort(descending=True, stable=True)]
     order = order[(~kept[order]).long().argsort(stable=True)]
     chosen = kept.clone()

@@ -67,6 +67,7 @@ def winners(keys: Tensor, counts: Tensor, allowed: Tensor | None) -> tuple[Tenso
 
 def _first_of_rows(keys: Tensor, counts: Tensor, allowed: Tensor | None) -> Tensor:
     open_keys = keys if allowed is None else keys.masked_fill(~allowed, -torch.inf)
+    # Stable, for equal keys (the rule in masks/topk.py).
     order = open_keys.sort(dim=1, descending=True, stable=True).indices
     places = torch.arange(keys.shape[1], device=keys.device)
     return torch.zeros_like(keys, dtype=torch.bool).scatter_(1, order, places < counts[:, None])

@@ -251,8 +251,8 @@ def _count_(counter: Tensor, part: _Part, shift: int, found: Tensor | None, lowe
 
 
 def _keep(part: _Part, cut: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-    """What is kept: entries before the key, and of those with that key the first `left`; and how
-    many have it.
+    """What is kept: entries before the key, and of those with that key the first `left`, which is
+    the rule in masks/topk.py; and how many have it.
     """
     cut = part.spread(cut)
     tied = part.keys == cut

@@ -124,7 +124,7 @@ class NM:
 
 def _largest_of_run(score: Tensor, allowed: Tensor | None, n: int) -> Tensor:
     """Entries that fewer than n allowed entries of their row beat."""
-    # An equal entry beats those after it (the rule in topk.py).
+    # An equal entry beats those after it (the rule in masks/topk.py).
     value = score.double()
     value = value if allowed is None else value.masked_fill(~allowed, -torch.inf)
     index = torch.arange(score.shape[1], device=score.device)

@@ -171,6 +171,7 @@ def layer_of(
     scores = scores.detach().flatten()
     if allowed is not None:
         scores = scores.masked_fill(~allowed.flatten(), -torch.inf)
+    # Sorted so and turned round, of equal scores the later goes (the rule in masks/topk.py).
     order = scores.argsort(descending=True, stable=True).flip(0)
     flat = weight.detach().flatten()
     going = flat[order[first : first + room]] != 0

@@ -282,7 +282,7 @@ void sift(const Entries<T>& one, const Span& span, T low, T high, int64_t room, 
     found.above[span.tensor] += total;
 }
 
-// Keep the `wanted` largest candidates; they are in order, so the first of equal ones stay (the rule in topk.py).
+// Keep the `wanted` largest candidates; they are in order, so the first of equal ones stay (the rule in masks/topk.py).
 template <typename T>
 void settle(const std::vector<Sifted<T>>& parts, int64_t wanted, std::vector<Entries<T>>& all) {
     std::vector<T> values;

@@ -3,7 +3,8 @@ or where a GPU has them.
 
 **The rule for equal scores**, here and wherever else something is ranked (groups, runs, rows,
 files, draws): the earlier stays, in the order of the mapping and, inside a tensor, of row-major
-indices. `tests/masks/topk/test_equal_scores.py` holds all of them to it.
+indices. Each place where something is ranked says "the rule in masks/topk.py";
+`tests/masks/topk/test_equal_scores.py` holds them to it.
 """
 
 import ctypes

@@ -277,7 +277,7 @@ class GroupUnits(TensorUnits):
         home = self._home(names)
         scores = torch.cat([self.scores[name].to(home) for name in names])
         sizes = torch.cat([self.sizes[name].to(home) for name in names])
-        # Stable, for equal scores (the rule in topk.py).
+        # Stable, for equal scores (the rule in masks/topk.py).
         order = scores.sort(descending=True, stable=True).indices
         if not self.within.keys().isdisjoint(names):
             # A group that earlier masks have emptied keeps nothing and would only use up its turn.
