@@ -34,7 +34,8 @@ def check_ready(study: Study, how: How) -> None:
         return
     if how.device:
         _check_device(how.device)
-    if how.engine == "local":
+    # Any other engine has worker processes.
+    if how.engine != "in-process":
         for kind, make in _own(study):
             _check_sent(kind, make)
 
@@ -209,14 +210,21 @@ def _watchers_or_default(watchers: tuple[Watcher, ...] | None) -> Iterator[tuple
 
 
 def _executor(sweep: Sweep) -> Executor:
+    """The executor of each engine. mypy asks for a case of every name in `Engine`."""
     # Only what is asked for is imported: the requirements of others may not be installed.
-    if sweep.how.engine == "ray":
-        from secateurs_lab.study.engines.ray import Cluster
+    match sweep.how.engine:
+        case "in-process":
+            from secateurs_lab.study.engines.local import InProcess
 
-        return Cluster(sweep)
-    from secateurs_lab.study.engines import local
+            return InProcess(sweep)
+        case "local":
+            from secateurs_lab.study.engines.local import Processes
 
-    return local.Processes(sweep) if sweep.how.engine == "local" else local.InProcess(sweep)
+            return Processes(sweep)
+        case "ray":
+            from secateurs_lab.study.engines.ray import Cluster
+
+            return Cluster(sweep)
 
 
 @contextmanager

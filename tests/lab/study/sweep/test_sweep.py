@@ -29,6 +29,7 @@ from secateurs_lab.study import (
     Training,
     run,
 )
+from secateurs_lab.study.config import ENGINES
 from secateurs_lab.study.export import export
 from secateurs_lab.study.rerun import rerun
 
@@ -119,11 +120,13 @@ def table(store):
     return [row.result() for row in store.rows(hidden=True)]
 
 
-def test_the_table_is_the_same_on_any_number_of_workers(tmp_path):
+# `engines/test_ray.py` starts a cluster for the same question.
+@pytest.mark.parametrize("engine", [e for e in ENGINES if e not in ("in-process", "ray")])
+def test_the_table_is_the_same_on_any_engine(engine, tmp_path):
     study = digits(methods=[Prune(), Imp(per_round=0.5), Dwf()], seeds=[0, 1])
     with run(study, tmp_path / "here") as here:
         assert set(here.counts()) == {"done"}
-        with run(study, tmp_path / "two", how=How(engine="local", workers=2)) as two:
+        with run(study, tmp_path / "two", how=How(engine=engine, workers=2)) as two:
             assert table(two) == table(here)
 
 
