@@ -195,9 +195,10 @@ def factor_path_penalty(
     factors makes weights sparse. Batch norms enter as they are: fold them first.
 
     Args:
-        model: Holds the products; of bias-free paths only the weights matter.
+        model: Holds the products. Its biases play no part: the paths start at inputs.
         example: An example input, or a captured graph.
-        factors: By name of the weight, (D, *shape); all weights with two dimensions and more.
+        factors: By name of the weight, (D, *shape); all weights with two dimensions and more. D is
+            at least one, and the same for all.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -219,19 +220,20 @@ def factor_path_penalty(
 
 
 def _check_factors(model: nn.Module, factors: Mapping[str, Tensor]) -> int:
-    """As many factors of each weight, and their number."""
+    """How many factors each weight has: at least one, and all as many."""
     weights = {name: p for name, p in model.named_parameters() if p.ndim > 1}
     depths = {len(f) for f in factors.values() if f.ndim}
+    shapes = {name: tuple(f.shape) for name, f in factors.items()}
     wrong = [
-        f"{name!r} has {'none' if name not in factors else f'shape {tuple(factors[name].shape)}'}"
+        f"{name!r} has {f'shape {shapes[name]}' if name in shapes else 'none'}"
         for name, p in weights.items()
-        if name not in factors or tuple(factors[name].shape[1:]) != tuple(p.shape)
+        if name not in shapes or shapes[name][1:] != tuple(p.shape) or not shapes[name][0]
     ]
     wrong += [f"{name!r} is no such weight" for name in factors.keys() - weights.keys()]
     if wrong or len(depths) != 1:
         raise ArgumentError(
-            f"factors= needs (D, *shape) for every weight of two dimensions and more, with one D:"
-            f" {'; '.join(wrong) or f'D is {sorted(depths)}'}."
+            "factors= needs (D, *shape) for every weight of two dimensions and more, with one D of"
+            f" at least 1: {'; '.join(wrong) or f'D is {sorted(depths)}'}."
         )
     return depths.pop()
 
