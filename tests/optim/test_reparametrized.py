@@ -53,7 +53,7 @@ def test_power_propagation_is_training_of_the_powers(alpha, optimizer):
     )
     made, theirs = (OPTIMIZERS[optimizer](m.parameters()) for m in (model, explicit))
     power = PowerPropagation(model, made, alpha=alpha)
-    for step in range(50):
+    for step in range(20):
         for m, o in ((model, made), (explicit, theirs)):
             o.zero_grad()
             loss_of(m, step).backward()
@@ -88,7 +88,7 @@ def test_d_gating_is_training_of_the_gates(optimizer, depth, groups, axis, start
     )
     made, theirs = (OPTIMIZERS[optimizer](m.parameters()) for m in (model, explicit))
     gating = DGating(model, made, strength=strength, depth=depth, groups=groups, start=start)
-    for step in range(50):
+    for step in range(20):
         made.zero_grad()
         loss_of(model, step).backward()
         made.step()

@@ -178,7 +178,7 @@ def test_time_ends_with_the_best_bound():
     f = mlp(6, 40, 40, 40, 2)
     g = moved(f, 0.1)
     plain = sc.certify(f, g, box=box(6, 4.0), methods="interval")
-    cert = sc.certify(f, g, box=box(6, 4.0), methods="interval", target=0, seconds=1.5)
+    cert = sc.certify(f, g, box=box(6, 4.0), methods="interval", target=0, seconds=0.6)
     assert cert.lower_bound < cert.bound < plain.bound and cert.share < 1
     again = recheck(cert.to_json(), f, g)
     assert again.holds, str(again)

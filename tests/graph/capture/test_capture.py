@@ -9,8 +9,13 @@ import secateurs as sc
 from architectures import ZOO, build
 from secateurs.graph import evaluate
 
+# Of the same blocks as a smaller one, and many of them.
+DEEP = ("resnet152", "vgg19-bn")
 
-@pytest.mark.parametrize("name", ZOO)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in DEEP else n for n in ZOO]
+)
 def test_the_graph_computes_the_models_own_output(name):
     model, inputs = build(name)
     graph = sc.capture(model, inputs)

@@ -134,8 +134,13 @@ def test_outputs_that_time_does_not_reach_keep_forward_bounds(generator, monkeyp
     assert bool(((whole[:, 1:] < rest) & (rest <= box[:, 1:])).all())
 
 
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "limits"),
+    [
+        *((kind, "both") for kind in KINDS),
+        *(("residual", name) for name in LIMITS if name != "both"),
+    ],
+)
 def test_asked_again_passes_from_neurons_are_not_made_again(kind, limits, generator, monkeypatch):
     make, shape = KINDS[kind]
     dense = randomize(make().double(), generator)

@@ -61,18 +61,25 @@ def expected(scope, sizes, density=Fraction(3, 10)):
     return round(density * sum(sizes.values()))
 
 
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SCORES.names())
-def test_every_score_with_every_scope_pattern_and_selection(name):
+def test_every_score_with_every_scope_pattern_and_selection(name, every):
+    """Every third of the combinations, another third for the next score: each is tried with three
+    or four scores, and any two choices meet.
+    """
+    first = SCORES.names().index(name)
     model = Net().eval()
     scores = score(model, name, example=X[:1], **DATA)
     negative = any((s < 0).any() for s in scores.values())
-    for scope in SCOPE_CASES:
-        for pattern in PATTERNS.names():
-            for how in (
-                SELECTIONS.names() if scope != "spectral" or name == "magnitude" else ["topk"]
-            ):
-                # Spectral budgets are slow and see no scores.
-                _one_case(model, scores, scope, pattern, how, negative)
+    cases = [
+        (scope, pattern, how)
+        for scope in SCOPE_CASES
+        for pattern in PATTERNS.names()
+        # Spectral budgets are slow and see no scores.
+        for how in (SELECTIONS.names() if scope != "spectral" or name == "magnitude" else ["topk"])
+    ]
+    for scope, pattern, how in cases[first % every :: every]:
+        _one_case(model, scores, scope, pattern, how, negative)
 
 
 def _one_case(model, scores, scope, pattern, how, negative):

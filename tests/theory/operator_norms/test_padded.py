@@ -10,13 +10,13 @@ from secateurs.theory.convolutions import conv_map
 from theory.operator_norms.dense import dense, draw
 
 
-def test_two_hundred_searches(monkeypatch):
+def test_a_hundred_searches(monkeypatch):
     """Every circular one of the random convolutions by search instead of by singular values,
     float32 too.
     """
     monkeypatch.setattr(circular_norm, "_DENSE_SIDE", 0)
     searched = 0
-    for index in range(400):
+    for index in range(200):
         weight, size, options = draw(index)
         if options["padding"] != "circular":
             continue
@@ -35,7 +35,7 @@ def test_two_hundred_searches(monkeypatch):
                 and found.upper >= exact
             )
         searched += 1
-    assert searched >= 180
+    assert searched >= 90
 
 
 def tilted(angles, gain, side=8):
