@@ -4,6 +4,7 @@ The order of the layers is checked by `lint-imports` (`make lint`).
 """
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -34,6 +35,11 @@ def place(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(tree: ast.AST):
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -46,7 +52,7 @@ def imports(tree: ast.AST):
 
 @pytest.mark.parametrize("path", FILES, ids=place)
 def test_no_pickle_no_eval_no_imports_by_name(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     roots = {module.split(".")[0] for module in imports(tree)}
     assert not roots & FORBIDDEN_MODULES
     for node in ast.walk(tree):
@@ -55,7 +61,7 @@ def test_no_pickle_no_eval_no_imports_by_name(path):
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         if isinstance(node.func, ast.Name):
             assert name not in FORBIDDEN_CALLS, f"{path.name}:{node.lineno} calls {name}"
-        if ast.unparse(node.func) in {"torch.load", "torch.save"}:
+        if name in {"load", "save"} and ast.unparse(node.func) in {"torch.load", "torch.save"}:
             raise AssertionError(f"{path.name}:{node.lineno}: files are safetensors, never pickles")
         # Only public names are imported by name: what a room's own source states, and the table of
         # commands.
@@ -70,10 +76,11 @@ MODULES = {
 }
 
 
+@functools.cache
 def imported(name: str) -> set[str]:
     """The modules of ours that one module imports, wherever in the file it does so."""
     found = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(MODULES[name])):
         if isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {full if full in MODULES else node.module for full in inner}
@@ -196,9 +203,7 @@ CORE = (
 def test_the_core_is_tested_without_the_laboratory(room):
     """Whoever changes the core runs its tests alone, where nothing else need be installed."""
     for path in sorted((TESTS / room).rglob("*.py")):
-        roots = {
-            module.split(".")[0] for module in imports(ast.parse(path.read_text(encoding="utf-8")))
-        }
+        roots = {module.split(".")[0] for module in imports(parsed(path))}
         assert not roots & {"secateurs_lab", "experiments", "lab"}, place(path)
 
 
@@ -214,12 +219,7 @@ def test_both_distributions_have_one_version():
 
 def test_no_assert_in_the_source():
     """Asserts vanish under -O: what the user can get wrong raises a typed error instead."""
-    guilty = [
-        p.name
-        for p in FILES
-        for node in ast.walk(ast.parse(p.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Assert)
-    ]
+    guilty = [p.name for p in FILES for node in ast.walk(parsed(p)) if isinstance(node, ast.Assert)]
     assert not guilty
 
 
@@ -266,7 +266,7 @@ def texts_opened_without_encoding(tree):
 @pytest.mark.parametrize("path", FILES, ids=place)
 def test_text_files_have_an_encoding(path):
     """The default is another one on Windows."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     assert not list(texts_opened_without_encoding(tree))
 
 

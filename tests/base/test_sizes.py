@@ -214,13 +214,19 @@ LIES = (
 )
 
 
+@pytest.fixture(scope="module")
+def blob(tmp_path_factory):
+    """The file of a smaller model."""
+    path = tmp_path_factory.mktemp("sizes") / "m"
+    save_sparse(smaller(), path)
+    return path.read_bytes()
+
+
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: json.dumps(lie)[:60])
-def test_sizes_that_cannot_be_are_refused(lie, tmp_path):
+def test_sizes_that_cannot_be_are_refused(lie, blob, tmp_path):
     assert read_sizes(PLAIN).as_dict() == PLAIN
     with pytest.raises(ValueError):
         read_sizes(lie)
-    save_sparse(smaller(), tmp_path / "m")
-    blob = (tmp_path / "m").read_bytes()
 
     def change(text):
         *lines, about = text.split("\n")

@@ -162,7 +162,10 @@ class Deep(nn.Module):
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize(
     ("depth", "gain"),
-    [(200, 1e-30), (200, 1e-3), (200, 20.0), (200, 1e30), (1000, 20.0)],
+    [
+        *((200, gain) for gain in (1e-30, 1e-3, 20.0, 1e30)),
+        pytest.param(1000, 20.0, marks=pytest.mark.slow),
+    ],
 )
 def test_depth_never_overflows(depth, gain, skip):
     model = Deep(depth, gain, skip=skip)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, ParameterError
+from secateurs.graph import capture
 from secateurs.masks.systematic import inclusion_of_all
 from secateurs.paths import (
     draw_variance,
@@ -67,7 +68,7 @@ def test_closed_forms_are_the_means_over_all_masks(kind):
     p = {n: torch.rand(net.get_parameter(n).shape, generator=g).double() for n in names}
     flat = torch.cat([value.flatten() for value in p.values()])
     kept = unbiased = 0.0
-    other = copy.deepcopy(net)
+    other, graph = copy.deepcopy(net), capture(net, x)
     for bits in itertools.product((0.0, 1.0), repeat=len(flat)):
         mask = torch.tensor(bits, dtype=torch.float64)
         chance = float(torch.where(mask > 0, flat, 1 - flat).prod())
@@ -77,9 +78,9 @@ def test_closed_forms_are_the_means_over_all_masks(kind):
                     own = net.get_parameter(name)
                     other.get_parameter(name).copy_(own * part.reshape(own.shape))
             if way == "masked":
-                kept += chance * float(path_norm(other, x))
+                kept += chance * float(path_norm(other, graph))
             else:
-                unbiased += chance * float(path_norm(other, x, q=2)) ** 2
+                unbiased += chance * float(path_norm(other, graph, q=2)) ** 2
     whole, squares = float(path_norm(net, x)), float(path_norm(net, x, q=2)) ** 2
     # A mask takes paths away; an unbiased draw has E Φ(m θ / p) = Φ(θ), so the squares subtract.
     assert expected_path_loss(net, x, p) == pytest.approx(1 - kept / whole, rel=1e-9)
