@@ -3,6 +3,8 @@ are afterwards what they were."""
 
 import copy
 import os
+import signal
+import sys
 import tempfile
 
 import pytest
@@ -11,6 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import secateurs as sc
+from secateurs.base.progress import silent
 from secateurs.channels import compact
 from secateurs.errors import DataError
 from secateurs.llm import prune_file, unpack_bitmasks
@@ -220,6 +223,86 @@ def test_ctrl_c_leaves_models_and_files_as_they_were(name, tmp_path, monkeypatch
         else:
             break
     assert last > 1, "the call reported no step"
+
+
+# Two instructions lie between the end of a call and what makes a Ctrl-C wait: not tried.
+UNTRIED = ("interrupts.py", "contextlib.py", "signal.py", "threading.py")
+
+
+def presser(last):
+    """For `sys.setprofile`: Ctrl-C as this call of a Python function begins, and how many began."""
+    begun = []
+
+    def see(frame, event, argument):
+        if event == "call" and not frame.f_code.co_filename.endswith(UNTRIED):
+            begun.append(frame.f_code.co_name)
+            if len(begun) == last:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGINT)
+
+    return see, begun
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "certify",
+        pytest.param("accelerate, layers", marks=pytest.mark.slow),  # a minute and more
+        "reconstruct_",
+        "prune_blocks_, wanda",
+        "prune_file",
+    ],
+)
+def test_ctrl_c_at_any_moment(name, tmp_path, monkeypatch):
+    """Between steps, too: what is found is as before, or whole."""
+    monkeypatch.setenv("SECATEURS_TUNING", "0")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+
+    def begin(last):
+        folder = tmp_path / str(last)
+        folder.mkdir()
+        torch.manual_seed(0)
+        models, run = CALLS[name](folder, silent)
+        return models, run, folder
+
+    def press(run, last):
+        see, begun = presser(last)
+        sys.setprofile(see)
+        try:
+            run()
+        finally:
+            sys.setprofile(None)
+        return len(begun)
+
+    begin(-2)[1]()  # what a first call imports and keeps
+    models, run, folder = begin(-1)
+    count, whole = press(run, 0), everything_of(models)
+    files = {path.name: content for path, content in files_of(folder).items()}
+    stopped = 0
+    for last in range(1, count, max(1, count // 30)):
+        models, run, folder = begin(last)
+        before, earlier = everything_of(models), files_of(folder)
+        try:
+            press(run, last)
+        except KeyboardInterrupt:
+            stopped += 1
+            after, found = everything_of(models), files_of(folder)
+            assert not files_of(tmp_path / "tmp")
+            undone = same(before, after) and found == earlier
+            assert undone or (
+                {path.name: content for path, content in found.items()} == files
+                and same_values(whole, after)
+            )
+    assert stopped > 10
+
+
+def same_values(these, others):
+    """As `same`, of two models."""
+    return all(
+        a[:4] == b[:4] and all(torch.equal(a[4][key][2], b[4][key][2]) for key in a[4])
+        for a, b in zip(these, others, strict=True)
+    )
 
 
 def stopper(last):

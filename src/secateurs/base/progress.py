@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TextIO, TypeAlias
 
 from secateurs.base.foreign import one_line
+from secateurs.base.interrupts import Uninterrupted
 
 Progress: TypeAlias = Callable[[str], None]
 """Called with a line of text for each step."""
@@ -46,8 +47,9 @@ def show_progress(progress: Progress | None, call: str) -> Iterator[Progress]:
     try:
         yield line.say
     finally:
-        line.wipe()
-        _shown.release()
+        with Uninterrupted():
+            line.wipe()
+            _shown.release()
 
 
 def _terminal() -> TextIO | None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.errors import ArgumentError, SecateursError, StoreError
 
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
@@ -38,8 +39,10 @@ def replacing(
         if folders:
             path.parent.mkdir(parents=True, exist_ok=True)
         mode = _mode_of(path)
-        part = begin_part(path)
+        part: Path | None = None
         try:
+            with Uninterrupted():
+                part = begin_part(path)
             yield part
             with part.open("rb+") as file:
                 # Before the rename: some file systems would else keep the new name and lose the
@@ -50,7 +53,9 @@ def replacing(
                 part.chmod(mode)
             part.replace(path)
         finally:
-            part.unlink(missing_ok=True)
+            if part is not None:
+                with Uninterrupted():
+                    part.unlink(missing_ok=True)
 
 
 def begin_part(path: Path, *, folder: bool = False) -> Path:

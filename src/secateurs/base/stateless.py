@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.base.parameters import refuse_scripted
 from secateurs.errors import DataError, SecateursError
 
@@ -64,12 +65,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     its own mode.
     """
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     try:
+        model.eval()
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        with Uninterrupted():
+            for module, training in modes:
+                module.training = training
 
 
 @contextmanager
@@ -107,17 +109,22 @@ def restoring() -> Iterator[Callable[[Iterable[Tensor]], None]]:
         try:
             yield keep
         except BaseException:
-            # The last first: of a weight of two blocks, what was kept last has the first's zeros.
-            end = sum(weight.nbytes for weight in kept)
-            for weight in reversed(kept):
-                end -= weight.nbytes
-                file.seek(end)
-                held = torch.empty(weight.shape, dtype=weight.dtype)
-                left = _bytes(held).numpy().data
-                while left:
-                    left = left[file.readinto(left) :]
-                weight.detach().copy_(held)
+            with Uninterrupted():
+                _read_back(kept, file)
             raise
+
+
+def _read_back(kept: list[Tensor], file: Any) -> None:
+    # The last first: of a weight of two blocks, what was kept last has the first's zeros.
+    end = sum(weight.nbytes for weight in kept)
+    for weight in reversed(kept):
+        end -= weight.nbytes
+        file.seek(end)
+        held = torch.empty(weight.shape, dtype=weight.dtype)
+        left = _bytes(held).numpy().data
+        while left:
+            left = left[file.readinto(left) :]
+        weight.detach().copy_(held)
 
 
 def _bytes(weight: Tensor) -> Tensor:

@@ -486,7 +486,8 @@ def resolve_in_place(program: ExportedProgram, model: str) -> tuple[ExportedProg
 
 def _functional(program: ExportedProgram, model: str) -> ExportedProgram:
     try:
-        functional: ExportedProgram = program.run_decompositions({})
+        with quietly():
+            functional: ExportedProgram = program.run_decompositions({})
     # Tracers of some versions refuse changed parameters, with internal errors.
     except (AssertionError, RuntimeError) as error:
         raise UnsupportedOperation(

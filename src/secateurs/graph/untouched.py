@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.interrupts import Uninterrupted
+
 _PLAIN = frozenset(
     {
         *(type(None), bool, int, float, complex, str, bytes, range, slice),
@@ -63,9 +65,10 @@ def keeping(model: nn.Module) -> Iterator[str]:
         with torch.random.fork_rng():
             yield held.digest()
     finally:
-        held.put_back()
-        random.setstate(numbers)
-        np.random.set_state(arrays)
+        with Uninterrupted():
+            held.put_back()
+            random.setstate(numbers)
+            np.random.set_state(arrays)
 
 
 @contextmanager
@@ -79,10 +82,11 @@ def untouched(model: nn.Module) -> Iterator[str]:
         with keeping(model) as digest:
             yield digest
     finally:
-        for tensor, values, trained in before:
-            _refill_tensor(tensor, values)
-            if tensor.requires_grad != trained:
-                tensor.requires_grad_(trained)
+        with Uninterrupted():
+            for tensor, values, trained in before:
+                _refill_tensor(tensor, values)
+                if tensor.requires_grad != trained:
+                    tensor.requires_grad_(trained)
 
 
 class _Held:
@@ -321,16 +325,18 @@ _WARNINGS = (
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Trace and export without torch's messages about its internals.
+    """Trace and export without torch's messages about its internals; Ctrl-C waits for the end,
+    since torch's tracer does not survive it.
 
     If TORCH_LOGS is set, the user wants these messages: then nothing is hidden.
     """
     if os.environ.get("TORCH_LOGS"):
-        yield
+        with Uninterrupted():
+            yield
         return
     stream = sys.stderr
     sieve = _Sieve(stream)
-    with warnings.catch_warnings(), _silent():
+    with Uninterrupted(), warnings.catch_warnings(), _silent():
         for message in _WARNINGS:
             warnings.filterwarnings("ignore", message=message)
         sys.stderr = sieve

@@ -15,6 +15,7 @@ import torch
 from rich.console import Group
 from torch import Tensor, nn
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.base.parameters import Params, check_model, choose, prunable, refuse_wrapped
 from secateurs.base.parametrized import parts_of_weights
 from secateurs.base.printing import Printed
@@ -362,12 +363,13 @@ def _recording_inputs(blocks: Blocks, watch: _Watch) -> Iterator[None]:
             block.forward = _stub(number, block.forward, watch)
         yield
     finally:
-        for name, block in blocks.items():
-            # Only the attribute of the instance is ours; the method of the class lies
-            # beneath.
-            vars(block).pop("forward", None)
-            if before[name] is not None:  # accelerate leaves its own there
-                block.forward = before[name]  # type: ignore[assignment]
+        with Uninterrupted():
+            for name, block in blocks.items():
+                # Only the attribute of the instance is ours; the method of the class lies
+                # beneath.
+                vars(block).pop("forward", None)
+                if before[name] is not None:  # accelerate leaves its own there
+                    block.forward = before[name]  # type: ignore[assignment]
 
 
 def _stub(number: int, forward: Callable[..., Any], watch: _Watch) -> Callable[..., Any]:
@@ -382,9 +384,9 @@ def uncached(model: nn.Module) -> Iterator[None]:
     """No cache of keys and values, which would grow with every call of a block."""
     config = getattr(model, "config", None)
     before = getattr(config, "use_cache", None)
-    if before:
-        config.use_cache = False  # type: ignore[union-attr]
     try:
+        if before:
+            config.use_cache = False  # type: ignore[union-attr]
         yield
     finally:
         if before:
@@ -590,9 +592,9 @@ def prune_blocks_(
     masks, rows, notes = PackedMasks(), list[TensorSparsity](), list[str]()
     solved: dict[str, Reconstruction] = {}
     with (
+        restoring() as keep,  # the outermost: also where the end of the others is interrupted
         evaluating(model),
         show_progress(progress, "prune_blocks_") as say,
-        restoring() as keep,
     ):
         calls = _calls(model, found, batch)
         shares: dict[str, float] = {}

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.base.parameters import check_model, refuse_wrapped
 from secateurs.base.printing import Reported
 from secateurs.base.sizes import INDICES, changed_sizes, count_all_blocks_, keep_blocks_
@@ -260,14 +261,16 @@ def _cosines(found: Blocks) -> Iterator[dict[str, Tensor]]:
 
         return hook
 
-    handles = [
-        block.register_forward_hook(look(name), with_kwargs=True) for name, block in found.items()
-    ]
+    handles = []
     try:
+        with Uninterrupted():
+            for name, block in found.items():
+                handles.append(block.register_forward_hook(look(name), with_kwargs=True))
         yield cosines
     finally:
-        for handle in handles:
-            handle.remove()
+        with Uninterrupted():
+            for handle in handles:
+                handle.remove()
 
 
 def _floating_input(name: str, args: Any, given: Mapping[str, Any]) -> Tensor:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -12,6 +13,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.base.parameters import Rules, read_where
 from secateurs.base.progress import Progress, show_progress
 from secateurs.base.random import generator
@@ -537,19 +539,27 @@ def _write(
     if masks_out is None:
         return write(stored, out, chosen, masks, say)
     check_masks_out(stored, out, Path(masks_out))
-    bits = MaskWriter(Path(masks_out), chosen)
+    bits: MaskWriter | None = None
+    *_, last = chosen
+    with ExitStack() as ending:
+        try:
+            with Uninterrupted():
+                bits = own = MaskWriter(Path(masks_out), chosen)
 
-    def noted(shard: Shard, entry: StoredTensor) -> Iterator[Tensor]:
-        for piece in masks(shard, entry):
-            bits.add(entry.name, piece)
-            yield piece
+            def noted(shard: Shard, entry: StoredTensor) -> Iterator[Tensor]:
+                for piece in masks(shard, entry):
+                    own.add(entry.name, piece)
+                    yield piece
+                if entry.name == last:
+                    # From here on both files get their names, or neither does.
+                    ending.enter_context(Uninterrupted())
 
-    try:
-        kept = write(stored, out, chosen, noted, say)
-    except BaseException:
-        bits.drop()
-        raise
-    bits.close()
+            kept = write(stored, out, chosen, noted, say)
+            own.close()
+        except BaseException:
+            if bits is not None:
+                bits.drop()
+            raise
     return kept
 
 

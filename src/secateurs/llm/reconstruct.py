@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.errors import ScoreError
 from secateurs.llm.least_squares import energies, products, solve_together
 from secateurs.scores.rules.wanda import lies_along
@@ -332,12 +334,13 @@ def _watching(
 
         return before
 
-    handles = [
-        layer.register_forward_pre_hook(hook(name), with_kwargs=True)
-        for name, layer in layers.items()
-    ]
+    handles = list[RemovableHandle]()
     try:
+        with Uninterrupted():
+            for name, layer in layers.items():
+                handles.append(layer.register_forward_pre_hook(hook(name), with_kwargs=True))
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        with Uninterrupted():
+            for handle in handles:
+                handle.remove()

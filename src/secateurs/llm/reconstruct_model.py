@@ -127,10 +127,10 @@ def reconstruct_(
         notes.append(f"{name} was left as it was: it is the weight of several layers")
     done: dict[str, Reconstruction] = {}
     with (
+        restoring() as keep,  # the outermost: also where the end of the others is interrupted
         evaluating(model),
         evaluating(dense),
         show_progress(progress, "reconstruct_") as say,
-        restoring() as keep,
     ):
         pairs = _pairs(model, dense, batch)
         keep(weights[name] for name in layers)

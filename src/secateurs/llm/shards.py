@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from secateurs.base.bits import clear_
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.base.safefile import begin_part, replacing
 from secateurs.base.untrusted import FileHeader, StoredTensor, conversion, read_header
 from secateurs.errors import ArgumentError, DataError
@@ -203,19 +204,24 @@ def new_folder(stored: Stored, out: Path) -> Iterator[Path]:
     """A folder to write the weights into, which takes its name when it is whole; the files of the
     other that are no weights are in it.
     """
-    part = begin_part(out, folder=True)
+    part: Path | None = None
     try:
+        with Uninterrupted():
+            part = begin_part(out, folder=True)
         _copy_others(stored, part)
         yield part
         # It was private while it was written.
         part.chmod(stat.S_IMODE(stored.source.stat().st_mode))
-        if out.exists():
-            out.rmdir()  # it is empty, or check_out would have refused it
-        # Atomic within one file system: a reader sees nothing or the whole folder.
-        os.replace(part, out)
+        with Uninterrupted():
+            if out.exists():
+                out.rmdir()  # it is empty, or check_out would have refused it
+            # Atomic within one file system: a reader sees nothing or the whole folder.
+            os.replace(part, out)
     # Ctrl-C leaves no half-written gigabytes behind.
     except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
+        if part is not None:
+            with Uninterrupted():
+                shutil.rmtree(part, ignore_errors=True)
         raise
 
 

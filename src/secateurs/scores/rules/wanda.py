@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.errors import ParameterError
 from secateurs.scores.scorer import set_mode
 from secateurs.scores.task import Mode, Task, call, score_rule, wide_dtype
@@ -71,18 +72,20 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
     """
     names = {id(parameter): name for name, parameter in task.parameters.items()}
     handles = []
-    for module in task.model.modules():
-        # `_parameters`, not the attribute: under a parametrisation that would compute a
-        # new tensor.
-        name = names.get(id(module._parameters.get("weight")))
-        if name is not None and _knows_inputs(module):
-            adder = _adder(name, squares)
-            handles.append(module.register_forward_pre_hook(adder, with_kwargs=True))
     try:
+        with Uninterrupted():
+            for module in task.model.modules():
+                # `_parameters`, not the attribute: under a parametrisation that would compute a
+                # new tensor.
+                name = names.get(id(module._parameters.get("weight")))
+                if name is not None and _knows_inputs(module):
+                    adder = _adder(name, squares)
+                    handles.append(module.register_forward_pre_hook(adder, with_kwargs=True))
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        with Uninterrupted():
+            for handle in handles:
+                handle.remove()
 
 
 def _knows_inputs(module: nn.Module) -> bool:

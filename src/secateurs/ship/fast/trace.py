@@ -141,7 +141,8 @@ def trace(model: nn.Module, example: Example) -> Traced:
     renamed = rename_in_place(program.graph_module)
     if renamed is None:
         # Decomposing replaces writes through views by operators without them, if possible.
-        program = program.run_decompositions({})
+        with quietly():
+            program = program.run_decompositions({})
         renamed = rename_in_place(program.graph_module)
     if renamed is None:
         raise UnsupportedOperation(f"{type(model).__name__} changes values in place through views.")
