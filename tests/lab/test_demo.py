@@ -30,10 +30,10 @@ SMALL = demo.Settings(
 def data():
     """Three bright spots to tell apart: enough for a few steps to learn."""
     draw = torch.Generator().manual_seed(0)
-    y = torch.randint(0, 3, (400,), generator=draw)
+    y = torch.randint(0, 3, (250,), generator=draw)
     spots = torch.nn.functional.one_hot(y, 16).float().view(-1, 1, 4, 4)
-    x = spots + 0.1 * torch.randn(400, 1, 4, 4, generator=draw)
-    return from_tensors("spots", train_x=x[:300], train_y=y[:300], test_x=x[300:], test_y=y[300:])
+    x = spots + 0.1 * torch.randn(250, 1, 4, 4, generator=draw)
+    return from_tensors("spots", train_x=x[:150], train_y=y[:150], test_x=x[150:], test_y=y[150:])
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,9 @@
 """A store as a finished study leaves it, made in a moment: for everything that reads rows."""
 
+import functools
 import math
+import shutil
+import tempfile
 from pathlib import Path
 
 import torch
@@ -51,12 +54,21 @@ def example_store(path: str | Path, *, seeds: int = 3) -> Store:
     """A store of that study with made-up results: all states, histories, layers, certificates,
     weights.
     """
-    store, runs = Store.create(path), example_study(seeds=seeds).runs()
-    store.add([waiting_row(run) for run in runs])
-    store.remember("study", {"name": "example", "text": "[study]\nname = 'example'\n"})
-    for number, run in enumerate(runs):
-        store.put(finished(run, number, store))
-    return store
+    shutil.copytree(Path(_made(seeds).name) / "store", path, dirs_exist_ok=True)
+    return Store.create(path)
+
+
+@functools.cache
+def _made(seeds: int) -> tempfile.TemporaryDirectory:
+    """Computed once in a process; removed with it."""
+    folder = tempfile.TemporaryDirectory()
+    runs = example_study(seeds=seeds).runs()
+    with Store.create(Path(folder.name) / "store") as store:
+        store.add([waiting_row(run) for run in runs])
+        store.remember("study", {"name": "example", "text": "[study]\nname = 'example'\n"})
+        for number, run in enumerate(runs):
+            store.put(finished(run, number, store))
+    return folder
 
 
 def finished(run: Run, number: int, store: Store) -> Row:

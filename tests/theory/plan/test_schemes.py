@@ -72,7 +72,9 @@ def test_lenet_5_is_planned(scheme):
     assert "conv2" in str(found)
 
 
-@pytest.mark.parametrize(("name", "linear"), [("vgg-16", 3), ("vgg-19", 2)])
+@pytest.mark.parametrize(
+    ("name", "linear"), [pytest.param("vgg-16", 3, marks=pytest.mark.slow), ("vgg-19", 2)]
+)
 def test_vgg_is_read(name, linear):
     chain = read_chain(build(name).eval(), 32)
     assert chain.convs == len(chain.widths) - 1 - linear
