@@ -15,7 +15,7 @@ import secateurs as sc
 from secateurs.errors import ArgumentError, StructureMismatch
 from secateurs.graph.ir import Ending
 from secateurs.proof import recheck
-from secateurs.proof.ending import carry, error_of
+from secateurs.proof.ending import carry, error_of, explain
 
 STEPS = (0.0, 5e-324, 1e-300, 1e-12, 0.003, 0.4, 1.0, 7.0, 80.0, 1e6)
 
@@ -82,6 +82,22 @@ def test_two_classes_reach_the_bound_of_a_softmax():
     assert torch.allclose(moved.abs(), carry(ending("softmax", 2), change), rtol=1e-12)
 
 
+def test_an_unlikely_class_reaches_the_bound_of_a_log_softmax():
+    change = torch.tensor([[0.3, 0.9]], dtype=torch.float64)
+    z = torch.tensor([[-60.0, 0.0]], dtype=torch.float64)
+    moved = (z + torch.tensor([[-0.3, 0.9]])).log_softmax(1) - z.log_softmax(1)
+    assert torch.allclose(moved[0, 0].abs(), carry(ending("log_softmax", 2), change)[0, 0])
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "sigmoid", "tanh"])
+def test_the_formula_that_is_said_is_the_one_that_is_used(name):
+    change = torch.tensor([[0.3, 0.9, 0.2]], dtype=torch.float64)
+    said = explain(ending(name)).partition("the result by ")[2].partition(";")[0]
+    said = said.replace("·", "*").replace("max δ_j", "0.9").replace("δ_i", "δ")
+    found = eval(said, {"tanh": math.tanh, "δ": 0.3})
+    assert float(carry(ending(name), change)[0, 0]) == pytest.approx(found, rel=1e-12)
+
+
 def test_nothing_changes_where_nothing_enters_and_one_class_alone_never_does():
     for name in ("sigmoid", "tanh", "softmax", "log_softmax"):
         assert not carry(ending(name), torch.zeros(2, 3, dtype=torch.float64)).any()
@@ -110,6 +126,16 @@ def test_the_error_of_evaluation_covers_what_torch_computes(name, dtype):
             for row, values, most in zip(x.tolist(), found.tolist(), allowed.tolist(), strict=True):
                 for a, b, e in zip(exact(name, row), values, most, strict=True):
                     assert abs(a - b) <= e
+
+
+def test_units_of_error_are_as_counted():
+    """No processor here errs by as much; 16 units are left to the exp or tanh of any."""
+    x = torch.tensor([[2.0, -1.0, 5.0]], dtype=torch.float64)
+    for name in ("sigmoid", "tanh"):
+        assert error_of(ending(name), x, 2.0**-20).tolist() == [[40 * 2.0**-20] * 3]
+    assert error_of(ending("softmax"), x, 2.0**-20).tolist() == [[86 * 2.0**-20] * 3]
+    each = [[n * 2.0**-20 for n in (86 + 4 * 3, 86 + 4 * 6, 86)]]
+    assert error_of(ending("log_softmax"), x, 2.0**-20).tolist() == each
 
 
 # Whole certificates.

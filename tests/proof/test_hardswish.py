@@ -3,6 +3,7 @@ networks that hold it against what is found.
 """
 
 import copy
+from fractions import Fraction
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 import secateurs as sc
 from attack.cases import boxes, points
 from secateurs.errors import ArgumentError, UnsupportedOperation
+from secateurs.graph.primitives import Opaque
 from secateurs.proof import hardswish, recheck
 from secateurs.proof.certify import prove
 from secateurs.proof.forms import Bounds
@@ -69,7 +71,70 @@ def test_ranges_and_bands_hold_every_point_and_are_not_much_wider():
     bent = (b.l >= -3) & (b.h <= 3)
     around = hardswish.bands(b, OWN_UNIT)[0]
     off = (y - around.plane.at(z, z - other)).abs().amax(0)
-    assert bent.any() and (around.half[bent] <= 1.2 * off[bent] + 1e-12).all()
+    assert bent.any() and (around.half[bent] <= 1.001 * off[bent] + 1e-12).all()
+
+
+KNOWN = {  # ends, slopes, values, half of the band
+    (-5.0, -4.0): ((0.0, 0.0), (0.0, 0.0), 0.0),
+    (-6.0, 1.5): ((-0.5, 1.0), (-0.375, 1.125), 0.75 * 3.75),
+    (-3.0, 3.0): ((-0.5, 1.5), (-0.375, 3.0), 0.75),
+    (-4.0, 4.0): ((-0.5, 1.5), (-0.375, 4.0), 4.0),
+    (-2.0, -1.0): ((-1 / 6, 1 / 6), (-0.375, -1 / 3), 1 / 48),
+    (0.0, 3.0): ((0.5, 1.5), (0.0, 3.0), 3 / 16),
+    (0.0, 9.0): ((0.5, 1.5), (0.0, 9.0), 2.25),
+    (4.0, 9.0): ((1.0, 1.0), (4.0, 9.0), 0.0),
+}
+
+
+@pytest.mark.parametrize("ends", KNOWN)
+def test_known_ranges(ends):
+    slopes, values, half = KNOWN[ends]
+    l, h = (torch.tensor([end], dtype=torch.float64) for end in ends)
+    b = Bounds(l=l, h=h, gl=l, gh=h, dl=l - h, dh=h - l)
+    found = [float(s) for s in hardswish.slopes(l, h, 0.0)]
+    assert found == pytest.approx(slopes, abs=1e-15)
+    assert max(map(abs, found)) <= hardswish.STEEPEST
+    r = hardswish.ranges(b, 0.0)
+    assert [float(r.l), float(r.h)] == pytest.approx(values, abs=1e-15)
+    assert float(hardswish.bands(b, 0.0)[0].half) == pytest.approx(half, abs=1e-15)
+
+
+def test_the_steepest_slope_is_reached():
+    ends = torch.tensor([-9.0, 9.0], dtype=torch.float64)
+    assert float(hardswish.slopes(*ends, 0.0)[1]) == hardswish.STEEPEST
+
+
+def exact(z: Fraction) -> Fraction:
+    return z * min(max(z + 3, Fraction(0)), Fraction(6)) / 6
+
+
+def test_roundings_are_covered():
+    """In exact numbers, at the ends of ranges so narrow that roundings are all there is."""
+    g = torch.Generator().manual_seed(2)
+    at = torch.tensor([-3.0, -2.999, -1.5, 0.0, 2.999, 7.0], dtype=torch.float64)
+    middle = at[torch.randint(len(at), (600,), generator=g)]
+    middle = middle + 1e-3 * torch.randn(600, generator=g, dtype=torch.float64)
+    width = 1e-9 * torch.rand(600, generator=g, dtype=torch.float64)
+    l, h = middle - width, middle + width
+    b = Bounds(l=l, h=h, gl=l, gh=h, dl=l - h, dh=h - l)
+    m, most = hardswish.slopes(l, h, OWN_UNIT)
+    r, (around, _) = hardswish.ranges(b, OWN_UNIT), hardswish.bands(b, OWN_UNIT)
+    rows = (l, h, m, most, r.l, r.h, around.plane.p, around.plane.c, around.half)
+    for row in zip(*(each.tolist() for each in rows), strict=True):
+        low, high, least, largest, down, up, p, c, half = map(Fraction, row)
+        for z in (low, high):
+            assert down <= exact(z) <= up
+            assert abs(exact(z) - p * z - c) <= half
+            if abs(z) < 3:
+                assert least <= (2 * z + 3) / 6 <= largest
+
+
+def test_other_functions_are_not_bounded_as_a_hardswish():
+    model = nn.Sequential(nn.Linear(2, 2), nn.GELU(), nn.Linear(2, 1)).eval()
+    graph = sc.capture(model, torch.zeros(1, 2), opaque=True)
+    (node,) = (node for node in graph.nodes if isinstance(node, Opaque))
+    with pytest.raises(UnsupportedOperation, match=r"gelu.*no bound of it is known"):
+        hardswish.check(node)
 
 
 class Swished(nn.Module):
