@@ -112,6 +112,19 @@ def test_it_is_blind_to_rescaling_and_its_gradient_reaches_the_factors():
     assert float(factor_path_penalty(model, graph, loose)) == pytest.approx(float(before))
 
 
+def test_factors_of_any_precision_and_a_model_in_training():
+    model, loose, _ = factored(2)
+    x = torch.zeros(1, 3, dtype=torch.float64)
+    short = {name: f.float() for name, f in loose.items()}
+    found = factor_path_penalty(model.train(), x, short)
+    assert model.training and found.dtype == torch.float64
+    assert float(found) == pytest.approx(float(factor_path_penalty(model, x, loose)), rel=1e-6)
+    noisy = nn.Sequential(*model, nn.Dropout(), nn.BatchNorm1d(2).double()).train()
+    assert float(factor_path_penalty(noisy, x, loose)) == pytest.approx(
+        float(factor_path_penalty(noisy.eval(), x, loose))
+    )
+
+
 def test_factors_that_do_not_fit_are_refused():
     model, loose, _ = factored(2)
     x = torch.zeros(1, 3, dtype=torch.float64)
@@ -124,6 +137,7 @@ def test_factors_that_do_not_fit_are_refused():
         ({**loose, "0.weight": first[:0]}, r"at least 1: '0.weight' has shape \(0, 4, 3\)"),
         ({name: f[:0] for name, f in loose.items()}, r"'4.weight' has shape \(0, 2, 3\)\.$"),
         ({}, "'4.weight' has none"),
+        ({**loose, "0.weight": torch.tensor(1.0)}, r"'0.weight' has shape \(\)"),
     ):
         with pytest.raises(ArgumentError, match=text):
             factor_path_penalty(model, x, factors)

@@ -31,14 +31,21 @@ def check_training(size):
     """Sharded or not, the weights are the same."""
     for method in ELEMENTWISE:
         for optimizer in ("sgd", "adamw"):
-            model, made, _ = started(method, optimizer, size=size)
+            model, made, attached = started(method, optimizer, size=size)
             train(model, made)
-            plain, its, _ = started(method, optimizer)
+            plain, its, own = started(method, optimizer)
             train(plain, its)
             found = whole(model)
             for name, expected in plain.named_parameters():
                 # Powers are rounded by where a number stands in its piece.
                 torch.testing.assert_close(found[name], expected.detach(), atol=1e-6, rtol=0)
+            if method == "power":
+                for name, numbers in attached.numbers().items():
+                    # In pieces as the weights are.
+                    assert numbers.placements == model.get_parameter(name).placements
+                    torch.testing.assert_close(
+                        numbers.full_tensor(), own.numbers()[name], atol=1e-3, rtol=0
+                    )
 
 
 def check_checkpoint(size, folder):
