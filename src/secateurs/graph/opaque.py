@@ -2,6 +2,10 @@
 
 A rule receives what a lowering rule receives and writes one `Opaque` node, or a few nodes. An
 operator without any rule becomes a node that mixes everything, so whatever passes through it stays.
+
+Where an operator has a lowering rule, too, that one is asked first, for `compact` as for paths. If
+it knows less of channels than the rule in here, it hands over: `raise Gap` where `build.opaque`, as
+clips do (`secateurs.graph.lowering.activation`).
 """
 
 from collections.abc import Sequence
