@@ -188,7 +188,7 @@ def test_prune_keeps_each_entry_with_its_probability():
     best = keep_probabilities(net, x, density=0.25)
     often = {n: torch.zeros_like(p) for n, p in best.items()}
     g = torch.Generator().manual_seed(0)
-    for _ in range(150):
+    for _ in range(100):
         masks = sc.prune_(
             copy.deepcopy(net), "path-draw", example=x, density=0.25, generator=g, **DRAWN
         ).masks
@@ -197,8 +197,9 @@ def test_prune_keeps_each_entry_with_its_probability():
             assert abs(int(mask.sum()) - float(best[name].sum())) < 1
     # Weights alone are drawn: `prune_` leaves biases, which keep_probabilities does as well.
     assert set(masks) == set(best)
-    gaps = torch.cat([(often[n] / 150 - best[n]).flatten() for n in best])
-    assert gaps.abs().max() < 0.2 and gaps.abs().mean() < 0.04
+    gaps = torch.cat([(often[n] / 100 - best[n]).flatten() for n in best])
+    # Of one entry five standard deviations, at most 0.05 each.
+    assert gaps.abs().max() < 0.25 and gaps.abs().mean() < 0.045
 
 
 def test_in_rounds_it_is_drawn_within_what_is_left():

@@ -74,7 +74,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_random_ties_never_move_the_function(name):
-    assert max(moved(CHANGES[name], seed, torch.float64) for seed in range(12)) < 1e-9
+    assert max(moved(CHANGES[name], seed, torch.float64) for seed in range(6)) < 1e-9
 
 
 @pytest.mark.slow
