@@ -30,7 +30,7 @@ def bounds(generator, scale):
     return Bounds(l=l, h=h, gl=l - dh, gh=h - dl, dl=dl, dh=dh).consistent()
 
 
-def points(b, generator, count=60):
+def points(b, generator, count=30):
     """Pairs (z, δ), corners and inner points, that keep z' within its bounds."""
     for k in range(count):
         u, v = (torch.rand(b.l.shape, generator=generator, dtype=torch.float64) for _ in range(2))
