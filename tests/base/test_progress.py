@@ -1,6 +1,7 @@
 """The line that long calls show: on a terminal, after a second, and nowhere else."""
 
 import io
+import logging
 import sys
 import threading
 
@@ -91,6 +92,21 @@ def test_after_an_error_the_line_is_gone_and_the_next_call_has_one(terminal):
             wait_until_shown(terminal)
             raise KeyboardInterrupt
         assert screen(terminal.getvalue()) == ("", 0)
+
+
+def test_what_is_logged_meanwhile_stands_on_a_line_of_its_own(terminal):
+    log, handler = logging.getLogger("secateurs.ship"), logging.StreamHandler(terminal)
+    log.addHandler(handler)
+    try:
+        with show_progress(None, "accelerate") as say:
+            wait_until_shown(terminal)
+            log.warning("no gain")
+            say("timing")
+            above, below = terminal.getvalue().split("\n")
+            assert screen(above)[0] == "no gain" and screen(below)[0] == "accelerate: timing"
+        assert not log.filters
+    finally:
+        log.removeHandler(handler)
 
 
 def test_what_a_call_calls_says_nothing(terminal):

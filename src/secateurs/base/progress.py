@@ -4,6 +4,7 @@ Nothing is shown where a program, a notebook, a test or a display of rich reads 
 nothing for a call that is over within a second.
 """
 
+import logging
 import shutil
 import sys
 import threading
@@ -75,6 +76,12 @@ class _Line:
         self._timer = threading.Timer(AFTER, self._begin)
         self._timer.daemon = True
         self._timer.start()
+        # A filter of a parent does not see what its children log.
+        known = [*logging.Logger.manager.loggerDict.items()]
+        ours = [each for name, each in known if name.partition(".")[0] == "secateurs"]
+        self._loggers = [each for each in ours if isinstance(each, logging.Logger)]
+        for logger in self._loggers:
+            logger.addFilter(self._make_room)
 
     def say(self, text: str) -> None:
         """Show the text, or keep it until the first second is over."""
@@ -86,12 +93,23 @@ class _Line:
     def wipe(self) -> None:
         """Leave an empty line."""
         self._timer.cancel()
+        for logger in self._loggers:
+            logger.removeFilter(self._make_room)
         with self._lock:
             self._over = True
-            if self._begun:
-                self._write("")
-                self._stream.write("\r")
-                self._stream.flush()
+            self._clear()
+
+    def _make_room(self, record: logging.LogRecord) -> bool:
+        """What is logged meanwhile stands on a line of its own; the next step is shown below it."""
+        with self._lock:
+            self._clear()
+        return True
+
+    def _clear(self) -> None:
+        if self._begun:
+            self._write("")
+            self._stream.write("\r")
+            self._stream.flush()
 
     def _begin(self) -> None:
         with self._lock:
