@@ -381,7 +381,7 @@ def tests(at: Part) -> None:
     at.row(exit=code, passed=passed, said=lines[-1] if lines else "")
 
 
-@part("steps", 75)
+@part("steps", 55)
 def steps(at: Part) -> None:
     """Training steps of ResNet-18 in bf16, channels last, by all methods in turn."""
     torch.backends.cudnn.benchmark = True
@@ -493,7 +493,7 @@ BATCHES = (1, 4)
 DTYPES = (torch.bfloat16, torch.float16)
 
 
-@part("scattered", 85)
+@part("scattered", 60)
 def scattered(at: Part) -> None:
     """Products with matrices of scattered zeros beside cuBLAS. Enough copies of each matrix take
     turns that no cache holds them, in one CUDA graph, so that launches cost nobody anything.
@@ -661,7 +661,7 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
     return replay
 
 
-@part("kernels", 60)
+@part("kernels", 45)
 def kernel_times(at: Part) -> None:
     """The kernels alone on the parameters of ResNet-18, beside foreach, and compiled foreach."""
     need_triton()
@@ -803,7 +803,7 @@ def _compiled_foreach(at: Part) -> None:
         )
 
 
-@part("select", 25)
+@part("select", 20)
 def select(at: Part) -> None:
     """The exact selection among 100 million weights, and whether it is that of torch.topk."""
     for total in (20_000,) if REHEARSAL else (10_000_000, 100_000_000):
@@ -830,7 +830,7 @@ def _select(at: Part, scores: dict[str, Tensor]) -> None:
         at.row(weights=total, way=name, ms=ms, ratio=ms / base, right=right)
 
 
-@part("semi-structured", 45)
+@part("semi-structured", 40)
 def semi_structured(at: Part) -> None:
     """What `accelerate` makes of a block with 2:4 zeros, beside the dense one."""
     width = 64 if REHEARSAL else 4096
@@ -870,7 +870,7 @@ def semi_structured(at: Part) -> None:
                 )
 
 
-@part("certify", 35)
+@part("certify", 25)
 def certify(at: Part) -> None:
     """Balls proven per second on the device and on the CPU: a network of dense layers, LeNet-5."""
     mlp = lambda: nn.Sequential(  # noqa: E731
@@ -954,7 +954,7 @@ class Decoder(nn.Module):
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
-@part("blocks", 40)
+@part("blocks", 35)
 def blocks(at: Part) -> None:
     """Two blocks of a language model of 7 billion parameters, pruned one after the other."""
     width, inner, heads, tokens, samples = (64, 172, 4, 32, 2) if REHEARSAL else (

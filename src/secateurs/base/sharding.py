@@ -8,7 +8,9 @@ held piece by piece, without any communication in a step.
 import inspect
 import sys
 
-from torch import Tensor
+from torch import Tensor, nn
+
+_WHOLE = (Tensor, nn.Parameter)
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -18,6 +20,9 @@ def is_sharded(tensor: Tensor) -> bool:
     >>> is_sharded(torch.zeros(2))
     False
     """
+    # Every step asks this of every tensor.
+    if type(tensor) in _WHOLE:
+        return False
     # If nobody has imported the module, there is no such tensor; importing it would cost time.
     tensors = sys.modules.get("torch.distributed.tensor")
     kind = getattr(tensors, "DTensor", None)

@@ -23,8 +23,9 @@ class MaskBits:
 
     def __init__(self, mask: Tensor, *, like: Tensor) -> None:
         self._laid = torch.empty_like(like, dtype=torch.bool, device="meta", requires_grad=False)
-        self._stride = like.stride()
+        self._stride, self.card = like.stride(), like.get_device()
         self.words = _pack(self._laid_out(mask, like.device))
+        self.count = like.numel()
 
     @staticmethod
     def takes(tensor: Tensor) -> bool:
@@ -34,11 +35,15 @@ class MaskBits:
 
     def fits(self, tensor: Tensor) -> bool:
         """Whether the entries of this tensor lie in the same order."""
-        if tensor.device != self.words.device or tensor.element_size() not in WIDTHS:
+        # The number of a device takes a tenth of the time of the device itself.
+        if tensor.get_device() != self.card or tensor.is_meta:
             return False
-        return tensor.stride() == self._stride or all(
+        if tensor.element_size() not in WIDTHS:
+            return False
+        stride = tensor.stride()
+        return stride == self._stride or all(
             one == other
-            for size, one, other in zip(tensor.shape, tensor.stride(), self._stride, strict=True)
+            for size, one, other in zip(tensor.shape, stride, self._stride, strict=True)
             if size > 1
         )
 
@@ -68,27 +73,29 @@ def _pack(flat: Tensor) -> Tensor:
 
 def clear_(pairs: Iterable[tuple[MaskBits, Tensor]]) -> None:
     """Set the dropped entries to +0.0, in place: one launch for all tensors of one width."""
-    together: dict[tuple[int, torch.device], list[tuple[MaskBits, Tensor]]] = {}
+    together: dict[tuple[int, int], tuple[list[MaskBits], list[Tensor]]] = {}
     for packed, tensor in pairs:
-        alike = tensor.element_size(), tensor.device
-        together.setdefault(alike, []).append((packed, tensor))
-    for (width, device), some in together.items():
+        own, others = together.setdefault((tensor.element_size(), packed.card), ([], []))
+        own.append(packed)
+        others.append(tensor)
+    for (width, _), (own, tensors) in together.items():
+        device = tensors[0].device
         with gpu.on(device):
             if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 # A graph would go on reading tables that are gone when it is replayed.
-                for packed, tensor in some:
+                for packed, tensor in zip(own, tensors, strict=True):
                     _clear_one_(packed, tensor)
             else:
-                _clear_many_(some, WIDTHS[width], device)
-    # The kernel writes without autograd's knowledge: tell it that the tensors have changed.
-    torch.autograd.graph.increment_version([t for some in together.values() for _, t in some])
+                _clear_many_(own, tensors, WIDTHS[width], device)
+        # The kernel writes without autograd's knowledge: tell it that the tensors have changed.
+        torch.autograd.graph.increment_version(tensors)
 
 
 def _clear_many_(
-    some: list[tuple[MaskBits, Tensor]], width: tl.dtype, device: torch.device
+    own: list[MaskBits], tensors: list[Tensor], width: tl.dtype, device: torch.device
 ) -> None:
-    at, words = gpu.places([tensor for _, tensor in some]), gpu.places([p.words for p, _ in some])
-    counts = tuple(tensor.numel() for _, tensor in some)
+    at, words = gpu.places(tensors), gpu.places([packed.words for packed in own])
+    counts = tuple([packed.count for packed in own])
     owner, begin = gpu.blocks(counts, BLOCK, device)
     clear_many_kernel[(len(owner),)](
         *(gpu.table(numbers, device) for numbers in (at, words, counts)),

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
+from operator import is_
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy
@@ -323,6 +324,8 @@ class Held:
         self._places = {name: (prefix + name).split(".") for name in parameters}
         self._followers: list[dict[str, nn.Parameter]] = []
         self._handles: list[RemovableHandle] = []
+        self._parts: list[object] = []
+        self._cleared: list[tuple[Keep, Tensor]] = []
         for held in self._optimizers:
             self._handles += [
                 held.register_step_pre_hook(self._before),
@@ -475,14 +478,24 @@ class Held:
 
     @torch.no_grad()
     def _clear(self) -> None:
-        cleared: list[tuple[Keep, Tensor]] = []
-        states = [*self._states()]
-        for name, parameter in self._parameters.items():
-            keep = self._keeps[name]
-            cleared.append((keep, parameter))
+        # Every step comes here, and hardly one finds other tensors than the step before.
+        states, parts = [*self._states()], list[object]()
+        for parameter in self._parameters.values():
+            parts.append(parameter)
             for state in states:
-                cleared += keep.state(state.get(parameter), parameter)
-        clear_all_(cleared)
+                own = state.get(parameter)
+                parts += own.values() if isinstance(own, dict) else (own,)
+        if len(parts) != len(self._parts) or not all(map(is_, parts, self._parts)):
+            self._cleared = list[tuple[Keep, Tensor]]()
+            for name, parameter in self._parameters.items():
+                keep = self._keeps[name]
+                self._cleared.append((keep, parameter))
+                for state in states:
+                    self._cleared += keep.state(state.get(parameter), parameter)
+            # What is inside of other things may change while they stay the same.
+            plain = all(part is None or isinstance(part, Tensor) for part in parts)
+            self._parts = parts if plain else []
+        clear_all_(self._cleared)
 
     def _states(self) -> Iterable[Mapping[Tensor, Any]]:
         """Of the optimizers, and of wrappers that keep something for a parameter themselves."""

@@ -127,14 +127,10 @@ class Keep:
         """Every floating-point tensor of the parameter's own shape in its optimizer state, nested
         ones too, to be cleared.
         """
+        shape = parameter.shape
         for value in tensors_in(state):
-            if (
-                value.shape == parameter.shape
-                # A parameter of shape () has a step count of its own shape, which must
-                # not be cleared.
-                and value.ndim > 0
-                and value.is_floating_point()
-            ):
+            # A parameter of shape () has a step count of its own shape, which must not be cleared.
+            if value.ndim > 0 and value.shape == shape and value.is_floating_point():
                 yield self, value
 
 
@@ -148,10 +144,12 @@ def clear_all_(cleared: Iterable[tuple[Keep, Tensor]]) -> None:
         # A mask that keeps everything costs nothing per step.
         if not keep.drops:
             continue
-        tensor = local(tensor).detach()
+        if is_sharded(tensor):
+            tensor = local(tensor)
         if (packed := keep.packed(tensor)) is not None:
             by_bits.append((packed, tensor))
             continue
+        tensor = tensor.detach()
         bits = keep.bits(tensor.element_size(), tensor.device)
         # As integers: multiplying floats would keep NaN and infinity, and leave -0.0.
         values = tensor.view(bits.dtype)
@@ -181,7 +179,11 @@ def tensors_in(state: object) -> Iterator[Tensor]:
         yield state
     elif isinstance(state, Mapping):
         for value in state.values():
-            yield from tensors_in(value)
+            # Most are tensors, and every step asks for all of them.
+            if isinstance(value, Tensor):
+                yield value
+            else:
+                yield from tensors_in(value)
     elif isinstance(state, list | tuple):
         for value in state:
             yield from tensors_in(value)

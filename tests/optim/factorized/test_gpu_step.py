@@ -154,6 +154,42 @@ def test_a_step_in_which_nothing_moves_copies_nothing():
     assert (gpu._table.cache_info().misses, gpu._blocks.cache_info().misses) == before
 
 
+@pytest.mark.parametrize("kind", gpu_step.TYPES, ids=str)
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")], ids=str)
+def test_it_sees_a_gradient_that_is_not_finite_wherever_it_is(kind, odd):
+    weights, grads, factors, momenta = problem(2, kind, last=True)
+    mover, broken = WholeStep(weights, factors, momenta), torch.zeros((), dtype=torch.int32)
+    large = torch.finfo(kind).max
+    for grad in grads:
+        grad.copy_(torch.where(grad > 1, large, grad))
+    mover.look_(grads, broken)
+    assert broken == 0
+    for i, place in ((2, 0), (5, 1024), (7, 40), (9, -1)):
+        before, entries = grads[i].clone(), grads[i].as_strided((grads[i].numel(),), (1,))
+        entries[place] = odd
+        mover.look_(grads, broken)
+        assert broken == 1
+        grads[i].copy_(before)
+        broken.zero_()
+    # Another layout and dtype than that of the weights.
+    grads[7] = grads[7].float().contiguous()
+    grads[7][1, 1, 1, 1] = odd
+    mover.look_(grads, broken)
+    assert broken == 1
+
+
+def test_gradients_that_were_looked_at_are_laid_out_once(monkeypatch):
+    weights, grads, factors, momenta = problem(2)
+    mover, laid = WholeStep(weights, factors, momenta), []
+    real = gpu_step._laid_out
+    monkeypatch.setattr(gpu_step, "_laid_out", lambda *given: laid.append(1) or real(*given))
+    mover.look_(grads, torch.zeros((), dtype=torch.int32))
+    mover.step_(grads, RULES["heavy"])
+    assert len(laid) == len(grads)
+    mover.step_([grad.clone() for grad in grads], RULES["heavy"])
+    assert len(laid) == 2 * len(grads)
+
+
 def test_autograd_is_told():
     weights, grads, factors, momenta = problem(2, shapes=[(8,), (3,)])
     WholeStep(weights, factors, momenta).step_(grads, RULES["heavy"])
@@ -234,6 +270,21 @@ def test_the_optimizer_takes_it_and_steps_as_torch_does(card, options):
     for one, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     assert not model[0].weight[0].any() and not ours.factors(model[0].weight)[:, 0].any()
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_the_next_one_taken(card):
+    model, optimizer = trained(None)
+    before = copy.deepcopy(model.state_dict())
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    model[0].weight.grad[1, 1, 2, 2] = float("nan")
+    optimizer.step()
+    assert len(optimizer.skipped) == 1 and optimizer.skipped[0].parameters == ("0",)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    model[0].weight.grad[1, 1, 2, 2] = 1.0
+    optimizer.step()
+    assert len(optimizer.skipped) == 1
+    assert not torch.equal(before["0.weight"], model[0].weight)
 
 
 def test_a_copy_of_the_optimizer_moves_its_own(card):

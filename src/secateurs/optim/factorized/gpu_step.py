@@ -5,6 +5,7 @@ move 156.
 
 from collections.abc import Sequence
 from math import prod
+from operator import is_
 
 import torch
 import triton
@@ -15,7 +16,7 @@ from secateurs.base import gpu
 from secateurs.optim.factorized.maths import StepRule, root, step
 
 TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-BLOCK = 1024  # entries of a program
+BLOCK = 512  # entries of a program
 
 
 class WholeStep:
@@ -59,14 +60,24 @@ class WholeStep:
         """Move factors, momenta and weights in place, as `maths.step` does. Dead weights and
         denormals are looked for in any case, since that costs nothing here.
         """
-        kind = self._weights[0].dtype
-        if any(grad.dtype != kind for grad in grads):
-            kind = torch.float32
+        kind = self._kind(grads)
         with gpu.on(self._weights[0].device):
             for some, launch in self._launches:
                 launch.move_([grads[i] for i in some], kind, rule)
         # The kernel writes without autograd's knowledge: tell it that the weights have changed.
         torch.autograd.graph.increment_version(self._weights)
+
+    def look_(self, grads: Sequence[Tensor], broken: Tensor) -> None:
+        """Write a 1 into `broken` if a gradient holds a NaN or an infinity, without a wait."""
+        kind = self._kind(grads)
+        with gpu.on(self._weights[0].device):
+            for some, launch in self._launches:
+                launch.look_([grads[i] for i in some], kind, broken)
+
+    def _kind(self, grads: Sequence[Tensor]) -> torch.dtype:
+        """In which dtype the kernels read the gradients."""
+        kind = self._weights[0].dtype
+        return kind if all(grad.dtype == kind for grad in grads) else torch.float32
 
 
 def _pick(
@@ -90,6 +101,7 @@ class Launch:
     """
 
     _at: tuple[tuple[int, ...], ...] = ()
+    _given: tuple[list[Tensor], list[Tensor]] = ([], [])
 
     def __init__(
         self,
@@ -107,9 +119,10 @@ class Launch:
         """Take gradients of this dtype."""
         weights, factors, _ = self._own
         device, depth = weights[0].device, len(factors[0])
-        self._find_again()
-        own = zip(grads, weights, self._last, strict=True)
-        laid = [_laid_out(grad, weight, last, kind) for grad, weight, last in own]
+        # Looked at a moment ago, as a rule.
+        laid = self._given[1] if all(map(is_, grads, self._given[0])) else []
+        laid = laid or self._lay_out(grads, kind)
+        self._given = ([], [])
         places = gpu.places(laid)
         owner, begin = gpu.blocks(self._counts, self._block, device)
         step_kernel[(len(owner),)](
@@ -132,6 +145,29 @@ class Launch:
             BLOCK=self._block,
             num_warps=self._warps,
         )
+
+    def look_(self, grads: list[Tensor], kind: torch.dtype, broken: Tensor) -> None:
+        """Write a 1 into `broken` if one is not finite."""
+        laid = self._lay_out(grads, kind)
+        self._given = (grads, laid)
+        places, device = gpu.places(laid), broken.device
+        owner, begin = gpu.blocks(self._counts, self._block, device)
+        look_kernel[(len(owner),)](
+            *(gpu.table(numbers, device) for numbers in (places, self._counts)),
+            owner,
+            begin,
+            broken,
+            ALIGNED=all(place % 16 == 0 for place in places),
+            GRAD=TYPES[kind],
+            BLOCK=self._block,
+            num_warps=self._warps,
+        )
+
+    def _lay_out(self, grads: list[Tensor], kind: torch.dtype) -> list[Tensor]:
+        """Gradients of this dtype, in memory as their weights are now."""
+        self._find_again()
+        own = zip(grads, self._own[0], self._last, strict=True)
+        return [_laid_out(grad, weight, last, kind) for grad, weight, last in own]
 
     def _find_again(self) -> None:
         """Asked for in every step: `parameter.data` may be another tensor by now."""
@@ -178,6 +214,30 @@ def try_step(device: torch.device) -> type[WholeStep]:
     ):
         raise RuntimeError("the step in Triton disagrees with the reference")
     return WholeStep
+
+
+@triton.jit
+def look_kernel(
+    grads,
+    counts,
+    block_tensor,
+    block_begin,
+    broken,
+    ALIGNED: tl.constexpr,
+    GRAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A 1 for `broken` if an entry of any tensor is a NaN or an infinity."""
+    block = tl.program_id(0)
+    t = tl.load(block_tensor + block)
+    i = tl.multiple_of(tl.load(block_begin + block), BLOCK) + tl.arange(0, BLOCK)
+    g = tl.load(grads + t).to(tl.pointer_type(GRAD))
+    if ALIGNED:
+        g = tl.multiple_of(g, 16)
+    x = tl.load(g + i, i < tl.load(counts + t), other=0.0).to(tl.float32)
+    odd = (x != x) | (tl.abs(x) == float("inf"))
+    if tl.max(odd.to(tl.int32), 0) > 0:
+        tl.store(broken, 1)
 
 
 @triton.jit

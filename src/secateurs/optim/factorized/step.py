@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain, zip_longest
 from operator import is_
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -70,7 +70,16 @@ class Route:
         self._together = [
             (some, mover(*self._tensors(some, found))) for (mover, _), some in together.items()
         ]
-        self._rest = [*chain(*together.values()), *self._by_layout]
+        # Whose kernels look at the gradients, and where they leave what they find.
+        self._looking: list[tuple[list[int], WholeStep, Tensor]] = []
+        broken: dict[torch.device, Tensor] = {}
+        for some, movers in self._together:
+            if not isinstance(movers, AllAtOnce):
+                device = found[some[0]][1].device
+                flag = broken.setdefault(device, torch.zeros((), dtype=torch.int32, device=device))
+                self._looking.append((some, cast("WholeStep", movers), flag))
+        looked = {*chain(*(some for some, *_ in self._looking))}
+        self._rest = [i for i in (*chain(*together.values()), *self._by_layout) if i not in looked]
         self._block = self._compiled_step(found, compiled) if compiled and self._compiled else None
 
     def holds(self, members: Members, found: Gradients) -> bool:
@@ -89,7 +98,18 @@ class Route:
         seen = PreStepCheck.FINE if self._block is None else self._block.check()
         if seen == PreStepCheck.BROKEN or not are_finite([found[i][2] for i in self._rest]):
             return PreStepCheck.BROKEN
-        return seen
+        return seen if self._looks_fine(found) else PreStepCheck.BROKEN
+
+    def _looks_fine(self, found: Gradients) -> bool:
+        """What the kernels that look find, with one wait for a device."""
+        for some, movers, broken in self._looking:
+            movers.look_([found[i][2] for i in some], broken)
+        flags = {id(broken): broken for *_, broken in self._looking}.values()
+        fine = not any(map(bool, flags))
+        if not fine:
+            for broken in flags:
+                broken.zero_()
+        return fine
 
     def step_(self, found: Gradients, rules: Sequence[StepRule], flush: bool) -> None:
         """Move factors, momenta and weights; one rule per group."""
