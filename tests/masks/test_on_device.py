@@ -18,8 +18,11 @@ KINDS = ["normal", "rounded", "signs", "mostly zero", "denormal"]
 SHAPES = {"a": (40, 70), "none": (0, 3), "b": (31, 3, 3, 3), "one": (1,), "c": (63,)}
 
 
-@pytest.fixture(params=[1 << 24, 500], ids=["one part", "many parts"])
+@pytest.fixture(params=[1 << 24, 500, None], ids=["one part", "many parts", "a row"])
 def part(request, monkeypatch):
+    if request.param is None:
+        return
+    monkeypatch.setattr(on_device, "ROW", 0)
     monkeypatch.setattr(on_device, "PART", request.param)
     batches = pieces.batches
     monkeypatch.setattr(

@@ -1,12 +1,16 @@
 """The largest entries of tensors on a GPU: the masks of `topk`, chosen without the host.
 
-A radix select as there, but nothing is read back: counters, thresholds and ties stay where the
-scores are, so nothing waits. Small tensors are joined: a hundred cost no more launches than one.
+The threshold of up to a hundred million scores is torch's own, which counts in the memory of the
+multiprocessors. Of more, of each tensor by itself, and of what lies on several devices or processes
+it is that of a radix select as in `topk`, but nothing is read back: counters, thresholds and ties
+stay where the scores are, so nothing waits. Small tensors are joined: a hundred cost no more
+launches than one.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -21,6 +25,9 @@ _MOST = 32
 """So many tensors at most are ranked at once, each by itself: each needs half a megabyte of
 counters."""
 
+ROW = 1 << 27
+"""Scores that are put in one row: half a gigabyte of float32, and as much again on the way."""
+
 
 def largest_(
     masks: Mapping[str, Tensor],
@@ -33,7 +40,46 @@ def largest_(
     """Write the masks of the `count` largest entries of all tensors together: at least one, no more
     than are allowed.
     """
-    _choose_(masks, _Ranked(scores, within, absolute), [count])
+    if not _fits(scores):
+        _choose_(masks, _Ranked(scores, within, absolute), [count])
+        return
+    batch = [*chain(*batches(scores.values(), dtype=common_dtype(scores)))]
+    values, allowed = join(batch), None
+    if absolute:
+        values = values.abs()
+    if not within.keys().isdisjoint(scores):
+        some = [within[n] if n in within else _all(s) for n, s in scores.items()]
+        allowed = join([*chain(*batches(some))])
+        values = values.masked_fill(~allowed, -math.inf)
+    kept = _largest(values, allowed, count)
+    places = [*chain(*batches(masks.values()))]
+    torch._foreach_copy_(places, [*torch.split(kept, [len(piece) for piece in batch])])
+
+
+def _fits(scores: Mapping[str, Tensor]) -> bool:
+    """Whether the scores may be put in one row, for torch's own selection: of one device, and not
+    too many.
+    """
+    together = len({score.device for score in scores.values()}) == 1
+    return together and sum(score.numel() for score in scores.values()) <= ROW
+
+
+def _largest(values: Tensor, allowed: Tensor | None, count: int) -> Tensor:
+    """The largest of a row, the first ones of equals, where they are allowed: what is not allowed
+    has a value of -∞.
+    """
+    # From the nearer end, since torch writes out what it passes on the way.
+    if 2 * count <= len(values):
+        cut = torch.topk(values, count, sorted=False).values.amin()
+    else:
+        cut = torch.topk(values, len(values) - count + 1, largest=False, sorted=False).values.amax()
+    kept, tied = values > cut, values == cut
+    if allowed is not None:
+        tied.logical_and_(allowed)
+    # Whether there are equals on both sides of the cut is not asked: that would be a wait.
+    left = count - kept.count_nonzero()
+    kept.logical_or_(tied.logical_and_(tied.cumsum(0, dtype=torch.int32) <= left))
+    return kept
 
 
 def largest_of_each_(
