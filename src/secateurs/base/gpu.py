@@ -59,7 +59,9 @@ def has_kernels(device: torch.device) -> bool:
 
 def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Triton launches on the current device, wherever the tensors are."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)
 
 
 # Many tensors in one launch: a table of their addresses, and for every block of entries the tensor

@@ -3,16 +3,20 @@ kept value with its column, which is a byte behind the first column of its group
 enough.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.compiler import CompiledKernel
 
 from secateurs.base import gpu
 from secateurs.errors import ShipError
 
+_CONSTANTS = ("B", "EACH", "GROUP", "UNROLL", "BIAS")
 MOST = 4  # inputs at once; of 16 the dense product takes a third of the time
 
 
@@ -76,29 +80,50 @@ class Listed:
         )
 
 
+class Product:
+    """x Wᵀ + b for up to `MOST` rows of x.
+
+    A product of few inputs takes less time than Triton needs to find out which kernel to launch, so
+    what it has compiled is kept, and launched at once for other inputs of its kind.
+    """
+
+    def __init__(self, matrix: Listed, bias: Tensor | None = None, unroll: int = 2) -> None:
+        self._matrix, self._bias, self._unroll = matrix, bias, unroll
+        self._rows = len(matrix.starts) - 1
+        self._lists = matrix.values, matrix.offsets, matrix.bases, matrix.starts
+        self._compiled: dict[tuple[int, torch.dtype, bool], Callable[..., object]] = {}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """A new tensor (rows of x, rows of W)."""
+        x = x.contiguous()
+        count, device = len(x), x.device
+        y = torch.empty(count, self._rows, dtype=x.dtype, device=device)
+        rest = x, y if self._bias is None else self._bias, y, self._rows, self._matrix.columns
+        # What a kernel was compiled for: Triton asks the same, and more that is always so here.
+        kind = count, x.dtype, x.data_ptr() % 16 == 0
+        with gpu.on(device):
+            ready = self._compiled.get(kind)
+            if ready is not None:
+                ready(*self._lists, *rest, *self._constants(count))
+            elif (compiled := self._launch(count, rest)) is not None:
+                self._compiled[kind] = compiled
+        return y
+
+    def _constants(self, count: int) -> tuple[int, ...]:
+        own = self._matrix
+        return count, own.each, own.group, self._unroll, self._bias is not None
+
+    def _launch(self, count: int, rest: tuple[Any, ...]) -> Callable[..., object] | None:
+        """Launch as Triton does; what launches it the next time, of its interpreter nothing."""
+        named = dict(zip(_CONSTANTS, self._constants(count), strict=True))
+        grid = (self._rows, 1, 1)
+        compiled = listed_kernel[grid](*self._lists, *rest, **named, num_warps=1)
+        return compiled[grid] if isinstance(compiled, CompiledKernel) else None
+
+
 def product(matrix: Listed, x: Tensor, bias: Tensor | None = None, unroll: int = 2) -> Tensor:
     """x Wᵀ + b for up to `MOST` rows of x."""
-    rows, x = len(matrix.starts) - 1, x.contiguous()
-    y = torch.empty(len(x), rows, dtype=x.dtype, device=x.device)
-    with gpu.on(x.device):
-        listed_kernel[(rows,)](
-            matrix.values,
-            matrix.offsets,
-            matrix.bases,
-            matrix.starts,
-            x,
-            y if bias is None else bias,
-            y,
-            rows,
-            matrix.columns,
-            B=len(x),
-            EACH=matrix.each,
-            GROUP=matrix.group,
-            UNROLL=unroll,
-            BIAS=bias is not None,
-            num_warps=1,
-        )
-    return y
+    return Product(matrix, bias, unroll)(x)
 
 
 def try_lists(device: torch.device) -> type[Listed]:
@@ -106,9 +131,11 @@ def try_lists(device: torch.device) -> type[Listed]:
     draw = torch.Generator().manual_seed(0)
     matrix = torch.randn(5, 700, generator=draw) * (torch.rand(5, 700, generator=draw) < 0.4)
     x, matrix = torch.randn(2, 700, generator=draw).to(device), matrix.to(device)
-    wanted = x.double() @ matrix.double().T
-    if not torch.allclose(product(Listed.of(matrix), x).double(), wanted, atol=1e-4):
-        raise RuntimeError("the product by lists disagrees with the dense one")
+    wanted, by_lists = x.double() @ matrix.double().T, Product(Listed.of(matrix))
+    # The second time as it is launched from then on.
+    for _ in range(2):
+        if not torch.allclose(by_lists(x).double(), wanted, atol=1e-4):
+            raise RuntimeError("the product by lists disagrees with the dense one")
     return Listed
 
 
