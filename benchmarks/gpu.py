@@ -350,12 +350,14 @@ def machine(at: Part) -> None:
     at.row(what="bf16 product", tflop_s=2 * 8192**3 / 1e9 / statistics.median(times))
 
 
-@part("tests", 100)
+@part("tests", 150)
 def tests(at: Part) -> None:
     """tests/gpu, in processes of their own."""
     if not REAL:
         raise NotHere("a rehearsal does not run them: python -m pytest -p pretend tests/gpu")
+    # Other plugins than ours may be installed there, and slow.
     command = [sys.executable, "-m", "pytest", "tests/gpu", "-v", "-rfE", "--tb=short"]
+    command += ["-p", "no:benchmark"]
     try:
         import xdist  # noqa: F401
 
@@ -1023,7 +1025,7 @@ def graph(at: Part) -> None:
             at.row(way=name, what="after shrink", dropped_weights_that_came_back=back)
 
 
-@part("nccl", 25)
+@part("nccl", 40)
 def nccl(at: Part) -> None:
     """A world of one: hold, FactorizedSGD, FSDP2, a checkpoint."""
     import torch.distributed as dist

@@ -58,7 +58,7 @@ def test_a_step_is_that_of_the_reference(depth, rule, dtype, layout):
 
 def test_steps_one_after_the_other_find_moved_gradients():
     """Tables of addresses are copied while earlier launches still run."""
-    rule = StepRule(lr=0.1, momentum=0.9, decay=1e-3)
+    rule = StepRule(lr=1e-3, momentum=0.9, decay=1e-3)
     found = []
     for fused in (False, True):
         weights = [torch.zeros(s, device="cuda") for s in SHAPES]
