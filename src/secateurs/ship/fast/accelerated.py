@@ -64,6 +64,7 @@ _log = logging.getLogger("secateurs.ship")
 # than this many seconds. A large image fills the vectors, and more of them only take longer. At
 # least two, and one for each thread.
 BATCH_SIZES, MAX_CALL_SECONDS = (64, 32, 16, 8, 4), 0.25
+CALLS = 5  # of a GPU, between two waits
 ROUNDS = 26  # at most; the first warms up
 # A comparison ends after this many rounds and seconds: calls of microseconds are compared often,
 # since one of them may take a thousand times as long on a busy machine; calls of a second a few
@@ -572,6 +573,8 @@ def compare(
     args, kwargs = arguments(example)
     many = [t if batch is None else _repeat(t, batch) for t in (*args, *kwargs.values())]
     device = many[0].device
+    # A GPU is given the next call while it computes this one, as in whatever calls it in a loop.
+    calls = 1 if device.type == "cpu" else CALLS
     call = (many[: len(args)], dict(zip(kwargs, many[len(args) :], strict=True)))
     times: dict[str, list[float]] = {name: [] for name in forms}
     left = [*forms]
@@ -583,9 +586,10 @@ def compare(
             # In turns, so that a temporary disturbance of the machine affects all forms alike.
             for name in left:
                 start = time.perf_counter()
-                forms[name](*call[0], **call[1])
+                for _ in range(calls):
+                    forms[name](*call[0], **call[1])
                 wait_for(device)
-                times[name].append(time.perf_counter() - start)
+                times[name].append((time.perf_counter() - start) / calls)
             if done:
                 # Two calls each are enough. The one that warms up is among them as long as there
                 # are no others: a slow form is called as rarely as can be. By its slowest call, so
