@@ -71,6 +71,10 @@ def common_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
 
 
 def _flat(tensor: Tensor, length: int) -> Iterator[Tensor]:
+    # Most tensors are one piece, and a cut would take longer than what is done with it.
+    if 0 < tensor.numel() <= length:
+        yield tensor.reshape(-1)
+        return
     if tensor.ndim < 2:
         yield from torch.split(tensor.reshape(-1), length) if tensor.numel() else ()
         return
