@@ -15,6 +15,14 @@ def press():
     signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """A run that a shell has sent to the background ignores a Ctrl-C from its start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_one_waits_until_the_block_is_over():
     steps = []
     with pytest.raises(KeyboardInterrupt):

@@ -10,8 +10,8 @@ class Uninterrupted:
     """Within it a Ctrl-C waits until the block is over; a second one does not wait.
 
     For what must not stop half-way: putting back what a call changed, giving a file its name, and
-    whatever runs in torch's tracer, where an exception out of nowhere leaves torch's own state
-    torn, so that the next trace ends the whole process.
+    whatever runs in torch's tracer or in `torch.func`, where an exception out of nowhere leaves
+    torch's own state torn, so that the next trace ends the whole process, and the next vmap fails.
 
     >>> with Uninterrupted():
     ...     pass

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.errors import DomainError, UnsupportedOperation
 from secateurs.graph.ir import Graph
 from secateurs.graph.primitives import (
@@ -145,4 +146,5 @@ def evaluate(graph: Graph, inputs: Sequence[Tensor], params: Any) -> Tensor:
     if batch == 1:
         return one(*inputs)
     # Nodes know a batch of one; vmap runs the samples side by side and unmixed.
-    return torch.func.vmap(one)(*[x.unsqueeze(1) for x in inputs]).flatten(0, 1)
+    with Uninterrupted():
+        return torch.func.vmap(one)(*[x.unsqueeze(1) for x in inputs]).flatten(0, 1)

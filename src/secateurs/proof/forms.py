@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.graph import Affine, Structural
 from secateurs.graph.primitives import Add, State
 
@@ -47,7 +48,8 @@ def lift(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
     boxes = max(map(len, xs))
     # Constants are given as one box. Nodes know the shape of one sample; vmap adds the boxes
     # without a copy of any weight.
-    return torch.func.vmap(function)(*(x.expand(boxes, *x.shape[1:]) for x in xs))
+    with Uninterrupted():
+        return torch.func.vmap(function)(*(x.expand(boxes, *x.shape[1:]) for x in xs))
 
 
 def reorder(node: Structural, xs: Sequence[V]) -> V:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.graph.primitives import Pool
 from secateurs.proof.forms import Bounds, lift
 from secateurs.proof.two_stream import StreamValues
@@ -261,7 +262,8 @@ def chosen(node: Pool, point: Tensor, x: Tensor) -> Tensor:
     def maximum(entries: Tensor) -> Tensor:
         return lift(node.maximum, entries)
 
-    value: Tensor = torch.func.jvp(maximum, (point.detach(),), (x.detach(),))[1]
+    with Uninterrupted():
+        value: Tensor = torch.func.jvp(maximum, (point.detach(),), (x.detach(),))[1]
     return value
 
 

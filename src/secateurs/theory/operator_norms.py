@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.theory.circular_norms import circular_norm, is_dense, unfolded_bound
 from secateurs.theory.convolutions import (
     ConvMap,
@@ -110,7 +111,8 @@ def _normal(conv: ConvMap) -> Operator:
     def apply(x: Tensor) -> Tensor:
         if back is not None:
             return back(conv(x.view(conv.shape))).flatten()
-        y, pull = torch.func.vjp(conv, x.view(conv.shape))[:2]
+        with Uninterrupted():
+            y, pull = torch.func.vjp(conv, x.view(conv.shape))[:2]
         image: Tensor = pull(y)[0]
         return image.flatten()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.interrupts import Uninterrupted
 from secateurs.base.parameters import Where, named_parameters, prunable
 from secateurs.base.stateless import call_with, evaluating
 from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
@@ -90,7 +91,8 @@ def _jacobian_rows(
         # One unit vector per output; the chunk bounds how many rows of J exist at once.
         basis = torch.eye(values.numel(), dtype=values.dtype, device=values.device)
         for part in torch.split(basis, run.chunk_size):
-            (grads,) = torch.func.vmap(pull)(part)
+            with Uninterrupted():
+                (grads,) = torch.func.vmap(pull)(part)
             yield torch.cat([grads[name].flatten(1) for name in chosen], 1).double()
 
 
@@ -101,7 +103,8 @@ def _pull_back(
     run: JacobianRun,
 ) -> tuple[Tensor, Callable[[Tensor], tuple[dict[str, Tensor]]]]:
     try:
-        values, pull = torch.func.vjp(output, dict(chosen))[:2]
+        with Uninterrupted():
+            values, pull = torch.func.vjp(output, dict(chosen))[:2]
     except RuntimeError as error:
         raise TheoryError(
             f"{run.name} does not run on x of shape {tuple(x.shape)} in {run.dtype}: {error} Give"
