@@ -2,6 +2,8 @@
 test.
 """
 
+import signal
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -29,6 +31,14 @@ def _fixed_seed():
 def _nothing_remembered(monkeypatch):
     # Timings of layers from earlier runs would let tests of the timing pass unseen.
     monkeypatch.setenv("SECATEURS_TUNING", "0")
+
+
+@pytest.fixture
+def heard():
+    """Ctrl-C, which a run that a shell has sent to the background ignores from its start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

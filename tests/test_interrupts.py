@@ -19,13 +19,7 @@ from secateurs.errors import DataError
 from secateurs.llm import prune_file, unpack_bitmasks
 from secateurs.ship import export, latency_table, measure
 
-
-@pytest.fixture(autouse=True)
-def heard():
-    """A run that a shell has sent to the background ignores a Ctrl-C from its start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("heard")
 
 
 class Blocks(nn.Module):

@@ -10,17 +10,11 @@ from torch import nn
 import secateurs as sc
 from secateurs.base.interrupts import Uninterrupted
 
+pytestmark = pytest.mark.usefixtures("heard")
+
 
 def press():
     signal.raise_signal(signal.SIGINT)
-
-
-@pytest.fixture(autouse=True)
-def heard():
-    """A run that a shell has sent to the background ignores a Ctrl-C from its start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def test_one_waits_until_the_block_is_over():

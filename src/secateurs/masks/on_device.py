@@ -26,7 +26,7 @@ _MOST = 32
 counters."""
 
 ROW = 1 << 27
-"""Scores that are put in one row: half a gigabyte of float32, and as much again on the way."""
+"""Scores that are put in one row: half a gigabyte of float32, and twice as much on the way."""
 
 
 def largest_(
@@ -44,14 +44,14 @@ def largest_(
         _choose_(masks, _Ranked(scores, within, absolute), [count])
         return
     batch = [*chain(*batches(scores.values(), dtype=common_dtype(scores)))]
-    values, allowed = join(batch), None
+    values = join(batch)
     if absolute:
         values = values.abs()
     if not within.keys().isdisjoint(scores):
         some = [within[n] if n in within else _all(s) for n, s in scores.items()]
-        allowed = join([*chain(*batches(some))])
-        values = values.masked_fill(~allowed, -math.inf)
-    kept = _largest(values, allowed, count)
+        # Below all others, which are finite, and as many as are asked for.
+        values = values.masked_fill(~join([*chain(*batches(some))]), -math.inf)
+    kept = _largest(values, count)
     places = [*chain(*batches(masks.values()))]
     torch._foreach_copy_(places, [*torch.split(kept, [len(piece) for piece in batch])])
 
@@ -64,18 +64,14 @@ def _fits(scores: Mapping[str, Tensor]) -> bool:
     return together and sum(score.numel() for score in scores.values()) <= ROW
 
 
-def _largest(values: Tensor, allowed: Tensor | None, count: int) -> Tensor:
-    """The largest of a row, the first ones of equals, where they are allowed: what is not allowed
-    has a value of -∞.
-    """
+def _largest(values: Tensor, count: int) -> Tensor:
+    """The largest of a row, the first ones of equals."""
     # From the nearer end, since torch writes out what it passes on the way.
     if 2 * count <= len(values):
         cut = torch.topk(values, count, sorted=False).values.amin()
     else:
         cut = torch.topk(values, len(values) - count + 1, largest=False, sorted=False).values.amax()
     kept, tied = values > cut, values == cut
-    if allowed is not None:
-        tied.logical_and_(allowed)
     # Whether there are equals on both sides of the cut is not asked: that would be a wait.
     left = count - kept.count_nonzero()
     kept.logical_or_(tied.logical_and_(tied.cumsum(0, dtype=torch.int32) <= left))

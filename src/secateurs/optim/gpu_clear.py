@@ -110,7 +110,7 @@ def _clear_many_(
 def _clear_one_(packed: MaskBits, tensor: Tensor) -> None:
     count = tensor.numel()
     clear_one_kernel[(triton.cdiv(count, BLOCK),)](
-        tensor.view(INTEGERS[tensor.element_size()]),
+        tensor.detach().view(INTEGERS[tensor.element_size()]),
         packed.words,
         count,
         WIDTH=WIDTHS[tensor.element_size()],

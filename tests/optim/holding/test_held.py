@@ -278,3 +278,28 @@ def _error(call):
     except MaskError as error:
         return str(error)
     return None
+
+
+class Longer(torch.optim.Optimizer):
+    """Keeps the moves of every step, dirty ones, in the same list of its state."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                moves = self.state[p].setdefault("moves", [])
+                moves.append(torch.ones_like(p))
+                p -= 0.1 * moves[-1]
+
+
+def test_what_a_list_in_a_state_has_taken_up_is_cleared_too():
+    model, masks, _ = make()
+    optimizer = Longer(model.parameters())
+    hold(model, masks, optimizer)
+    train(model, optimizer, steps=4)
+    for name, mask in masks.items():
+        moves = optimizer.state[model.get_parameter(name)]["moves"]
+        assert len(moves) == 4 and not any(move[~mask].any() for move in moves)

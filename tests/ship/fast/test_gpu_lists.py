@@ -96,6 +96,54 @@ def test_inputs_with_gaps_in_memory():
     torch.testing.assert_close(product(Listed.of(matrix), x), x @ matrix.t())
 
 
+class Kept:
+    """What Triton has compiled, which the interpreter has not: it launches as the kernel does."""
+
+    def __init__(self, takes_constants):
+        self.takes_constants, self.launched = takes_constants, 0
+
+    def __getitem__(self, grid):
+        def launch(*given):
+            if not self.takes_constants:
+                raise TypeError("function takes exactly 18 arguments (23 given)")
+            self.launched += 1
+            names = ("B", "EACH", "GROUP", "UNROLL", "BIAS")
+            plain[grid](*given[:9], **dict(zip(names, given[9:], strict=True)), num_warps=1)
+
+        plain = self.plain
+        return launch
+
+
+@pytest.mark.parametrize("takes", [True, False], ids=["constants", "none"])
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+def test_what_is_compiled_is_launched_again(monkeypatch, takes, bias):
+    kept, launched = Kept(takes), []
+    kept.plain = gpu_lists.listed_kernel
+
+    class Kernel:
+        def __getitem__(self, grid):
+            def launch(*given, **named):
+                launched.append(grid)
+                kept.plain[grid](*given, **named)
+                return kept
+
+            return launch
+
+    monkeypatch.setattr(gpu_lists, "listed_kernel", Kernel())
+    monkeypatch.setattr(gpu_lists, "CompiledKernel", Kept)
+    matrix = scattered((5, 700), torch.float32, 0.3)
+    own = torch.randn(5) if bias else None
+    by_lists = gpu_lists.Product(Listed.of(matrix), own)
+    # Two inputs and three, and one that begins elsewhere, have kernels of their own.
+    inputs = [torch.randn(n, 700) for n in (2, 2, 3, 3)] + [torch.randn(2, 701).view(-1)[1:1401]]
+    for number, x in enumerate(inputs):
+        x = x.view(-1, 700)
+        found = by_lists(x)
+        torch.testing.assert_close(found, nn.functional.linear(x, matrix, own), msg=str(number))
+    assert len(launched) == (3 if takes else 5)
+    assert kept.launched == (5 if takes else 0)
+
+
 def test_columns_beyond_16_bits_are_refused():
     with pytest.raises(ShipError, match="65537 columns and 256 places of values: lists take"):
         Listed.of(torch.ones(1, 1).expand(1, 65537) * (torch.arange(65537) == 65536))

@@ -115,10 +115,17 @@ class Product:
 
     def _launch(self, count: int, rest: tuple[Any, ...]) -> Callable[..., object] | None:
         """Launch as Triton does; what launches it the next time, of its interpreter nothing."""
-        named = dict(zip(_CONSTANTS, self._constants(count), strict=True))
-        grid = (self._rows, 1, 1)
+        constants, grid = self._constants(count), (self._rows, 1, 1)
+        named = dict(zip(_CONSTANTS, constants, strict=True))
         compiled = listed_kernel[grid](*self._lists, *rest, **named, num_warps=1)
-        return compiled[grid] if isinstance(compiled, CompiledKernel) else None
+        if not isinstance(compiled, CompiledKernel):
+            return None
+        ready: Callable[..., object] = compiled[grid]
+        try:
+            ready(*self._lists, *rest, *constants)
+        except TypeError:  # a Triton that takes no constants here launches as it does
+            return None
+        return ready
 
 
 def product(matrix: Listed, x: Tensor, bias: Tensor | None = None, unroll: int = 2) -> Tensor:
@@ -131,10 +138,13 @@ def try_lists(device: torch.device) -> type[Listed]:
     draw = torch.Generator().manual_seed(0)
     matrix = torch.randn(5, 700, generator=draw) * (torch.rand(5, 700, generator=draw) < 0.4)
     x, matrix = torch.randn(2, 700, generator=draw).to(device), matrix.to(device)
-    wanted, by_lists = x.double() @ matrix.double().T, Product(Listed.of(matrix))
-    # The second time as it is launched from then on.
-    for _ in range(2):
-        if not torch.allclose(by_lists(x).double(), wanted, atol=1e-4):
+    by_lists = Product(Listed.of(matrix))
+    # The second as it is launched from then on, and another one, since it may be given the memory
+    # of the first.
+    for each in (x, -x):
+        if not torch.allclose(
+            by_lists(each).double(), each.double() @ matrix.double().T, atol=1e-4
+        ):
             raise RuntimeError("the product by lists disagrees with the dense one")
     return Listed
 
