@@ -73,7 +73,8 @@ def test_signals_end_a_study_with_everything_saved(tmp_path, asked, code, capsys
         command, env=ENV, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     store = tmp_path / "long.study"
-    chaos.wait_for(lambda: under_way(store), seconds=300)
+    chaos.wait_for(lambda: under_way(store) or process.poll() is not None, seconds=300)
+    assert process.poll() is None, process.communicate()[1]
     workers = chaos.children(process.pid)
     assert len(workers) == 2
     begun = time.monotonic()

@@ -7,7 +7,8 @@ from contextlib import closing
 import pytest
 
 from secateurs.errors import StoreError
-from secateurs_lab.study import Row, Store
+from secateurs_lab.study import Row, Store, database
+from secateurs_lab.study.artefacts import Artefacts
 from secateurs_lab.study.database import FILES, connect, prepare, tables_in
 from secateurs_lab.study.store import being_written, only_writer
 
@@ -135,3 +136,47 @@ def test_figures_that_no_run_can_have_are_a_damaged_row(figures, tmp_path):
         store.add([row(**figures)])
         with pytest.raises(StoreError, match=f"damaged: {next(iter(figures))} is .* outside 0 to"):
             store.rows()
+
+
+def test_a_log_that_goes_with_the_last_reader_disturbs_nobody(tmp_path, monkeypatch):
+    """It is listed, and then it is gone."""
+    with Store.create(tmp_path) as store:
+        store.add([row()])
+    links = Artefacts.links
+
+    def last_reader_leaves(self):
+        for name in ("study.db-wal", "study.db-shm"):
+            (tmp_path / name).unlink(missing_ok=True)
+        return links(self)
+
+    monkeypatch.setattr(Artefacts, "links", last_reader_leaves)
+    for use in (Store.create, Store.open):
+        for name in ("study.db-wal", "study.db-shm"):
+            (tmp_path / name).touch()
+        with use(tmp_path) as store:
+            assert len(store.rows()) == 1
+
+
+def test_a_file_read_while_its_log_is_moved_into_it_is_read_again(tmp_path, monkeypatch):
+    with Store.create(tmp_path) as store:
+        store.add([row()])
+    path = tmp_path / "study.db"
+    whole, pauses = path.read_bytes(), []
+
+    def finish_moving(seconds):
+        pauses.append(seconds)
+        path.write_bytes(whole)
+
+    monkeypatch.setattr(database.time, "sleep", finish_moving)
+    path.write_bytes(whole[: len(whole) // 2])
+    with Store.open(tmp_path) as store:
+        assert len(store.rows()) == 1
+    assert pauses == [0.01]
+
+
+def test_a_damaged_file_stays_refused(tmp_path):
+    Store.create(tmp_path).close()
+    path = tmp_path / "study.db"
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(StoreError, match="is damaged"):
+        Store.open(tmp_path)

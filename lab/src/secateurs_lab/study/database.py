@@ -5,6 +5,7 @@ import os
 import sqlite3
 import stat
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -158,9 +159,13 @@ def check_folder(folder: Path) -> None:
         if path.name not in FILES:
             continue
         with plain_errors(folder):
-            held = path.lstat()
+            try:
+                held = path.lstat()
+            except FileNotFoundError:  # SQLite's logs go with the last of those who read
+                continue
         # A pipe would keep its reader waiting; another name of the same file may be anywhere.
-        if not stat.S_ISREG(held.st_mode) or held.st_nlink != 1:
+        # A file that is being deleted has no name.
+        if not stat.S_ISREG(held.st_mode) or held.st_nlink > 1:
             what = "has other names" if stat.S_ISREG(held.st_mode) else "is not an ordinary file"
             raise StoreError(f"{path} {what}: no study has made it. Choose another with --store.")
 
@@ -172,14 +177,9 @@ def tables_in(path: Path) -> bool:
     the file is run before this, and not a byte of it is changed.
     """
     with plain_errors(path.parent):
-        if not path.exists() or not path.stat().st_size:
-            return False
-        log = path.with_name(f"{path.name}-wal")
-        # What is new in a log is seen by those who take part; else the file is read as it is.
-        pending = log.exists() and log.stat().st_size > 0
-        where = f"{path.resolve().as_uri()}?{'mode=ro' if pending else 'immutable=1'}"
-        with closing(sqlite3.connect(where, uri=True, **_OPTIONS)) as db:
-            found = _schema(db)
+        found = _read_schema(path)
+    if found is None:
+        return False
     foreign = sorted(name for _, name, _ in found - _our_schema())
     if foreign:
         raise StoreError(
@@ -187,6 +187,27 @@ def tables_in(path: Path) -> bool:
             " of ours. Choose another folder with --store."
         )
     return found >= _our_schema()
+
+
+def _read_schema(path: Path) -> set[tuple[str, str, str]] | None:
+    """The schema in this file; None if it is missing or empty."""
+    # Whoever leaves last moves the log into the file: read in that moment the file looks damaged.
+    for pause in (0.01, 0.1, 0.5):
+        try:
+            return _read_schema_now(path)
+        except sqlite3.DatabaseError:
+            time.sleep(pause)
+    return _read_schema_now(path)
+
+
+def _read_schema_now(path: Path) -> set[tuple[str, str, str]] | None:
+    if not _size(path):
+        return None
+    # What is new in a log is seen by those who take part; else the file is read as it is.
+    pending = _size(path.with_name(f"{path.name}-wal")) > 0
+    where = f"{path.resolve().as_uri()}?{'mode=ro' if pending else 'immutable=1'}"
+    with closing(sqlite3.connect(where, uri=True, **_OPTIONS)) as db:
+        return _schema(db)
 
 
 def _schema(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
@@ -228,9 +249,16 @@ def _set_up(db: sqlite3.Connection, *, wal: bool = True) -> sqlite3.Connection:
 def _readable_as_it_is(path: Path) -> bool:
     """Whether the file exists, its folder cannot be written, and no log is pending next to it."""
     # A pending log holds transactions that a reader of the file alone would miss.
-    log = path.with_name(f"{path.name}-wal")
-    waiting = log.exists() and log.stat().st_size > 0
+    waiting = _size(path.with_name(f"{path.name}-wal")) > 0
     return path.is_file() and not os.access(path.parent, os.W_OK) and not waiting
+
+
+def _size(path: Path) -> int:
+    """0 also for a file that is not there, or no longer."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 @contextmanager
