@@ -23,7 +23,6 @@ from docstrings import translated
 
 # Packages a page needs beside the development ones.
 NEEDS = {
-    "start/ten_minutes.md": ["sklearn"],
     "howto/without_labels.md": ["sklearn"],
     "howto/gguf.md": ["transformers"],
     "howto/hls4ml.md": ["hls4ml"],
