@@ -517,7 +517,6 @@ def bounded(f: nn.Module, g: nn.Module, lo: Tensor, hi: Tensor, label: int) -> S
         methods=["interval", "linear"],
         generator=torch.Generator().manual_seed(0),
     )
-    assert cert.problem is not None
     ends = pair_ends(cert.problem, box_domain((lo, hi), example=None))[0]
     one, two = torch.triu_indices(cert.problem.outputs, cert.problem.outputs, offset=1)
     # y_i − y_j for i < j: the class leads if it is i and the low end is above 0, or j and the high

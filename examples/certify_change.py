@@ -42,7 +42,7 @@ def main(epochs: int = 10, images: int = 8) -> sc.proof.Certificate:
         print(f"skipped {method}: {reason}")
 
     # Counted: what the whole test set says about fresh images of the same kind.
-    print(sc.certify(dense, sparse, data=new_x).statistical)
+    print(sc.proof.statistical(dense, sparse, data=new_x))
     return proof
 
 

@@ -270,10 +270,10 @@ def test_certificate_and_notes_come_back(tmp_path):
     )
     dense[4].weight.data += 0.01
     x = torch.randn(8, 3, 4, 4)
-    certificate = sc.certify(dense, model, data=x)
+    certificate = sc.proof.statistical(dense, model, data=x)
     save_sparse(model, path, certificate=certificate, notes={"arch": "own"})
     file = read_sparse(path)
-    assert file.certificate["bound"] == certificate.bound
+    assert file.certificate["largest"] == certificate.largest
     assert file.notes == {"arch": "own"}
 
 
@@ -302,7 +302,7 @@ def certified():
         dense,
         sparse,
         sc.certify(dense, sparse, around=x, radius=0.01, methods="interval"),
-        sc.certify(dense, sparse, data=x),
+        sc.proof.statistical(dense, sparse, data=x),
     )
 
 
@@ -397,9 +397,8 @@ def test_int8_values_come_back_as_they_are(tmp_path, generator):
 
 
 def test_a_certificate_without_networks_is_refused(tmp_path):
-    from secateurs.proof import statistical
+    import secateurs as sc
 
     layer = nn.Linear(3, 2)
-    seen = statistical(layer, layer, data=torch.randn(20, 3))
-    with pytest.raises(ArgumentError, match="does not say which networks"):
-        save_sparse(layer, tmp_path / "m", certificate=seen)
+    with pytest.raises(ArgumentError, match="SparsityReport does not say which networks"):
+        save_sparse(layer, tmp_path / "m", certificate=sc.sparsity_report(layer))

@@ -65,7 +65,7 @@ def test_its_weights_are_certified(dtype, pair):
 
 def test_the_way_for_the_model_itself_works(pair):
     dense, quantized = pair
-    seen = sc.certify(dense, quantized, data=torch.randn(50, 1, 4, 4)).statistical
+    seen = sc.proof.statistical(dense, quantized, data=torch.randn(50, 1, 4, 4))
     assert seen.largest > 0
 
 

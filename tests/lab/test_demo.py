@@ -142,7 +142,7 @@ def test_it_ends_with_the_smaller_model_its_file_the_measured_table_and_the_cert
     ends = [text.index(" ".join(word.split())) for word in words]
     assert ends == sorted(ends)
     file = read_sparse(folder / "shipped.safetensors")
-    assert file.certificate["bound"] > 0 and file.notes["arch"] == "lenet-300-100"
+    assert file.certificate["largest"] > 0 and file.notes["arch"] == "lenet-300-100"
     assert file.sizes.bytes < (folder / "pruned.safetensors").stat().st_size
     state = outcome.sparse.state_dict()
     assert all(torch.equal(file.tensors[name], value) for name, value in state.items())

@@ -290,12 +290,6 @@ def test_zero_needs_a_time():
         sc.certify(f, moved(f, 0.1), box=box(2), target=0)
 
 
-def test_data_alone_answers_no_question():
-    f = mlp(2, 3, 1)
-    with pytest.raises(ArgumentError, match="target=0.1 with data= alone"):
-        sc.certify(f, f, data=torch.zeros(3, 2), target=0.1)
-
-
 def test_what_is_proven_already_is_not_proven_again(monkeypatch):
     from secateurs.proof import splitting
 

@@ -11,6 +11,7 @@ from scipy.stats import binom, binomtest
 from torch import nn
 
 import secateurs as sc
+from secateurs.base.hashing import state_hash
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
 from secateurs.proof import statistical
 from secateurs.proof.statistical import (
@@ -132,12 +133,38 @@ def test_a_transformer_is_covered():
     two = transformers.ViTForImageClassification(config)
     two.load_state_dict(one.state_dict())
     sc.apply_(two, sc.select(sc.score(two, "magnitude"), sparsity=0.5))
-    cert = sc.certify(one, two, data=[{"pixel_values": torch.randn(32, 3, 8, 8)}])
-    assert cert.method == "statistical"
-    assert cert.statistical.samples == 32
-    assert cert.bound == cert.lower_bound == cert.statistical.largest > 0
-    with pytest.raises(ArgumentError, match="statistical"):
-        cert.certified_share(torch.randn(2, 3, 8, 8))
+    seen = statistical(one, two, data=[{"pixel_values": torch.randn(32, 3, 8, 8)}])
+    assert seen.samples == 32
+    assert seen.largest == float(seen.per_output.max()) > 0
+
+
+def test_what_was_seen_is_said_per_output_and_at_the_worst_input():
+    x = torch.randn(600, 3)
+    one, two = nn.Linear(3, 2), nn.Linear(3, 2)
+    seen = statistical(one, two, data=x, norm=2)
+    with torch.no_grad():
+        gap = (one(x).double() - two(x).double()).abs()
+    worst = int(gap.norm(dim=1).argmax())
+    assert torch.equal(seen.worst_input, x[worst])
+    assert torch.allclose(seen.per_output, gap.amax(dim=0))
+    told = json.loads(seen.to_json())
+    assert told["per_output"] == seen.per_output.tolist() and "worst_input" not in told
+    assert told["states"] == {"dense": state_hash(one), "sparse": state_hash(two)}
+
+
+def test_an_output_is_chosen_by_its_name_or_by_a_function():
+    """The others are named only where the function picks one of those that have names."""
+    x = torch.randn(20, 3)
+    one, two = Answers("dict"), Answers("dict", 0.25)
+    with pytest.raises(ArgumentError, match="no output 'aux'; the model returns logits"):
+        statistical(one, two, data=x, output="aux")
+    pair = Answers("tuple"), Answers("tuple", 0.25)
+    assert statistical(*pair, data=x, output=1).largest == 0
+    chosen = statistical(*pair, data=x, output=lambda out: out[1])
+    assert any("output '1' alone" in text and "'0'" in text for text in chosen.assumptions)
+    made = statistical(*pair, data=x, output=lambda out: out[0] + out[1])
+    assert made.largest == pytest.approx(0.25)
+    assert not any("alone" in text for text in made.assumptions)
 
 
 @pytest.mark.parametrize(

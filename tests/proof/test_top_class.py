@@ -178,5 +178,3 @@ def test_outputs_that_are_no_classes():
     f = mlp(2, 3, 1)
     with pytest.raises(ArgumentError, match="2 to 64 classes"):
         sc.certify(f, f, box=box(2), claim="top-1")
-    with pytest.raises(ArgumentError, match="claim='top-1' with data= alone"):
-        sc.certify(f, f, data=torch.zeros(3, 2), claim="top-1")

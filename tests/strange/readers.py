@@ -59,7 +59,7 @@ READERS: dict[str, Callable[[nn.Module, torch.Tensor], object]] = {
     "export to pt2": _exported(".pt2"),
     "export to C": _exported(".c"),
     "export to ONNX": _exported(".onnx"),
-    "certify on data": lambda m, x: sc.certify(m, m, data=torch.cat([x] * 30)),
+    "statistical": lambda m, x: sc.proof.statistical(m, m, data=torch.cat([x] * 30)),
 }
 
 

@@ -74,7 +74,7 @@ def recheck(
 
     request = read_record(text_of(certificate))[0].options
     # Where classes are compared, a softmax at the end was left out.
-    logits = request is not None and request.claim is not None
+    logits = request.claim is not None
     f, g = (read_network(path, logits=logits).eval() for path in (first, second))
     result = prove_again(certificate, f, g)
     say(str(result))

@@ -239,11 +239,13 @@ def _entropy_bits(lines: Iterable[TensorLine]) -> float:
 
 
 class Provable(Protocol):
-    """A certificate that says which networks it is about, as `secateurs.certify` returns it."""
+    """A certificate that says which networks it is about, as `secateurs.certify` and
+    `secateurs.proof.statistical` return it.
+    """
 
     @property
     def states(self) -> Mapping[str, str]: ...
-    def to_json(self, *, boxes: bool) -> str: ...
+    def as_dict(self) -> dict[str, Any]: ...
 
 
 def save_sparse(
@@ -371,9 +373,9 @@ def record_of(certificate: Provable | Mapping[str, Any]) -> dict[str, Any]:
     if not hasattr(certificate, "states"):
         raise ArgumentError(
             f"a {type(certificate).__name__} does not say which networks it is about: give what"
-            " certify(dense, sparse, data=...) returns."
+            " certify or statistical returns."
         )
-    return dict(json.loads(certificate.to_json(boxes=False)))
+    return certificate.as_dict()
 
 
 def check_certificate(

@@ -38,8 +38,8 @@ def refuse_quantized(model: nn.Module) -> None:
             f"{kind_of(model)} has {len(names)} quantised layer(s): {shown}. They"
             " round their inputs as they run, by a step taken from the whole batch, which no graph"
             " of real numbers does. Use secateurs.graph.dequantized(model) for what their weights"
-            " changed, or sc.certify(dense, quantized, data=inputs) for what the model itself does"
-            " on inputs."
+            " changed, or sc.proof.statistical(dense, quantized, data=inputs) for what the model"
+            " itself does on inputs."
         )
 
 

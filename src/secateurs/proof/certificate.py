@@ -1,5 +1,6 @@
 """The result of `certify`: an upper bound, a lower bound, and all assumptions."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +36,6 @@ from secateurs.proof.record import (
     write_whole,
 )
 from secateurs.proof.splitting import Parts
-from secateurs.proof.statistical import StatisticalCertificate
 from secateurs.proof.top_class import ClassAnswer
 
 COVERED = "float64 arithmetic of the certificate and both networks' own evaluation"
@@ -116,7 +116,7 @@ class Certificate:
         method: The one that gives the bound.
         bounds: Every method's own.
         skipped: The methods that did not apply, and why.
-        request: The arguments of the call; None if the certificate is statistical.
+        request: The arguments of the call.
         states: Hashes of all weights of both networks when this was proved.
         assumptions: What was assumed and what was checked.
         share: The share of the domain's volume on which the target was proven; None without one.
@@ -141,12 +141,11 @@ class Certificate:
     assumptions: tuple[str, ...]
     domain: str
     rounding: str
-    statistical: StatisticalCertificate | None = None
-    problem: NetworkPair | None = field(default=None, repr=False, compare=False)
-    region: Domain | None = field(default=None, repr=False, compare=False)
+    problem: NetworkPair = field(repr=False, compare=False)
+    region: Domain = field(repr=False, compare=False)
     per_box: Tensor = field(repr=False)
     inner: Tensor | None = field(default=None, repr=False, compare=False)
-    request: Request | None = field(default=None, repr=False)
+    request: Request = field(repr=False)
     states: Mapping[str, str] = field(default_factory=dict, repr=False)
     share: float | None = field(default=None, repr=False)
     claim: ClassAnswer | None = field(default=None, repr=False)
@@ -160,7 +159,6 @@ class Certificate:
         *,
         split: Split | None = None,
         claim: SplitClaim | None = None,
-        statistical: StatisticalCertificate | None = None,
         states: Mapping[str, str] | None = None,
     ) -> "Certificate":
         """What was proved, with the differences found at one input of each box.
@@ -212,7 +210,6 @@ class Certificate:
             assumptions=assumptions,
             domain=domain.description,
             rounding=_ARITHMETIC[proof.request.rounding],
-            statistical=statistical,
             problem=proof.problem,
             region=domain,
             request=request,
@@ -225,15 +222,11 @@ class Certificate:
     @property
     def options(self) -> dict[str, Any]:
         """The arguments of the call, as they are kept."""
-        return as_json(self.request) or {}
+        return dict(as_json(self.request))
 
     @property
     def _before_ending(self) -> Tensor:
         return self.per_box if self.inner is None else self.inner
-
-    @property
-    def _target(self) -> float | None:
-        return None if self.request is None else self.request.target
 
     @property
     def answer(self) -> Literal["proven", "refuted", "open"]:
@@ -242,7 +235,7 @@ class Certificate:
         """
         if self.claim is not None:
             return self.claim.answer
-        target = self._target
+        target = self.request.target
         if target is None:
             raise ArgumentError(
                 "no target was given, so there is no question to answer: call certify(..., "
@@ -312,11 +305,6 @@ class Certificate:
         with `radius` over a separate ball around each input. `whole_ball` requires something else:
         that g predicts c at every point of the ball.
         """
-        if self.problem is None or self.region is None or self.request is None:
-            raise ArgumentError(
-                "this certificate is statistical; margins need a bound over a domain: give box= "
-                "or radius=."
-            )
         given = Region(
             problem=self.problem,
             domain=self.region,
@@ -335,6 +323,10 @@ class Certificate:
             whole_ball=whole_ball,
         )
 
+    def as_dict(self) -> dict[str, Any]:
+        """What `to_json(boxes=False)` writes, as plain values."""
+        return dict(json.loads(self.to_json(boxes=False)))
+
     def to_json(self, *, boxes: bool = True) -> str:
         """Everything needed to keep the certificate and to prove it again (`recheck`), as JSON.
 
@@ -342,15 +334,14 @@ class Certificate:
         with `boxes=False`, which also leaves out the worst input: then the text is short, and
         `recheck` needs the domain.
         """
-        inline = boxes and self.region is not None and fits(self.region)
-        return self.record(inline=inline).text
+        return self.record(inline=boxes and fits(self.region)).text
 
     def save(self, path: str | Path) -> None:
         """Write the JSON, and boxes that are too many for it into `NAME.boxes.safetensors`."""
         path = Path(path)
         region, file = self.region, None
         # Boxes first, then the text, so that a text never names a file that does not exist yet.
-        if region is not None and not fits(region):
+        if not fits(region):
             file = f"{path.stem}.boxes.safetensors"
             ends = {name: end.contiguous() for name, end in boxes_of(region).items()}
             write_whole(path.with_name(file), safetensors.torch.save(ends))
@@ -362,9 +353,8 @@ class Certificate:
 
         inline: with the boxes and the worst input; file: the name of the one that holds the boxes.
         """
-        worth, problem, region, claim = self.worth, self.problem, self.region, self.claim
+        worth, claim = self.worth, self.claim
         kept = None if worth.kept is None else KeptCount(kept=worth.kept, of=worth.boxes)
-        boxes = None if region is None else domain_record(region, inline=inline, file=file)
         answer = None
         if claim is not None:
             answer = ClaimRecord(
@@ -389,10 +379,9 @@ class Certificate:
             options=self.request,
             versions=Versions(),
             states=StateRecord(**self.states),
-            networks=None if problem is None else networks_of(problem),
-            boxes=boxes,
+            networks=networks_of(self.problem),
+            boxes=domain_record(self.region, inline=inline, file=file),
             worst_input=self.worst_input if inline or file else None,
-            statistical=self.statistical,
             claim=answer,
         )
 
@@ -404,16 +393,16 @@ class Certificate:
         )
         if self.lower_bound < 0.99 * min(self.found, self.bound):
             text += f" ({self.found:.6g} in float64, of which rounding may have made the rest)"
-        if self._target is not None:
+        if (target := self.request.target) is not None:
             parts = f", {self.share:.1%} of the volume" if self.answer == "open" else ""
-            text += f"; ≤ {self._target:g} is {self.answer}{parts}"
-            if self.answer == "open" and self.found > self._target:
+            text += f"; ≤ {target:g} is {self.answer}{parts}"
+            if self.answer == "open" and self.found > target:
                 text += ": float64 finds more, but its rounding could be the reason"
         if self.claim is not None:
             lead = f" wherever f leads by more than {self.claim.margin:g}" * (self.claim.margin > 0)
             parts = f", {self.claim.share:.1%} of the volume" * (self.answer == "open")
             text += f"; one top class in both{lead} is {self.answer}{parts}"
-        return text if self.statistical is None else f"{text}\n{self.statistical}"
+        return text
 
     def __rich__(self) -> Table:
         """A table of what each method gives."""

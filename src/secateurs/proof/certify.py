@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from secateurs.proof.certificate import (
     consistent,
     norm_of,
 )
+from secateurs.proof.compared import of_one_output
 from secateurs.proof.domain import BoxEnds, Domain, ball_domain, box_domain
 from secateurs.proof.ending import error_of, explain
 from secateurs.proof.methods import (
@@ -48,24 +49,15 @@ from secateurs.proof.problem import (
     TimeLimit,
     read_problem,
 )
-from secateurs.proof.record import ALONE, Request, Rounding, StateHashes, states_of
+from secateurs.proof.record import ALONE, Request, Rounding, StateHashes
 from secateurs.proof.search import Found, search
 from secateurs.proof.splitting import Parts, split, volume_shares
-from secateurs.proof.statistical import (
-    StatisticalCertificate,
-    inputs_of,
-    named_output,
-    observe,
-    statistical,
-)
 from secateurs.proof.top_class import ClassAnswer, TopClass, check_classes
 
 
 class CertifyOptions(TypedDict, total=False):
     """The keywords of `certify` with a good default; see `CertifySettings`."""
 
-    alpha: float
-    beta: float
     restarts: int
     steps: int
     effort: float
@@ -84,7 +76,6 @@ class CertifySettings:
     """The values of `CertifyOptions`, checked.
 
     Attributes:
-        alpha, beta: Levels of the statistical certificate.
         restarts, steps: Those of the search for a lower bound.
         effort: Cells of backward passes per box.
         symbols: The limit for one affine form, None for what fits into memory.
@@ -97,8 +88,6 @@ class CertifySettings:
         margin: By how much f has to lead for the claim to cover an input.
     """
 
-    alpha: float = 0.05
-    beta: float = 0.05
     restarts: int = 4
     steps: int = 10
     effort: float = 1e9
@@ -163,7 +152,6 @@ def certify(
     box: BoxEnds | None = None,
     around: Tensor | None = None,
     radius: float | None = None,
-    data: Any = None,
     clip: tuple[float, float] | None = None,
     example: Tensor | None = None,
     methods: str | Sequence[str] = "auto",
@@ -179,9 +167,6 @@ def certify(
             `example`.
         around, radius, clip: ℓ∞-balls around the inputs of a batch, cut to a valid range such as
             (0, 1).
-        data: held-out inputs (tensor, (inputs, labels), or batches). With `radius` the domain is a
-            ball around each; without it the domain is these inputs themselves, and the statistical
-            certificate says what follows for fresh ones.
         methods: "auto" (the minimum over all, per box and output), one name, or a list of names
             from `METHODS`. The three methods that are never below two-stream are computed only when
             named, zonotopes only where passes from all neurons exceed `effort`. If no method could
@@ -194,7 +179,6 @@ def certify(
         example: one input, if the box is given by numbers.
         output: which output, if the models return several; see `capture`. The others are not
             covered, and `assumptions` says so.
-        alpha, beta: the levels of the statistical certificate; 0.05 each.
         restarts, steps: of the search for a lower bound, 4 and 10; with 0 restarts only the centre
             is evaluated.
         effort: a limit on cells of backward passes of the linear relaxation, per box, 1e9. If it
@@ -219,7 +203,7 @@ def certify(
         generator: source of the search's random starts.
 
     Nothing is assumed silently: requested methods whose assumptions fail are left out, and
-    `skipped` says why.
+    `skipped` says why. What follows from held-out inputs for fresh ones, `statistical` says.
 
     >>> import torch
     >>> dense = nn.Linear(2, 1, bias=False)
@@ -233,26 +217,17 @@ def certify(
     Reference: Gonon et al. 2024, Theorems 3.1 and C.1; the other methods are ours or cited where
     they are defined.
     """
+    if "data" in options:
+        raise ArgumentError(
+            "certify bounds a domain and takes no data=: statistical(dense, sparse, data=...) says"
+            " what held-out inputs show. For a ball around each of them give around=, a tensor, and"
+            " radius=."
+        )
     wanted = check_options(methods, norm, rounding)
     chosen = settings(options, certify)
     with show_progress(chosen.progress, "certify") as say:
-        seen = None
-        if data is not None:
-            seen = statistical(
-                dense,
-                sparse,
-                data=data,
-                alpha=chosen.alpha,
-                beta=chosen.beta,
-                norm=norm,
-                output=_output_picker(chosen.output),
-            )
-        # With data alone no structure is read, so any two modules will do.
-        if data is not None and box is None and around is None and radius is None:
-            _check_unused(methods, rounding, chosen.target, chosen.claim)
-            return _on_data(dense, sparse, data, norm, chosen.output, seen)
         domain = _domain(
-            box, _out_of_inference_mode(around), radius, data, clip, _out_of_inference_mode(example)
+            box, _out_of_inference_mode(around), radius, clip, _out_of_inference_mode(example)
         )
         try:
             problem = read_problem(
@@ -299,9 +274,7 @@ def certify(
             split = split_for_target(proof, found, target=float(chosen.target), methods=wanted)
         if chosen.claim is not None:
             claim = compare_classes(proof, margin=float(chosen.margin), methods=wanted)
-        return Certificate.of(
-            proof, found, split=split, claim=claim, statistical=seen, states=states
-        )
+        return Certificate.of(proof, found, split=split, claim=claim, states=states)
 
 
 # What was asked for: the keywords one by one, the domain, and what excludes each other.
@@ -358,48 +331,24 @@ def _positive(value: object) -> bool:
     return float(value) > 0
 
 
-def _output_picker(output: str | int | None) -> Callable[[Any], Tensor] | None:
-    return None if output is None else partial(named_output, name=output)
-
-
-def _check_unused(
-    methods: str | Sequence[str], rounding: Rounding, target: float | None, claim: str | None
-) -> None:
-    """Refuse options that would be ignored, since with data alone nothing is bounded."""
-    asked = (
-        ("methods", methods, "auto"),
-        ("rounding", rounding, "auto"),
-        ("target", target, None),
-        ("claim", claim, None),
-    )
-    given = [f"{name}={value!r}" for name, value, usual in asked if value != usual]
-    if given:
-        raise ArgumentError(
-            f"{', '.join(given)} with data= alone: that certificate is statistical and bounds no"
-            " domain. Add radius= for a ball around each input, or leave the option out."
-        )
-
-
 def _domain(
     box: BoxEnds | None,
     around: Tensor | None,
     radius: float | None,
-    data: Any,
     clip: tuple[float, float] | None,
     example: Tensor | None,
 ) -> Domain:
     given = [name for name, value in (("box", box), ("around", around)) if value is not None]
     if len(given) == 2 or (box is not None and radius is not None):
-        raise ArgumentError(
-            "give the domain as box=, or as around= (or data=) with radius=, but not both."
-        )
+        raise ArgumentError("give the domain as box=, or as around= with radius=, but not both.")
     if box is not None:
         return box_domain(box, example=example)
-    if around is None and data is None:
+    if around is None:
         raise DomainError(
-            "no domain was given: give box=(lo, hi), around=x with radius=r, or data=inputs."
+            "no domain was given: give box=(lo, hi), or around=x with radius=r. What held-out"
+            " inputs show, statistical(dense, sparse, data=...) says."
         )
-    return ball_domain(inputs_of(data)[0] if around is None else around, radius, clip=clip)
+    return ball_domain(around, radius, clip=clip)
 
 
 def _out_of_inference_mode(given: Tensor | None) -> Tensor | None:
@@ -419,43 +368,6 @@ def _check_casts(problem: NetworkPair, rounding: Rounding) -> None:
             f"{f' and {len(casts) - 1} more' if casts[1:] else ''}. Remove the conversion, or use"
             " rounding='auto', which speaks of real numbers."
         )
-
-
-def _on_data(
-    dense: nn.Module,
-    sparse: nn.Module,
-    data: Any,
-    norm: float,
-    output: str | int | None,
-    statistical: StatisticalCertificate | None,
-) -> Certificate:
-    """The deviation on exactly the given inputs."""
-    seen = observe(dense, sparse, data, norm, _output_picker(output))
-    one = () if len(seen.outputs) < 2 else (of_one_output(seen.outputs, output),)
-    largest = float(seen.sizes.max())
-    return Certificate(
-        bound=largest,
-        per_output=seen.per_output,
-        per_box=seen.per_output.unsqueeze(0).flatten(1),
-        balls=seen.sizes,
-        # On finitely many inputs the largest deviation is both an upper and a lower bound.
-        lower_bound=largest,
-        lower_per_output=seen.per_output,
-        lower_balls=seen.sizes,
-        worst_input=seen.worst,
-        norm=norm,
-        method="statistical",
-        bounds={"statistical": largest},
-        skipped={},
-        assumptions=(
-            "the bound holds for these inputs, evaluated as now; for fresh ones see `statistical`",
-            *one,
-        ),
-        domain=f"{len(seen.sizes)} inputs given",
-        rounding="both networks' own evaluation",
-        statistical=statistical,
-        states=states_of(dense, sparse),
-    )
 
 
 # The lower bound: differences that are found by search.
@@ -808,14 +720,3 @@ def assumptions_of(
 def rounding_casts(problem: NetworkPair) -> list[str]:
     """The conversions in both networks that round."""
     return sorted({str(c) for own in problem.own for c in own.graph.casts if c.rounds})
-
-
-def of_one_output(names: Sequence[str], covered: str | int | None) -> str:
-    """Which of several outputs is covered."""
-    name = names[0] if covered is None else str(covered)
-    others = [repr(other) for other in names if other != name]
-    more = f" and {len(others) - 6} more" if len(others) > 6 else ""
-    return (
-        f"of the output {name!r} alone: nothing is said of"
-        f" {', '.join(others[:6])}{more} (output= chooses)"
-    )

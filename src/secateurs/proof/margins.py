@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError, DomainError
+from secateurs.proof.compared import inputs_of
 from secateurs.proof.domain import Domain, ball_domain
 from secateurs.proof.methods import Skip, relax, run_methods
 from secateurs.proof.problem import NetworkPair
-from secateurs.proof.statistical import inputs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

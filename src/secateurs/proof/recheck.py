@@ -6,7 +6,7 @@ compared with what is proved now, never with another line of the same record.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -42,7 +42,6 @@ from secateurs.proof.record import (
     text_of,
 )
 from secateurs.proof.splitting import Parts, cuttable
-from secateurs.proof.statistical import assumptions_at, clopper_pearson
 from secateurs.proof.top_class import TopClass
 
 # Compares every claim of a record with what is proved now; disagreements are put into words.
@@ -151,7 +150,7 @@ def _methods(stated: CertificateRecord, now: CertificateRecord, request: Request
         f"the method {name!r} is listed both as proving something and as skipped"
         for name in sorted(bounds & skipped)
     ]
-    if now.options is None or request.methods != now.options.methods:
+    if request.methods != now.options.methods:
         problems.append("a method is requested twice")
     problems += [
         f"the record also holds 'options.{name}'"
@@ -209,7 +208,7 @@ def wrong_facts(stated: CertificateRecord, boxes: BoxesRecord, now: Certificate)
         problems.append(
             f"bound / found is {ratio(stated.bound, lower):.6g}, not {stated.tightness:.6g}"
         )
-    if region is None or now.problem is None or stated.worst_input is None:
+    if stated.worst_input is None:
         return problems
     point = stated.worst_input.unsqueeze(0).to(region.lo.device)
     if point.shape[1:] != region.lo.shape[1:] or not bool(region.contains(point)):
@@ -252,30 +251,9 @@ def wrong_boxes(boxes: BoxesRecord, domain: Domain) -> list[str]:
     ]
 
 
-def wrong_statistics(stated: CertificateRecord) -> list[str]:
-    """Contradictions within the statistical part, whose inputs are not available."""
-    claimed = stated.statistical
-    if claimed is None:
-        return []
-    problems = []
-    limit = math.nan
-    if 0 <= claimed.changed <= claimed.samples and 0 < claimed.alpha < 1:
-        limit = clopper_pearson(claimed.changed, claimed.samples, alpha=claimed.alpha)
-    if not abs(claimed.change_bound - limit) <= _SLACK:
-        problems.append(
-            f"{claimed.changed} changes of {claimed.samples} bound the rate by {limit:.6g}, not"
-            f" {claimed.change_bound:.6g}"
-        )
-    if claimed.norm != stated.norm:
-        problems.append(f"the statistical part uses another norm, {claimed.norm}")
-    if claimed.assumptions != assumptions_at(claimed.alpha, claimed.beta):
-        problems.append("the assumptions of the statistical part differ")
-    return problems
-
-
 def wrong_claim(claimed: ClaimRecord | None, now: Certificate) -> list[str]:
     """Problems with the claim about top classes: its proof, or its counterexample."""
-    if claimed is None or now.claim is None or now.problem is None or now.region is None:
+    if claimed is None or now.claim is None:
         lacking = claimed is None and now.claim is not None
         return ["the record lacks 'claim'"] if lacking else []
     problems = []
@@ -350,10 +328,10 @@ def recheck(
     proved again.
 
     Every number and every sentence is compared, and so is anything else in the record. Four things
-    cannot be compared and are named in `open`, with what the record says: the statistical part and
-    the largest deviation, if their inputs were not kept; versions other than the current ones;
-    options other than the defaults, with which the proof is made again, and what a time limit cut
-    short; the name of a file with boxes that were passed as `domain`.
+    cannot be compared and are named in `open`, with what the record says: the largest deviation, if
+    its input was not kept; versions other than the current ones; options other than the defaults,
+    with which the proof is made again, and what a time limit cut short; the name of a file with
+    boxes that were passed as `domain`.
 
     Args:
         kept: the text that `Certificate.to_json` wrote; for a file from `Certificate.save`, its
@@ -376,8 +354,6 @@ def recheck(
     path = kept if isinstance(kept, Path) else None
     stated, misspelt = read_record(kept if isinstance(kept, str) else text_of(kept))
     request, networks, boxes = stated.options, stated.networks, stated.boxes
-    if request is None or networks is None or boxes is None:
-        raise ArgumentError("this is not a certificate: options, networks or boxes are missing.")
     methods = check_options(request.methods, request.norm, request.rounding)
     region = boxes_of_record(boxes, path.parent if path else None, domain)
     # Files are read on the CPU.
@@ -433,7 +409,6 @@ def recheck(
                 *wrong_bounds(stated, again),
                 *wrong_words(stated, again, request),
                 *wrong_facts(stated, boxes, now),
-                *wrong_statistics(stated),
                 *wrong_claim(stated.claim, now),
             ]
     return Recheck(
@@ -468,11 +443,6 @@ def _open_points(
         found.append(
             f"the largest deviation found ({stated.lower_bound:.6g}), whose input was not kept"
         )
-    if stated.statistical is not None:
-        # Not the assumptions: these are compared.
-        seen = as_json(replace(stated.statistical, assumptions=()))
-        text = ", ".join(f"{name}={value}" for name, value in seen.items() if name != "assumptions")
-        found.append(f"the statistical part, whose inputs were not kept: {text}")
     if stated.versions != Versions():
         listed = ", ".join(f"{name} {text}" for name, text in as_json(stated.versions).items())
         found.append(f"what it was proved with: {listed}")

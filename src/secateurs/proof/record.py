@@ -42,7 +42,6 @@ from secateurs.proof.domain import Domain, ball_domain, box_domain
 from secateurs.proof.margins import joint_change, keeps_class
 from secateurs.proof.methods import TOO_LOOSE
 from secateurs.proof.problem import CapturedNetwork, NetworkPair
-from secateurs.proof.statistical import StatisticalCertificate
 from secateurs.version import __version__
 
 # Tensors as text and back, the same bytes on every machine; files written whole.
@@ -394,15 +393,13 @@ def worth(
     lower: float,
     per_box: Tensor,
     inner: Tensor,
-    problem: NetworkPair | None,
-    region: Domain | None,
+    problem: NetworkPair,
+    region: Domain,
 ) -> Worth:
     """Compare the bounds of all boxes with the outputs of the dense network at their centres, and
     those in front of a map at the end with the margins there.
     """
     sizes = Worth(bound=bound, lower_bound=lower, largest=float(per_box.max()))
-    if problem is None or region is None:
-        return sizes
     # 64 inputs at a time: the values of a wide network for all of them may not fit.
     found = [problem.near(0, part.center) for part in region.split(64)]
     outputs, error = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -494,11 +491,7 @@ class ClaimRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateRecord:
-    """Everything that a text says about a certificate. Read from a text, these are mere claims.
-
-    Attributes:
-        networks: None if the certificate is statistical, and so are `boxes` and `options`.
-    """
+    """Everything that a text says about a certificate. Read from a text, these are mere claims."""
 
     verdict: str
     bound: float
@@ -515,13 +508,12 @@ class CertificateRecord:
     bounds: Mapping[str, float]
     skipped: Mapping[str, str]
     assumptions: tuple[str, ...]
-    options: Request | None
+    options: Request
     versions: Versions
     states: StateRecord
-    networks: PairHashes | None
-    boxes: BoxesRecord | None
+    networks: PairHashes
+    boxes: BoxesRecord
     worst_input: Tensor | None
-    statistical: StatisticalCertificate | None
     claim: ClaimRecord | None = None
 
     @property
@@ -544,7 +536,6 @@ class CertificateRecord:
     def text(self) -> str:
         """The JSON, which `read_record` reads again."""
         content = {"format": CERTIFICATE_FORMAT} | as_json(self)
-        content["options"] = content["options"] or {}
         # NaN and Infinity are not JSON: `as_json` writes null, and any that it missed must raise.
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
 
@@ -692,6 +683,9 @@ def _json(text: str) -> dict[str, Any]:
             "this certificate is statistical: it is about a sample of inputs, so there is nothing "
             "to prove again."
         )
+    # Earlier texts had a place for what a sample says; with something in it, they do not hold.
+    if record.get("statistical", "") is None:
+        del record["statistical"]
     return record
 
 

@@ -5,18 +5,22 @@ Three statements, each with the level at which it holds. None of them is a worst
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.hashing import CERTIFICATE_FORMAT, state_hash
 from secateurs.base.printing import AsJson
+from secateurs.base.sharding import is_sharded
+from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
 from secateurs.graph.export import outputs_of
 from secateurs.graph.untouched import untouched
+from secateurs.proof.compared import batches, of_one_output
 
 # Confidence limits and quantiles of a sample: each says with which probability it holds.
 
@@ -116,77 +120,13 @@ def predictions(logits: Tensor) -> Tensor:
     return logits.argmax(dim=-1 if logits.ndim <= 3 else 1).reshape(len(logits), -1)
 
 
-# Held-out data in any of the usual forms, as calls of a model or as one tensor of inputs.
-
-
-def batches(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Positional and keyword arguments of one call per batch; labels are left out."""
-    for batch in _iterate(data):
-        if isinstance(batch, Mapping):
-            yield (
-                (),
-                {key: value for key, value in batch.items() if key not in {"label", "labels"}},
-            )
-        else:
-            yield (
-                (
-                    (
-                        batch[0]
-                        if isinstance(batch, Sequence) and not isinstance(batch, Tensor)
-                        else batch
-                    ),
-                ),
-                {},
-            )
-
-
-def inputs_of(data: Any) -> tuple[Tensor, Tensor | None]:
-    """All inputs of a data set in one tensor, and the labels if there are any."""
-    if isinstance(data, Tensor):
-        return data, None
-    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Tensor):
-        return data[0], data[1]
-    rows = [batch if isinstance(batch, (tuple, list)) else (batch,) for batch in _iterate(data)]
-    if not rows or not all(isinstance(row[0], Tensor) for row in rows):
-        raise DomainError(
-            "data with a radius must hold input tensors: a tensor, (inputs, labels), or batches of"
-            " these."
-        )
-    labels = torch.cat([row[1] for row in rows]) if all(len(row) == 2 for row in rows) else None
-    return torch.cat([row[0] for row in rows]), labels
-
-
-def _iterate(data: Any) -> Iterable[Any]:
-    if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
-        return torch.split(data[0], 256)  # (inputs, labels), not two batches
-    if isinstance(data, Tensor):
-        return torch.split(data, 256)
-    if not isinstance(data, Iterable):
-        raise ArgumentError(
-            f"data is {type(data).__name__}; give a tensor or an iterable of batches."
-        )
-    return data
-
-
 # How far the outputs of two models are apart on given inputs.
-
-
-@contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
-    """A context in eval mode, after which every module has its own mode again."""
-    with ExitStack() as stack:
-        # Each module once, and its own flag rather than model.eval(): a batch norm that
-        # was frozen in a training model is frozen again afterwards.
-        for module in {id(m): m for model in models for m in model.modules()}.values():
-            stack.callback(setattr, module, "training", module.training)
-            module.training = False
-        yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """The deviations on given inputs: their size per input, the largest per output, and the worst
-    input; the names of all outputs, the relevant one first.
+    input; the names of all outputs, the relevant one first, if that is one of them.
     """
 
     sizes: Tensor
@@ -209,7 +149,8 @@ def observe(
         torch.no_grad(),
         untouched(dense),
         untouched(sparse),
-        evaluating(dense, sparse),
+        evaluating(dense),
+        evaluating(sparse),
     ):
         for args, kwargs in batches(data):
             inputs = next(iter((*args, *kwargs.values())))
@@ -240,6 +181,8 @@ def observe(
 
 def _names(result: object, chosen: Tensor) -> tuple[str, ...]:
     found = outputs_of(result)
+    if not any(value is chosen for value in found.values()):
+        return ()  # a function of the outputs, which has no name
     return tuple(sorted(found, key=lambda name: found[name] is not chosen))
 
 
@@ -278,6 +221,13 @@ def _finite(deviations: Tensor) -> Tensor:
 class StatisticalCertificate(AsJson):
     """What n held-out inputs say about f and g: an upper confidence limit, a conformal level, the
     largest seen.
+
+    Attributes:
+        per_output: The largest deviation seen of each output, in the shape of one output tensor;
+            where these differ in shape, `largest` alone.
+        worst_input: The input of `largest`.
+        states: Hashes of all weights of both networks, by which `save_sparse` knows its own; empty
+            where they lie in pieces on several processes.
     """
 
     samples: int
@@ -291,6 +241,9 @@ class StatisticalCertificate(AsJson):
     median: float
     norm: float
     assumptions: tuple[str, ...]
+    per_output: Tensor = field(repr=False, compare=False)
+    worst_input: Any = field(repr=False, compare=False)
+    states: Mapping[str, str] = field(repr=False, compare=False)
 
     @property
     def _confident(self) -> str:
@@ -298,8 +251,11 @@ class StatisticalCertificate(AsJson):
         return "no finite level" if math.isinf(level) else f"{level:.4g}"
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields as plain values; an infinite level is None."""
-        return {**AsJson.as_dict(self), "norm": str(self.norm)}
+        """All fields but the worst input as plain values; an infinite level is None."""
+        found = AsJson.as_dict(replace(self, worst_input=None))
+        del found["worst_input"]
+        told = {"per_output": self.per_output.tolist(), "norm": str(self.norm)}
+        return {"format": CERTIFICATE_FORMAT, **found, **told}
 
     def __str__(self) -> str:
         level = (
@@ -315,8 +271,9 @@ class StatisticalCertificate(AsJson):
         )
 
 
-def assumptions_at(alpha: float, beta: float) -> tuple[str, ...]:
-    """What the three statements assume."""
+def _assumptions(alpha: float, beta: float, outputs: tuple[str, ...]) -> tuple[str, ...]:
+    """What the three statements assume, and of which output they speak."""
+    one = (of_one_output(outputs, None),) if len(outputs) > 1 else ()
     return (
         (
             "the inputs are exchangeable with the fresh one and were not used to choose the"
@@ -329,6 +286,7 @@ def assumptions_at(alpha: float, beta: float) -> tuple[str, ...]:
             " them the true probability is above β; `confident_level` holds for all but a"
             " share α of them"
         ),
+        *one,
     )
 
 
@@ -340,7 +298,7 @@ def statistical(
     alpha: float = 0.05,
     beta: float = 0.05,
     norm: float = math.inf,
-    output: Callable[[Any], Tensor] | None = None,
+    output: str | int | Callable[[Any], Tensor] | None = None,
 ) -> StatisticalCertificate:
     """Bound how often, and by how much, `sparse` departs from `dense` on fresh inputs of the same
     source.
@@ -357,8 +315,9 @@ def statistical(
             of keywords.
         alpha, beta: the levels, each in (0, 1).
         norm: 1, 2 or inf, over all outputs of one input.
-        output: picks the tensor to compare from what a module returns; default: the tensor itself,
-            `.logits`, the entry "logits" or "out", or the first tensor.
+        output: the tensor to compare of what a module returns: its name or position, as `capture`
+            names outputs, or a function that picks it; default: the tensor itself, `.logits`, the
+            entry "logits" or "out", or the first tensor.
 
     Assumes: the inputs were drawn like the fresh one and played no part in choosing `sparse`.
 
@@ -370,6 +329,8 @@ def statistical(
     (0, 0.0298, 0.0)
     """
     _check_levels(alpha, beta, norm)
+    if isinstance(output, str | int):
+        output = partial(named_output, name=output)
     seen = observe(dense, sparse, data, norm, output)
     n, changed = len(seen.sizes), int(seen.changed.sum())
     ordered = seen.sizes.sort().values
@@ -384,8 +345,18 @@ def statistical(
         largest=float(ordered[-1]),
         median=float(ordered[(n - 1) // 2]),
         norm=norm,
-        assumptions=assumptions_at(alpha, beta),
+        assumptions=_assumptions(alpha, beta, seen.outputs),
+        per_output=seen.per_output,
+        worst_input=seen.worst,
+        states=_states(dense=dense, sparse=sparse),
     )
+
+
+def _states(**networks: nn.Module) -> dict[str, str]:
+    every = (value for model in networks.values() for value in model.state_dict().values())
+    if any(is_sharded(value) for value in every):
+        return {}
+    return {who: state_hash(model) for who, model in networks.items()}
 
 
 def _check_levels(alpha: float, beta: float, norm: float) -> None:

@@ -90,8 +90,6 @@ def write_proof(
         progress: called with a line of text after each step.
     """
     problem, region = certificate.problem, certificate.region
-    if problem is None or region is None or certificate.request is None:
-        raise ArgumentError("a statistical certificate has no proof: give box= or radius=.")
     if certificate.claim is not None:
         raise ArgumentError("a proof is about the bound; this certificate makes another claim.")
     if dict(certificate.states) != states_of(dense, sparse):

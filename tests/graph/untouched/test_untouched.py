@@ -29,7 +29,7 @@ ASKED = {
     "macs": lambda m: sc.macs(m, X),
     "path_norm": lambda m: sc.path_norm(m, X),
     "certify": certified,
-    "data": lambda m: sc.certify(m, copy.deepcopy(m), data=X),
+    "data": lambda m: sc.proof.statistical(m, copy.deepcopy(m), data=X),
     "compact": lambda m: sc.compact(m, X),
     "accelerate": lambda m: sc.accelerate(m, X, tune="guess"),
     "c_source": lambda m: c_source(m, X),

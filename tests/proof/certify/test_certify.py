@@ -41,7 +41,7 @@ def test_same_generator_same_certificate(dense, generator, x):
 def test_the_models_stay_as_they_were(dense, generator, x):
     sparse = pruned(dense, generator)
     before = [copy.deepcopy(model.state_dict()) for model in (dense, sparse)]
-    sc.certify(dense, sparse, around=x, radius=0.1, data=x)
+    sc.certify(dense, sparse, around=x, radius=0.1)
     for model, state in zip((dense, sparse), before, strict=True):
         assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
         assert all(p.grad is None and p.requires_grad for p in model.parameters())
@@ -124,9 +124,9 @@ def test_the_models_stay_as_they_were(dense, generator, x):
             "methods is empty",
         ),
         (
-            {"around": "x", "radius": 0.1, "data": "x", "alpha": 0},
+            {"around": "x", "radius": 0.1, "alpha": 0.1},
             ArgumentError,
-            "alpha=0",
+            "no keyword of certify 'alpha'",
         ),
         ({"around": "complex", "radius": 0.1}, DomainError, "give a real-valued tensor"),
         ({"around": "none", "radius": 0.1}, DomainError, "holds no input"),

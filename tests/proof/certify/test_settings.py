@@ -11,11 +11,11 @@ from secateurs.errors import ArgumentError, SecateursError
 from secateurs.proof.certify import settings
 
 
-def test_options_that_would_be_ignored_are_refused():
-    dense, sparse = pair()
-    for options in ({"methods": "linear"}, {"rounding": True}):
-        with pytest.raises(ArgumentError, match=r"with data= alone.*radius="):
-            sc.certify(dense, sparse, data=torch.randn(40, 3), **options)
+def test_held_out_data_are_refused_with_the_function_that_takes_them():
+    x = torch.randn(40, 3)
+    for domain in ({}, {"around": x, "radius": 0.1}, {"radius": 0.1, "alpha": 0.1}):
+        with pytest.raises(ArgumentError, match=r"statistical\(dense, sparse, data=.*around="):
+            sc.certify(*pair(), data=x, **domain)
 
 
 WRONG = [

@@ -18,7 +18,7 @@ from secateurs.channels import compact
 from secateurs.errors import ArgumentError, SecateursError
 from secateurs.files import FileSizes, save_sparse
 from secateurs.masks import save_masks
-from secateurs.proof import Certificate, certify
+from secateurs.proof import StatisticalCertificate, certify, statistical
 from secateurs.ship import accelerate, measure
 from secateurs_lab.data import Dataset
 from secateurs_lab.report import tables, write_page
@@ -122,7 +122,7 @@ def ship(outcome: Outcome, out: Path, notes: dict[str, str]) -> FileSizes:
     """Write the pruned network without its zeros, with its certificate inside."""
     test = outcome.data.test_x[:2000]
     try:
-        held: Certificate | None = certify(outcome.dense, outcome.sparse, data=test)
+        held: StatisticalCertificate | None = statistical(outcome.dense, outcome.sparse, data=test)
     except SecateursError:  # a network without a certificate is shipped all the same
         held = None
     return save_sparse(outcome.sparse, out / FILE, notes=notes, certificate=held)
@@ -147,12 +147,12 @@ def certificate(outcome: Outcome) -> str:
     some = outcome.data.test_x[:BALLS]
     # Two kinds of statement: what to expect on fresh inputs like these, with a stated confidence,
     # and what holds for every point of some small balls.
-    seen = certify(dense, sparse, data=outcome.data.test_x[:2000])
+    seen = statistical(dense, sparse, data=outcome.data.test_x[:2000])
     proven = certify(dense, sparse, around=some, radius=RADIUS, methods="linear", restarts=1)
     share = proven.certified_share(some)
     return (
         f"{best.label} at {best.compression:.0f}×, against its dense network:\n"
-        f"{seen.statistical}\n{proven}; of {len(some)} test images {share:.0%} provably"
+        f"{seen}\n{proven}; of {len(some)} test images {share:.0%} provably"
         " keep their class."
     )
 
