@@ -39,6 +39,14 @@ def gather_before(values: Tensor, group: "dist.ProcessGroup") -> Tensor:
     return sums[:, dist.get_rank(group)].to(values.device)
 
 
+def take_first_(values: Tensor, group: "dist.ProcessGroup") -> None:
+    """The values of the first process of the group, in place."""
+    moved = values.to(_moves_from(values.device, group))
+    dist.broadcast(moved, dist.get_global_rank(group, 0), group=group)
+    if moved is not values:
+        values.copy_(moved)
+
+
 def _moves_from(device: torch.device, group: "dist.ProcessGroup | None" = None) -> torch.device:
     """Where a collective call takes tensors from: NCCL (alone, "cuda:nccl") moves them between GPUs
     only; every other backend, and pairs such as "cpu:gloo,cuda:nccl", take those of the CPU.

@@ -1,4 +1,5 @@
-"""Tensors in pieces on several processes, as FSDP2 (`fully_shard`) makes them.
+"""Tensors in pieces on several processes, as FSDP2 (`fully_shard`) and tensor parallelism make
+them.
 
 Such a parameter is a `DTensor`: it has the shape of the whole tensor, and each process keeps the
 rows (or whatever the placement says) that are its own. A mask is cut the same way, so zeros are
@@ -7,8 +8,16 @@ held piece by piece, without any communication in a step.
 
 import inspect
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
+
+from secateurs.base.ranks import add_
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 _WHOLE = (Tensor, nn.Parameter)
 
@@ -35,21 +44,73 @@ def local(tensor: Tensor) -> Tensor:
     """
     if not is_sharded(tensor):
         return tensor
-    piece: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
-    return piece
+    # Without gradients it is the tensor itself that is handed out; with them, a new one at each
+    # call.
+    with torch.no_grad():
+        piece: Any = tensor.to_local()  # type: ignore[attr-defined]
+    # What is still on its way from other processes is waited for: kernels of ours read addresses.
+    piece = piece.wait() if hasattr(piece, "trigger_wait") else piece
+    found: Tensor = piece.detach()
+    return found
+
+
+def laid_as(tensor: Tensor, like: Tensor) -> Tensor:
+    """The tensor in the pieces of another. Gradients may lie otherwise than their parameters:
+    tensor parallelism leaves sums over processes to be made. Every process calls this.
+    """
+    if not is_sharded(tensor):
+        return tensor
+    laid: Any = tensor
+    placements = like.placements  # type: ignore[attr-defined]
+    if laid.placements != placements:
+        laid = laid.redistribute(placements=placements)
+    found: Tensor = laid
+    return found
+
+
+def local_gradient(parameter: Tensor) -> Tensor | None:
+    """Of the gradient of a parameter, what belongs to the piece that is here."""
+    grad = parameter.grad
+    return None if grad is None else local(laid_as(grad, parameter))
+
+
+def version(tensor: Tensor) -> int:
+    """Torch's count of the changes of a tensor; of a sharded one, of changes to it and to the piece
+    that is here, which torch counts apart.
+    """
+    return tensor._version + (local(tensor)._version if is_sharded(tensor) else 0)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A sharded tensor, gathered from its pieces, which every process calls; any other itself."""
+    if not is_sharded(tensor):
+        return tensor
+    with torch.no_grad():
+        found: Tensor = tensor.detach().full_tensor()  # type: ignore[attr-defined]
+    return found
+
+
+def whole_mask(piece: Tensor, like: Tensor) -> Tensor:
+    """The mask of a whole parameter, gathered from the pieces."""
+    # As bytes, which every backend sends.
+    return whole(joined(piece.to(torch.uint8), like)).bool() if is_sharded(like) else piece
 
 
 def local_mask(mask: Tensor, like: Tensor) -> Tensor:
-    """The piece of a whole mask for the piece of the parameter that this process holds."""
+    """The piece of a whole mask, or of other values, for the piece of the parameter that this
+    process holds.
+    """
     if not is_sharded(like):
         return mask
+    if is_sharded(mask):
+        return local(mask)
     from torch.distributed.tensor import distribute_tensor
 
     # Every process has the whole mask, so nothing needs to be sent. torch 2.6 lacks this option and
     # sends the pieces of rank 0, which makes this a collective call, as `hold` is anyway.
     knows = "src_data_rank" in inspect.signature(distribute_tensor).parameters
     options = {"src_data_rank": None} if knows else {}
-    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
+    mesh, placements = _lies(mask.ndim, like)
     piece: Tensor = distribute_tensor(mask, mesh, placements, **options).to_local()
     return piece
 
@@ -57,16 +118,111 @@ def local_mask(mask: Tensor, like: Tensor) -> Tensor:
 def joined(piece: Tensor, like: Tensor) -> Tensor:
     """The piece as this process's part of a tensor that lies in pieces as `like` does; the piece
     itself where that one is whole.
+
+    A piece may have more dimensions in front, of which each process has all.
     """
     if not is_sharded(like):
         return piece
     from torch.distributed.tensor import DTensor
 
-    whole: Tensor = DTensor.from_local(
+    mesh, placements = _lies(piece.ndim, like)
+    front = piece.shape[: piece.ndim - like.ndim]
+    step, stride = like.numel(), list(like.stride())
+    for size in reversed(front):
+        stride.insert(0, step)
+        step *= size
+    made: Tensor = DTensor.from_local(
         piece,
-        like.device_mesh,  # type: ignore[attr-defined]
-        like.placements,  # type: ignore[attr-defined]
-        shape=like.shape,
-        stride=like.stride(),
+        mesh,
+        placements,
+        run_check=False,
+        shape=torch.Size((*front, *like.shape)),
+        stride=tuple(stride),
     )
-    return whole
+    return made
+
+
+def _lies(ndim: int, like: Any) -> tuple[Any, list[Any]]:
+    """Processes and placements of a tensor of so many dimensions, of which the last lie as those of
+    `like` do.
+    """
+    front = ndim - like.ndim
+    if not front:
+        return like.device_mesh, list(like.placements)
+    from torch.distributed.tensor import Shard
+
+    moved = [Shard(p.dim + front) if p.is_shard() else p for p in like.placements]
+    return like.device_mesh, moved
+
+
+def strange_placements(tensor: Any) -> str:
+    """Why the pieces of a sharded tensor cannot be worked on one by one; empty if they can."""
+    # Those of fully_shard over tensor parallelism are cut in another order.
+    strange = [p for p in tensor.placements if type(p).__name__ not in ("Shard", "Replicate")]
+    if not strange:
+        return ""
+    return (
+        f"lies on several processes as {tuple(tensor.placements)}, of which {strange[0]} is neither"
+        " Shard nor Replicate: shard it by fully_shard or by tensor parallelism alone"
+    )
+
+
+# Numbers of whole tensors, from those of pieces. Every process calls these, with tensors in the
+# same order.
+
+
+def sums(counts: Mapping[str, int], tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Of each tensor, the sum of what every process has counted in its own piece."""
+    found = dict(counts)
+    alike: dict[tuple[Any, tuple[int, ...]], list[str]] = {}
+    for name in counts:
+        tensor: Any = tensors[name]
+        if is_sharded(tensor):
+            cut = tuple(i for i, p in enumerate(tensor.placements) if p.is_shard())
+            alike.setdefault((tensor.device_mesh, cut), []).append(name)
+    for (mesh, cut), names in alike.items():
+        device = local(tensors[names[0]]).device
+        numbers = torch.tensor([counts[n] for n in names], dtype=torch.int64, device=device)
+        for dim in cut:
+            add_(numbers, mesh.get_group(dim))
+        found.update(zip(names, numbers.tolist(), strict=True))
+    return found
+
+
+def count_each_whole(tensors: Iterable[Tensor], count: Callable[[Tensor], Tensor]) -> list[int]:
+    """What is counted in each tensor, entry by entry: of a sharded one, in all of its pieces."""
+    named = {str(number): tensor for number, tensor in enumerate(tensors)}
+    here = [count(local(tensor.detach())) for tensor in named.values()]
+    if not here:
+        return []
+    # One wait for all of them.
+    numbers = torch.stack([number.to(here[0].device, torch.int64) for number in here]).tolist()
+    return [*sums(dict(zip(named, numbers, strict=True)), named).values()]
+
+
+def agree(flags: Sequence[bool], tensors: Iterable[Tensor]) -> list[bool]:
+    """Of each flag, whether any of the processes that hold pieces of these tensors has set it."""
+    meshes = meshes_of(tensors)
+    if not meshes:
+        return list(flags)
+    numbers = torch.tensor(flags, dtype=torch.int64, device=meshes[0][1])
+    for mesh, _ in meshes:
+        for group in mesh.get_all_groups():
+            add_(numbers, group)
+    return [bool(number) for number in numbers.tolist()]
+
+
+def meshes_of(tensors: Iterable[Tensor]) -> "list[tuple[Any, torch.device]]":
+    """The processes over which these tensors lie, each with a device of theirs."""
+    found: dict[Any, torch.device] = {}
+    for tensor in tensors:
+        if is_sharded(tensor):
+            mesh = tensor.device_mesh  # type: ignore[attr-defined]
+            if mesh not in found:
+                found[mesh] = local(tensor).device
+    return list(found.items())
+
+
+def groups_of(tensors: Iterable[Tensor]) -> "list[dist.ProcessGroup]":
+    """The groups of processes over which these tensors lie, dimension by dimension."""
+    return [group for mesh, _ in meshes_of(tensors) for group in mesh.get_all_groups()]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateurs.base.parameters import Where
-from secateurs.base.sharding import local
+from secateurs.base.sharding import local, local_gradient
 from secateurs.optim.attached import StepMethod, check_between
 
 
@@ -64,7 +64,11 @@ class HAM(StepMethod):
         """Keep the gradients: some optimizers write to them (SGD with Nesterov's momentum, where it
         works on many tensors at once).
         """
-        given = {n: local(p.grad) for n, p in self._parameters.items() if p.grad is not None}
+        given = {
+            name: grad
+            for name, p in self._parameters.items()
+            if (grad := local_gradient(p)) is not None
+        }
         self._gradients = {name: torch.empty_like(grad) for name, grad in given.items()}
         if given:
             torch._foreach_copy_(list(self._gradients.values()), list(given.values()))

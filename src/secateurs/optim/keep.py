@@ -16,7 +16,7 @@ from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
 from secateurs.base.gpu import by_triton
-from secateurs.base.sharding import is_sharded, local, local_mask
+from secateurs.base.sharding import is_sharded, laid_as, local, local_mask
 
 if TYPE_CHECKING:
     from secateurs.optim.gpu_clear import MaskBits
@@ -112,6 +112,11 @@ class Keep:
     def gradient(self, parameter: Tensor) -> Iterator[tuple["Keep", Tensor]]:
         """The gradient, to be cleared. A sparse one keeps its layout, and is cleared here."""
         gradient = parameter.grad
+        if gradient is not None and is_sharded(gradient):
+            # Whether or not anything is dropped here: all processes sum, or none.
+            laid = laid_as(gradient, parameter)
+            if laid is not gradient:
+                parameter.grad = gradient = laid
         if gradient is None or not self.drops:
             return
         if gradient.layout != torch.sparse_coo:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateurs.base.parameters import Where
-from secateurs.base.sharding import joined, local
+from secateurs.base.sharding import joined, local, local_gradient
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.attached import StepMethod, check_between
 from secateurs.optim.factorized.maths import EPS, others
@@ -135,9 +135,9 @@ class Reparametrized(StepMethod):
     def before(self) -> None:
         """Put the numbers behind the weights in their place."""
         given = {
-            name: (local(p.grad), -1 if group.get("maximize") else 1)
+            name: (grad, -1 if group.get("maximize") else 1)
             for name, p, group in self.groups()
-            if p.grad is not None
+            if (grad := local_gradient(p)) is not None
         }
         for pack in self._packs:
             pieces = self._pieces(pack)

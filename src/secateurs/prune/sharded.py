@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from secateurs.base.parameters import Params, prunable
 from secateurs.base.parametrized import names_of_weights
 from secateurs.base.ranks import add_, gather_before
-from secateurs.base.sharding import local, local_mask
+from secateurs.base.sharding import local, local_mask, whole_mask
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks import on_device
 from secateurs.masks.counts import count_each
@@ -42,7 +42,7 @@ def cut_pieces(
     kept = sum(units.sums(count_each(chosen)).values())
     asked = choice.demand.keep if choice.counts is None else sum(choice.counts.values())
     total = sum(p.numel() for p in parameters.values())
-    masks = {name: _whole(mask, parameters[name]) for name, mask in chosen.items()}
+    masks = {name: whole_mask(mask, parameters[name]) for name, mask in chosen.items()}
     return masks, Round(number=1, asked=asked, kept=kept, total=total)
 
 
@@ -152,20 +152,3 @@ def _layout(parameters: Params) -> tuple[Any, int]:
             " before it is sharded, and give the masks to hold."
         )
     return meshes[0]
-
-
-def _whole(piece: Tensor, like: Tensor) -> Tensor:
-    """The mask of a whole parameter, gathered from the pieces."""
-    from torch.distributed.tensor import DTensor
-
-    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
-    # As bytes, which every backend sends.
-    own = DTensor.from_local(
-        piece.to(torch.uint8),
-        mesh,
-        placements,
-        run_check=False,
-        shape=like.shape,
-        stride=like.stride(),
-    )
-    return own.full_tensor().bool()

@@ -13,6 +13,7 @@ from torch.optim import SGD, Optimizer
 from secateurs.base.bits import clear_where_
 from secateurs.base.parameters import Pick
 from secateurs.base.registry import unknown
+from secateurs.base.sharding import joined, local
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.factorized import checkpoint, options
 from secateurs.optim.factorized.layouts import State
@@ -232,12 +233,12 @@ def remembered(base: Optimizer, kind: Kind, group: Group, leaf: Tensor) -> dict[
 
 
 def state_of(base: Optimizer, leaf: Tensor) -> Iterator[Tensor]:
-    """What the base stores for each factor. Step counts and row statistics have no entry per
-    weight.
+    """What the base stores for each factor that is here. Step counts and row statistics have no
+    entry per weight.
     """
     for value in base.state.get(leaf, {}).values():
         if isinstance(value, Tensor) and value.shape == leaf.shape and value.is_floating_point():
-            yield value
+            yield local(value)
 
 
 ALONE = 1 << 14
@@ -262,7 +263,9 @@ class Alike:
         rule: StepRule,
         climbs: bool,
     ) -> None:
-        self.moved, self.factors, self.rule = moved, list(factors), rule
+        self.moved, self.rule = moved, rule
+        # Of sharded ones, the pieces that are here; the base moves them as parts of the whole.
+        self.leaves, self.factors = factors, [local(own) for own in factors]
         self._sign = -1 if climbs else 1
         self._dead: Tensor | None = None
 
@@ -271,13 +274,13 @@ class Alike:
         factors, rule = self.factors, self.rule
         if not factors:
             for parameter, grad in self.moved:
-                parameter.grad = grad
+                parameter.grad = joined(grad, parameter)
             return
         rows = rows_of(factors)
         plain = [_like(grad, own) for (_, grad), own in zip(self.moved, rows[0], strict=True)]
         slopes = [torch.empty_like(own) for own in factors]
-        for own, slope in zip(factors, slopes, strict=True):
-            own.grad = slope
+        for leaf, slope in zip(self.leaves, slopes, strict=True):
+            leaf.grad = joined(slope, leaf)
         torch._foreach_copy_([*chain(*rows_of(slopes))], [*chain(*all_gradients(rows, plain))])
         if rule.decoupled:
             torch._foreach_mul_(factors, 1 - rule.lr * rule.decay)  # as AdamW: shrink, then move
@@ -297,11 +300,11 @@ class Alike:
         dead = self._dead | (largest_of(rows) < root(self.rule.freeze, len(rows)))
         cleared = [self.factors]
         if forget:
-            cleared += map(list, zip(*(state_of(base, own) for own in self.factors), strict=True))
+            cleared += map(list, zip(*(state_of(base, own) for own in self.leaves), strict=True))
         for tensors in cleared:
             clear_dead_(tensors, dead)
-        copy_all_([parameter for parameter, _ in self.moved], all_times(rows[1:], rows[0]))
-        for own in self.factors:
+        copy_all_([local(p) for p, _ in self.moved], all_times(rows[1:], rows[0]))
+        for own in self.leaves:
             # They are D times the size of the weight: they are not kept between steps.
             own.grad = None
 
@@ -404,7 +407,8 @@ class Factorized(FactorizedOptimizer):
         found = self._gather_gradients()
         # Looked at before anything moves. An Adam that has once seen a NaN keeps it in
         # its averages.
-        if not are_finite([grad for *_, grad in found]):
+        (broken,) = self._agree(not are_finite([grad for *_, grad in found]))
+        if broken:
             self.skips.skip(self.members, found)
             return loss
         now = self._next_rules()
@@ -414,10 +418,11 @@ class Factorized(FactorizedOptimizer):
         together: dict[object, list[int]] = {}
         leaves = [self.state[parameter].get("factors") for _, parameter, _ in found]
         for i, (group, parameter, _) in enumerate(found):
-            kind = (id(group), parameter.device, parameter.dtype, leaves[i] is None)
+            own = local(parameter)
+            kind = (id(group), own.device, own.dtype, leaves[i] is None)
             # On a CPU the next operation finds in the cache what the one before has written, if the
             # parameter is large; small ones cost their calls.
-            alone = parameter.is_cpu and parameter.numel() > ALONE
+            alone = own.is_cpu and own.numel() > ALONE
             together.setdefault((*kind, i if alone else -1), []).append(i)
         moves = []
         for some in together.values():
@@ -531,7 +536,7 @@ class Factorized(FactorizedOptimizer):
         if held is None:
             super().put_(group, parameter, state)
         else:
-            held.copy_(state["factors"])
+            local(held).copy_(local(state["factors"]))
         if self._started:
             self._point_()
             renew_(

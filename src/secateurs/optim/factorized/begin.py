@@ -6,7 +6,8 @@ the first untouched; the optimizer then takes them.
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 
 from secateurs.base.bits import INTEGERS
 from secateurs.base.random import generator as generator_of
-from secateurs.base.ranks import distributed, gather
+from secateurs.base.ranks import distributed, gather, take_first_
+from secateurs.base.sharding import groups_of, is_sharded, local, local_mask, whole
 from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.members import Group, Members, Names
 from secateurs.optim.factorized.start import (
@@ -29,7 +31,8 @@ from secateurs.optim.factorized.start import (
 Zeros: TypeAlias = Literal["revive", "frozen"]
 
 Drawn: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
-"""Parameters with their groups and the factors they begin with."""
+"""Parameters with their groups and the factors they begin with: of a sharded parameter, those of
+the piece that is here."""
 
 _log = logging.getLogger("secateurs.optim")
 
@@ -37,12 +40,53 @@ _log = logging.getLogger("secateurs.optim")
 def draw_factors(members: Members, groups: list[Group], generator: torch.Generator | None) -> Drawn:
     """Factors for the trainable parameters of these groups, as their `init` says."""
     names = members.names()
-    return [
-        (group, p, _draw(group, p, sigma, names[p], generator))
-        for group in groups
-        for p, sigma in zip(group["params"], spreads(group["params"]), strict=True)
-        if p.requires_grad
-    ]
+    with _one_source([p for group in groups for p in group["params"]], generator) as source:
+        return [
+            (group, p, _piece(_draw(group, whole(p), sigma, names[p], source), p))
+            for group in groups
+            for p, sigma in zip(group["params"], spreads(group["params"]), strict=True)
+            if p.requires_grad
+        ]
+
+
+def _piece(factors: Tensor, parameter: Tensor) -> Tensor:
+    """Of the factors of a whole parameter those of the piece that is here: as one process would
+    draw them, at the price of one parameter at a time that is whole on every process.
+    """
+    return local_mask(factors, parameter)
+
+
+@contextmanager
+def _one_source(
+    parameters: Sequence[Tensor], generator: torch.Generator | None
+) -> Iterator[torch.Generator | None]:
+    """The generator; where parameters lie in pieces on several processes, one that draws there what
+    the first of them draws.
+    """
+    groups = groups_of(parameters)
+    if not groups:
+        yield generator
+        return
+    device = next(local(p).device for p in parameters if is_sharded(p))
+    own = _default(device) if generator is None else generator
+    before = own.get_state()
+    state = before.clone()
+    for group in groups:
+        take_first_(state, group)
+    source = torch.Generator(own.device)
+    source.set_state(state)
+    yield source
+    # Where it was the same, it goes on as it would in one process.
+    if torch.equal(state, before):
+        own.set_state(source.get_state())
+
+
+def _default(device: torch.device) -> torch.Generator:
+    """Torch's own generator of a device."""
+    if device.type == "cpu":
+        return torch.default_generator
+    found: torch.Generator = torch.get_device_module(device).default_generators[device.index or 0]
+    return found
 
 
 def keep_weights(
@@ -57,8 +101,9 @@ def keep_weights(
     """
     names = members.names()
     return [
-        (group, p, _keep_weight(group, p, names[p], zeros or _zeros(group, p)))
+        (group, p, _piece(_keep_weight(group, w, names[p], zeros or _zeros(group, w)), p))
         for group, p in pairs
+        for w in [whole(p)]
     ]
 
 
@@ -137,7 +182,7 @@ def fingerprint(members: Members) -> int | None:
     ):
         return None
     digest = hashlib.blake2b(digest_size=7)
-    for _, parameter in members.every():
+    for parameter in _same_everywhere(members):
         # Sums of integers: exact, so equal weights have the same on every machine.
         bits = parameter.detach().contiguous().view(INTEGERS[parameter.element_size()]).long()
         own = [parameter.shape, parameter.dtype, int(bits.sum()), int((bits * bits).sum())]
@@ -152,7 +197,7 @@ def broadcast_(members: Members, before: int | None) -> None:
     """
     if before is None:
         return
-    first = next(iter(members.every()))[1]
+    first = local(next(iter(members.every()))[1])
     with_same: dict[int, list[int]] = {}
     for rank, (theirs,) in enumerate(gather(torch.tensor([before]), first.device)):
         with_same.setdefault(theirs, []).append(rank)
@@ -164,9 +209,15 @@ def broadcast_(members: Members, before: int | None) -> None:
         if weights != before or len(ranks) == 1:
             continue
         # The weights, too: every rank has written the product of factors that it drew itself.
-        for parameter, state in members.state.items():
+        for parameter in _same_everywhere(members):
+            state = members.state.get(parameter, {})
             for tensor in (*_tensors(state), parameter.data):
                 dist.broadcast(tensor, ranks[0], group=group)
+
+
+def _same_everywhere(members: Members) -> Iterator[nn.Parameter]:
+    """Parameters that each process has a copy of: the pieces of others begin alike in any case."""
+    return (parameter for _, parameter in members.every() if not is_sharded(parameter))
 
 
 def _tensors(state: State) -> Iterator[Tensor]:

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from secateurs.base.parameters import plain
+from secateurs.base.sharding import agree, is_sharded, local, local_mask
+from secateurs.base.sharding import joined as joined_to
 from secateurs.errors import TrainingError
 from secateurs.optim.factorized.forecast import ROUNDING
 from secateurs.optim.factorized.members import Group, Members, layout
@@ -40,8 +42,31 @@ def check(members: Members, control: Control | None, saved: Saved) -> None:
     problems = [text for i in range(len(ours)) for text in _group(i, ours[i], theirs[i])]
     problems += [*_control(control, theirs[0]), *_states(members, saved)]
     problems = problems or list(_of_another(members, saved))
-    if problems:
+    (wrong,) = agree([bool(problems)], (p for _, p in members.every()))
+    if wrong:
+        problems = problems or ["another process says what is wrong"]
         raise TrainingError(f"cannot resume: {'; '.join(problems)}. Nothing was changed.")
+
+
+def in_pieces(optimizer: Optimizer, saved: Saved) -> dict[str, Any]:
+    """A saved state of whole tensors, as one process saves it, cut as the parameters here are."""
+    states = dict(saved["state"])
+    for parameter, index in _pairs(optimizer, saved):
+        if index in states and is_sharded(parameter):
+            states[index] = _cut(states[index], parameter)
+    return {**saved, "state": states}
+
+
+def _cut(value: Any, parameter: Tensor) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _cut(inner, parameter) for key, inner in value.items()}
+    if not isinstance(value, Tensor) or is_sharded(value):
+        return value
+    # Factors have one dimension in front; what is shaped otherwise belongs to no entry.
+    if parameter.shape not in (value.shape, value.shape[1:]):
+        return value
+    piece = local_mask(value.to(parameter.device), parameter)
+    return joined_to(piece.contiguous(), parameter)
 
 
 def in_our_order(groups: Sequence[Group], saved: Saved) -> dict[str, Any]:
@@ -221,7 +246,7 @@ def _states(members: Members, saved: Saved) -> Iterator[str]:
                 saved["state"].get(index, {}),
             )
             for key, value in given.items():
-                if isinstance(value, Tensor) and not bool(value.isfinite().all()):
+                if isinstance(value, Tensor) and not bool(local(value).isfinite().all()):
                     yield f"{key} of {names[parameter]!r} is not finite"
             for key, tensor in have.items():
                 if (
@@ -242,15 +267,16 @@ def _of_another(members: Members, saved: Saved) -> Iterator[str]:
             continue
         for parameter, index in zip(ours["params"], theirs["params"], strict=True):
             if ours["depth"] is not None and parameter in members.state:
-                product = layout(ours).weight(saved["state"][index])
-                products[parameter] = product.to(parameter)
+                own, state = local(parameter), saved["state"][index]
+                cut = {"factors": local_mask(state["factors"].to(own.device), parameter)}
+                products[parameter] = layout(ours).weight(cut).to(own)
     moved = [
         f"{names[parameter]!r} are the weights of {names[other]!r}"
         for parameter, product in products.items()
-        if not _equal(product, parameter)
+        if not _equal(product, local(parameter))
         for other in products
         # Zeros, and biases that all start alike, prove nothing.
-        if _equal(product, other) and bool((product != product.view(-1)[0]).any())
+        if _equal(product, local(other)) and bool((product != product.view(-1)[:1]).any())
     ]
     if moved:
         yield (

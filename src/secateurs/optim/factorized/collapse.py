@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from secateurs.base.sharding import whole
 from secateurs.errors import ArgumentError
 from secateurs.optim.factorized.maths import EPS
 from secateurs.optim.factorized.options import is_number
@@ -19,7 +20,7 @@ def quantile(weights: Sequence[Tensor], *, kept: int) -> float:
     0.1 % of all.
     """
     sizes = (
-        torch.cat([w.detach().abs().flatten() for w in weights])
+        torch.cat([whole(w).detach().abs().flatten() for w in weights])
         .sort(descending=True)
         .values.double()
     )
@@ -98,6 +99,7 @@ def gap(weights: Sequence[Tensor]) -> float:
     >>> gap([torch.tensor([1e-6] * 5 + [0.5] * 5)]) > 1e-5
     True
     """
+    weights = [whole(w) for w in weights]
     sizes = torch.cat([w.detach().abs().double().flatten() for w in weights])
     # Zeros have no logarithm, and what lies below `EPS` is dead in any case.
     logs = sizes[sizes > EPS].log10()

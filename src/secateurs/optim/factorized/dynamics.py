@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.sharding import whole
 from secateurs.errors import ArgumentError
 from secateurs.optim.factorized.maths import EPS
 from secateurs.optim.factorized.members import Group, layout
@@ -199,8 +200,9 @@ class Dynamics:
 
     def _layer(self, group: Group, parameter: nn.Parameter, multiplier: float) -> LayerSample:
         # In float64, since a million small squares are added.
-        weight, strength = parameter.double(), group["strength"] * multiplier
-        penalties = layout(group).penalties(self._optimizer.state[parameter])
+        weight, strength = whole(parameter).double(), group["strength"] * multiplier
+        state = {key: whole(value) for key, value in self._optimizer.state[parameter].items()}
+        penalties = layout(group).penalties(state)
         return LayerSample(
             sparsity=int((weight.abs() < self._threshold).sum()) / max(1, weight.numel()),
             norm=float(weight.norm()),

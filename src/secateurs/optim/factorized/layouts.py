@@ -1,4 +1,8 @@
-"""How the factors of one parameter are kept, and moved: stacked, or not at all."""
+"""How the factors of one parameter are kept, and moved: stacked, or not at all.
+
+Of a parameter that lies in pieces on several processes (`fully_shard`) so do the factors, and each
+process works on its own.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -6,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from secateurs.base.sharding import joined, local
 from secateurs.optim.factorized import maths
 from secateurs.optim.factorized.maths import StepRule, minimal_penalty, misalignment
 
@@ -27,11 +32,13 @@ class Penalties:
 class FactorLayout(Protocol):
     """What the optimizer needs of a way to keep factors."""
 
-    def start(self, factors: Tensor, momentum: bool) -> State:
-        """The state of a parameter that starts with these stacked factors."""
+    def start(self, factors: Tensor, momentum: bool, *, like: Tensor) -> State:
+        """The state of the parameter `like` that starts with these stacked factors: of a sharded
+        one, those of its piece.
+        """
 
     def weight(self, state: State) -> Tensor:
-        """The weight that the state stands for."""
+        """The weight that the state stands for, or the piece of it that is here."""
 
     def stacked(self, state: State) -> Tensor:
         """All D factors, each in the shape of the weight."""
@@ -40,7 +47,7 @@ class FactorLayout(Protocol):
         """Write these factors, stacked as `stacked` gives them, into the state."""
 
     def penalties(self, state: State) -> Penalties:
-        """What the factors cost, without λ."""
+        """What the factors cost, without λ; of whole ones."""
 
     def step_(self, weight: Tensor, grad: Tensor, state: State, rule: StepRule) -> None:
         """Move the state of one parameter, and its weight."""
@@ -55,19 +62,17 @@ class Stacked:
 
     depth: int
 
-    def start(self, factors: Tensor, momentum: bool) -> State:
+    def start(self, factors: Tensor, momentum: bool, *, like: Tensor) -> State:
         """Factors as given, momenta zero."""
         # Balanced factors of a weight in channels_last would share its layout: the fast ways need
         # plain memory.
         factors = factors.contiguous()
-        return {
-            "factors": factors,
-            **({"momentum": torch.zeros_like(factors)} if momentum else {}),
-        }
+        momenta = {"momentum": torch.zeros_like(factors)} if momentum else {}
+        return {k: joined(v, like) for k, v in {"factors": factors, **momenta}.items()}
 
     def weight(self, state: State) -> Tensor:
         """Π ω_d."""
-        return maths.product(state["factors"])
+        return maths.product(local(state["factors"]))
 
     def stacked(self, state: State) -> Tensor:
         """The tensor that is stored."""
@@ -76,7 +81,7 @@ class Stacked:
 
     def put_(self, state: State, factors: Tensor) -> None:
         """Any factors."""
-        state["factors"].copy_(factors)
+        local(state["factors"]).copy_(factors)
 
     def penalties(self, state: State) -> Penalties:
         """‖w‖_{2/D}^{2/D} and M(ω) (Lemma 1)."""
@@ -88,8 +93,8 @@ class Stacked:
         """The reference, written back. `step.Route` has faster ways for nearly all parameters; this
         one takes any device and any place in memory.
         """
-        factors: Tensor = state["factors"]
-        momenta: Tensor = state.get("momentum", torch.zeros_like(factors))
+        factors = local(state["factors"])
+        momenta = local(state["momentum"]) if "momentum" in state else torch.zeros_like(factors)
         moved = maths.step(factors, momenta, grad.to(factors.dtype), rule)
         for tensor, new in zip((factors, momenta, weight), moved, strict=True):
             tensor.copy_(new)
@@ -97,16 +102,16 @@ class Stacked:
     def kill_(self, state: State, dead: Tensor) -> None:
         """Factors and momenta to zero."""
         for tensor in state.values():
-            tensor.masked_fill_(dead, 0)
+            local(tensor).masked_fill_(dead, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plain:
     """Not factorized: ordinary SGD with the group's learning rate and momentum, no penalty."""
 
-    def start(self, factors: Tensor, momentum: bool) -> State:
+    def start(self, factors: Tensor, momentum: bool, *, like: Tensor) -> State:
         """Only a momentum; `factors` is the weight itself with a leading dimension of 1."""
-        return {"momentum": torch.zeros_like(factors[0])} if momentum else {}
+        return {"momentum": joined(torch.zeros_like(factors[0]), like)} if momentum else {}
 
     def weight(self, state: State) -> Tensor:
         """Plain parameters have no factors."""
@@ -128,7 +133,7 @@ class Plain:
         """w ← w − lr·(momentum buffer)."""
         move = grad
         if "momentum" in state:
-            buffer = state["momentum"].mul_(rule.momentum).add_(grad)
+            buffer = local(state["momentum"]).mul_(rule.momentum).add_(grad)
             move = grad.to(buffer.dtype) + rule.momentum * buffer if rule.nesterov else buffer
         # The momentum may be wider than the weight (float32 beside bfloat16).
         weight.sub_(move.to(weight.dtype), alpha=rule.lr)

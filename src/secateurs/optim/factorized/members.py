@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from secateurs.base.parameters import Pick, pick
+from secateurs.base.sharding import is_sharded
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized import options
 from secateurs.optim.factorized.layouts import FactorLayout, Plain, Stacked
@@ -44,6 +45,11 @@ class Members:
     def rescales(self, group: Group) -> bool:
         """Whether the penalty of a group goes through an adaptive base, which rescales it."""
         return group["depth"] is not None and not self.shrinks(group)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether any parameter lies in pieces on several processes."""
+        return any(is_sharded(p) for _, p in self.every())
 
     @property
     def taken(self) -> int:
@@ -101,7 +107,9 @@ class Members:
         )
 
     def weight(self, group: Group, parameter: nn.Parameter) -> Tensor:
-        """The product of the factors, in the factors' own dtype."""
+        """The product of the factors, in the factors' own dtype; of a sharded parameter, for the
+        piece that is here.
+        """
         return layout(group).weight(self.state[parameter])
 
     def _find(self, parameter: nn.Parameter | str) -> nn.Parameter:

@@ -11,6 +11,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateurs.base.parameters import Pick
+from secateurs.base.sharding import (
+    agree,
+    count_each_whole,
+    local,
+    local_gradient,
+    local_mask,
+    sums,
+    version,
+    whole_mask,
+)
 from secateurs.errors import ParameterError, TrainingError
 from secateurs.optim.factorized import begin, checkpoint, collapse, options
 from secateurs.optim.factorized.layouts import State
@@ -43,7 +53,8 @@ _log = logging.getLogger("secateurs.optim")
 
 
 Gradients: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
-"""The parameters that have a gradient, with their groups."""
+"""The parameters that have a gradient, with their groups: of sharded ones, the gradient of the
+piece that is here."""
 
 Zeroed: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
 """Parameters in which somebody has set weights to zero, and which weights."""
@@ -77,6 +88,7 @@ class FactorizedOptimizer(Optimizer):
         self.watch = SparsityWatch()
         self.skips = Skips(nonfinite=nonfinite)
         self.versions: dict[int, int] = {}
+        self._drifted: list[nn.Parameter] = []
         self._started = False
         # A model in place of its parameters is a common slip, and torch's own message
         # does not say what to pass instead.
@@ -141,9 +153,9 @@ class FactorizedOptimizer(Optimizer):
         options.check_factors(factors, kept.stacked(state), self.names()[parameter])
         # Checked first, written second: factors that do not fit leave state and weight
         # as they were.
-        factors = factors.detach().to(parameter.device)
+        factors = local_mask(factors.detach().to(parameter.device), kept.stacked(state))
         kept.put_(state, factors)
-        parameter.copy_(kept.weight(state))
+        local(parameter).copy_(kept.weight(state))
         # A momentum left over from before would move weights that are meant to be dead (Lemma 4).
         self.kill_(group, parameter, (factors == 0).all(0))
 
@@ -187,16 +199,16 @@ class FactorizedOptimizer(Optimizer):
         before = None if measure is None else float(measure())
         only_cut = self._count_cut_(weights, limit)
         # Counted before the cut: afterwards every weight below the larger threshold is zero.
-        above = members.total - sum(int((w.abs() < EPS).sum()) for w in weights)
+        above = members.total - sum(count_each_whole(weights, lambda w: (w.abs() < EPS).sum()))
         for group, parameter in pairs:
-            self.kill_(group, parameter, parameter.abs() < limit)
+            self.kill_(group, parameter, local(parameter).abs() < limit)
         losses = None
         if before is not None and measure is not None:
             losses = before, float(measure())
             say_loss(*losses, cut=only_cut)
         return collapse.Collapsed(
-            masks={names[p]: p != 0 for _, p in pairs},
-            kept=sum(int(p.count_nonzero()) for _, p in members.every()),
+            masks={names[p]: whole_mask(local(p) != 0, p) for _, p in pairs},
+            kept=sum(count_each_whole((p for _, p in members.every()), torch.count_nonzero)),
             total=members.total,
             threshold=limit,
             above_eps=above,
@@ -223,7 +235,8 @@ class FactorizedOptimizer(Optimizer):
         for group, parameter in self.factorized():
             for name, mask in masks.items():
                 if names[name] is parameter:
-                    self.kill_(group, parameter, ~mask.to(parameter.device))
+                    kept = local_mask(mask.to(parameter.device), parameter)
+                    self.kill_(group, parameter, ~kept)
 
     @torch.no_grad()
     def adopt_(self) -> None:
@@ -259,8 +272,8 @@ class FactorizedOptimizer(Optimizer):
         hand.
         """
         for group, parameter in self.factorized():
-            parameter.copy_(self.members.weight(group, parameter))
-            self.versions[id(parameter)] = parameter._version
+            local(parameter).copy_(self.members.weight(group, parameter))
+            self.versions[id(parameter)] = version(parameter)
 
     # ------------------------------------------------------------------ saving and loading
 
@@ -275,7 +288,7 @@ class FactorizedOptimizer(Optimizer):
         saved = checkpoint.in_our_order(self.param_groups, state_dict)
         # torch checks group sizes only and would load half a state before it fails.
         checkpoint.check(self.members, self.length.control, saved)
-        self._load_(saved)
+        self._load_(checkpoint.in_pieces(self, saved))
 
     def _load_(self, saved: Mapping[str, Any]) -> None:
         """Take a state that was checked."""
@@ -288,7 +301,8 @@ class FactorizedOptimizer(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         # Versions are kept by id, and a copy has other tensors: it begins with none.
         own = {"length": self.length, "watch": self.watch, "skips": self.skips}
-        return {**super().__getstate__(), **own, "_started": True, "versions": {}}
+        new = {"_started": True, "versions": {}, "_drifted": []}
+        return {**super().__getstate__(), **own, **new}
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; its parameters are factorized at once. On an error the optimizer is as
@@ -321,10 +335,12 @@ class FactorizedOptimizer(Optimizer):
         self.state[parameter] = state
 
     def kill_(self, group: Group, parameter: nn.Parameter, dead: Tensor) -> None:
-        """Zero these weights of one parameter and their factors."""
+        """Zero these weights of one parameter, of the piece of it that is here, and their
+        factors.
+        """
         layout(group).kill_(self.state[parameter], dead)
-        parameter.masked_fill_(dead, 0)
-        self.versions[id(parameter)] = parameter._version
+        local(parameter).masked_fill_(dead, 0)
+        self.versions[id(parameter)] = version(parameter)
 
     # ------------------------------------------------------------------ helpers
 
@@ -346,13 +362,13 @@ class FactorizedOptimizer(Optimizer):
         for group, parameter, factors in drawn:
             kept = layout(group)
             momentum = self.keeps_momentum and bool(group.get("momentum", 0.0))
-            state = kept.start(factors, momentum)
+            state = kept.start(factors, momentum, like=parameter)
             self.put_(group, parameter, state)
             # Roots round. Even init="pretrained" writes the product, so that weight and
             # factors agree bit for bit, which `find_zeroed` relies on.
             if group["depth"] is not None:
-                parameter.copy_(kept.weight(state))
-            self.versions[id(parameter)] = parameter._version
+                local(parameter).copy_(kept.weight(state))
+            self.versions[id(parameter)] = version(parameter)
 
     # ------------------------------------------------------------------ around a step
 
@@ -368,9 +384,25 @@ class FactorizedOptimizer(Optimizer):
         return found
 
     def _follow_changes_(self, *, every: bool = False) -> None:
-        """Weights that somebody has set to zero are dead from now on."""
-        for group, parameter, zeroed in find_zeroed(self.members, every=every):
-            self.kill_(group, parameter, zeroed)
+        """Weights that somebody has set to zero are dead from now on. Any other change is an error:
+        now, or where pieces lie on other processes, by `_agree`.
+        """
+        members = self.members
+        zeroed, self._drifted = find_zeroed(members, every=every)
+        if self._drifted and not members.sharded:
+            raise _changed_outside(members, self._drifted)
+        for group, parameter, dead in zeroed:
+            self.kill_(group, parameter, dead)
+
+    def _agree(self, *flags: bool) -> list[bool]:
+        """Of each flag, whether any of the processes that hold pieces of the model has set it: one
+        small message a step, and none where parameters are whole.
+        """
+        members = self.members
+        drifted, *agreed = agree((bool(self._drifted), *flags), (p for _, p in members.every()))
+        if drifted:
+            raise _changed_outside(members, self._drifted)
+        return agreed
 
     def _next_rules(self) -> list[StepRule]:
         """The rules of this step, after the watch has looked and the controller has moved λ."""
@@ -410,7 +442,7 @@ class FactorizedOptimizer(Optimizer):
         limit = collapse.by_density(weights, density, total=members.total)
         self._count_cut_(weights, limit)
         for group, parameter in pairs:
-            self.kill_(group, parameter, parameter.abs() < limit)
+            self.kill_(group, parameter, local(parameter).abs() < limit)
 
     def _count_cut_(self, weights: Sequence[Tensor], limit: float) -> int:
         """Add the number of weights that a cut takes although they are not small; returns the total
@@ -429,7 +461,7 @@ class FactorizedOptimizer(Optimizer):
         for group in self.param_groups:
             group["taken"] += 1
             for parameter in group["params"]:
-                self.versions[id(parameter)] = parameter._version
+                self.versions[id(parameter)] = version(parameter)
         self.watch.follow(self.members, self.length, applied)
 
 
@@ -443,7 +475,7 @@ def gradients(members: Members) -> Gradients:
         (group, p, grad)
         for group in members.groups
         for p in group["params"]
-        if (grad := p.grad) is not None
+        if (grad := local_gradient(p)) is not None
     ]
     sparse = [p for _, p, grad in found if grad.layout is not torch.strided]
     if sparse:
@@ -479,8 +511,9 @@ def check_weights_finite(members: Members, names: Mapping[nn.Parameter, str]) ->
     """Refuse weights that are not finite: they never recover, so neither a step nor a collapse
     would mean anything.
     """
-    broken = [p for _, p in members.every() if p.numel() and not bool(p.detach().isfinite().all())]
-    if broken:
+    every = [p for _, p in members.every()]
+    strange = count_each_whole(every, lambda weight: (~weight.isfinite()).any())
+    if broken := [p for p, found in zip(every, strange, strict=True) if found]:
         raise TrainingError(
             f"the weights of {_list_names(names, broken)} are not finite after"
             f" {members.taken} steps: the run has diverged. Load a state from before, or start"
@@ -488,10 +521,10 @@ def check_weights_finite(members: Members, names: Mapping[nn.Parameter, str]) ->
         )
 
 
-def find_zeroed(members: Members, *, every: bool = False) -> Zeroed:
+def find_zeroed(members: Members, *, every: bool = False) -> tuple[Zeroed, list[nn.Parameter]]:
     """The weights that somebody else has set to zero (`hold`, `apply_`, any pruning): their factors
-    have to become zero, too. Any other change is an error, since the product of the factors would
-    silently overwrite it.
+    have to become zero, too. And the parameters that were changed otherwise: an error, since the
+    product of the factors would silently overwrite it.
 
     Only parameters whose version torch has counted up are compared, and it does not count changes
     through `.data`; with `every` all are.
@@ -504,25 +537,28 @@ def find_zeroed(members: Members, *, every: bool = False) -> Zeroed:
         for group in members.groups
         if group["depth"] is not None
         for parameter in group["params"]
-        if (every or known.get(id(parameter), version := parameter._version) != version)
+        if (every or known.get(id(parameter), now := version(parameter)) != now)
         and parameter in state
     ]
-    zeroed, drifted = [], []
+    zeroed: Zeroed = []
+    drifted: list[nn.Parameter] = []
     for group, parameter in moved:
-        ours = members.weight(group, parameter).to(parameter.dtype)
-        changed = ours != parameter
+        ours, own = members.weight(group, parameter).to(parameter.dtype), local(parameter)
+        changed = ours != own
         # Anything but zero was written by somebody who does not know of the factors.
-        if bool(parameter[changed].any()):
+        if bool(own[changed].any()):
             drifted.append(parameter)
         else:
             zeroed.append((group, parameter, changed))
-    if drifted:
-        raise TrainingError(
-            "weights were changed outside of the optimizer, whose factors would undo it:"
-            f" {_list_names(members.names(), drifted)}. Call adopt_() to take the new weights, or"
-            " refresh_() to restore the old ones."
-        )
-    return zeroed
+    return ([] if drifted else zeroed), drifted
+
+
+def _changed_outside(members: Members, drifted: Sequence[nn.Parameter]) -> TrainingError:
+    listed = _list_names(members.names(), drifted) or "those on another process, which names them"
+    return TrainingError(
+        f"weights were changed outside of the optimizer, whose factors would undo it: {listed}."
+        " Call adopt_() to take the new weights, or refresh_() to restore the old ones."
+    )
 
 
 def _list_names(names: Mapping[nn.Parameter, str], parameters: Sequence[nn.Parameter]) -> str:
@@ -582,9 +618,10 @@ class Skips:
             self.in_a_row,
             skipped.step,
             ", ".join(skipped.parameters),
-            max(float(p.detach().abs().max()) for _, p, _ in found),
+            max(float(w.abs().max()) for _, p, _ in found if (w := local(p)).numel()),
         )
 
 
 def _names_of_nonfinite(names: Names, found: Gradients) -> tuple[str, ...]:
-    return tuple(names[p] for _, p, grad in found if not bool(grad.isfinite().all()))
+    here = {names[p]: int(not bool(grad.isfinite().all())) for _, p, grad in found}
+    return tuple(n for n, count in sums(here, {names[p]: p for _, p, _ in found}).items() if count)

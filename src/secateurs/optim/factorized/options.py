@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from secateurs.base.parameters import mask_misfit, not_real, without_values
 from secateurs.base.registry import unknown
+from secateurs.base.sharding import is_sharded, local, strange_placements
 from secateurs.errors import ArgumentError, MaskError, ParameterError
 from secateurs.optim.factorized.start import INITS
 
@@ -269,7 +270,9 @@ def _parameter_problem(parameter: Tensor) -> str:
         return without_values(parameter)
     if parameter.layout is not torch.strided:
         return f"is sparse ({parameter.layout}): factors are dense tensors"
-    return not_real(parameter)
+    if is_sharded(parameter) and (text := strange_placements(parameter)):
+        return text
+    return not_real(local(parameter))
 
 
 def _is_whole(value: object) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from secateurs.base.registry import Registry
+from secateurs.base.sharding import count_each_whole
 from secateurs.errors import ArgumentError
 
 Schedule: TypeAlias = Callable[[float], float]
@@ -69,9 +70,8 @@ SMALL = 1e-3
 @torch.no_grad()
 def density(factorized: Iterable[Tensor], *, total: int) -> float:
     """Share of all parameters that is not small; what is not factorized counts as dense."""
-    # Stacked on the device and read once: every `.item()` would wait for it.
-    small = torch.stack([(weight.abs() < SMALL).sum() for weight in factorized])
-    return 1 - float(small.sum()) / total
+    small = sum(count_each_whole(factorized, lambda weight: (weight.abs() < SMALL).sum()))
+    return 1 - small / total
 
 
 FALL = 5.0

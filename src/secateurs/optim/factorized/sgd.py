@@ -137,13 +137,15 @@ class FactorizedSGD(FactorizedOptimizer):
         # One pass over the gradients looks for NaN and brings them into the cache,
         # where the step then finds them.
         seen = route.check(found)
-        if seen == PreStepCheck.BROKEN:
+        broken, drifted = self._agree(seen == PreStepCheck.BROKEN, seen == PreStepCheck.DRIFTED)
+        if broken:
             self.skips.skip(self.members, found)
             return loss
         # Changes through `.data` do not move torch's version counters. The sample in
         # `check` sees them, and only then is every weight compared.
-        if seen == PreStepCheck.DRIFTED:
+        if drifted:
             self._follow_changes_(every=True)
+            self._agree()
         # After the check of the gradients: a skipped step must not move the controller of a target.
         rules = self._next_rules()
         route.step_(found, rules, self.taken % FLUSH_EVERY == 0)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from secateurs.base.random import normal, uniform
 from secateurs.base.registry import Registry
+from secateurs.base.sharding import whole
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized.maths import EPS, balanced, product
 
@@ -269,8 +270,8 @@ def _used(parameter: nn.Parameter) -> bool:
 
     A few steps leave no trace in the values.
     """
-    left = parameter.grad is not None and bool(parameter.grad.any())
-    return left or looks_trained(parameter)
+    left = parameter.grad is not None and bool(whole(parameter.grad).any())
+    return left or looks_trained(whole(parameter))
 
 
 def looks_trained(weight: Tensor) -> bool:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain, zip_longest
 from operator import is_
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
 from secateurs.base.gpu import by_triton
+from secateurs.base.sharding import is_sharded, local
 from secateurs.optim.factorized.compiled import CompiledStep, PreStepCheck, StepKernel, kernel
 from secateurs.optim.factorized.layouts import FactorLayout, Stacked
 from secateurs.optim.factorized.maths import StepRule, root
@@ -47,12 +48,24 @@ class Route:
         self._fixed = _fixed_parts(members, found)
         numbers = {id(group): number for number, group in enumerate(members.groups)}
         self._numbers = [numbers[id(group)] for group, *_ in found]
-        self._states = [members.state[p] for _, p, _ in found]
+        states = [members.state[p] for _, p, _ in found]
+        # Of sharded parameters, the pieces that are here; they move where the model does.
+        self._weights = [local(p) for _, p, _ in found]
+        self._states: list[Any] = [
+            {key: local(value) for key, value in state.items()} if is_sharded(p) else state
+            for state, (_, p, _) in zip(states, found, strict=True)
+        ]
+        self._pieces = [
+            (p, w.data_ptr())
+            for w, (_, p, _) in zip(self._weights, found, strict=True)
+            if is_sharded(p)
+        ]
         self._compiled: list[int] = []
         self._by_layout: dict[int, FactorLayout] = {}
         together: dict[tuple[type[Mover], object], list[int]] = {}
         compiled = kernel() if fused else None
-        for i, (group, parameter, grad) in enumerate(found):
+        for i, (group, _, grad) in enumerate(found):
+            parameter = self._weights[i]
             kept, factors = layout(group), self._states[i].get("factors")
             if not isinstance(kept, Stacked):
                 self._by_layout[i] = kept
@@ -68,14 +81,14 @@ class Route:
                 alike = self._numbers[i], factors.device, factors.dtype, parameter.dtype
                 together.setdefault((mover, (*alike, momenta is not None)), []).append(i)
         self._together = [
-            (some, mover(*self._tensors(some, found))) for (mover, _), some in together.items()
+            (some, mover(*self._tensors(some))) for (mover, _), some in together.items()
         ]
         # Whose kernels look at the gradients, and where they leave what they find.
         self._looking: list[tuple[list[int], WholeStep, Tensor]] = []
         broken: dict[torch.device, Tensor] = {}
         for some, movers in self._together:
             if not isinstance(movers, AllAtOnce):
-                device = found[some[0]][1].device
+                device = self._weights[some[0]].device
                 flag = broken.setdefault(device, torch.zeros((), dtype=torch.int32, device=device))
                 self._looking.append((some, cast("WholeStep", movers), flag))
         looked = {*chain(*(some for some, *_ in self._looking))}
@@ -88,6 +101,8 @@ class Route:
         # `is`, never ==: equal tensors are not the same memory. Mapped in C, for this
         # runs in every step.
         if len(now) != len(before) or not all(map(is_, now, before)):
+            return False
+        if any(local(parameter).data_ptr() != place for parameter, place in self._pieces):
             return False
         return self._block is None or self._block.point([found[i][2] for i in self._compiled])
 
@@ -118,25 +133,23 @@ class Route:
         for some, movers in self._together:
             movers.step_([found[i][2] for i in some], rules[self._numbers[some[0]]], flush=flush)
         for i, kept in self._by_layout.items():
-            _, parameter, grad = found[i]
-            kept.step_(parameter, grad, self._states[i], rules[self._numbers[i]])
+            rule = rules[self._numbers[i]]
+            kept.step_(self._weights[i], found[i][2], self._states[i], rule)
 
     def _tensors(
-        self, some: Sequence[int], found: Gradients
+        self, some: Sequence[int]
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
         """Weights, factors and momenta of these parameters."""
         states = [self._states[i] for i in some]
         return (
-            [found[i][1] for i in some],
+            [self._weights[i] for i in some],
             [state["factors"] for state in states],
             [state.get("momentum") for state in states],
         )
 
     def _compiled_step(self, found: Gradients, kernel: StepKernel) -> CompiledStep:
         some = self._compiled
-        step = CompiledStep(
-            kernel, *self._tensors(some, found), rules=[self._numbers[i] for i in some]
-        )
+        step = CompiledStep(kernel, *self._tensors(some), rules=[self._numbers[i] for i in some])
         step.point([found[i][2] for i in some])
         return step
 

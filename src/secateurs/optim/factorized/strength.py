@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from secateurs.base.sharding import count_each_whole, whole
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.factorized.forecast import LARGEST, ROUNDING, Forecast, least_hopeful
 from secateurs.optim.factorized.maths import StepRule, shrinkage
@@ -141,7 +142,7 @@ def say_cut_by_rank(
     locked = (members.groups[0].get("control") or {}).get("locked")
     if control is None or locked or threshold <= SMALL:
         return
-    sizes = torch.cat([weight.flatten().double() for weight in weights]).abs()
+    sizes = torch.cat([whole(weight).flatten().double() for weight in weights]).abs()
     cut, energy = sizes < threshold, sizes.square()
     _log.warning(
         "target_sparsity=%g was not met by training, where %.1f %% of the factorized weights came"
@@ -166,8 +167,9 @@ word is said: a target is met within a margin.
 def count_cut(weights: Sequence[Tensor], threshold: float) -> int:
     """Weights that a cut at this magnitude takes and that were not small."""
     return sum(
-        int(((size := weight.abs()) >= SMALL).logical_and_(size < threshold).sum())
-        for weight in weights
+        count_each_whole(
+            weights, lambda w: ((size := w.abs()) >= SMALL).logical_and_(size < threshold).sum()
+        )
     )
 
 
@@ -179,7 +181,8 @@ def say_cut(members: Members, length: RunLength, *, strength: float) -> None:
     if cut <= CUT_SHARE * own:
         return
     names = members.names()
-    empty = [names[p] for _, p in pairs if p.ndim > 1 and not bool(p.any())]
+    filled = count_each_whole((p for _, p in pairs), torch.any)
+    empty = [names[p] for (_, p), some in zip(pairs, filled, strict=True) if p.ndim > 1 > some]
     _log.warning(
         "target_sparsity=%g at step %d: %d of %d factorized weights (%.1f %%) were cut by rank"
         " though training, with λ=%.2g in force, had not brought them below %g.%s Compare the"
