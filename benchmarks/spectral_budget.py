@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from secateurs.base import random
-from secateurs.base.parameters import prunable
+from secateurs.base.prunable import prunable
 from secateurs.masks import apply_, select
 from secateurs.masks.spectral import matrix_norm, product_bound
 from secateurs_lab.data import load

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 import secateurs as sc
 import secateurs_lab as lab
 from secateurs.proof import recheck, write_proof
+from secateurs.proof.kept import boxes_of_record, read_record
 from secateurs.proof.networks import read_network
-from secateurs.proof.record import boxes_of_record, read_record
 from secateurs.proof.vnnlib import read_vnnlib
 from secateurs_lab.zoo.records import rounded
 from third_party import instance

@@ -28,7 +28,7 @@ from experiments.experiment import (
     publish,
 )
 from secateurs.base import random
-from secateurs.base.parameters import prunable
+from secateurs.base.prunable import prunable
 from secateurs.base.registry import Registry
 from secateurs.base.singular_values import spectral_norms
 from secateurs.errors import ArgumentError, DataError, TheoryError

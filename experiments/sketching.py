@@ -24,7 +24,8 @@ from experiments.experiment import (
     chosen_device,
     publish,
 )
-from secateurs.base.parameters import Params, prunable
+from secateurs.base.parameters import Params
+from secateurs.base.prunable import prunable
 from secateurs.base.random import generator, uniform
 from secateurs.base.registry import unknown
 from secateurs.base.step import Step

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.path_pruning import overlap
-from secateurs.base.parameters import Where
+from secateurs.base.prunable import Where
 from secateurs.base.stateless import private_copy
 from secateurs.errors import ScoreError
 from secateurs.graph import Example, evaluate

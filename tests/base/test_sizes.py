@@ -11,14 +11,8 @@ from torch import nn
 from files.forging import sealed, text_of, with_text
 from heads import Config, Heads
 from secateurs import compact, load_sparse, prune_channels_, read_sparse, save_sparse
-from secateurs.base.sizes import (
-    Blocks,
-    ChangedSizes,
-    changed_sizes,
-    keep_blocks_,
-    read_sizes,
-    resize_attribute_,
-)
+from secateurs.base.resized import resize_attribute_
+from secateurs.base.sizes import Blocks, ChangedSizes, changed_sizes, keep_blocks_, read_sizes
 from secateurs.errors import SparseFileError
 from secateurs.files.description import WITH_SIZES, deflate
 

@@ -26,7 +26,7 @@ from secateurs.paths.reach import Arrival, Reachability, SpanFlow
 from secateurs.proof.affine import AffineForms
 from secateurs.proof.domain import Domain, ball_domain
 from secateurs.proof.forms import ParameterPair
-from secateurs.proof.interval import Coarse, Interval
+from secateurs.proof.interval import Interval
 from secateurs.proof.linear import Probe, Relaxation
 from secateurs.proof.lipschitz import LemmaE1
 from secateurs.proof.metric import DifferenceFlow
@@ -35,6 +35,7 @@ from secateurs.proof.normalized import TheoremE1
 from secateurs.proof.problem import NetworkPair, read_problem
 from secateurs.proof.rounding import Evaluation, Rounding
 from secateurs.proof.scaling import Coupling, ScaleFlow, coupling
+from secateurs.proof.training import Coarse
 from secateurs.proof.two_stream import ExactPaths, PathStreams, TwoStream
 from secateurs.proof.zonotope import Pair, Zonotopes, nodes_alone
 from secateurs.theory.partition import KindsFlow

@@ -18,6 +18,7 @@ from secateurs.errors import ArgumentError, DomainError
 from secateurs.proof import recheck, record
 from secateurs.proof.certificate import COVERED
 from secateurs.proof.certify import CertifyOptions, CertifySettings
+from secateurs.proof.kept import read_record
 from secateurs.proof.record import pack_tensor
 from tiny_networks import fully_connected, randomize, tuned
 
@@ -351,7 +352,7 @@ def test_a_refusal_names_the_field(networks, ball):
 def test_a_text_is_written_and_read_from_the_same_fields(networks, ball):
     """What is read from a text is written as that text again."""
     text = sc.certify(*networks, **ball).to_json()
-    read, misspelt = record.read_record(text)
+    read, misspelt = read_record(text)
     assert read.text == text and misspelt == []
 
 

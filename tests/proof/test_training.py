@@ -9,8 +9,8 @@ from secateurs.errors import ArgumentError
 from secateurs.graph import propagate
 from secateurs.proof import certified_gap, certified_loss, masked, rounded
 from secateurs.proof.forms import ParameterPair
-from secateurs.proof.interval import Coarse, Interval
-from secateurs.proof.training import changed
+from secateurs.proof.interval import Interval
+from secateurs.proof.training import Coarse, changed
 from tiny_networks import KINDS, randomize
 
 

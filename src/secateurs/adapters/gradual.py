@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from secateurs.base.parameters import prunable
+from secateurs.base.prunable import prunable
 from secateurs.base.sharding import is_sharded, local, local_mask
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import sparsity_report

@@ -13,8 +13,7 @@ from typing import Any
 
 from torch import nn
 
-_ATTRIBUTES = "_secateurs_sizes"
-"""On a module: what each attribute was that has been set anew."""
+from secateurs.base.resized import ATTRIBUTES, resize_attribute_
 
 _BLOCKS = "_secateurs_blocks"
 """On a list of blocks: how many there were, and which of them are left."""
@@ -142,15 +141,6 @@ def _is_path(name: str) -> bool:
 # Changes of a model, each noted where it was made.
 
 
-def resize_attribute_(module: nn.Module, name: str, after: int) -> None:
-    """Set an attribute that holds a size, and note what it was."""
-    before = getattr(module, name)
-    setattr(module, name, after)
-    noted: dict[str, int] = {**vars(module).get(_ATTRIBUTES, {})}
-    noted.setdefault(name, before)
-    setattr(module, _ATTRIBUTES, noted)
-
-
 def keep_blocks_(model: nn.Module, name: str, kept: Sequence[int]) -> None:
     """Keep only these blocks of a list (an `nn.ModuleList` or `nn.Sequential` by its name), in
     place.
@@ -252,7 +242,7 @@ def changed_sizes(model: nn.Module) -> ChangedSizes:
     resized: dict[str, tuple[int, int]] = {}
     blocks: dict[str, Blocks] = {}
     for path, module in model.named_modules():
-        for attribute, before in vars(module).get(_ATTRIBUTES, {}).items():
+        for attribute, before in vars(module).get(ATTRIBUTES, {}).items():
             after = getattr(module, attribute, before)
             if after != before:
                 resized[f"{path}.{attribute}" if path else attribute] = before, after

@@ -1,5 +1,5 @@
-"""Files of others, read with suspicion: never a pickle, JSON without names given twice, and every
-header of a safetensors file checked before anything in it is used.
+"""Files of others, read with suspicion: never a pickle, and every header of a safetensors file
+checked before anything in it is used.
 """
 
 import json
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from secateurs.base.json_object import json_object, quote
 from secateurs.errors import SecateursError
 
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
@@ -252,33 +253,6 @@ def _read_stored(
     return StoredTensor(name=name, dtype=dtype, shape=tuple(shape), start=start, stop=stop)
 
 
-def json_object(
-    text: bytes, where: str, error: type[SecateursError], *, most: int | None = None
-) -> dict[str, Any]:
-    """A JSON object in which no key is repeated. `most`: how many objects it may hold."""
-    # Every one of them would cost a hundred bytes or more.
-    if most is not None and text.count(b"{") > most + 2:
-        raise error(f"{where} describes more than {most} tensors.")
-    try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
-    # Brackets nested thousands deep end in a RecursionError.
-    except (ValueError, RecursionError) as problem:
-        raise error(f"{where} is not valid JSON ({str(problem)[:120]}).") from None
-    if not isinstance(value, dict):
-        raise error(f"{where} is not a JSON object.")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for key, value in pairs:
-        key.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
-        if key in fields:
-            raise ValueError(f"{quote(key)} is given twice")
-        fields[key] = value
-    return fields
-
-
 def is_shape(value: object) -> bool:
     """Whether this is a list of sizes whose product stays below 2^48."""
     # A zero counts as one: it must not hide sizes that no reader could multiply.
@@ -291,9 +265,3 @@ def are_counts(value: object) -> TypeGuard[list[int]]:
         return False
     # `type`, because JSON's true is an int for isinstance.
     return all(type(size) is int and 0 <= size <= _LARGEST for size in value)
-
-
-def quote(value: object) -> str:
-    """A name, or any value in its place, shortened for a message."""
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from secateurs.base.parameters import Params
 from secateurs.base.parametrized import empty_norms, made_of
 from secateurs.base.stateless import private_copy
+from secateurs.channels.families import even_, families_of, layers_of, removable
 from secateurs.channels.labels import (
     AllOutputs,
     Answers,
@@ -26,15 +27,7 @@ from secateurs.channels.labels import (
     own_name,
 )
 from secateurs.channels.macs import Macs, macs
-from secateurs.channels.removal import (
-    PACKED,
-    even_,
-    families_of,
-    find_resized,
-    layers_of,
-    narrowed_state,
-    removable,
-)
+from secateurs.channels.removal import PACKED, find_resized, narrowed_state
 from secateurs.channels.verify import (
     difference,
     failing_module,

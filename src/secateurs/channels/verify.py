@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateurs.base.sizes import resize_attribute_
-from secateurs.base.stateless import convolving_in_parts
+from secateurs.base.convolving import convolving_in_parts
+from secateurs.base.resized import resize_attribute_
 from secateurs.channels.labels import Labelled, leaves
 from secateurs.channels.removal import Resized
 from secateurs.graph import Example

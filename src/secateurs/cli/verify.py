@@ -69,8 +69,8 @@ def recheck(
     small.
     """
     from secateurs.proof import recheck as prove_again
+    from secateurs.proof.kept import read_record, text_of
     from secateurs.proof.networks import read_network
-    from secateurs.proof.record import read_record, text_of
 
     request = read_record(text_of(certificate))[0].options
     # Where classes are compared, a softmax at the end was left out.

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from secateurs.base.untrusted import DTYPES, StoredTensor, is_shape, quote
+from secateurs.base.json_object import quote
+from secateurs.base.untrusted import DTYPES, StoredTensor, is_shape
 from secateurs.errors import SparseFileError
 
 _NEEDED = ("compressed", "bitmask", "shape")

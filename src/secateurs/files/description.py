@@ -14,16 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.json_object import quote
 from secateurs.base.parameters import check_model, unwrap, without_values
 from secateurs.base.sharding import is_sharded
-from secateurs.base.untrusted import (
-    are_counts,
-    begin_file,
-    header_fields,
-    is_shape,
-    quote,
-    size_in_bytes,
-)
+from secateurs.base.untrusted import are_counts, begin_file, header_fields, is_shape, size_in_bytes
 from secateurs.errors import ParameterError, SparseFileError
 from secateurs.files.coding import (
     FULL,

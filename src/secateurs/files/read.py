@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.json_object import quote
 from secateurs.base.parameters import aliases, check_model
 from secateurs.base.registry import unknown
 from secateurs.base.safefile import replacing
@@ -25,7 +26,6 @@ from secateurs.base.untrusted import (
     begin_file,
     header_fields,
     parse_header,
-    quote,
     reading,
 )
 from secateurs.channels.verify import narrow_, sync_size_attributes_

@@ -1,9 +1,11 @@
 """Models as graphs of six primitives: capture once, analyse many times."""
 
 from secateurs.graph.builder import Builder
-from secateurs.graph.capture import Joint, capture, joint, same_structure
+from secateurs.graph.capture import capture
+from secateurs.graph.dequantized import dequantized
 from secateurs.graph.export import Example
 from secateurs.graph.ir import Graph, affines
+from secateurs.graph.joint import Joint, joint, same_structure
 from secateurs.graph.operators import LOWERINGS, Gap, Value, lowers, lowers_opaquely
 from secateurs.graph.primitives import (
     Activation,
@@ -24,7 +26,6 @@ from secateurs.graph.primitives import (
     Structural,
 )
 from secateurs.graph.propagate import Evaluate, Flow, evaluate, propagate
-from secateurs.graph.quantized import dequantized
 
 __all__ = [
     "LOWERINGS",

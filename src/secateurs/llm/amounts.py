@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from secateurs.base.parameters import prunable
+from secateurs.base.prunable import prunable
 from secateurs.base.registry import unknown
 from secateurs.errors import ArgumentError, ScoreError
 from secateurs.masks.budget import exact_density

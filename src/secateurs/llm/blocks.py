@@ -16,16 +16,18 @@ from rich.console import Group
 from torch import Tensor, nn
 
 from secateurs.base.interrupts import Uninterrupted
-from secateurs.base.parameters import Params, check_model, choose, prunable, refuse_wrapped
+from secateurs.base.parameters import Params, check_model, refuse_wrapped
 from secateurs.base.parametrized import parts_of_weights
 from secateurs.base.printing import Printed
 from secateurs.base.progress import Progress, show_progress
+from secateurs.base.prunable import choose, prunable
 from secateurs.base.registry import unknown
-from secateurs.base.stateless import evaluating, restoring
+from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
 from secateurs.llm.amounts import BlockAmounts, Way, block_densities, outlier_ratio
 from secateurs.llm.experts import join_masks, part_names, split_into_layers, split_masks
 from secateurs.llm.reconstruct import DAMPING, Reconstruction, Runs, reconstruct_block_
+from secateurs.llm.restoring import restoring
 from secateurs.llm.sparsegpt import prune_by_sweeps_, refuse_unswept
 from secateurs.masks.apply import apply_
 from secateurs.masks.counts import count_true

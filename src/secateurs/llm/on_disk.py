@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from secateurs.base.interrupts import Uninterrupted
-from secateurs.base.parameters import Rules, read_where
 from secateurs.base.progress import Progress, show_progress
+from secateurs.base.prunable import Rules, read_where
 from secateurs.base.random import generator
 from secateurs.base.registry import refuse_unknown
 from secateurs.base.untrusted import StoredTensor

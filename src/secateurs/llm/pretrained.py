@@ -19,10 +19,11 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
+from secateurs.base.json_object import quote
 from secateurs.base.parameters import check_model
 from secateurs.base.safefile import refusing, replacing
 from secateurs.base.sizes import ChangedSizes, changed_sizes, count_all_blocks_
-from secateurs.base.untrusted import quote, reading
+from secateurs.base.untrusted import reading
 from secateurs.errors import (
     ArgumentError,
     MissingExtra,

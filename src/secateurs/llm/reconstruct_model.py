@@ -28,7 +28,7 @@ from secateurs.base.parameters import (
 )
 from secateurs.base.printing import Printed
 from secateurs.base.progress import Progress, show_progress
-from secateurs.base.stateless import evaluating, restoring
+from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.llm.reconstruct import (
     DAMPING,
@@ -40,6 +40,7 @@ from secateurs.llm.reconstruct import (
     solve_,
     stages_of,
 )
+from secateurs.llm.restoring import restoring
 from secateurs.masks.apply import check
 from secateurs.scores.task import batches, call, with_decoder_inputs
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
-from secateurs.base.parameters import prunable
+from secateurs.base.prunable import prunable
 from secateurs.errors import ArgumentError
 from secateurs.llm.least_squares import energies
 from secateurs.llm.reconstruct import (

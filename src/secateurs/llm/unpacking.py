@@ -7,15 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from secateurs.base.json_object import json_object
 from secateurs.base.progress import Progress, show_progress
 from secateurs.base.safefile import replacing
-from secateurs.base.untrusted import (
-    StoredTensor,
-    begin_file,
-    json_object,
-    read_header,
-    size_in_bytes,
-)
+from secateurs.base.untrusted import StoredTensor, begin_file, read_header, size_in_bytes
 from secateurs.errors import DataError
 from secateurs.files.bitmask import PackedWeight, packed_weights, shape_of, unpack_weight
 from secateurs.llm.shards import (

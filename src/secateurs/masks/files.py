@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.json_object import json_object, quote
 from secateurs.base.parameters import check_model, fit_masks, masks_in
 from secateurs.base.safefile import refusing, replacing
 from secateurs.base.untrusted import (
@@ -19,9 +20,7 @@ from secateurs.base.untrusted import (
     begin_file,
     header_fields,
     is_shape,
-    json_object,
     parse_header,
-    quote,
     reading,
 )
 from secateurs.errors import MaskError, MaskFileError

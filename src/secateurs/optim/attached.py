@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from secateurs.base.parameters import Params, Where, check_model, prunable
+from secateurs.base.parameters import Params, check_model
 from secateurs.base.parametrized import parts_of_weights
+from secateurs.base.prunable import Where, prunable
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
 from secateurs.masks.counts import count_each
 from secateurs.optim.holding import family, trained_by, unwrap_optimizer

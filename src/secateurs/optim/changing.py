@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.base.parameters import Params, Where, prunable
+from secateurs.base.parameters import Params
+from secateurs.base.prunable import Where, prunable
 from secateurs.base.random import check_generator, uniform
 from secateurs.base.registry import refuse_unknown
 from secateurs.errors import ArgumentError

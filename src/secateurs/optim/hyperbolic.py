@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.base.parameters import Where
+from secateurs.base.prunable import Where
 from secateurs.base.sharding import local, local_gradient
 from secateurs.optim.attached import StepMethod, check_between
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.base.parameters import Where, prunable
 from secateurs.base.parametrized import acting_weights
+from secateurs.base.prunable import Where, prunable
 from secateurs.masks import SparsityReport, apply_, select, sparsity_report
 from secateurs.optim.holding import hold
 

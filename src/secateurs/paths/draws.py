@@ -31,7 +31,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from secateurs.base.parameters import Params, Where, prunable
+from secateurs.base.parameters import Params
+from secateurs.base.prunable import Where, prunable
 from secateurs.base.registry import unknown
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.graph import Example, Graph, State

@@ -8,7 +8,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from secateurs.base.stateless import convolving_in_parts
+from secateurs.base.convolving import convolving_in_parts
 from secateurs.graph import (
     Activation,
     Add,

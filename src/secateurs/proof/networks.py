@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from secateurs.base.json_object import quote
 from secateurs.base.registry import unknown
-from secateurs.base.untrusted import quote
 from secateurs.errors import DataError, MissingExtra, first_line
 from secateurs.proof.vnnlib import lines_of, text_of
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
@@ -23,9 +24,9 @@ from secateurs.proof.certify import (
     split_for_target,
 )
 from secateurs.proof.domain import Domain
+from secateurs.proof.kept import boxes_of_record, brief, read_record, text_of
 from secateurs.proof.problem import OWN_UNIT, NetworkPair, TimeLimit, read_problem
 from secateurs.proof.record import (
-    WHO,
     BoxesRecord,
     CertificateRecord,
     ClaimRecord,
@@ -33,18 +34,16 @@ from secateurs.proof.record import (
     Request,
     Versions,
     as_json,
-    boxes_of_record,
-    brief,
     domain_record,
     networks_of,
-    read_record,
     states_of,
-    text_of,
 )
 from secateurs.proof.splitting import Parts, cuttable
 from secateurs.proof.top_class import TopClass
 
 # Compares every claim of a record with what is proved now; disagreements are put into words.
+
+WHO: tuple[Literal["dense", "sparse"], ...] = ("dense", "sparse")
 
 _SLACK = 1e-9
 """Another machine may sum in another order: so small a share of a value counts as agreement."""

@@ -8,8 +8,8 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from secateurs.base.parameters import Where
 from secateurs.base.parametrized import revive_norms
+from secateurs.base.prunable import Where
 from secateurs.errors import ArgumentError
 from secateurs.graph.replay import COMPARED
 from secateurs.masks import apply_, select, sparsity_report

@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
-from secateurs.base.parameters import Where, refuse_scripted, refuse_wrapped
+from secateurs.base.parameters import refuse_scripted, refuse_wrapped
 from secateurs.base.printing import Printed
+from secateurs.base.prunable import Where
 from secateurs.base.registry import refuse_unknown
 from secateurs.base.stateless import private_copy
 from secateurs.channels import compact

@@ -9,8 +9,8 @@ from rich.console import ConsoleRenderable, Group, RichCast
 from rich.table import Table
 from torch import nn
 
-from secateurs.base.parameters import prunable
 from secateurs.base.printing import Printed
+from secateurs.base.prunable import prunable
 from secateurs.base.step import Step
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import SparsityReport, apply_, sparsity_report

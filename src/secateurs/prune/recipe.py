@@ -16,9 +16,10 @@ from rich.table import Table
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from secateurs.base.parameters import Chosen, Params, Where, choose, prunable
+from secateurs.base.parameters import Params
 from secateurs.base.parametrized import acting_weights, revive_norms
 from secateurs.base.printing import Reported
+from secateurs.base.prunable import Chosen, Where, choose, prunable
 from secateurs.base.registry import unknown
 from secateurs.errors import (
     ArgumentError,

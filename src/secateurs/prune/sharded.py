@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateurs.base.parameters import Params, prunable
+from secateurs.base.parameters import Params
 from secateurs.base.parametrized import names_of_weights
+from secateurs.base.prunable import prunable
 from secateurs.base.ranks import add_, gather_before
 from secateurs.base.sharding import local, local_mask, whole_mask
 from secateurs.errors import ArgumentError, ParameterError

@@ -12,7 +12,8 @@ import numpy as np
 from scipy import stats
 from torch import Tensor, nn
 
-from secateurs.base.parameters import Where, check_model, owned_parameters, prunable
+from secateurs.base.parameters import check_model
+from secateurs.base.prunable import Where, owned_parameters, prunable
 from secateurs.errors import EmptySelectionError, ParameterError
 from secateurs.theory.convolutions import has_explicit_bound
 from secateurs.theory.laws import CLOSE, distance_to

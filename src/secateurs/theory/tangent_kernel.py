@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.base.interrupts import Uninterrupted
-from secateurs.base.parameters import Where, named_parameters, prunable
+from secateurs.base.parameters import named_parameters
+from secateurs.base.prunable import Where, prunable
 from secateurs.base.stateless import call_with, evaluating
 from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
 from secateurs.theory.guarantee import check_positive

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import secateurs as sc
-from secateurs.base.parameters import prunable
+from secateurs.base.prunable import prunable
 from secateurs.base.random import generator
 from secateurs.cli import main
 from secateurs.errors import RecordError, SecateursError

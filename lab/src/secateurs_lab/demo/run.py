@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from torch import nn
 
-from secateurs.base.parameters import prunable
 from secateurs.base.printing import Screen
+from secateurs.base.prunable import prunable
 from secateurs.base.safefile import replacing
 from secateurs.channels import compact
 from secateurs.errors import ArgumentError, SecateursError

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from secateurs.base.parameters import prunable
+from secateurs.base.prunable import prunable
 from secateurs.base.random import generator
 from secateurs.base.registry import Registry
 from secateurs.base.step import Step

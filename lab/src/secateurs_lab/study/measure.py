@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateurs.base.parameters import prunable
 from secateurs.base.progress import silent
+from secateurs.base.prunable import prunable
 from secateurs.base.random import generator
 from secateurs.errors import ArgumentError, SecateursError
 from secateurs.paths import lost_layers

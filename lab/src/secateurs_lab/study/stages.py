@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from secateurs.base.parameters import prunable
+from secateurs.base.prunable import prunable
 from secateurs.base.random import generator
 from secateurs.errors import StoreError, TrainingError
 from secateurs.masks import apply_

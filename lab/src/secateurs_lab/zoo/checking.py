@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from secateurs.base.parameters import prunable
+from secateurs.base.prunable import prunable
 from secateurs.errors import DataError, MissingExtra, SecateursError
 from secateurs.proof.recheck import recheck
 from secateurs_lab import data as sets

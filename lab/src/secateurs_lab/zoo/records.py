@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from secateurs.base.parameters import prunable
+from secateurs.base.json_object import json_object
+from secateurs.base.prunable import prunable
 from secateurs.base.registry import unknown
 from secateurs.base.safefile import replacing
-from secateurs.base.untrusted import json_object, reading
+from secateurs.base.untrusted import reading
 from secateurs.errors import ArgumentError, RecordError, SecateursError
 from secateurs.files import check_file, load_sparse, save_sparse
 from secateurs.proof import certify

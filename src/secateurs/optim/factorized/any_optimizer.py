@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from secateurs.base.bits import clear_where_
-from secateurs.base.parameters import Pick
+from secateurs.base.prunable import Pick
 from secateurs.base.registry import unknown
 from secateurs.base.sharding import joined, local
 from secateurs.errors import ArgumentError, TrainingError

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from secateurs.base.parameters import Pick, pick
+from secateurs.base.prunable import Pick, pick
 from secateurs.base.sharding import is_sharded
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized import options

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.base.parameters import Pick
+from secateurs.base.prunable import Pick
 from secateurs.base.sharding import (
     agree,
     count_each_whole,

@@ -27,9 +27,9 @@ import numpy as np
 import torch
 
 from secateurs.base import native
+from secateurs.base.json_object import json_object
 from secateurs.base.progress import Progress, silent
 from secateurs.base.safefile import replacing
-from secateurs.base.untrusted import json_object
 from secateurs.errors import SecateursError, ShipError
 from secateurs.ship.fast import convolve, plan
 from secateurs.ship.fast.compiled import KernelLibrary
