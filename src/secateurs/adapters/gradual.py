@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from secateurs.base.parameters import is_sharded
 from secateurs.base.prunable import prunable
-from secateurs.base.sharding import is_sharded, local, local_mask
+from secateurs.base.sharding import local, local_mask
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import sparsity_report
 from secateurs.optim.holding import unwrap_optimizer

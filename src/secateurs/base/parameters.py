@@ -4,6 +4,7 @@ what can be wrong with each.
 Scores, masks and budgets are mappings from the parameter's own name to a tensor.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from secateurs.base.registry import unknown
-from secateurs.base.sharding import is_sharded
 from secateurs.errors import ArgumentError, ParameterError, UnsupportedOperation
 
 Params: TypeAlias = Mapping[str, Tensor]
@@ -252,6 +252,25 @@ def unworkable(tensor: Tensor) -> str:
             " model.bfloat16()"
         )
     return ""
+
+
+_WHOLE = (Tensor, nn.Parameter)
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this process has only a piece of the tensor.
+
+    >>> import torch
+    >>> is_sharded(torch.zeros(2))
+    False
+    """
+    # Every step asks this of every tensor.
+    if type(tensor) in _WHOLE:
+        return False
+    # If nobody has imported the module, there is no such tensor; importing it would cost time.
+    tensors = sys.modules.get("torch.distributed.tensor")
+    kind = getattr(tensors, "DTensor", None)
+    return kind is not None and isinstance(getattr(tensor, "data", tensor), kind)
 
 
 def mask_misfit(mask: object, shape: torch.Size | tuple[int, ...]) -> str:

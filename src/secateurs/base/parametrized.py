@@ -18,7 +18,7 @@ from torch.nn.utils.parametrize import ParametrizationList, type_before_parametr
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from secateurs.base.sharding import is_sharded
+from secateurs.base.parameters import is_sharded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

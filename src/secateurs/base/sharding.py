@@ -7,35 +7,17 @@ held piece by piece, without any communication in a step.
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from secateurs.base.parameters import is_sharded
 from secateurs.base.ranks import add_
 
 if TYPE_CHECKING:
     import torch.distributed as dist
-
-_WHOLE = (Tensor, nn.Parameter)
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether this process has only a piece of the tensor.
-
-    >>> import torch
-    >>> is_sharded(torch.zeros(2))
-    False
-    """
-    # Every step asks this of every tensor.
-    if type(tensor) in _WHOLE:
-        return False
-    # If nobody has imported the module, there is no such tensor; importing it would cost time.
-    tensors = sys.modules.get("torch.distributed.tensor")
-    kind = getattr(tensors, "DTensor", None)
-    return kind is not None and isinstance(getattr(tensor, "data", tensor), kind)
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.base.json_object import quote
-from secateurs.base.parameters import check_model, unwrap, without_values
-from secateurs.base.sharding import is_sharded
+from secateurs.base.parameters import check_model, is_sharded, unwrap, without_values
 from secateurs.base.untrusted import are_counts, begin_file, header_fields, is_shape, size_in_bytes
 from secateurs.errors import ParameterError, SparseFileError
 from secateurs.files.coding import (

@@ -19,11 +19,12 @@ from secateurs.base.parameters import (
     absent,
     check_model,
     fit_masks,
+    is_sharded,
     mask_misfit,
 )
 from secateurs.base.ranks import distributed, gather
 from secateurs.base.registry import unknown
-from secateurs.base.sharding import is_sharded, local_mask
+from secateurs.base.sharding import local_mask
 from secateurs.errors import ArgumentError, MaskError
 from secateurs.masks.apply import lost_norms
 from secateurs.optim.keep import Keep, clear_all_, forget_mixed_history, tensors_in

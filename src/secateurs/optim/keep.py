@@ -16,7 +16,8 @@ from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
 from secateurs.base.gpu import by_triton
-from secateurs.base.sharding import is_sharded, laid_as, local, local_mask
+from secateurs.base.parameters import is_sharded
+from secateurs.base.sharding import laid_as, local, local_mask
 
 if TYPE_CHECKING:
     from secateurs.optim.gpu_clear import MaskBits

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.base.hashing import CERTIFICATE_FORMAT, state_hash
+from secateurs.base.parameters import is_sharded
 from secateurs.base.printing import AsJson
-from secateurs.base.sharding import is_sharded
 from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
 from secateurs.graph.export import outputs_of

@@ -10,10 +10,9 @@ from rich.console import ConsoleRenderable, Group, RichCast
 from rich.table import Table
 from torch import Tensor, nn
 
-from secateurs.base.parameters import Params, check_model, fit_masks
+from secateurs.base.parameters import Params, check_model, fit_masks, is_sharded
 from secateurs.base.printing import Reported
 from secateurs.base.prunable import prunable
-from secateurs.base.sharding import is_sharded
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, apply_, sparsity_report
 from secateurs.masks.apply import check as check_masks

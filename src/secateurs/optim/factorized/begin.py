@@ -15,9 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from secateurs.base.bits import INTEGERS
+from secateurs.base.parameters import is_sharded
 from secateurs.base.random import generator as generator_of
 from secateurs.base.ranks import distributed, gather, take_first_
-from secateurs.base.sharding import groups_of, is_sharded, local, local_mask, whole
+from secateurs.base.sharding import groups_of, local, local_mask, whole
 from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.members import Group, Members, Names
 from secateurs.optim.factorized.start import (

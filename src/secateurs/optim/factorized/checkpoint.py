@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from secateurs.base.parameters import plain
-from secateurs.base.sharding import agree, is_sharded, local, local_mask
+from secateurs.base.parameters import is_sharded, plain
+from secateurs.base.sharding import agree, local, local_mask
 from secateurs.base.sharding import joined as joined_to
 from secateurs.errors import TrainingError
 from secateurs.optim.factorized.forecast import ROUNDING

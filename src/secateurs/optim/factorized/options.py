@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from secateurs.base.parameters import mask_misfit, not_real, without_values
+from secateurs.base.parameters import is_sharded, mask_misfit, not_real, without_values
 from secateurs.base.registry import unknown
-from secateurs.base.sharding import is_sharded, local, strange_placements
+from secateurs.base.sharding import local, strange_placements
 from secateurs.errors import ArgumentError, MaskError, ParameterError
 from secateurs.optim.factorized.start import INITS
 

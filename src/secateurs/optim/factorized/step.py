@@ -16,7 +16,8 @@ from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
 from secateurs.base.gpu import by_triton
-from secateurs.base.sharding import is_sharded, local
+from secateurs.base.parameters import is_sharded
+from secateurs.base.sharding import local
 from secateurs.optim.factorized.compiled import CompiledStep, PreStepCheck, StepKernel, kernel
 from secateurs.optim.factorized.layouts import FactorLayout, Stacked
 from secateurs.optim.factorized.maths import StepRule, root
