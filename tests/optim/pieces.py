@@ -54,28 +54,29 @@ def whole(model):
     return {n: v.full_tensor() if hasattr(v, "full_tensor") else v for n, v in found.items()}
 
 
-def give_gradients(model, step, broken=()):
+def give_gradients(model, step, broken=(), *, tied=False):
     """Draw the gradients of whole parameters, and give each process its pieces, at every third step
     as sums over processes that are yet to be made; `broken`: which have a NaN, in their first
-    entry.
+    entry; `tied`: many are equal or zero, and none is left to be summed.
     """
     from torch.distributed.tensor import DTensor, Partial, distribute_tensor
 
     g = torch.Generator().manual_seed(step)
     for name, p in model.named_parameters():
         grad = torch.randn(p.shape, generator=g).mul(0.1).to(p.dtype)
+        grad = grad.mul(10).round().div(10) if tied else grad
         if name in broken:
             grad.view(-1)[0] = torch.nan
-        if hasattr(p, "placements") and step % 3 == 2:
+        if hasattr(p, "placements") and step % 3 == 2 and not tied:
             grad = DTensor.from_local(grad / dist.get_world_size(), p.device_mesh, [Partial()])
         elif hasattr(p, "placements"):
             grad = distribute_tensor(grad, p.device_mesh, p.placements)
         p.grad = grad
 
 
-def step_with(model, optimizer, begin, end):
+def step_with(model, optimizer, begin, end, **options):
     for step in range(begin, end):
-        give_gradients(model, step)
+        give_gradients(model, step, **options)
         optimizer.step()
 
 

@@ -7,17 +7,16 @@ held piece by piece, without any communication in a step.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from secateurs.base.parameters import is_sharded
-from secateurs.base.ranks import add_
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
+from secateurs.base.random import check_generator
+from secateurs.base.ranks import add_, take_first_
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -194,7 +193,7 @@ def agree(flags: Sequence[bool], tensors: Iterable[Tensor]) -> list[bool]:
     return [bool(number) for number in numbers.tolist()]
 
 
-def meshes_of(tensors: Iterable[Tensor]) -> "list[tuple[Any, torch.device]]":
+def meshes_of(tensors: Iterable[Tensor]) -> list[tuple[Any, torch.device]]:
     """The processes over which these tensors lie, each with a device of theirs."""
     found: dict[Any, torch.device] = {}
     for tensor in tensors:
@@ -205,6 +204,36 @@ def meshes_of(tensors: Iterable[Tensor]) -> "list[tuple[Any, torch.device]]":
     return list(found.items())
 
 
-def groups_of(tensors: Iterable[Tensor]) -> "list[dist.ProcessGroup]":
-    """The groups of processes over which these tensors lie, dimension by dimension."""
-    return [group for mesh, _ in meshes_of(tensors) for group in mesh.get_all_groups()]
+@contextmanager
+def one_source(
+    parameters: Iterable[Tensor], generator: torch.Generator | None
+) -> Iterator[torch.Generator | None]:
+    """The generator; where parameters lie in pieces on several processes, one that draws there what
+    the first of them draws.
+    """
+    meshes = meshes_of(parameters)
+    if not meshes:
+        yield generator
+        return
+    check_generator(generator)
+    device = meshes[0][1]
+    own = _default(device) if generator is None else generator
+    before = own.get_state()
+    state = before.clone()
+    for mesh, _ in meshes:
+        for group in mesh.get_all_groups():
+            take_first_(state, group)
+    source = torch.Generator(own.device)
+    source.set_state(state)
+    yield source
+    # Where it was the same, it goes on as it would in one process.
+    if torch.equal(state, before):
+        own.set_state(source.get_state())
+
+
+def _default(device: torch.device) -> torch.Generator:
+    """Torch's own generator of a device."""
+    if device.type == "cpu":
+        return torch.default_generator
+    found: torch.Generator = torch.get_device_module(device).default_generators[device.index or 0]
+    return found

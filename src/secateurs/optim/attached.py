@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from secateurs.base.parameters import Params, check_model
@@ -36,15 +36,14 @@ class StepMethod:
     left scaled are unscaled first; a step that it skips is not counted.
     """
 
-    elementwise = False
-    """Whether each weight is moved by its own numbers alone, so that pieces of a weight on several
-    processes (`fully_shard`) are moved piece by piece."""
+    in_pieces = False
+    """Whether it takes weights that lie in pieces on several processes (`fully_shard`)."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, where: Where = None) -> None:
         check_model(model)
         self._optimizer = _one_optimizer(optimizer)
         _refuse_second(type(self), self._optimizer)
-        self._parameters = prunable(model, where, pieces=self.elementwise)
+        self._parameters = prunable(model, where, pieces=self.in_pieces)
         if text := parts_of_weights(model, self._parameters):
             raise ParameterError(f"{text}.")
         trained = trained_by([self._optimizer])
@@ -222,15 +221,6 @@ def check_between(name: str, value: object, low: float, high: float = float("inf
         if high < float("inf"):
             allowed = f"between {low:g} and {high:g}"
         raise ArgumentError(f"{name}={value!r} is not a finite number {allowed}.")
-
-
-def check_finite(name: str, what: str, tensor: Tensor, iteration: int) -> None:
-    """Refuse to rank NaN or infinite values."""
-    if not bool(tensor.isfinite().all()):
-        raise TrainingError(
-            f"{what} of {name!r} is not finite after {iteration} steps: the masks were not changed."
-            " Lower the learning rate, or go back to a checkpoint."
-        )
 
 
 class TrainingCost:

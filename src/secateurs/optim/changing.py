@@ -14,7 +14,8 @@ from secateurs.base.parameters import Params
 from secateurs.base.prunable import Where, prunable
 from secateurs.base.random import check_generator, uniform
 from secateurs.base.registry import refuse_unknown
-from secateurs.errors import ArgumentError
+from secateurs.base.sharding import laid_as, local, local_mask, one_source, sums, whole, whole_mask
+from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import on_device, select
 from secateurs.masks.budget import AmountFields, ScopeLike
 from secateurs.masks.counts import count_each, on_gpu
@@ -24,7 +25,6 @@ from secateurs.optim.attached import (
     StepMethod,
     TrainingCost,
     check_between,
-    check_finite,
     check_steps,
 )
 from secateurs.optim.holding import hold
@@ -141,6 +141,8 @@ class RigL(ChangingMasks):
     (20, 0.12)
     """
 
+    in_pieces = True
+
     def __init__(
         self,
         model: nn.Module,
@@ -200,7 +202,7 @@ class RigL(ChangingMasks):
         weights, gradients = dict[str, Tensor](), dict[str, Tensor]()
         for name, p in self._parameters.items():
             if p.grad is not None:
-                weights[name], gradients[name] = p, p.grad
+                weights[name], gradients[name] = p, laid_as(p.grad, p)
         _check_finite({"gradient": gradients, "weight": weights}, self.iteration)
         masks, fraction = self.masks, self.fraction_at(self.iteration)
         # Where the counts are known a GPU is not waited for.
@@ -211,7 +213,7 @@ class RigL(ChangingMasks):
             dropped = _smallest_of_each(weights, counts, within=held)
             left = {name: mask ^ dropped[name] for name, mask in held.items()}
             grown = largest_of_each(
-                {name: gradients[name] for name in names},
+                {name: whole(gradients[name]) for name in names},
                 counts,
                 within={name: ~mask for name, mask in left.items()},
                 absolute=True,
@@ -257,6 +259,8 @@ class SET(ChangingMasks):
     (20, True)
     """
 
+    in_pieces = True
+
     def __init__(
         self,
         model: nn.Module,
@@ -294,21 +298,18 @@ class SET(ChangingMasks):
             return
         weights, masks = dict[str, Tensor](self._parameters), self.masks
         _check_finite({"weight": weights}, done)
-        positive = {name: masks[name] & (w >= 0) for name, w in weights.items()}
-        up, kept = count_each(positive), self.kept
+        positive = {n: local_mask(masks[n], w) & (local(w) >= 0) for n, w in weights.items()}
+        up, kept = sums(count_each(positive), weights), self.kept
         down = {name: int(self.fraction * (kept[name] - count)) for name, count in up.items()}
         up = {name: int(self.fraction * count) for name, count in up.items()}
         for names in _groups(weights):
-            above = {name: positive[name] for name in names}
+            above = {name: whole_mask(positive[name], weights[name]) for name in names}
             below = {name: masks[name] ^ mask for name, mask in above.items()}
             left = {name: masks[name] for name in names}
             for own, counts in ((above, up), (below, down)):
                 dropped = _smallest_of_each(weights, counts, within=own)
                 left = {name: mask ^ dropped[name] for name, mask in left.items()}
-            drawn = {
-                name: uniform(weights[name], generator=self._generator, dtype=torch.float32)
-                for name in names
-            }
+            drawn = _draw({n: weights[n] for n in names}, self._generator, torch.float32)
             grown = largest_of_each(
                 drawn,
                 {name: up[name] + down[name] for name in names},
@@ -343,6 +344,8 @@ class ACDC(ChangingMasks):
     'ddddssddssddssddssddssddssddssddddssssss'
     """
 
+    in_pieces = True
+
     def __init__(
         self,
         model: nn.Module,
@@ -371,9 +374,9 @@ class ACDC(ChangingMasks):
                 "before `start`, and before the training ends."
             )
         self._selection: dict[str, Any] = {**amount, "scope": scope}
-        parameters = prunable(model, where)
+        parameters = prunable(model, where, pieces=True)
         # A wrong amount or scope is refused now, not after the dense steps.
-        first = select(parameters, absolute=True, **self._selection)
+        first = self._largest(parameters)
         if not self.is_sparse_at(0):
             first = {name: torch.ones_like(mask) for name, mask in first.items()}
         super().__init__(model, first, optimizer, where=where, generator=None, example=example)
@@ -386,6 +389,10 @@ class ACDC(ChangingMasks):
             return False
         return (iteration - self.start) // self.every % 2 == 0
 
+    def _largest(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+        weights = {name: whole(p) for name, p in parameters.items()}
+        return dict(select(weights, absolute=True, **self._selection))
+
     def after(self, *, skipped: bool) -> None:
         """Count the step, and begin the phase that is due."""
         super().after(skipped=skipped)
@@ -393,7 +400,7 @@ class ACDC(ChangingMasks):
             return
         if self.is_sparse_at(self.iteration + 1):
             _check_finite({"weight": self._parameters}, self.iteration + 1)
-            self.change(select(self._parameters, absolute=True, **self._selection))
+            self.change(self._largest(self._parameters))
             return
         self.change({name: torch.ones_like(mask) for name, mask in self.masks.items()})
         for p in self._parameters.values():
@@ -401,6 +408,14 @@ class ACDC(ChangingMasks):
             for value in self._optimizer.state.get(p, {}).values():
                 if isinstance(value, Tensor) and value.shape == p.shape and p.ndim:
                     value.zero_()
+
+
+def _draw(
+    parameters: Params, generator: torch.Generator | None, dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
+    """Uniform numbers for whole parameters, the same on every process that holds pieces of them."""
+    with one_source(parameters.values(), generator) as source:
+        return {n: uniform(p, generator=source, dtype=dtype) for n, p in parameters.items()}
 
 
 def _first_masks(
@@ -412,10 +427,9 @@ def _first_masks(
     amount: AmountFields,
 ) -> Params:
     """The masks given, or random ones."""
-    parameters = prunable(model, where)
+    parameters = prunable(model, where, pieces=True)
     if masks is None:
-        drawn = {n: uniform(p, generator=generator) for n, p in parameters.items()}
-        return select(drawn, scope=scope, **amount)
+        return select(_draw(parameters, generator), scope=scope, **amount)
     stated = [name for name, value in amount.items() if value is not None]
     if stated:
         raise ArgumentError(f"masks= already determines how much is kept: leave {stated[0]}= out.")
@@ -428,16 +442,23 @@ def _first_masks(
 
 
 def _check_finite(tensors: Mapping[str, Params], iteration: int) -> None:
-    """Refuse to rank NaN or infinite values of any parameter, first of all its gradient."""
+    """Refuse to rank NaN or infinite values of any parameter, first of all its gradient; on every
+    process, wherever they lie.
+    """
     named = {
-        (name, f"the {what}"): tensor
+        f"the {what} of {name!r}": tensor
         for what, some in tensors.items()
         for name, tensor in some.items()
     }
-    fine = sound(named)
-    for (name, what), tensor in named.items():
-        if (name, what) not in fine:
-            check_finite(name, what, tensor, iteration)
+    here = {name: local(tensor) for name, tensor in named.items()}
+    fine = sound(here)
+    strange = {n: int(n not in fine and not bool(p.isfinite().all())) for n, p in here.items()}
+    for name, count in sums(strange, named).items():
+        if count:
+            raise TrainingError(
+                f"{name} is not finite after {iteration} steps: the masks were not changed. Lower"
+                " the learning rate, or go back to a checkpoint."
+            )
 
 
 def _groups(weights: Params) -> Iterator[list[str]]:
@@ -454,6 +475,6 @@ def _smallest_of_each(
     weights: Params, counts: Mapping[str, int], *, within: Params
 ) -> dict[str, Tensor]:
     """Masks of the weights nearest to zero, where they may be."""
-    sizes = torch._foreach_abs([weights[name].detach() for name in within])
+    sizes = torch._foreach_abs([whole(weights[name]).detach() for name in within])
     torch._foreach_neg_(sizes)
     return largest_of_each(dict(zip(within, sizes, strict=True)), counts, within=within)

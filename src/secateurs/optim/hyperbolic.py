@@ -41,7 +41,7 @@ class HAM(StepMethod):
     0.6667
     """
 
-    elementwise = True
+    in_pieces = True
 
     def __init__(
         self,

@@ -231,7 +231,7 @@ class PowerPropagation(Reparametrized):
     (1.0, 1.0)
     """
 
-    elementwise = True
+    in_pieces = True
     factor_moves = True
 
     def __init__(

@@ -14,7 +14,7 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, MaskError, SecateursError
-from secateurs.optim import ACDC, holding
+from secateurs.optim import DGating, holding
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo"
@@ -114,7 +114,7 @@ def refused(model):
         "capture": lambda: sc.path_norm(model, torch.zeros(1, 6)),
         "certify": lambda: sc.certify(net(), model, around=torch.zeros(1, 6), radius=0.1),
         "report": lambda: sc.sparsity_report(model),
-        "changing": lambda: ACDC(model, torch.optim.SGD(model.parameters()), sparsity=0.5, steps=9),
+        "gates": lambda: DGating(model, torch.optim.SGD(model.parameters()), strength=1e-3),
         "misfit": lambda: sc.hold(
             model,
             {"0.weight": torch.ones(2) > 0},

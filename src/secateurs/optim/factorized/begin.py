@@ -6,8 +6,7 @@ the first untouched; the optimizer then takes them.
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
 import torch
@@ -17,8 +16,8 @@ from torch import Tensor, nn
 from secateurs.base.bits import INTEGERS
 from secateurs.base.parameters import is_sharded
 from secateurs.base.random import generator as generator_of
-from secateurs.base.ranks import distributed, gather, take_first_
-from secateurs.base.sharding import groups_of, local, local_mask, whole
+from secateurs.base.ranks import distributed, gather
+from secateurs.base.sharding import local, local_mask, one_source, whole
 from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.members import Group, Members, Names
 from secateurs.optim.factorized.start import (
@@ -41,7 +40,7 @@ _log = logging.getLogger("secateurs.optim")
 def draw_factors(members: Members, groups: list[Group], generator: torch.Generator | None) -> Drawn:
     """Factors for the trainable parameters of these groups, as their `init` says."""
     names = members.names()
-    with _one_source([p for group in groups for p in group["params"]], generator) as source:
+    with one_source([p for group in groups for p in group["params"]], generator) as source:
         return [
             (group, p, _piece(_draw(group, whole(p), sigma, names[p], source), p))
             for group in groups
@@ -55,39 +54,6 @@ def _piece(factors: Tensor, parameter: Tensor) -> Tensor:
     draw them, at the price of one parameter at a time that is whole on every process.
     """
     return local_mask(factors, parameter)
-
-
-@contextmanager
-def _one_source(
-    parameters: Sequence[Tensor], generator: torch.Generator | None
-) -> Iterator[torch.Generator | None]:
-    """The generator; where parameters lie in pieces on several processes, one that draws there what
-    the first of them draws.
-    """
-    groups = groups_of(parameters)
-    if not groups:
-        yield generator
-        return
-    device = next(local(p).device for p in parameters if is_sharded(p))
-    own = _default(device) if generator is None else generator
-    before = own.get_state()
-    state = before.clone()
-    for group in groups:
-        take_first_(state, group)
-    source = torch.Generator(own.device)
-    source.set_state(state)
-    yield source
-    # Where it was the same, it goes on as it would in one process.
-    if torch.equal(state, before):
-        own.set_state(source.get_state())
-
-
-def _default(device: torch.device) -> torch.Generator:
-    """Torch's own generator of a device."""
-    if device.type == "cpu":
-        return torch.default_generator
-    found: torch.Generator = torch.get_device_module(device).default_generators[device.index or 0]
-    return found
 
 
 def keep_weights(

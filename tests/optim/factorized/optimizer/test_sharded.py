@@ -198,6 +198,17 @@ def check_that_the_first_process_draws():
     assert torch.equal(after, torch.get_rng_state())
 
 
+def check_that_pieces_are_followed():
+    """The memory of a piece may be another one after a step, as it is after `model.to`."""
+    model, optimizer = started("fsdp", "sgd")
+    plain, theirs = started(None, "sgd")
+    for step in range(3):
+        step_with(model, optimizer, step, step + 1)
+        step_with(plain, theirs, step, step + 1)
+        model.double().float()
+        assert same(model, optimizer, plain, theirs), step
+
+
 def check_refused():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Partial
@@ -223,6 +234,7 @@ def check_all(folder):
     check_what_happens_to_one_process()
     check_calls()
     check_that_the_first_process_draws()
+    check_that_pieces_are_followed()
     check_refused()
 
 
