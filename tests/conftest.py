@@ -2,6 +2,7 @@
 test.
 """
 
+import logging
 import signal
 
 import pytest
@@ -20,9 +21,19 @@ settings.register_profile(
 settings.load_profile("house")
 
 
+# pytest adds its handlers to every logger that keeps its records to itself, at each phase of each
+# test; torch has forty of those.
+for logger in list(logging.root.manager.loggerDict.values()):
+    if isinstance(logger, logging.Logger) and logger.name.startswith("torch"):
+        logger.propagate = True
+
+# `torch.manual_seed` notes the whole stack for each kind of device that is not there.
+seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed():
-    torch.manual_seed(0)
+    seed(0)
     yield
     torch.set_default_dtype(torch.float32)
 

@@ -6,11 +6,11 @@ import traceback
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 import secateurs as sc
 from masks.grid import equal
+from ranks import run_ranks
 from secateurs.errors import SecateursError
 
 pytestmark = pytest.mark.skipif(
@@ -140,5 +140,5 @@ def test_one_process(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes(tmp_path):
-    mp.spawn(_rank, (str(tmp_path), 2), nprocs=2)
+    run_ranks(_rank, str(tmp_path), 2, ranks=2)
     assert [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)] == ["right"] * 2

@@ -7,10 +7,10 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from optim.attached_methods import METHODS, OPTIMIZERS, STEPS, generator, network, train
 from optim.holding.test_ranks import process_group, runs_here, sharded, whole
+from ranks import run_ranks
 from secateurs.errors import ParameterError
 
 pytestmark = pytest.mark.skipif(
@@ -100,4 +100,4 @@ def process(rank, folder):
 @runs_here
 @pytest.mark.slow
 def test_two_processes(tmp_path):
-    mp.spawn(process, (str(tmp_path),), nprocs=2)
+    run_ranks(process, str(tmp_path), ranks=2)

@@ -10,11 +10,11 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ranks import run_ranks
 from secateurs.errors import MaskError
 from secateurs.optim import hold
 
@@ -214,7 +214,7 @@ def test_schedulers_and_clipping_and_closures_do_not_get_round_the_hooks():
 
 
 def test_two_processes_hold_the_same_bits(tmp_path):
-    mp.spawn(_rank, args=(str(tmp_path),), nprocs=2, join=True)
+    run_ranks(_rank, str(tmp_path), ranks=2)
     first, second = (
         json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)
     )

@@ -9,10 +9,10 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 import secateurs as sc
+from ranks import run_ranks
 from secateurs.errors import ArgumentError, MaskError, SecateursError
 from secateurs.optim import DGating, holding
 
@@ -224,7 +224,7 @@ def _rank(rank, folder):
 
 @pytest.mark.slow
 def test_two_processes(tmp_path):
-    mp.spawn(_rank, (str(tmp_path),), nprocs=2)
+    run_ranks(_rank, str(tmp_path), ranks=2)
     for rank in (0, 1):
         check(json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")))
 

@@ -9,10 +9,10 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 
+from ranks import run_ranks
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
 from secateurs.optim import DGating, Factorized, FactorizedSGD
 from secateurs.optim.factorized.maths import product
@@ -309,7 +309,7 @@ def process(rank, folder):
 @pytest.mark.slow
 @pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo")
 def test_two_processes_resume_from_a_distributed_checkpoint(tmp_path):
-    mp.spawn(process, (str(tmp_path),), nprocs=2)
+    run_ranks(process, str(tmp_path), ranks=2)
 
 
 @pytest.mark.parametrize("base", BASES)

@@ -6,11 +6,11 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
+from ranks import run_ranks
 from secateurs.optim import Factorized, FactorizedSGD
 
 
@@ -99,7 +99,7 @@ def worker(rank, folder):
 
 
 def test_two_ranks_hold_the_same_weights_and_masks(tmp_path):
-    mp.spawn(worker, (str(tmp_path),), nprocs=2)
+    run_ranks(worker, str(tmp_path), ranks=2)
 
 
 def stages(rank, folder):
@@ -150,4 +150,4 @@ def stages(rank, folder):
 
 
 def test_ranks_that_hold_other_weights_keep_their_own(tmp_path):
-    mp.spawn(stages, (str(tmp_path),), nprocs=3)
+    run_ranks(stages, str(tmp_path), ranks=3)
