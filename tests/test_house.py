@@ -235,15 +235,6 @@ def test_import_does_not_load_torch():
     assert subprocess.run([sys.executable, "-c", code], cwd=SOURCE.parent).returncode == 0
 
 
-def test_hold_loads_no_more_than_it_needs():
-    code = (
-        "import sys, secateurs; secateurs.hold;"
-        "own = [name for name in sys.modules if name.split('.')[0] == 'secateurs'];"
-        "sys.exit(len(own) > 25 or 'secateurs.masks.select' in own)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=SOURCE.parent).returncode == 0
-
-
 def texts_opened_without_encoding(tree):
     """Lines that open, read or write text in whatever encoding the system has."""
     for node in ast.walk(tree):

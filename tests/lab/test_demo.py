@@ -69,6 +69,14 @@ def test_it_is_a_study_with_a_page(made):
     assert (folder / "figures" / "frontier.svg").exists()
 
 
+@pytest.fixture
+def without_sections(monkeypatch):
+    """What is shown at the end takes longer than the training; one demo here has it."""
+    # `demo.run` is a function: its module is found by name.
+    monkeypatch.setattr(sys.modules["secateurs_lab.demo.run"], "SECTIONS", [])
+
+
+@pytest.mark.usefixtures("without_sections")
 def test_a_second_demo_computes_nothing_anew(made, data):
     outcome, folder, _ = made
     console = Console(file=io.StringIO())
@@ -115,6 +123,7 @@ def test_results_are_shown_and_written_as_csv_and_markdown(made):
     assert (folder / "results.md").read_text().count("\n| ") >= len(outcome.rows)
 
 
+@pytest.mark.usefixtures("without_sections")
 def test_the_seed_decides_everything_but_the_clock(made, data, tmp_path):
     console = Console(file=io.StringIO())
     again = demo.run(tmp_path, data=data, settings=SMALL, console=console)
