@@ -45,7 +45,7 @@ test-core: $(VENV)/.installed
 INTERPRETED := tests/optim/test_gpu_clear.py tests/optim/factorized/test_gpu_step.py \
 	tests/optim/factorized/test_compiled.py tests/ship/fast/test_gpu_lists.py
 test-all: $(VENV)/.installed
-	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . -e 'lab[ray,parquet]' selenium
+	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . -e 'lab[ray]' selenium
 	$(TESTENV) $(BIN)/python -m pytest -n 2 --dist worksteal -rs -m slow tests
 	$(TESTENV) $(BIN)/python -m pytest -n 2 -p pretend -m slow tests/gpu
 	-$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt 'triton>=3.9,<4'

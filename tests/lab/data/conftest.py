@@ -10,7 +10,6 @@ import pytest
 def home(tmp_path, monkeypatch):
     """No test reads or writes the data of the machine it runs on."""
     monkeypatch.setenv("SECATEURS_DATA", str(tmp_path / "home"))
-    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "scikit"))
     return tmp_path / "home"
 
 

@@ -7,7 +7,6 @@ import hashlib
 import subprocess
 import sys
 
-import joblib
 import numpy as np
 import pytest
 import torch
@@ -97,24 +96,6 @@ def test_damaged_files_are_refused(tmp_path, name, body):
     (tmp_path / name).write_bytes(body)
     with pytest.raises(DataError, match=f"{name} cannot be read as a table"):
         load("covertype", root=tmp_path)
-
-
-def test_what_scikit_learn_has_fetched_is_found_in_its_own_folder_only(tmp_path, monkeypatch):
-    """By the names of scikit-learn; they are pickles, so a root is never searched for them."""
-    table, folder = rows(), tmp_path / "sklearn" / "covertype"
-    folder.mkdir(parents=True)
-    joblib.dump(table[:, :-1], folder / "samples_py3", compress=9)
-    joblib.dump(table[:, -1].astype(np.int32), folder / "targets_py3", compress=9)
-    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "sklearn"))
-    (tmp_path / "covtype.data").write_bytes(text(table))
-    cached, read = load("covertype"), load("covertype", root=tmp_path)
-    torch.testing.assert_close(cached.train_x, read.train_x)
-    assert torch.equal(cached.test_y, read.test_y)
-    with pytest.raises(DataError, match="not found"):
-        load("covertype", root=tmp_path / "sklearn")
-    (folder / "targets_py3").unlink()
-    with pytest.raises(DataError, match="not found"):
-        load("covertype")
 
 
 def test_it_is_fetched_only_when_asked_and_checked(tmp_path, web, monkeypatch):

@@ -255,7 +255,7 @@ def export(
         typer.Option(
             "--out",
             "-o",
-            help="A file ending in .csv or .parquet.",
+            help="A file ending in .csv.",
             show_default=False,
         ),
     ],

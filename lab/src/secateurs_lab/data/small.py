@@ -5,7 +5,6 @@ In Covertype an example is an image of 54 channels and 1×1 pixel, so that it tr
 set (on networks that flatten their input).
 """
 
-import os
 import zlib
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,24 +32,26 @@ NO_DIGITS = "scikit-learn is not installed. Install it with: pip install scikit-
 def read_covertype(root: Path | None, download: bool) -> Dataset:
     """The numerical columns normalised by the training set; four fifths train, by a fixed
     permutation.
-
-    From the text file; without a root also from what scikit-learn has fetched before, read by
-    scikit-learn.
     """
     looked = places(root, ("covertype", "covtype"))
     found = next(
         (path for place in looked for name in FILES if (path := place / name).is_file()),
         None,
     )
-    # With a root only that folder is meant: a set found elsewhere would be a surprise.
-    table = None if found is not None or root is not None else _read_cached()
-    if table is None and found is None and download:
-        found = fetch(ADDRESS, (root or home()) / "covertype" / FILES[0], sha256=SHA256)
-    if found is not None:
-        table = _text(found)
-    if table is None:
-        raise missing("covertype", looked, _ways((root or home()) / "covertype"))
-    return _split(*table)
+    folder = (root or home()) / "covertype"
+    if found is None and download:
+        found = fetch(ADDRESS, folder / FILES[0], sha256=SHA256)
+    if found is None:
+        raise missing(
+            "covertype",
+            looked,
+            [
+                "load('covertype', download=True)",
+                f"put {FILES[0]} from https://archive.ics.uci.edu/dataset/31/covertype into"
+                f" {folder}",
+            ],
+        )
+    return _split(*_text(found))
 
 
 def _text(path: Path) -> tuple[Tensor, Tensor]:
@@ -88,31 +89,6 @@ def _text(path: Path) -> tuple[Tensor, Tensor]:
     return x, y.long()
 
 
-def _read_cached() -> tuple[Tensor, Tensor] | None:
-    """What scikit-learn keeps in its own folder. These files are pickles: only scikit-learn, which
-    wrote them, may read them, and only there.
-    """
-    folder = (
-        Path(os.environ.get("SCIKIT_LEARN_DATA") or "~/scikit_learn_data").expanduser()
-        / "covertype"
-    )
-    if not folder.is_dir():
-        return None
-    try:
-        from sklearn.datasets import fetch_covtype
-    except ImportError:
-        raise MissingExtra(NO_DIGITS) from None
-    try:
-        x, y = fetch_covtype(
-            data_home=str(folder.parent), download_if_missing=False, return_X_y=True
-        )
-    # scikit-learn raises this where its own files are not there: then the set is simply
-    # not cached.
-    except OSError:
-        return None
-    return torch.from_numpy(x).float(), torch.from_numpy(y).long()
-
-
 def _split(x: Tensor, y: Tensor) -> Dataset:
     # RandomState is frozen by NumPy's compatibility policy: the split is the same everywhere, for
     # good.
@@ -129,14 +105,6 @@ def _split(x: Tensor, y: Tensor) -> Dataset:
     )
     # Columns of 0 and 1 stay as they are.
     return standardise(plain, channels=NUMERICAL)
-
-
-def _ways(folder: Path) -> list[str]:
-    return [
-        "load('covertype', download=True)",
-        f"put {FILES[0]} from https://archive.ics.uci.edu/dataset/31/covertype into {folder}",
-        "sklearn.datasets.fetch_covtype(), whose files are found without a root",
-    ]
 
 
 DATA.register("covertype")(

@@ -1,6 +1,4 @@
-"""The table of a study as files that any program reads: CSV, and Parquet if a package for it is
-installed.
-"""
+"""The tables of a study as CSV, which any program reads."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from secateurs.base.foreign import write_csv
-from secateurs.errors import ArgumentError, MissingExtra
+from secateurs.base.safefile import replacing
+from secateurs.errors import ArgumentError
 from secateurs_lab.study.database import SUMMARY, Row
 from secateurs_lab.study.store import Store
 
@@ -17,7 +16,7 @@ TABLES = ("runs", "history", "layers", "rows")
 
 
 def export(store: Store, path: str | Path, *, table: str = "runs") -> Path:
-    """Write a table of the store; the ending of the path says how (.csv or .parquet).
+    """Write a table of the store as CSV.
 
     Args:
         store: A study's store.
@@ -29,11 +28,16 @@ def export(store: Store, path: str | Path, *, table: str = "runs") -> Path:
     if table not in TABLES:
         raise ArgumentError(f"there is no table {table!r}; there are {', '.join(TABLES)}.")
     lines = [dict(line) for line in _LINES[table](store.rows())]
-    if path.suffix == ".csv":
-        return _csv(lines, path)
-    if path.suffix == ".parquet":
-        return _parquet(lines, path)
-    raise ArgumentError(f"{path} ends neither in .csv nor in .parquet.")
+    if path.suffix != ".csv":
+        raise ArgumentError(f"{path} does not end in .csv.")
+    with (
+        replacing(path) as part,
+        part.open("w", newline="", encoding="utf-8") as file,
+    ):
+        names = _columns(lines)
+        cells = ([line.get(name, "") for name in names] for line in lines)
+        write_csv(file, [names, *cells], end="\r\n")
+    return path
 
 
 def run_lines(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
@@ -107,49 +111,3 @@ def _columns(lines: list[dict[str, Any]]) -> list[str]:
     for line in lines:
         names.update(dict.fromkeys(line))
     return list(names)
-
-
-def _csv(lines: list[dict[str, Any]], path: Path) -> Path:
-    from secateurs.base.safefile import replacing
-
-    with (
-        replacing(path) as part,
-        part.open("w", newline="", encoding="utf-8") as file,
-    ):
-        names = _columns(lines)
-        cells = ([line.get(name, "") for name in names] for line in lines)
-        write_csv(file, [names, *cells], end="\r\n")
-    return path
-
-
-def _parquet(lines: list[dict[str, Any]], path: Path) -> Path:
-    from secateurs.base.safefile import replacing
-
-    names = _columns(lines)
-    columns = {name: [_same_kind(line.get(name)) for line in lines] for name in names}
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingExtra.of("pyarrow", extra="parquet", by="secateurs-lab") from None
-    with replacing(path) as part:
-        parquet.write_table(
-            pyarrow.table({n: _column(pyarrow, v) for n, v in columns.items()}), part
-        )
-    return path
-
-
-def _column(pyarrow: Any, values: list[Any]) -> Any:
-    """One type per column: numbers if all values are numbers, text otherwise."""
-    given = [value for value in values if value is not None]
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
-        whole = all(isinstance(value, int) for value in given)
-        return pyarrow.array(values, pyarrow.int64() if whole else pyarrow.float64())
-    return pyarrow.array(
-        [None if value is None else str(value) for value in values], pyarrow.string()
-    )
-
-
-def _same_kind(value: Any) -> Any:
-    # A column has one type: booleans among numbers become 0 and 1.
-    return int(value) if isinstance(value, bool) else value

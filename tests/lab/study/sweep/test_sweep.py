@@ -312,7 +312,7 @@ def test_every_kind_runs_and_says_what_it_found(tmp_path):
     assert (tmp_path / "history.csv").read_text().count("\n") == 2 * len(rows) + 1
     with (
         run(study, tmp_path / "s") as store,
-        pytest.raises(ArgumentError, match=r"\.csv nor in \.parquet"),
+        pytest.raises(ArgumentError, match=r"does not end in \.csv"),
     ):
         export(store, tmp_path / "runs.txt")
 
