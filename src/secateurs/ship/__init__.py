@@ -8,13 +8,12 @@ from secateurs.base.lazy import open_on_first_use
 
 if TYPE_CHECKING:
     from secateurs.ship.density_for import density_for
-    from secateurs.ship.export import export
+    from secateurs.ship.export import Exported, export
     from secateurs.ship.fast.accelerated import accelerate
     from secateurs.ship.fast.module import FastModule, FastReport
     from secateurs.ship.latency import LatencyTable, LayerTimes, latency_table
     from secateurs.ship.measure import FormFigures, Latency, Measured, measure
     from secateurs.ship.onnx import OnnxModule, in_onnxruntime
-    from secateurs.ship.programs import Exported
 
 __all__ = [
     "Exported",

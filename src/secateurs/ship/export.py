@@ -14,10 +14,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
+from rich.markup import escape
+from rich.table import Table
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from secateurs.base.printing import Reported
 from secateurs.base.progress import Progress, show_progress
 from secateurs.base.registry import unknown
 from secateurs.base.safefile import refusing
@@ -26,9 +30,8 @@ from secateurs.graph import Example
 from secateurs.graph.untouched import untouched
 from secateurs.ship.c_source import c_source
 from secateurs.ship.fast.trace import arguments
-from secateurs.ship.onnx import onnx_runner, write_onnx, write_sparse_onnx
+from secateurs.ship.onnx import onnx_runner, write_onnx
 from secateurs.ship.programs import (
-    Exported,
     Free,
     largest_difference,
     length_of,
@@ -37,6 +40,100 @@ from secateurs.ship.programs import (
     silently,
     trace_program,
 )
+
+# The result of an export, and how far it is from the model.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported(Reported):
+    """An exported file.
+
+    Attributes:
+        difference: The largest difference of an output, relative to the largest output of the
+            model, on the example and on random inputs of other batch sizes.
+        runtime: What ran the file for that.
+        any_batch: Whether it accepts every batch size; `why_fixed` says why not.
+        any_length: Whether it accepts token sequences of every length for which the model has
+            positions, not only of the example's; None if no input holds tokens. `why_length` says
+            why not.
+    """
+
+    path: str
+    bytes: int
+    difference: float
+    tolerance: float
+    runtime: str
+    any_batch: bool
+    why_fixed: str
+    seconds: float
+    any_length: bool | None = None
+    why_length: str = ""
+
+    def __rich__(self) -> Table:
+        table = Table(title=self.path, show_header=False)
+        table.add_row("bytes", f"{self.bytes:,}")
+        table.add_row("differs from the model by", f"{self.difference:.1e} ({self.runtime})")
+        table.add_row("batch", _free(self.any_batch, self.why_fixed))
+        if self.any_length is not None:
+            table.add_row("length", _free(self.any_length, self.why_length))
+        table.add_row("written in", f"{self.seconds:.1f} s")
+        return table
+
+
+def _free(any_size: bool, why: str) -> str:
+    # The reason is the tracer's: brackets in it are not markup.
+    return "any" if any_size else escape(f"that of the example alone: {why}")
+
+
+# ONNX files with sparse weights.
+
+
+def write_sparse_onnx(model: nn.Module, part: Path, example: Example) -> Free:
+    """As `write_onnx`, with sparse initializers for the weights that are smaller as such."""
+    free = write_onnx(model, part, example)
+    import onnx
+
+    proto = onnx.load(part)
+    make_sparse_(proto.graph)
+    onnx.checker.check_model(proto)
+    onnx.save(proto, part)
+    return free
+
+
+def make_sparse_(graph: Any) -> int:
+    """Turn initializers of an ONNX graph into sparse ones where they take fewer bytes, bit for
+    bit; returns how many.
+
+    A value that is kept brings the 8 bytes of its place, so weights of four bytes become smaller
+    from two thirds zeros on. −0 is not a zero here: it would come back as +0.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    # What an output or an input of the graph is called has to stay an ordinary tensor.
+    named = {value.name for value in (*graph.input, *graph.output)}
+    dense, sparse = [], []
+    for tensor in graph.initializer:
+        plain = tensor.data_type in _PLAIN and tensor.name not in named
+        values = numpy_helper.to_array(tensor).reshape(-1) if plain else np.zeros(0, np.float32)
+        places = np.flatnonzero(values.view(f"u{values.itemsize}"))
+        # The name and the sizes of both parts take some bytes more than a dense tensor's.
+        bytes_kept = len(places) * (values.itemsize + 8) + 64 + len(tensor.name)
+        if bytes_kept >= values.nbytes:
+            dense.append(tensor)
+            continue
+        kept = numpy_helper.from_array(values[places], tensor.name)
+        index = numpy_helper.from_array(places.astype(np.int64))
+        sparse.append(onnx.helper.make_sparse_tensor(kept, index, list(tensor.dims)))
+    del graph.initializer[:]
+    graph.initializer.extend(dense)
+    graph.sparse_initializer.extend(sparse)
+    return len(sparse)
+
+
+_PLAIN = (1, 10, 11)
+"""FLOAT, FLOAT16 and DOUBLE of onnx: what numpy holds without further packages."""
+
 
 # C files: written by `c_source`, compiled and called before they are kept.
 

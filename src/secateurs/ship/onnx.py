@@ -7,7 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
@@ -36,53 +35,6 @@ def write_onnx(model: nn.Module, part: Path, example: Example) -> Free:
     # A single file, since weights in a second one would stay behind in the temporary folder.
     made.save(part, external_data=False)
     return program.free
-
-
-def write_sparse_onnx(model: nn.Module, part: Path, example: Example) -> Free:
-    """The same, with sparse initializers for the weights that are smaller as such."""
-    free = write_onnx(model, part, example)
-    import onnx
-
-    proto = onnx.load(part)
-    make_sparse_(proto.graph)
-    onnx.checker.check_model(proto)
-    onnx.save(proto, part)
-    return free
-
-
-def make_sparse_(graph: Any) -> int:
-    """Turn initializers of an ONNX graph into sparse ones where they take fewer bytes, bit for
-    bit; returns how many.
-
-    A value that is kept brings the 8 bytes of its place, so weights of four bytes become smaller
-    from two thirds zeros on. −0 is not a zero here: it would come back as +0.
-    """
-    import onnx
-    from onnx import numpy_helper
-
-    # What an output or an input of the graph is called has to stay an ordinary tensor.
-    named = {value.name for value in (*graph.input, *graph.output)}
-    dense, sparse = [], []
-    for tensor in graph.initializer:
-        plain = tensor.data_type in _PLAIN and tensor.name not in named
-        values = numpy_helper.to_array(tensor).reshape(-1) if plain else np.zeros(0, np.float32)
-        places = np.flatnonzero(values.view(f"u{values.itemsize}"))
-        # The name and the sizes of both parts take some bytes more than a dense tensor's.
-        bytes_kept = len(places) * (values.itemsize + 8) + 64 + len(tensor.name)
-        if bytes_kept >= values.nbytes:
-            dense.append(tensor)
-            continue
-        kept = numpy_helper.from_array(values[places], tensor.name)
-        index = numpy_helper.from_array(places.astype(np.int64))
-        sparse.append(onnx.helper.make_sparse_tensor(kept, index, list(tensor.dims)))
-    del graph.initializer[:]
-    graph.initializer.extend(dense)
-    graph.sparse_initializer.extend(sparse)
-    return len(sparse)
-
-
-_PLAIN = (1, 10, 11)
-"""FLOAT, FLOAT16 and DOUBLE of onnx: what numpy holds without further packages."""
 
 
 def _write(program: ExportedProgram) -> Any:

@@ -8,13 +8,10 @@ from inspect import signature
 from typing import Any, TypeAlias
 
 import torch
-from rich.markup import escape
-from rich.table import Table
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from secateurs.base.parameters import check_model, refuse_scripted
-from secateurs.base.printing import Reported
 from secateurs.errors import ArgumentError, ShipError, first_line
 from secateurs.graph import Example
 from secateurs.graph.export import TRACING, cache_advice
@@ -241,47 +238,3 @@ def _relative(ours: Tensor, theirs: Tensor) -> float:
     scale = float(ours.abs().max())
     # If all outputs are zero, the difference is taken as it is.
     return float((ours - theirs).abs().max()) / (scale or 1.0)
-
-
-# The result of an export, and how far it is from the model.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported(Reported):
-    """An exported file.
-
-    Attributes:
-        difference: The largest difference of an output, relative to the largest output of the
-            model, on the example and on random inputs of other batch sizes.
-        runtime: What ran the file for that.
-        any_batch: Whether it accepts every batch size; `why_fixed` says why not.
-        any_length: Whether it accepts token sequences of every length for which the model has
-            positions, not only of the example's; None if no input holds tokens. `why_length` says
-            why not.
-    """
-
-    path: str
-    bytes: int
-    difference: float
-    tolerance: float
-    runtime: str
-    any_batch: bool
-    why_fixed: str
-    seconds: float
-    any_length: bool | None = None
-    why_length: str = ""
-
-    def __rich__(self) -> Table:
-        table = Table(title=self.path, show_header=False)
-        table.add_row("bytes", f"{self.bytes:,}")
-        table.add_row("differs from the model by", f"{self.difference:.1e} ({self.runtime})")
-        table.add_row("batch", _free(self.any_batch, self.why_fixed))
-        if self.any_length is not None:
-            table.add_row("length", _free(self.any_length, self.why_length))
-        table.add_row("written in", f"{self.seconds:.1f} s")
-        return table
-
-
-def _free(any_size: bool, why: str) -> str:
-    # The reason is the tracer's: brackets in it are not markup.
-    return "any" if any_size else escape(f"that of the example alone: {why}")

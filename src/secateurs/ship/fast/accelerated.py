@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.base.progress import Progress, show_progress
+from secateurs.channels import compact
 from secateurs.errors import (
     ArgumentError,
     CaptureError,
@@ -55,7 +56,6 @@ from secateurs.ship.fast.trace import (
     check,
     devices_of,
     random_call,
-    smaller,
     trace,
 )
 
@@ -250,6 +250,36 @@ def _accelerate(
         remembered = remembered_ways(kernels)
     say("timing the whole network in its forms")
     return _fastest(_forms(model, small, rivals), found, example, remembered)
+
+
+def smaller(model: nn.Module, example: Example) -> nn.Module | None:
+    """The compacted model; None if no channel is dead, or if it cannot be compacted."""
+    if not any(_has_dead(parameter) for parameter in model.parameters()):
+        return None  # reading the graph takes seconds, and most models have nothing dead
+    try:
+        small = compact(model, example)
+    # A program can be made without it: code that cannot be copied or narrowed fails in many ways.
+    except (
+        SecateursError,
+        RuntimeError,
+        TypeError,
+        AttributeError,
+        KeyError,
+    ) as problem:
+        _log.info("%s is not compacted: %s", type(model).__name__, problem)
+        return None
+    account = small.compaction
+    return small if account.removed else None  # type: ignore[union-attr]
+
+
+@torch.no_grad()
+def _has_dead(weight: Tensor) -> bool:
+    """Whether a whole row or column of a layer is zero."""
+    if weight.ndim < 2:
+        return False
+    alive = (weight != 0).flatten(2) if weight.ndim > 2 else (weight != 0).unsqueeze(2)
+    rows, columns = alive.any(2).any(1), alive.any(2).any(0)
+    return not bool(rows.all()) or not bool(columns.all())
 
 
 LARGEST_RIVAL = 1 << 27

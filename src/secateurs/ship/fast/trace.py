@@ -2,7 +2,6 @@
 outputs.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +12,10 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from secateurs.base.parameters import check_model, refuse_scripted, unworkable, without_values
-from secateurs.channels import compact
 from secateurs.errors import (
     ArgumentError,
     CaptureError,
     ParameterError,
-    SecateursError,
     ShipError,
     UnsupportedOperation,
 )
@@ -319,38 +316,3 @@ def place(node: fx.Node) -> str:
     path, kind = stack[-1]
     name = kind.rsplit(".", 1)[-1] if isinstance(kind, str) else getattr(kind, "__name__", "")
     return f"{path or 'the model itself'} ({name})"
-
-
-# The model without its dead channels, from which the program is made.
-
-_log = logging.getLogger("secateurs.ship")
-
-
-def smaller(model: nn.Module, example: Example) -> nn.Module | None:
-    """The compacted model; None if no channel is dead, or if it cannot be compacted."""
-    if not any(_has_dead(parameter) for parameter in model.parameters()):
-        return None  # reading the graph takes seconds, and most models have nothing dead
-    try:
-        small = compact(model, example)
-    # A program can be made without it: code that cannot be copied or narrowed fails in many ways.
-    except (
-        SecateursError,
-        RuntimeError,
-        TypeError,
-        AttributeError,
-        KeyError,
-    ) as problem:
-        _log.info("%s is not compacted: %s", type(model).__name__, problem)
-        return None
-    account = small.compaction
-    return small if account.removed else None  # type: ignore[union-attr]
-
-
-@torch.no_grad()
-def _has_dead(weight: Tensor) -> bool:
-    """Whether a whole row or column of a layer is zero."""
-    if weight.ndim < 2:
-        return False
-    alive = (weight != 0).flatten(2) if weight.ndim > 2 else (weight != 0).unsqueeze(2)
-    rows, columns = alive.any(2).any(1), alive.any(2).any(0)
-    return not bool(rows.all()) or not bool(columns.all())
