@@ -77,7 +77,8 @@ def test_symbols_that_networks_share_are_sound_for_any_slope(slope):
         points[::2] = x + 0.4 * (points[::2] - x).sign()
         with torch.no_grad():
             seen = (dense(points) - other(points)).abs().amax(dim=0)
-        assert bool((seen <= cert.per_box[0]).all())
+        # But for the roundings of the two evaluations.
+        assert bool((seen <= cert.per_box[0] + 1e-14).all())
 
 
 def test_the_bound_is_near_what_is_found():

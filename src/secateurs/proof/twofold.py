@@ -28,7 +28,7 @@ class Twofold:
 
     def plus(self, other: Tensor) -> "Twofold":
         """The sum with a number."""
-        hi, lost = _two_sum(self.hi, other)
+        hi, lost = two_sum(self.hi, other)
         return _settled(hi, self.lo + lost)
 
     def times(self, factor: Tensor) -> "Twofold":
@@ -38,10 +38,10 @@ class Twofold:
 
 
 def _settled(hi: Tensor, lo: Tensor) -> Twofold:
-    return Twofold(**dict(zip(("hi", "lo"), _two_sum(hi, lo), strict=True)))
+    return Twofold(**dict(zip(("hi", "lo"), two_sum(hi, lo), strict=True)))
 
 
-def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """a + b, and exactly what its rounding lost."""
     total = a + b
     back = total - a

@@ -1,10 +1,12 @@
-"""Zonotopes of two networks on one box, with a symbol for every input that varies and for every
-open neuron of either network.
+"""Zonotopes of two networks on one box, and of their difference, with a symbol for every input that
+varies and for every open neuron.
 
-Each value of f, and each of g, is c + Σ_k g_k ε_k ± e over shared symbols ε_k in [−1, 1]: affine
-maps act on c and on all g_k exactly, so what the networks share cancels in the difference of the
-last ones, however deep they are. The remainder e holds roundings and whatever got no symbol; it
-travels through |W|, growing by a factor of 20 or so in each layer of a convolutional network.
+Each value of f, each of g, and each difference d of the two is c + Σ_k g_k ε_k ± e over shared
+symbols ε_k in [−1, 1]. Affine maps act on c and on all g_k exactly; a difference becomes W'd + (W −
+W')f, so that it stays as small as the networks' differences are, however deep they are. An open
+neuron gets its own line in each network, and one for its difference: |relu(z) − relu(z')| is at
+most |z − z'|, whatever is unknown of z. The remainder e holds roundings and whatever got no symbol;
+it travels through |W|, growing by a factor of 20 or so in each layer of a convolutional network.
 Once it threatens to matter, it is given symbols, too.
 
 `AffineForms` limits the symbols to what fits beside many boxes, and its remainder is all that is
@@ -27,7 +29,7 @@ from secateurs.proof.forms import ParameterPair, gamma, lift, linear, magnitude,
 from secateurs.proof.interval import centre_and_radius
 from secateurs.proof.planes import chosen, runner_up
 from secateurs.proof.rounding import NodeErrors
-from secateurs.proof.twofold import DEEP, Twofold, mapped
+from secateurs.proof.twofold import DEEP, Twofold, mapped, two_sum
 
 _BATCH = 2**18
 """Numbers of generators that are mapped at once: 2 MB in float64, which stay in the cache; with 16
@@ -133,6 +135,31 @@ class Zonotope:
             scale=factor * self.scale,
             size=factor.flatten()[self.at] * self.size,
             e=(factor.abs() * self.e + lost) * (1 + 8 * unit),
+        )
+
+    def plus_at(self, at: Tensor, factor: Tensor, other: "Zonotope", unit: float) -> "Zonotope":
+        """The value and factor · other at some entries; the factors may be off by a rounding."""
+        symbols = torch.unique(torch.cat([self.symbols, other.symbols]))
+        g = self.rows(symbols)
+        part = g.flatten(1)[:, at]
+        part.index_add_(0, torch.searchsorted(symbols, other.symbols), factor * other.columns(at))
+        g.flatten(1)[:, at] = part
+        more = Twofold(hi=other.c.flatten()[at], lo=other.low.flatten()[at]).times(factor)
+        center = Twofold(hi=self.c.flatten()[at], lo=self.low.flatten()[at])
+        center = center.plus(more.hi).plus(more.lo)
+        size, flat = factor.abs(), self.spread.flatten()
+        lost = 16 * unit * (size * other.reach.flatten()[at] + flat[at])
+        mass = flat.index_copy(0, at, part.abs().sum(dim=0)) * (1 + gamma(len(symbols) + 8, unit))
+        e = self.e.flatten() + 4 * unit * flat
+        e = e.index_add(0, at, (size * other.e.flatten()[at] + lost) * (1 + 8 * unit))
+        shape = self.c.shape
+        return replace(
+            point(self.c.flatten().index_copy(0, at, center.hi).reshape(shape)),
+            low=self.low.flatten().index_copy(0, at, center.lo).reshape(shape),
+            ids=symbols,
+            g=g,
+            mass=mass.reshape(shape),
+            e=e.reshape(shape),
         )
 
     def with_symbols(self, new: Tensor, at: Tensor, size: Tensor) -> "Zonotope":
@@ -244,57 +271,87 @@ def _convolved(node: Affine, weight: Tensor, rows: Tensor) -> Tensor | tuple[Ten
     return y.reshape(*rows.shape[:2], *y.shape[1:]), (where[0], where[1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _convolved_sum(
+    node: Affine, weights: Sequence[Tensor], *rows: Tensor
+) -> Tensor | tuple[Tensor, Where]:
+    """The sum of the maps of some generators."""
+    total = _convolved(node, weights[0], rows[0])
+    for weight, x in zip(weights[1:], rows[1:], strict=True):
+        more = _convolved(node, weight, x)
+        if isinstance(total, Tensor) or isinstance(more, Tensor):
+            return linear(node, rows[0], weights[0]) + linear(node, rows[1], weights[1])
+        total = _joined(total, more)
+    return total
+
+
+def _joined(one: tuple[Tensor, Where], other: tuple[Tensor, Where]) -> tuple[Tensor, Where]:
+    """The sum of two maps that are zero but for their windows."""
+    if one[1] == other[1]:
+        return one[0] + other[0], one[1]
+    if _NOWHERE in (one[1], other[1]):
+        return one if other[1] == _NOWHERE else other
+    both = list(zip(one[1], other[1], strict=True))
+    high, wide = (slice(min(a.start, b.start), max(a.stop, b.stop)) for a, b in both)
+    total = one[0].new_zeros(*one[0].shape[:-2], high.stop - high.start, wide.stop - wide.start)
+    for y, (up, left) in (one, other):
+        up = slice(up.start - high.start, up.stop - high.start)
+        left = slice(left.start - wide.start, left.stop - wide.start)
+        total[..., up, left] += y
+    return total, (high, wide)
+
+
+_GAP = 2
+"""The place of the difference among the values of a pair."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
-    """The same value of f and of g."""
+    """The same value of f and of g, and the difference d = f − g."""
 
     f: Zonotope
     g: Zonotope
+    d: Zonotope
 
     @property
-    def both(self) -> tuple[Zonotope, Zonotope]:
-        """f's and g's."""
-        return self.f, self.g
+    def all(self) -> tuple[Zonotope, Zonotope, Zonotope]:
+        """In the order of `FIELDS`."""
+        return self.f, self.g, self.d
+
+    def ends(self, unit: float) -> list[tuple[Tensor, Tensor]]:
+        """Below and above every value; what is known of two of them bounds the third."""
+        (l, h), (l2, h2), (low, high) = (x.ends(unit) for x in self.all)
+
+        def down(total: Tensor) -> Tensor:
+            return total - 2 * unit * total.abs()
+
+        def up(total: Tensor) -> Tensor:
+            return total + 2 * unit * total.abs()
+
+        # Written so that a NaN stays one.
+        return [
+            (torch.maximum(l, down(l2 + low)), torch.minimum(h, up(h2 + high))),
+            (torch.maximum(l2, down(l - high)), torch.minimum(h2, up(h - low))),
+            (torch.maximum(low, down(l - h2)), torch.minimum(high, up(h - l2))),
+        ]
 
     def directions(self, toward: Tensor, unit: float) -> Tensor:
         """Ends of ⟨t, f⟩, of ⟨t, g⟩ and of ⟨t, f − g⟩ for each row t, (6, rows), in the order of
         `FIELDS`.
         """
-        symbols, size = torch.unique(torch.cat([x.symbols for x in self.both])), toward.abs()
-        c, g, e, reach = [], [], [], []
-        for x in self.both:
-            rows = x.rows(symbols).flatten(1)
-            c.append(toward @ x.c.flatten() + toward @ x.low.flatten())
-            g.append(rows @ toward.T)
-            e.append(size @ x.e.flatten())
-            reach.append(size @ x.reach.flatten())
-        for parts, sign in ((c, -1), (g, -1), (e, 1), (reach, 1)):
-            parts.append(parts[0] + sign * parts[1])
-        ends = []
-        share = gamma(len(symbols) + toward.shape[1] + 8, unit)
-        for center, rows, rest, largest in zip(c, g, e, reach, strict=True):
-            r = rows.abs().sum(dim=0) + rest + 2 * share * largest
+        size, ends = toward.abs(), []
+        for x in self.all:
+            symbols = x.symbols
+            center = toward @ x.c.flatten() + toward @ x.low.flatten()
+            share = gamma(len(symbols) + toward.shape[1] + 8, unit)
+            r = (x.rows(symbols).flatten(1) @ toward.T).abs().sum(dim=0)
+            r = r + size @ x.e.flatten() + 2 * share * (size @ x.reach.flatten())
             ends += [center - r, center + r]
         return torch.stack(ends)
 
     def difference(self, unit: float) -> Tensor:
         """At least |f − g| of all entries; flat."""
-        center, radius = self.gap(torch.arange(self.f.c.numel(), device=self.f.c.device), unit)
-        return center.abs() + radius
-
-    def gap(self, at: Tensor, unit: float) -> tuple[Tensor, Tensor]:
-        """A number for each of some entries, and how far f − g can be from it; flat."""
-        symbols = torch.unique(torch.cat([x.symbols for x in self.both]))
-        gap = self.f.c.new_zeros(len(symbols), len(at))
-        size = gap.new_zeros(len(at))
-        for x, sign in ((self.f, 1), (self.g, -1)):
-            columns = x.columns(at)
-            gap.index_add_(0, torch.searchsorted(symbols, x.symbols), sign * columns)
-            size += columns.abs().sum(dim=0) + x.c.flatten()[at].abs()
-        center = ((self.f.c - self.g.c) + (self.f.low - self.g.low)).flatten()[at]
-        far = gap.abs().sum(dim=0) + (self.f.e + self.g.e).flatten()[at]
-        # Two roundings of each generator, and those of the sum and of the centre.
-        return center, far * (1 + gamma(len(symbols) + 8, unit)) + 8 * unit * size
+        low, high = self.ends(unit)[_GAP]
+        return torch.maximum(high, -low).flatten()
 
 
 def nodes_alone(graph: Graph) -> frozenset[str]:
@@ -349,126 +406,155 @@ class Zonotopes:
                 " to allow more"
             )
         self._device = center.device
-        self._rest = [self._number(0)] * 2
+        self._rest = [self._number(0)] * 3
         x = point(center).with_symbols(self._number(len(at)), at, radius.flatten()[at])
-        if self.errors is None:
-            return Pair(f=x, g=x)
-        f, g = (replace(x, e=errors.of_sum(0, x.reach)) for errors in self.errors)
-        return Pair(f=f, g=g)
+        xs = [x, x, point(torch.zeros_like(center))]
+        return Pair(
+            *(
+                replace(y, e=y.e + self._added(which, lambda errors, _: errors.of_sum(0, x.reach)))
+                for which, y in enumerate(xs)
+            )
+        )
 
     def affine(self, node: Affine, x: Pair | None, params: ParameterPair) -> Pair:
-        """W on the centre and on every symbol, |W| on the remainder."""
-        weights, biases = params.weights(node), params.offsets(node)
-        f, g = (
-            self._affine(which, node, None if x is None else x.both[which], w, b)
-            for which, (w, b) in enumerate(zip(weights, biases, strict=True))
-        )
-        return Pair(f=f, g=g)
+        """W on the centre and on every symbol, |W| on the remainder; of the difference W' on itself
+        and W − W' on f.
+        """
+        weights, offsets = params.weights(node), params.offsets(node)
+        maps: list[list[tuple[Zonotope, Tensor | None]]] = [[], [], []]
+        lost: Tensor | float = 0.0
+        if x is not None:
+            w, w2 = weights
+            maps = [[(x.f, w)], [(x.g, w2)], [(x.d, w2)]]
+            if w is not None and w2 is not None and not torch.equal(w, w2):
+                # Exact but for weights of very different size.
+                change, rounding = two_sum(w, -w2)
+                maps[_GAP].append((x.f, change))
+                if bool(rounding.any()):
+                    lost = linear(node, x.f.reach, magnitude(rounding)) * (1 + 2**-20)
+        same = torch.equal(*offsets)
+        sums = [[offsets[0]], [offsets[1]], [] if same else [offsets[0], -offsets[1]]]
+        reaches = [None, None] if x is None else [x.f.reach, x.g.reach]
+        out = []
+        for which in range(3):
+            y = self._affine(node, maps[which], sums[which])
+            added = self._added(
+                which, lambda errors, k: errors.of_map(node, reaches[k], weights[k])
+            )
+            out.append(replace(y, e=y.e + added + (lost if which == _GAP else 0.0)))
+        return Pair(*out)
 
     def _affine(
-        self, which: int, node: Affine, x: Zonotope | None, weight: Tensor | None, bias: Tensor
+        self, node: Affine, maps: list[tuple[Zonotope, Tensor | None]], offsets: list[Tensor]
     ) -> Zonotope:
+        """The sum of some values, each mapped by its weight, and of some offsets."""
         unit = self.unit
-        errors = None if self.errors is None else self.errors[which]
-        if x is None:
-            y = point(torch.zeros(1, *node.shape, dtype=bias.dtype, device=bias.device) + bias)
-            return (
-                y
-                if errors is None
-                else replace(y, e=errors.of_map(node, None, weight) + torch.zeros_like(y.c))
-            )
-        added = 0.0 if errors is None else errors.of_map(node, x.reach, weight)
-        if weight is None or _is_entrywise(node, x):
+        if not maps:
+            shape = (1, *node.shape)
+            y = point(torch.zeros(shape, dtype=torch.float64, device=self._device))
+        elif len(maps) == 1 and (maps[0][1] is None or _is_entrywise(node, maps[0][0])):
+            x, weight = maps[0]
             factor = linear(node, torch.ones_like(x.c), weight)
-            y = x.scaled(factor, bias + torch.zeros_like(x.c), unit)
+            y = x.scaled(factor, torch.zeros_like(x.c), unit)
         else:
-            # Products and their sum, and the factors in `rows`.
-            share = gamma(terms(node, x.c, weight) + 8, unit)
-            apply = partial(_convolved, node, weight)
-            symbols, g, mass = _mapped(apply, [x], node.shape, unit)
-            center, far = mapped(node, Twofold(hi=x.c, lo=x.low), weight)
-            center = center.plus(bias)
-            far = far + DEEP * (center.hi.abs() + bias.abs()) if unit else torch.zeros_like(far)
-            e = linear(node, x.e + share * x.spread, magnitude(weight)) * (1 + 2 * share) + far
-            y = replace(point(center.hi), low=center.lo, ids=symbols, g=g, mass=mass, e=e)
-        return replace(y, e=y.e + added)
+            y = self._mapped_sum(node, [(x, w) for x, w in maps if w is not None])
+        center = Twofold(hi=y.c, lo=y.low)
+        far = torch.zeros_like(y.c)
+        for offset in offsets:
+            center = center.plus(offset)
+            far = far + (DEEP if unit else 0.0) * (center.hi.abs() + offset.abs())
+        return replace(y, c=center.hi, low=center.lo, e=y.e + far)
+
+    def _mapped_sum(self, node: Affine, maps: list[tuple[Zonotope, Tensor]]) -> Zonotope:
+        unit = self.unit
+        xs, weights = zip(*maps, strict=True)
+        symbols, g, mass = _mapped(partial(_convolved_sum, node, weights), xs, node.shape, unit)
+        center = Twofold(hi=torch.zeros_like(mass), lo=torch.zeros_like(mass))
+        e = torch.zeros_like(mass)
+        for x, weight in maps:
+            # Products and their sum, the factors in `rows`, and the sum over the maps.
+            share = gamma(terms(node, x.c, weight) + 8 + len(maps), unit)
+            part, far = mapped(node, Twofold(hi=x.c, lo=x.low), weight)
+            center = center.plus(part.hi).plus(part.lo) if len(maps) > 1 else part
+            far = far + 4 * DEEP * (center.hi.abs() + part.hi.abs())
+            if not unit:
+                far = torch.zeros_like(far)
+            moved = linear(node, x.e + share * x.spread, magnitude(weight))
+            e = e + moved * (1 + 2 * share) + far
+        return replace(point(center.hi), low=center.lo, ids=symbols, g=g, mass=mass, e=e)
+
+    def _added(
+        self, which: int, error: Callable[[NodeErrors, int], Tensor | float]
+    ) -> Tensor | float:
+        """What numbers add to the real values: of one network, or of both to their difference."""
+        if self.errors is None:
+            return 0.0
+        networks = (0, 1) if which == _GAP else (which,)
+        return sum((error(self.errors[k], k) for k in networks), torch.zeros(()))
 
     def activation(self, node: Activation, x: Pair) -> Pair:
-        """λz + H/2 ± H/2 for a neuron that is open: between the line through the origin and the
-        chord. With one λ for both networks their errors share a symbol where z and z' nearly agree:
-        the slopes of h(z) = relu(z) − λz are −λ and 1 − λ, so that h(z) − h(z') is known from the
-        range of z − z'.
+        """slope·z + shift ± half for a neuron that is open, parallel to the chord; for its
+        difference the better of two: that of both lines, or λ(z − z') and what h(z) − h(z') can be,
+        where h(z) = relu(z) − λz has the slopes −λ and 1 − λ.
         """
         if self.late():
             raise TooLarge("the time was up")
-        ends = [z.ends(self.unit) for z in x.both]
-        # Written so that a NaN, of values that overflow, counts as open and stays one.
-        is_open = [~((l >= 0) | (h <= 0)) for l, h in ends]
-        lines = [_Line.around(l, h, self.unit) for l, h in ends]
-        at = (is_open[0] & is_open[1]).flatten().nonzero().flatten()
-        joint, top, bottom = self._agreeing(x, at, ends, lines)
-        middle, moved = (top + bottom) / 2, (top - bottom) / 2 * (1 + 8 * self.unit)
-        shared = self._number(len(joint))
-        out = []
-        for which, (z, line) in enumerate(zip(x.both, lines, strict=True)):
-            settled, on = ~is_open[which], ends[which][0] >= 0
-            slope = node.slope + (1 - node.slope) * line.slope
-            known = torch.where(on, torch.ones_like(slope), node.slope)
-            slope = torch.where(settled, known, slope)
-            height = torch.where(settled, 0.0, line.height)
-            shift, half = height * ((1 - node.slope) / 2), height * (abs(1 - node.slope) / 2)
-            if which:
-                shift = shift.flatten().index_add(0, joint, (node.slope - 1) * middle)
-                shift = shift.reshape(half.shape)
-            y = z.scaled(slope, shift, self.unit)
-            if node.slope:
-                # The slope itself is a rounded sum.
-                lost = 4 * self.unit * (abs(node.slope) + abs(1 - node.slope))
-                y = replace(y, e=y.e + lost * z.reach)
-            # To multiply by 0 or 1 rounds nothing.
-            exact = settled & ((slope == 0) | (slope == 1))
-            y = replace(y, e=torch.where(exact, slope * z.e, y.e))
-            if self.errors is not None:
-                y = replace(y, e=y.e + self.errors[which].of_slope(node.slope, z.reach))
-            y = y.with_symbols(shared, joint, half.flatten()[joint])
-            if which:
-                apart = moved * abs(1 - node.slope)
-                y = y.with_symbols(self._number(len(joint)), joint, apart)
-            half = half.flatten().index_fill(0, joint, 0.0).reshape(half.shape)
-            out.append(self._hold(which, node, self._opened(which, y, half)))
-        return Pair(f=out[0], g=out[1])
+        ends = x.ends(self.unit)
+        lines = [_Line.of(node.slope, *pair, self.unit) for pair in ends[:_GAP]]
+        out = list[Zonotope]()
+        held = list[tuple[Tensor, Tensor]]()
+        for which, line in enumerate(lines):
+            y = self._bent(which, node, x, line)
+            y, new, where = self._opened(which, y, line.half)
+            held.append((new, where))
+            out.append(self._hold(which, node, y))
+        gap = _Line.of_gap(node.slope, ends, self.unit)
+        apart = lines[0].half + lines[1].half < gap.half
+        both = replace(
+            lines[1],
+            shift=lines[0].shift - lines[1].shift,
+            half=torch.zeros_like(gap.half),
+        )
+        gap = gap.replaced(both, apart)
+        y = self._bent(_GAP, node, x, gap)
+        # The difference of two shifts is rounded.
+        y = replace(y, e=y.e + 2 * self.unit * gap.shift.abs() * apart)
+        change = torch.where(apart, lines[0].slope - lines[1].slope, 0.0).flatten()
+        at = change.nonzero().flatten()
+        if len(at):
+            y = y.plus_at(at, change[at], x.f, self.unit)
+        for sign, line, (new, where) in zip((1, -1), lines, held, strict=True):
+            half = line.half * apart
+            here = apart.flatten()[where]
+            y = y.with_symbols(new[here], where[here], sign * half.flatten()[where[here]])
+            y = replace(y, e=y.e + half.flatten().index_fill(0, where, 0.0).reshape(half.shape))
+        y, *_ = self._opened(_GAP, y, gap.half)
+        out.append(self._hold(_GAP, node, y))
+        return Pair(*out)
 
-    def _agreeing(
-        self, x: Pair, at: Tensor, ends: list[tuple[Tensor, Tensor]], lines: list["_Line"]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Which of the neurons that are open in both networks share a symbol, and the ends of h(z)
-        − h(z') for each; their lines become one.
-        """
-        low, high = torch.minimum(ends[0][0], ends[1][0]), torch.maximum(ends[0][1], ends[1][1])
-        both = _Line.around(low, high, self.unit)
-        slope, height = both.slope.flatten()[at], both.height.flatten()[at]
-        center, radius = x.gap(at, self.unit) if len(at) else (slope, slope)
-        # The ends themselves are rounded.
-        radius = radius + 8 * self.unit * (center.abs() + radius)
-        low, high = center - radius, center + radius
-        top = torch.maximum((1 - slope) * high, -slope * low).minimum(height)
-        bottom = torch.minimum((1 - slope) * low, -slope * high).maximum(-height)
-        apart = (lines[0].height + lines[1].height).flatten()[at] / 2
-        gain = apart - (top - bottom) / 2
-        # Two symbols each, while there is room.
-        room = max(0, self.room - max(len(z.symbols) for z in x.both)) // 2
-        best = gain.topk(min(room, len(gain))).indices.sort().values
-        best = best[gain[best] > 0]
-        lines[:] = [line.replaced(both, at[best]) for line in lines]
-        return at[best], top[best], bottom[best]
+    def _bent(self, which: int, node: Activation, x: Pair, line: "_Line") -> Zonotope:
+        """slope·z + shift, with what an evaluation adds."""
+        z = x.all[which]
+        y = z.scaled(line.slope, line.shift, self.unit)
+        if node.slope:
+            # The slope itself is a rounded sum; that of a difference may be those of both.
+            reach = z.reach if which != _GAP else z.reach + x.f.reach + x.g.reach
+            lost = 4 * self.unit * (abs(node.slope) + abs(1 - node.slope))
+            y = replace(y, e=y.e + lost * reach)
+        # To multiply by 0 or 1 rounds nothing.
+        exact = (line.half == 0) & (line.shift == 0) & ((line.slope == 0) | (line.slope == 1))
+        y = replace(y, e=torch.where(exact, line.slope * z.e, y.e))
+        reaches = [value.reach for value in x.all[:2]] if self.errors else []
+        added = self._added(which, lambda errors, k: errors.of_slope(node.slope, reaches[k]))
+        return replace(y, e=y.e + added)
 
-    def _opened(self, which: int, y: Zonotope, half: Tensor) -> Zonotope:
+    def _opened(self, which: int, y: Zonotope, half: Tensor) -> tuple[Zonotope, Tensor, Tensor]:
         """± half with a symbol for each entry, widest first, while there is room; the others in
-        the remainder.
+        the remainder. Also the new symbols and their entries.
         """
         at = half.flatten().nonzero().flatten()
         # Those of a remainder are counted apart.
-        rest = int(torch.isin(y.symbols, self._rest[which]).sum())
+        rest = int(torch.isin(y.symbols, self._rest_of(which)).sum())
         room = max(0, self.room + rest - len(y.symbols))
         if len(at) > room:
             widest = half.flatten()[at].topk(room).indices.sort().values
@@ -476,7 +562,8 @@ class Zonotopes:
             at = at[widest]
             left = half.flatten().index_fill(0, at, 0.0)
             y = replace(y, e=y.e + left.reshape(half.shape))
-        return y.with_symbols(self._number(len(at)), at, half.flatten()[at])
+        new = self._number(len(at))
+        return y.with_symbols(new, at, half.flatten()[at]), new, at
 
     def _hold(self, which: int, node: Activation | Pool, y: Zonotope) -> Zonotope:
         """The value, its remainder made of symbols where that is needed and affordable."""
@@ -488,8 +575,8 @@ class Zonotopes:
         near = largest > _THREATENS * radius * (1 if numbers <= _CHEAP else 100)
         if not near or numbers > _AFFORDABLE or not math.isfinite(largest):
             return y
-        if len(self._rest[which]):
-            held = y.without(self._rest[which], self.unit)
+        if len(rest := self._rest_of(which)):
+            held = y.without(rest, self.unit)
             # While what has symbols is the larger part, making it a remainder loses more.
             if float((held.e - y.e).max()) > largest:
                 return y
@@ -500,32 +587,60 @@ class Zonotopes:
         y = y.with_symbols(new, at, y.e.flatten()[at])
         return replace(y, e=torch.zeros_like(y.e))
 
+    def _rest_of(self, which: int) -> Tensor:
+        """The symbols of remainders: a difference has its own, and those that came with f."""
+        own = self._rest[which]
+        return torch.cat([self._rest[0], own]) if which == _GAP else own
+
     def pool(self, node: Pool, x: Pair) -> Pair:
         """In each window the entry with the largest lower end (of f and g together), and what
         others may add to it; the range of the window where that is narrower, or for a k-th largest.
+        The difference of two windows' values is between the ends of their entries' differences.
         """
-        ends = [z.ends(self.unit) for z in x.both]
-        point_ = ends[0][0] + ends[1][0]
-        out = []
-        for which, (z, (l, h)) in enumerate(zip(x.both, ends, strict=True)):
+        ends = x.ends(self.unit)
+        lead = ends[0][0] + ends[1][0]
+
+        def pick(rows: Tensor) -> Tensor:
+            return chosen(node, lead.expand(rows.shape).contiguous(), rows)
+
+        windows = []
+        for l, h in ends[:2]:
+            more = (runner_up(node, lead, h) - chosen(node, lead, l)).relu()
             low, high = lift(node.apply, l), lift(node.apply, h)
-            more = (runner_up(node, point_, h) - chosen(node, point_, l)).relu()
-            keeps = (more < high - low) & torch.tensor(node.rank == 1)
-            more = torch.where(keeps, more, 0.0)
+            windows.append(_Window.of(node, low, high, torch.zeros_like(more), more))
+        (f, g), (l, h) = windows, ends[_GAP]
+        low, high = -lift(node.maximum, -l), lift(node.maximum, h)
+        below = torch.maximum(-g.more, low - pick(h)) if node.rank == 1 else low
+        above = torch.minimum(f.more, high - pick(l)) if node.rank == 1 else high
+        gap = _Window.of(node, low, high, below, above)
+        windows.append(replace(gap, keeps=gap.keeps & f.keeps & g.keeps))
+        out = [
+            self._pooled(which, node, z, window, pick)
+            for which, (z, window) in enumerate(zip(x.all, windows, strict=True))
+        ]
+        return Pair(*out)
 
-            def pick(rows: Tensor, keeps: Tensor = keeps) -> Tensor:
-                return chosen(node, point_.expand(rows.shape).contiguous(), rows) * keeps
-
-            symbols, g, mass = _mapped(pick, [z], node.shape, self.unit)
-            kept = Twofold(hi=pick(z.c), lo=pick(z.low)).plus(more / 2)
-            c = torch.where(keeps, kept.hi, (low + high) / 2)
-            below = torch.where(keeps, kept.lo, 0.0)
-            half = torch.where(keeps, more / 2, (high - low) / 2)
-            e = pick(z.e) + 16 * self.unit * (pick(z.spread) + more + half)
-            e = e + torch.where(keeps, DEEP if self.unit else 0.0, 4 * self.unit) * c.abs()
-            y = replace(point(c), low=below, ids=symbols, g=g, mass=mass, e=e)
-            out.append(self._hold(which, node, self._opened(which, y, half)))
-        return Pair(f=out[0], g=out[1])
+    def _pooled(
+        self,
+        which: int,
+        node: Pool,
+        z: Zonotope,
+        window: "_Window",
+        pick: Callable[[Tensor], Tensor],
+    ) -> Zonotope:
+        keeps = window.keeps
+        symbols, g, mass = _mapped(lambda rows: pick(rows) * keeps, [z], node.shape, self.unit)
+        kept = Twofold(hi=pick(z.c), lo=pick(z.low)).plus((window.less + window.more) / 2)
+        c = torch.where(keeps, kept.hi, (window.low + window.high) / 2)
+        width = torch.where(keeps, window.more - window.less, window.high - window.low)
+        e = torch.where(keeps, pick(z.e) + 16 * self.unit * (pick(z.reach) + width), 0.0)
+        # The ends of a window are differences of ends.
+        size = window.low.abs() + window.high.abs()
+        e = e + 8 * self.unit * (size + width) + (DEEP if self.unit else 0.0) * c.abs()
+        y = replace(point(c), ids=symbols, g=g, mass=mass, e=e)
+        y = replace(y, low=torch.where(keeps, kept.lo, 0.0))
+        y, *_ = self._opened(which, y, width / 2 * (1 + 4 * self.unit))
+        return self._hold(which, node, y)
 
     def structural(self, node: Structural, xs: Sequence[Pair]) -> Pair:
         """The same reordering of every symbol."""
@@ -553,18 +668,22 @@ class Zonotopes:
     ) -> Pair:
         """A map of several values that copies entries, or adds `count` of them."""
         out = []
-        for which in (0, 1):
-            zs = [x.both[which] for x in xs]
+        sizes = (
+            [self._sizes(function, [x.all[k].reach for x in xs], shape, count) for k in (0, 1)]
+            if self.errors and count
+            else []
+        )
+        for which in range(3):
+            zs = [x.all[which] for x in xs]
             symbols, g, mass = _mapped(function, zs, shape, self.unit)
             share, deep = gamma(count + 2, self.unit), count * (DEEP if self.unit else 0.0)
             lost = [z.e + share * z.spread + deep * z.c.abs() for z in zs]
             e = self._sizes(function, lost, shape, count)
-            if self.errors is not None and count:
-                sizes = self._sizes(function, [z.reach for z in zs], shape, count)
-                e = e + self.errors[which].of_sum(count, sizes)
+            if sizes:
+                e = e + self._added(which, lambda errors, k: errors.of_sum(count, sizes[k]))
             center = self._center(function, zs, shape, count)
             out.append(replace(point(center.hi), low=center.lo, ids=symbols, g=g, mass=mass, e=e))
-        return Pair(f=out[0], g=out[1])
+        return Pair(*out)
 
     def _center(
         self, function: Callable[..., Tensor], zs: list[Zonotope], shape: tuple[int, ...], add: int
@@ -596,25 +715,96 @@ class Zonotopes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """relu(z) lies between slope·z and slope·z + height."""
+    """A function of z, or the difference of two, is within half of slope·z + shift."""
 
     slope: Tensor
-    height: Tensor
+    shift: Tensor
+    half: Tensor
 
     @staticmethod
-    def around(l: Tensor, h: Tensor, unit: float) -> "_Line":
-        """Parallel to the chord of an open neuron."""
-        slope = (h / (h - l).clamp(min=torch.finfo(h.dtype).tiny)).clamp(0, 1)
-        # At both ends, since the slope is rounded; settled neurons do not use it.
+    def of(bend: float, l: Tensor, h: Tensor, unit: float) -> "_Line":
+        """A ReLU of this slope below zero; parallel to its chord where it is open."""
+        # Written so that a NaN, of values that overflow, counts as open and stays one.
+        on, off = l >= 0, h <= 0
+        slope = _chord(l, h)
+        # At both ends, since the slope is rounded.
         height = torch.maximum(-slope * l, (1 - slope) * h).relu() * (1 + 8 * unit)
-        return _Line(slope=slope, height=height)
+        height = torch.where(on | off, 0.0, height)
+        slope = torch.where(on, 1.0, torch.where(off, 0.0, slope))
+        return _Line(
+            # To multiply by 0 or 1 rounds nothing.
+            slope=torch.where(on, 1.0, bend + (1 - bend) * slope),
+            shift=(1 - bend) / 2 * height,
+            half=abs(1 - bend) / 2 * height,
+        )
 
-    def replaced(self, other: "_Line", at: Tensor) -> "_Line":
-        """The other line for some neurons."""
-        slope, height = self.slope.clone(), self.height.clone()
-        slope.view(-1)[at] = other.slope.flatten()[at]
-        height.view(-1)[at] = other.height.flatten()[at]
-        return _Line(slope=slope, height=height)
+    @staticmethod
+    def of_gap(bend: float, ends: Sequence[tuple[Tensor, Tensor]], unit: float) -> "_Line":
+        """The difference of such ReLUs of z and z' by z − z', from the ends of all three; exact
+        where both are on or both are off.
+        """
+        (l, h), (l2, h2), _ = ends
+        on, off = (l >= 0) & (l2 >= 0), (h <= 0) & (h2 <= 0)
+        chord = _chord(torch.minimum(l, l2), torch.maximum(h, h2))
+        best, other = (
+            _gap_line(bend, slope, ends, unit) for slope in (chord, torch.full_like(chord, 0.5))
+        )
+        best = best.replaced(other, other.half < best.half)
+        settled = on | off
+        return _Line(
+            slope=torch.where(on, 1.0, torch.where(off, bend, best.slope)),
+            shift=torch.where(settled, 0.0, best.shift),
+            half=torch.where(settled, 0.0, best.half),
+        )
+
+    def replaced(self, other: "_Line", where: Tensor) -> "_Line":
+        """The other line for some entries."""
+        return _Line(
+            slope=torch.where(where, other.slope, self.slope),
+            shift=torch.where(where, other.shift, self.shift),
+            half=torch.where(where, other.half, self.half),
+        )
+
+
+def _gap_line(
+    bend: float, slope: Tensor, ends: Sequence[tuple[Tensor, Tensor]], unit: float
+) -> _Line:
+    """What h(z) − h(z') can be, where h(z) = relu(z) − slope·z."""
+    *own, (low, high) = ends
+    # h is never negative, and its slopes are −slope and 1 − slope.
+    height, height2 = (torch.maximum(-slope * l, (1 - slope) * h).relu() for l, h in own)
+    top = torch.maximum((1 - slope) * high, -slope * low).minimum(height)
+    bottom = torch.minimum((1 - slope) * low, -slope * high).maximum(-height2)
+    return _Line(
+        slope=bend + (1 - bend) * slope,
+        shift=(1 - bend) / 2 * (top + bottom),
+        # Both ends are rounded, and never on one side of zero.
+        half=abs(1 - bend) / 2 * (top - bottom) * (1 + 16 * unit),
+    )
+
+
+def _chord(l: Tensor, h: Tensor) -> Tensor:
+    """The slope of a ReLU's chord."""
+    return (h / (h - l).clamp(min=torch.finfo(h.dtype).tiny)).clamp(0, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """The values of windows: within low and high, or, where it `keeps` the entry that leads, that
+    entry's and between less and more.
+    """
+
+    keeps: Tensor
+    low: Tensor
+    high: Tensor
+    less: Tensor
+    more: Tensor
+
+    @staticmethod
+    def of(node: Pool, low: Tensor, high: Tensor, less: Tensor, more: Tensor) -> "_Window":
+        """The narrower of the two; of a k-th largest the range."""
+        keeps = (more - less < high - low) & torch.tensor(node.rank == 1)
+        return _Window(keeps=keeps, low=low, high=high, less=less, more=more)
 
 
 def _is_entrywise(node: Affine, x: Zonotope) -> bool:
