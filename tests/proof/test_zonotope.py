@@ -81,6 +81,30 @@ def test_symbols_that_networks_share_are_sound_for_any_slope(slope):
         assert bool((seen <= cert.per_box[0] + 1e-14).all())
 
 
+def test_a_difference_stays_as_small_as_the_change_where_most_neurons_are_open():
+    dense, _ = network()
+    x = torch.zeros(1, 20, dtype=torch.float64)
+    bounds = []
+    for share in (1e-3, 1e-6):
+        other, g = copy.deepcopy(dense), generator(13, "changes")
+        for p in other.parameters():
+            p.data *= 1 + share * torch.randn(p.shape, generator=g, dtype=torch.float64)
+        bounds.append(bound_of(dense, other, x, 10.0).bound)
+    assert bounds[1] == pytest.approx(bounds[0] / 1000, rel=0.05)
+
+
+def test_what_is_known_of_a_network_does_not_depend_on_the_other():
+    dense, sparse = network()
+    x = torch.randn(1, 20, generator=generator(14), dtype=torch.float64)
+    eye = torch.eye(3, dtype=torch.float64)
+    ends = [
+        by_zonotopes(problem_of(*both, x), ball_domain(x, 0.3))[0].directions(eye, 2.0**-53)
+        for both in ((dense, sparse), (sparse, copy.deepcopy(sparse)))
+    ]
+    # Ends of g, and of f; the difference may settle a neuron more.
+    assert torch.allclose(ends[0][2:4], ends[1][:2], rtol=1e-9)
+
+
 def test_the_bound_is_near_what_is_found():
     dense, sparse = network()
     x = torch.randn(1, 20, generator=generator(2), dtype=torch.float64)

@@ -133,8 +133,8 @@ def interval(problem: NetworkPair, domain: Domain) -> MethodBounds:
 
 @METHODS.register("zonotope")
 def zonotope(problem: NetworkPair, domain: Domain) -> MethodBounds:
-    """Zonotopes of f and of g with a symbol for every varying input and every open neuron of both;
-    no sign assumption.
+    """Zonotopes of f, of g and of f − g, with a symbol for every varying input and every open
+    neuron; no sign assumption.
     """
     found = domain.lo.new_full((len(domain), problem.outputs), torch.inf)
     remarks = list[str]()
@@ -153,7 +153,7 @@ def zonotope(problem: NetworkPair, domain: Domain) -> MethodBounds:
 
 
 _ZONOTOPES = 2**27
-"""Numbers that the generators of one value may take: 1 GB, of which there are five at a time."""
+"""Numbers that the generators of one value may take: 1 GB, of which there are eight at a time."""
 
 
 def by_zonotopes(problem: NetworkPair, domain: Domain) -> tuple[Pair, int]:
@@ -435,7 +435,7 @@ def _near(problem: NetworkPair, domain: Domain, found: MethodBounds) -> Tensor:
 
 _MAPPED = 10
 """Zonotopes may take this many times the cells of `effort`: a cell of a map of generators costs a
-fifth or less of one of a backward pass.
+third or less of one of a backward pass.
 """
 
 
