@@ -77,6 +77,21 @@ def test_the_calls_that_are_counted():
     assert {"hold", "prune_", "certify", "accelerate", "theory.plan"} <= {c[0] for c in CALLS}
 
 
+@pytest.mark.parametrize(
+    ("call", "apart"),
+    [
+        ("certify", ("proof.statistical", "proof.kept", "proof.training", "base.prunable")),
+        ("compact", ("base.prunable", "base.sizes", "channels.families")),
+        ("hold", ("base.prunable",)),
+        ("save_sparse", ("base.prunable", "base.sharding")),
+    ],
+)
+def test_what_a_call_does_not_lead_to(call, apart):
+    """Questions of their own: whoever changes the call need not know their answers."""
+    modules = {f"secateurs.{module}" for module in apart}
+    assert modules <= reach.FILES.keys() and not modules & set(reach.reach(call))
+
+
 def test_what_a_call_leads_to_holds_what_it_loads():
     names = "prune_", "compact"
     code = "import sys" + "".join(
