@@ -2,11 +2,13 @@
 test.
 """
 
+import gc
 import logging
 import signal
 
 import pytest
 import torch
+import torch._dynamo
 from hypothesis import HealthCheck, settings
 
 from tiny_networks import fully_connected, randomize
@@ -20,6 +22,11 @@ settings.register_profile(
 )
 settings.load_profile("house")
 
+
+# Hundreds of thousands of objects that stay: no collection has to go through them again. Any
+# optimizer and any export loads `torch._dynamo`, so it is here by then.
+gc.collect()
+gc.freeze()
 
 # pytest adds its handlers to every logger that keeps its records to itself, at each phase of each
 # test; torch has forty of those.
