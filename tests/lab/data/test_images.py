@@ -5,6 +5,7 @@ import torch
 
 from secateurs.errors import DataError, MissingExtra
 from secateurs_lab.data import load
+from secateurs_lab.data.images import JPEG_CLASSES
 
 # Listed out of order: numbers follow the sorted names.
 CLASSES = {
@@ -109,3 +110,34 @@ def test_a_missing_decoder_names_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(MissingExtra, match=r"pillow is not installed.*secateurs-lab\[images\]"):
         load("tiny-imagenet", root=tmp_path)
+
+
+def write_cifar(root, *, side=32):
+    image = pytest.importorskip("PIL.Image")
+    for part, count in (("train", 2), ("test", 1)):
+        for number, name in enumerate(JPEG_CLASSES):
+            folder = root / "CIFAR-10-images" / part / name
+            folder.mkdir(parents=True)
+            for k in range(count):
+                image.new("RGB", (side, side), (20 * number, 0, 90)).save(folder / f"{k:04}.jpg")
+
+
+def test_cifar_10_as_jpeg_has_a_name_of_its_own(tmp_path):
+    write_cifar(tmp_path)
+    data = load("cifar-10-jpeg", root=tmp_path)
+    assert data.name == "cifar-10-jpeg" and data.classes == 10
+    assert data.train_x.shape == (20, 3, 32, 32) and data.test_x.shape == (10, 3, 32, 32)
+    assert data.train_y.tolist() == [k for k in range(10) for _ in range(2)]
+    red, _, blue = pixels(data, data.test_x)[7].flatten(1).mean(1).tolist()
+    assert red == pytest.approx(140, abs=4) and blue == pytest.approx(90, abs=4)
+    # The lossless set is never taken from it.
+    with pytest.raises(DataError, match="cifar-10-binary"):
+        load("cifar-10", root=tmp_path)
+
+
+def test_a_folder_of_other_images_is_refused(tmp_path):
+    with pytest.raises(DataError, match="CIFAR-10-images"):
+        load("cifar-10-jpeg", root=tmp_path)
+    write_cifar(tmp_path, side=40)
+    with pytest.raises(DataError, match="40×40 pixels instead of 32×32"):
+        load("cifar-10-jpeg", root=tmp_path)

