@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateurs.base.prunable import Where
-from secateurs.base.sharding import joined, local, local_gradient
+from secateurs.base.sharding import joined, local, local_gradient, version
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.attached import StepMethod, check_between
 from secateurs.optim.factorized.maths import EPS, others
@@ -79,6 +79,7 @@ class Reparametrized(StepMethod):
     def __init__(self, model: nn.Module, optimizer: Optimizer, where: Where = None) -> None:
         super().__init__(model, optimizer, where)
         self._moving = False
+        self._versions: dict[Pack, list[int]] = {}
         try:
             pieces = {name: local(p).detach() for name, p in self._parameters.items()}
             self._packs = _packs(pieces)
@@ -100,8 +101,12 @@ class Reparametrized(StepMethod):
         """What the numbers are multiplied by to give the weights."""
         raise NotImplementedError
 
+    def same_factor(self, pack: Pack) -> Tensor:
+        """The factor that was asked for last, of which nothing has changed since."""
+        return self.factor(pack)
+
     def open_(self, pack: Pack, weights: Tensor) -> None:
-        """Let the factor be such that it can make these weights."""
+        """Let the factor be such that it can make these weights, which were changed by others."""
 
     def taken(self, weights: Tensor, factor: Tensor) -> Tensor:
         """The numbers behind weights that were changed between two steps."""
@@ -156,8 +161,11 @@ class Reparametrized(StepMethod):
 
     def _take_changes(self, pack: Pack, pieces: Mapping[str, Tensor]) -> Tensor:
         weights = pack.together(pieces)
-        self.open_(pack, weights)
-        factor = self.factor(pack)
+        if self._versions.get(pack) == self._count_changes(pack):
+            factor = self.same_factor(pack)
+        else:
+            self.open_(pack, weights)
+            factor = self.factor(pack)
         changed = weights != factor * pack.behind
         # On a GPU the answer would have to be waited for.
         if changed.is_cpu and not changed.any():
@@ -165,11 +173,16 @@ class Reparametrized(StepMethod):
         torch.where(changed, self.taken(weights, factor), pack.behind, out=pack.behind)
         return self.factor(pack) if self.factor_moves else factor
 
+    def _count_changes(self, pack: Pack) -> list[int]:
+        """Of each weight, torch's count of its changes; none of those through `.data`."""
+        return [version(self._parameters[name]) for name in pack.names]
+
     def _write_weights(self) -> None:
         for pack in self._packs:
             pieces = list(self._pieces(pack).values())
             torch._foreach_copy_(pieces, pack.parts(pack.behind))
             torch._foreach_mul_(pieces, pack.parts(self.factor(pack)))
+            self._versions[pack] = self._count_changes(pack)
 
     def after(self, *, skipped: bool) -> None:
         """Compute the weights again."""
@@ -177,6 +190,7 @@ class Reparametrized(StepMethod):
             pieces = list(self._pieces(pack).values())
             torch._foreach_copy_(pack.parts(pack.behind), pieces)
             torch._foreach_mul_(pieces, pack.parts(self.factor(pack)))
+            self._versions[pack] = self._count_changes(pack)
         self._moving = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -318,6 +332,7 @@ class DGating(Reparametrized):
         self.strength, self.depth, self._start, self._kind = strength, depth, start, groups
         self._groupings: dict[str, Grouping] = {}
         self._shared: dict[Pack, tuple[Groups, Tensor]] = {}
+        self._products: dict[Pack, Tensor] = {}
         self._gates: dict[str, list[nn.Parameter]] = {}
         self._states: dict[str, list[dict[str, Any]]] = {}
         super().__init__(model, optimizer, where)
@@ -351,8 +366,12 @@ class DGating(Reparametrized):
 
     def factor(self, pack: Pack) -> Tensor:
         """Π γ."""
-        groups, gates = self._shared[pack]
-        return groups.spread(gates.prod(0), pack.behind)
+        self._products[pack] = self._shared[pack][1].prod(0)
+        return self.same_factor(pack)
+
+    def same_factor(self, pack: Pack) -> Tensor:
+        """Π γ, spread again: a number for each group is kept, not one for each weight."""
+        return self._shared[pack][0].spread(self._products[pack], pack.behind)
 
     def open_(self, pack: Pack, weights: Tensor) -> None:
         """Gates of 0 open again for weights that were given behind them."""
@@ -362,8 +381,8 @@ class DGating(Reparametrized):
             gates.masked_fill_(torch.logical_and(shut, groups.total(weights.abs())), 1.0)
 
     def taken(self, weights: Tensor, factor: Tensor) -> Tensor:
-        """ω with the gates that there are."""
-        return (weights / factor).masked_fill_(weights == 0, 0.0)
+        """ω with the gates that there are; nothing behind gates that are shut."""
+        return (weights / factor).masked_fill_(factor == 0, 0.0)
 
     def gradient(
         self, pack: Pack, names: list[str], grads: Tensor, factor: Tensor, sign: int
@@ -373,11 +392,11 @@ class DGating(Reparametrized):
         # An optimizer that climbs turns the sign of all it is given, the penalty's too.
         decay = 2 * self.strength / self.depth * sign
         total = groups.total(grads * pack.behind)
-        shared = (_others(gates) * total).add_(decay * gates)
+        shared = (_others(gates) * total).add_(gates, alpha=decay)
         for name in names:
             for gate, grad in zip(self._gates[name], shared, strict=True):
                 gate.grad = groups.part(name, grad)
-        return (grads * factor).add_(decay * pack.behind)
+        return (grads * factor).add_(pack.behind, alpha=decay)
 
     def before(self) -> None:
         """Put ω in the place of the weights; gates move only where the weight has a gradient."""

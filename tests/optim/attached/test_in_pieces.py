@@ -83,14 +83,16 @@ def check_resuming(folder):
 
 def check_that_the_first_process_draws():
     """Without a generator of their own, and with others on each process."""
-    torch.manual_seed(3 + dist.get_rank())
-    model, optimizer, method = started("fsdp", "set", own=None)
-    step_with(model, optimizer, 0, 5, tied=True)
-    torch.manual_seed(3)
-    plain, theirs, expected = started(None, "set", own=None)
-    step_with(plain, theirs, 0, 5, tied=True)
-    # The weights are drawn by a seed that is set anew, and so are the masks.
-    assert equal(method.masks, expected.masks)
+    found = []
+    for model, seed in ((by_fsdp(net()), 3 + dist.get_rank()), (net(), 3)):
+        optimizer = OPTIMIZERS["sgd"](model.parameters())
+        torch.manual_seed(seed)
+        method = CASES["set"](model, optimizer, None)
+        found.append(method.masks)
+        step_with(model, optimizer, 0, 5, tied=True)
+        found.append(method.masks)
+    assert equal(found[0], found[2])
+    assert equal(found[1], found[3])
 
 
 def check_what_happens_to_one_process():
