@@ -278,9 +278,10 @@ def _convolved_sum(
     total = _convolved(node, weights[0], rows[0])
     for weight, x in zip(weights[1:], rows[1:], strict=True):
         more = _convolved(node, weight, x)
-        if isinstance(total, Tensor) or isinstance(more, Tensor):
-            return linear(node, rows[0], weights[0]) + linear(node, rows[1], weights[1])
-        total = _joined(total, more)
+        if isinstance(total, tuple) and isinstance(more, tuple):
+            total = _joined(total, more)
+        elif isinstance(total, Tensor) and isinstance(more, Tensor):
+            total = total + more
     return total
 
 
@@ -392,7 +393,7 @@ class Zonotopes:
         self.unit, self.errors, self.alone, self.late = unit, errors, alone, late
         self.room = most
         self._next = 0
-        # The symbols of remainders, of each network.
+        # The symbols of remainders, of each value of a pair.
         self._rest: list[Tensor] = []
         self.dropped = 0
 
@@ -432,7 +433,7 @@ class Zonotopes:
                 maps[_GAP].append((x.f, change))
                 if bool(rounding.any()):
                     lost = linear(node, x.f.reach, magnitude(rounding)) * (1 + 2**-20)
-        same = torch.equal(*offsets)
+        same = x is not None and torch.equal(*offsets)
         sums = [[offsets[0]], [offsets[1]], [] if same else [offsets[0], -offsets[1]]]
         reaches = [None, None] if x is None else [x.f.reach, x.g.reach]
         out = []
@@ -451,7 +452,7 @@ class Zonotopes:
         unit = self.unit
         if not maps:
             shape = (1, *node.shape)
-            y = point(torch.zeros(shape, dtype=torch.float64, device=self._device))
+            y = point(torch.zeros(shape, dtype=torch.float64, device=offsets[0].device))
         elif len(maps) == 1 and (maps[0][1] is None or _is_entrywise(node, maps[0][0])):
             x, weight = maps[0]
             factor = linear(node, torch.ones_like(x.c), weight)
