@@ -8,8 +8,9 @@ import traceback
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
+
+from ranks import run_ranks
 
 needs_gloo = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo"
@@ -98,7 +99,7 @@ def _process(rank, folder, check, arguments):
 
 def on_two_processes(folder, check, *arguments):
     """Call a function on two processes, and raise what either has raised."""
-    mp.spawn(_process, (str(folder), check, arguments), nprocs=2)
+    run_ranks(_process, str(folder), check, arguments, ranks=2)
     for rank in (0, 1):
         said = (folder / f"{rank}.txt").read_text(encoding="utf-8")
         assert said == "right", said
