@@ -5,6 +5,7 @@ with remainders that stay small in deep networks.
 import copy
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from secateurs.proof.certify import prove, search_boxes
 from secateurs.proof.domain import ball_domain
 from secateurs.proof.forms import linear
 from secateurs.proof.methods import by_zonotopes, run_methods
-from secateurs.proof.zonotope import _convolved, nodes_alone
+from secateurs.proof.zonotope import _convolved, _Line, nodes_alone, point
 from tiny_networks import pruned, randomize
 
 
@@ -279,3 +280,96 @@ def test_remainders_get_symbols_only_where_no_skip_is_left():
     graph = capture(Net(), torch.zeros(1, 4))
     bends = [n.name for n in graph.nodes if isinstance(n, Activation)]
     assert nodes_alone(graph) == {bends[0], bends[2]}
+
+
+def test_the_line_of_a_difference_holds_and_is_no_wider_than_it_has_to_be():
+    g = generator(15, "lines")
+    for bend in (0.0, -0.5, 0.3, 1.7):
+        z = 4 * torch.rand(2, 40, 3000, generator=g, dtype=torch.float64) - 2
+        z[0] = z[1] + 0.3 * z[0] * torch.rand(40, 1, generator=g, dtype=torch.float64) + z[0, :, :1]
+        ends = [(v.amin(1, keepdim=True), v.amax(1, keepdim=True)) for v in (*z, z[0] - z[1])]
+        line = _Line.of_gap(bend, ends, 2.0**-53)
+        bent = torch.where(z > 0, z, bend * z)
+        off = bent[0] - bent[1] - line.slope * (z[0] - z[1]) - line.shift
+        assert bool((off.abs() <= line.half + 1e-12).all())
+        assert float((off.abs().amax(1, keepdim=True) / line.half.clamp(min=1e-9)).median()) > 0.5
+
+
+def small_pair(module, other, x, radius, **options):
+    problem = replace(problem_of(module.double(), other.double(), x), **options)
+    pair, _ = by_zonotopes(problem, ball_domain(x, radius))
+    return pair
+
+
+def test_a_value_and_a_multiple_of_another_have_both_remainders():
+    x = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
+    f = replace(point(x), e=torch.tensor([[0.25, 0.5]], dtype=torch.float64))
+    y = f.plus_at(torch.tensor([1]), torch.tensor([-3.0], dtype=torch.float64), f, 0.0)
+    assert y.c.tolist() == [[1.0, 4.0]] and y.e.tolist() == [[0.25, 2.0]]
+
+
+def test_what_weights_of_different_size_lose_in_their_difference_is_covered():
+    one, tiny = nn.Linear(1, 1, bias=False).double(), nn.Linear(1, 1, bias=False).double()
+    one.weight.data.fill_(1.0)
+    tiny.weight.data.fill_(2.0**-80)
+    d = small_pair(one, tiny, torch.ones(1, 1, dtype=torch.float64), 0.0).d
+    found = Fraction(float(d.c)) + Fraction(float(d.low))
+    assert abs(found - (1 - Fraction(1, 2**80))) <= Fraction(float(d.e))
+
+
+def test_a_difference_of_evaluations_has_the_errors_of_both():
+    net = nn.Linear(5, 3)
+    x = torch.randn(1, 5, generator=generator(16))
+    problem = replace(problem_of(net, copy.deepcopy(net), x), evaluated=torch.float32)
+    pair, _ = by_zonotopes(problem, ball_domain(x, 0.0))
+    assert bool((pair.f.e > 0).all())
+    assert torch.allclose(pair.d.e, pair.f.e + pair.g.e, rtol=1e-6)
+
+
+@pytest.mark.parametrize("symbols", [None, 8, 6])
+def test_differences_at_corners_stay_within_with_any_number_of_symbols(symbols):
+    g = generator(17, str(symbols))
+    for seed in range(12):
+        dense = randomize(
+            nn.Sequential(
+                *(nn.Linear(6, 8), nn.ReLU(), nn.Unflatten(1, (1, 2, 4)), nn.MaxPool2d(2)),
+                *(nn.Flatten(), nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)),
+            ).double(),
+            g,
+        )
+        other = copy.deepcopy(dense)
+        for p in other.parameters():
+            p.data += (0.02, 0.3)[seed % 2] * torch.randn(p.shape, generator=g).double()
+        x = torch.randn(1, 6, generator=g).double()
+        pair = small_pair(dense, other, x, 0.5, symbols=symbols)
+        points = x + 0.5 * (2 * torch.rand(4000, 6, generator=g).double() - 1)
+        points[::2] = x + 0.5 * (points[::2] - x).sign()
+        with torch.no_grad():
+            seen = dense(points) - other(points)
+        low, high = pair.d.ends(2.0**-53)
+        assert bool(((seen >= low - 1e-12) & (seen <= high + 1e-12)).all())
+
+
+def linear_then(weight, bias, *rest):
+    layer = nn.Linear(1, len(weight)).double()
+    layer.weight.data = torch.tensor(weight, dtype=torch.float64).unsqueeze(1)
+    layer.bias.data = torch.tensor(bias, dtype=torch.float64)
+    return nn.Sequential(layer, *rest)
+
+
+def test_an_open_neuron_without_a_symbol_is_in_the_remainder_of_the_difference():
+    dense, other = (linear_then([1.0], [bias], nn.ReLU()) for bias in (0.0, -10.0))
+    d = small_pair(dense, other, torch.zeros(1, 1, dtype=torch.float64), 1.0, symbols=1).d
+    low, high = d.ends(2.0**-53)
+    # relu(x) − 0 on [−1, 1].
+    assert float(low) <= 0 and float(high) >= 1
+
+
+def test_an_entry_that_overtakes_the_leader_of_a_window_counts_in_the_difference():
+    rest = nn.Unflatten(1, (1, 2)), nn.MaxPool1d(2), nn.Flatten()
+    dense = linear_then([1.0, 0.0], [0.0, -3.0], *rest)
+    other = linear_then([1.0, -1.0], [0.0, -0.5], *rest)
+    d = small_pair(dense, other, torch.zeros(1, 1, dtype=torch.float64), 1.0).d
+    low, high = d.ends(2.0**-53)
+    # x − max(x, −x − 0.5) on [−1, 1].
+    assert float(low) <= -1.5 and float(high) >= 0
