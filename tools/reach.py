@@ -72,6 +72,9 @@ def _imported(module: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name in FILES)
         elif isinstance(node, ast.ImportFrom) and node.module in FILES:
             yield from (_home(node.module, alias.name) for alias in node.names)
+        # A registry opens the files of its rules by their names.
+        elif isinstance(node, ast.Constant) and node.value in FILES.keys() - {"secateurs"}:
+            yield node.value
 
 
 def _code(tree: ast.AST, *, functions: bool) -> Iterator[ast.AST]:

@@ -20,9 +20,8 @@ print(len(modules), took, *modules)
 """
 
 
-# Modules: what a call of one function should have to load; the rest of the package stays shut. Of
-# those of `prune_`, eleven are scores, which have a file each.
-@pytest.mark.parametrize("name, most", [("hold", 25), ("prune_", 55)])
+# Modules: what a call of one function should have to load; the rest of the package stays shut.
+@pytest.mark.parametrize("name, most", [("hold", 20), ("prune_", 40)])
 def test_a_name_loads_little_of_the_package(name, most, tmp_path):
     code = LOADED.format(name=name)
     # The first run writes the byte code that every installation has.
@@ -83,3 +82,16 @@ def test_every_name_of_a_registry_is_known_before_its_file_is_opened():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["0.5"], done.stderr
+
+
+def test_the_name_of_a_rule_is_taken_before_its_file_is_opened():
+    code = (
+        "from secateurs.scores import SCORES, score_rule\n"
+        "try:\n"
+        "    score_rule('snip')(lambda task: {})\n"
+        "except ValueError as error:\n"
+        "    print(error, 'snip' in SCORES, SCORES['snip'].name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    told = "the score 'snip' is already registered; choose another name. True snip\n"
+    assert done.stdout == told, done.stderr

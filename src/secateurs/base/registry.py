@@ -1,8 +1,10 @@
 """A table from keys to rules: register by decorator, look up with a helpful miss."""
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Generic, TypeVar
 
 from secateurs.errors import ArgumentError, UnknownNameError
@@ -26,9 +28,11 @@ class Registry(Generic[Rule]):
     secateurs.errors.UnknownNameError: ... Did you mean 'hello'? Known: hello.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, homes: Mapping[str, str] | None = None) -> None:
         self.kind = kind
         self._rules: dict[Hashable, Rule] = {}
+        # Modules that register a key when it is first asked for: one need not load all of them.
+        self._homes = homes or {}
 
     def register(self, *keys: Hashable) -> Callable[[Rule], Rule]:
         """Decorator: file the rule under each key. A key is given once."""
@@ -36,7 +40,7 @@ class Registry(Generic[Rule]):
         def decorate(rule: Rule) -> Rule:
             # All keys are checked before the first is filed.
             for key in keys:
-                if key in self._rules:
+                if key in self._rules or self._is_unopened(key):
                     raise ArgumentError(
                         f"the {self.kind} {key!r} is already registered; choose another name."
                     )
@@ -45,7 +49,13 @@ class Registry(Generic[Rule]):
 
         return decorate
 
+    def _is_unopened(self, key: Hashable) -> bool:
+        """Whether the module that registers this key has not been imported yet."""
+        return key in self._homes and self._homes[str(key)] not in sys.modules
+
     def __getitem__(self, key: Hashable) -> Rule:
+        if key in self._homes and key not in self._rules:
+            import_module(self._homes[str(key)])
         try:
             return self._rules[key]
         except KeyError:
@@ -54,21 +64,21 @@ class Registry(Generic[Rule]):
     def check(self, key: object) -> None:
         """Refuse a key that is not registered, or that cannot be a key, such as a list."""
         try:
-            known = key in self._rules
+            known = key in self
         except TypeError:
             known = False
         if not known:
             raise UnknownNameError(unknown(self.kind, key, self.names()))
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._rules
+        return key in self._rules or key in self._homes
 
     def __iter__(self) -> Iterator[Hashable]:
-        return iter(self._rules)
+        return iter(dict.fromkeys([*self._homes, *self._rules]))
 
     def names(self) -> list[str]:
-        """The registered keys as text, in order of registration."""
-        return [str(key) for key in self._rules]
+        """The keys as text: those with a home, then in order of registration."""
+        return [str(key) for key in self]
 
 
 def unknown(kind: str, key: object, known: Iterable[str]) -> str:

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from secateurs.base import native
 from secateurs.errors import ArgumentError
-from secateurs.masks import on_device
 from secateurs.masks.counts import count_each, on_gpu
 from secateurs.masks.pieces import common_dtype, pieces
 
@@ -63,6 +62,9 @@ def largest(
     if any(map(on_gpu, scores.values())):
         _check_dtype(common_dtype(scores))
         _check_rank(count, _room(scores, within) if room is None else room)
+        # Imported here: what a GPU does, only a GPU needs.
+        from secateurs.masks import on_device
+
         on_device.largest_(masks, scores, count, within=within, absolute=absolute)
         return masks
     # The compiled pass gives up where many entries are at the threshold; the streamed one never
@@ -107,6 +109,8 @@ def largest_of_each(
                 room=room.get(name),
             )
     if there:
+        from secateurs.masks import on_device
+
         on_device.largest_of_each_(masks, there, counts, within=within, absolute=absolute)
     return masks
 

@@ -2,32 +2,25 @@
 own, and probes.
 """
 
-from secateurs.scores.probes import PROBES, l1, probe
-from secateurs.scores.rules import (
-    grasp,
-    jacobian,
-    magnitude,
-    path,
-    path_draw,
-    random,
-    snip,
-    synflow,
-    taylor,
-    wanda,
-)
-from secateurs.scores.scorer import Scorer, score
-from secateurs.scores.task import (
-    SCORES,
-    Batch,
-    Convention,
-    Inputs,
-    Loss,
-    Mode,
-    Rule,
-    ScoreRule,
-    Task,
-    score_rule,
-)
+from typing import TYPE_CHECKING
+
+from secateurs.base.lazy import open_on_first_use
+
+if TYPE_CHECKING:
+    from secateurs.scores.probes import PROBES, l1, probe
+    from secateurs.scores.scorer import Scorer, score
+    from secateurs.scores.task import (
+        SCORES,
+        Batch,
+        Convention,
+        Inputs,
+        Loss,
+        Mode,
+        Rule,
+        ScoreRule,
+        Task,
+        score_rule,
+    )
 
 __all__ = [
     "PROBES",
@@ -41,18 +34,10 @@ __all__ = [
     "ScoreRule",
     "Scorer",
     "Task",
-    "grasp",
-    "jacobian",
     "l1",
-    "magnitude",
-    "path",
-    "path_draw",
     "probe",
-    "random",
     "score",
     "score_rule",
-    "snip",
-    "synflow",
-    "taylor",
-    "wanda",
 ]
+
+open_on_first_use(__name__)

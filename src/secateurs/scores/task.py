@@ -333,7 +333,22 @@ Gradients: TypeAlias = Callable[..., dict[str, Tensor] | None]
 the score takes more than that.
 """
 
-SCORES: Registry[ScoreRule] = Registry("score")
+SCORES: Registry[ScoreRule] = Registry(
+    "score",
+    homes={
+        "grasp": "secateurs.scores.rules.grasp",
+        "jacobian": "secateurs.scores.rules.jacobian",
+        "magnitude": "secateurs.scores.rules.magnitude",
+        "path": "secateurs.scores.rules.path",
+        "path-draw": "secateurs.scores.rules.path_draw",
+        "random": "secateurs.scores.rules.random",
+        "snip": "secateurs.scores.rules.snip",
+        "synflow": "secateurs.scores.rules.synflow",
+        "synflow-chi": "secateurs.scores.rules.synflow",
+        "taylor": "secateurs.scores.rules.taylor",
+        "wanda": "secateurs.scores.rules.wanda",
+    },
+)
 """Every score by name. Register your own with `@score_rule("name")`."""
 
 
