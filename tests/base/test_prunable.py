@@ -4,7 +4,7 @@ import torch.nn.utils.prune
 from torch import nn
 
 from secateurs.base.parameters import aliases, named_parameters
-from secateurs.base.prunable import choose, pick, prunable
+from secateurs.base.prunable import choose, prunable
 from secateurs.errors import (
     ArgumentError,
     EmptySelectionError,
@@ -158,20 +158,12 @@ def test_a_predicate_must_agree_under_every_name():
     assert "wte.weight" in prunable(tied_language_model(), either)
 
 
-def test_pick_sees_ties_too():
-    named_twice = dict(tied_language_model().named_parameters(remove_duplicate=False))
-    assert pick(named_twice, ["*", "!lm_head*"]) == {"h.weight", "h.bias"}
-    assert pick(named_twice, "lm_head*") == {"wte.weight", "lm_head.weight"}
-
-
 def test_predicates_of_two_and_three_arguments():
     two = prunable(Tied(), lambda name, parameter: name == "free")
     three = prunable(Tied(), lambda name, parameter, module: isinstance(module, nn.Linear))
     assert list(two) == ["free"] and "head.weight" in three
     with pytest.raises(ParameterError, match="takes 1 arguments: it is called with"):
         prunable(Tied(), lambda name: True)
-    with pytest.raises(ArgumentError, match="modules are not known here"):
-        pick(dict(Tied().named_parameters()), lambda name, parameter, module: True)
 
 
 def test_what_is_no_rule_is_named():

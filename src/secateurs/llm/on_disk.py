@@ -15,10 +15,10 @@ from torch import Tensor
 
 from secateurs.base.interrupts import Uninterrupted
 from secateurs.base.progress import Progress, show_progress
-from secateurs.base.prunable import Rules, read_where
 from secateurs.base.random import generator
 from secateurs.base.registry import refuse_unknown
 from secateurs.base.untrusted import StoredTensor
+from secateurs.base.where import Rules, read_where
 from secateurs.errors import (
     ArgumentError,
     DataError,

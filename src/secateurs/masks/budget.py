@@ -17,7 +17,6 @@ from secateurs.base.registry import Registry, unknown
 from secateurs.errors import ArgumentError
 from secateurs.masks.draw import SELECTIONS
 from secateurs.masks.patterns import NM, Pattern, pattern_of
-from secateurs.masks.systematic import inclusion_of_all
 
 if TYPE_CHECKING:
     from secateurs.masks.units import Units
@@ -474,6 +473,9 @@ def proportional(demand: Demand) -> dict[str, int]:
     The scope for draws: a hard threshold over all parameters gives nothing to wide layers of small
     scores, which a draw does not do.
     """
+    # Imported here: no other scope asks for chances.
+    from secateurs.masks.systematic import inclusion_of_all
+
     scores = {}
     for name, score in demand.scores.items():
         # A score below 0 has no chance, unless it is its size that counts.

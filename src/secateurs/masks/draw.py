@@ -18,7 +18,6 @@ from torch import Tensor
 from secateurs.base.random import uniform
 from secateurs.base.registry import Registry
 from secateurs.masks.pieces import by_pieces
-from secateurs.masks.systematic import inclusion, ticks
 from secateurs.masks.topk import largest
 
 # The input and the result of a draw: rows of scores, and the units drawn with their weights.
@@ -179,6 +178,9 @@ def systematic(rows: ScoreRows) -> Drawn:
     One random number per row, so the variance is low, and neighbours seldom come together. Weights
     1 / P(included).
     """
+    # Imported here: no other draw counts in integers.
+    from secateurs.masks.systematic import inclusion, ticks
+
     everywhere = torch.ones_like(rows.scores, dtype=torch.bool)
     allowed = everywhere if rows.allowed is None else rows.allowed
     parts, bits = inclusion(rows.scores, rows.counts, allowed)

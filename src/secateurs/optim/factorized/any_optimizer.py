@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from secateurs.base.bits import clear_where_
-from secateurs.base.prunable import Pick
 from secateurs.base.registry import unknown
 from secateurs.base.sharding import joined, local
+from secateurs.base.where import Pick
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.factorized import checkpoint, options
 from secateurs.optim.factorized.layouts import State

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from secateurs.base.parameters import is_sharded
-from secateurs.base.prunable import Pick, pick
+from secateurs.base.where import Pick, pick
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized import options
 from secateurs.optim.factorized.layouts import FactorLayout, Plain, Stacked

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from secateurs.base.prunable import Pick
 from secateurs.base.sharding import (
     agree,
     count_each_whole,
@@ -21,6 +20,7 @@ from secateurs.base.sharding import (
     version,
     whole_mask,
 )
+from secateurs.base.where import Pick
 from secateurs.errors import ParameterError, TrainingError
 from secateurs.optim.factorized import begin, checkpoint, collapse, options
 from secateurs.optim.factorized.layouts import State

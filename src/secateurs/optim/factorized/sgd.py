@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from secateurs.base.prunable import Pick
+from secateurs.base.where import Pick
 from secateurs.optim.factorized import options
 from secateurs.optim.factorized.compiled import PreStepCheck
 from secateurs.optim.factorized.maths import TINY
