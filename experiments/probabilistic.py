@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
@@ -28,13 +27,9 @@ from experiments.experiment import (
     publish,
 )
 from secateurs.base import random
-from secateurs.base.prunable import prunable
-from secateurs.base.registry import Registry
 from secateurs.base.singular_values import spectral_norms
-from secateurs.errors import ArgumentError, DataError, TheoryError
-from secateurs.masks import select
-from secateurs.theory import Diagnosis, LayerDiagnosis, diagnose
-from secateurs.theory.guarantee import check_unit, floor_power
+from secateurs.errors import ArgumentError, DataError
+from secateurs.theory import LayerDiagnosis, diagnose
 from secateurs.theory.laws import CLOSE
 from secateurs.theory.random_matrices import measured_delta0
 from secateurs_lab import data, models
@@ -392,43 +387,6 @@ def _check(matrices: int, workers: int) -> None:
 Start: TypeAlias = Literal["glorot", "torch"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MomentRow:
-    """A row of Table 1: a layer's moments beside the printed ones (of another network: no error is
-    due).
-    """
-
-    layer: str
-    mean: float
-    variance: float
-    printed_mean: float | None
-    printed_variance: float | None
-
-
-def weight_moments(
-    model: "nn.Module | Mapping[str, Tensor]",
-) -> tuple[list[MomentRow], Diagnosis]:
-    """Table 1 and both histograms for any network: moments per layer, and the diagnosis with
-    histogram data.
-    """
-    found = diagnose(model)
-    # The paper's network has six layers; other networks are not compared.
-    printed = reference(1) if len(found.layers) == 6 else []
-    rows = []
-    for index, layer in enumerate(found.layers):
-        published = printed[index] if printed else None
-        rows.append(
-            MomentRow(
-                layer=layer.name,
-                mean=layer.mean,
-                variance=layer.variance,
-                printed_mean=None if published is None else float(published["mean"]),
-                printed_variance=None if published is None else float(published["variance"]),
-            )
-        )
-    return rows, found
-
-
 def data_at_hand(root: Path | None = None) -> tuple[Dataset, str]:
     """Covertype, as in the paper, else Fashion-MNIST, else the digits; and why that one."""
     reasons: list[str] = []
@@ -569,17 +527,15 @@ def _moments(data: str, width: int, epochs: int, seed: int) -> Iterator[dict[str
     except DataError as error:
         raise DataError(f"table 1 needs Covertype, the paper's data: {error}") from None
     # With the seed of the training below: its own initial weights.
-    before = weight_moments(network(dataset, width=width, seed=seed, start="glorot"))[0]
+    before = diagnose(network(dataset, width=width, seed=seed, start="glorot")).layers
     model = train_network(data=dataset, width=width, epochs=epochs, seed=seed)
-    rows, found = weight_moments(model)
     accuracy = 100 * evaluate(model, dataset).accuracy
-    for number, (old, row, layer) in enumerate(
-        zip(before, rows, found.layers, strict=True), start=1
-    ):
+    after = diagnose(model).layers
+    for number, (old, layer) in enumerate(zip(before, after, strict=True), start=1):
         figures = {
             "start_variance": old.variance,
-            "mean": row.mean,
-            "variance": row.variance,
+            "mean": layer.mean,
+            "variance": layer.variance,
             "accuracy": accuracy,
         }
         # In one cell, since all rows of a file have the same columns.
@@ -637,154 +593,6 @@ publish(
         },
     )
 )
-
-
-# The pruning schemes of Qian & Klabjan (2021): every inner layer loses ⌊D^{1−α}⌋ entries, or
-# ⌊d^{2−α}⌋ filters.
-#
-# First and last layers stay dense. Masks come from `masks.select`: a density per layer, a pattern,
-# a selection.
-
-Scheme: TypeAlias = Callable[
-    [Mapping[str, Tensor], float, torch.Generator | None], dict[str, Tensor]
-]
-"""`(inner weights, alpha, generator) -> masks`."""
-
-SCHEMES: Registry[Scheme] = Registry("pruning scheme")
-
-
-def prune_by_scheme(
-    model: nn.Module,
-    scheme: str,
-    *,
-    alpha: float,
-    generator: torch.Generator | None = None,
-) -> dict[str, Tensor]:
-    """Masks of the inner layers under one of `SCHEMES`; the model is not changed.
-
-    * `magnitude-layer`, `magnitude-global`: the smallest entries of each layer (Theorem 1), or of
-      all together (E.3).
-    * `random-with`, `random-without`: positions drawn uniformly with replacement (Theorem 2), or
-      without (E.2).
-    * `filters-random`: pairs of channels drawn with replacement (Theorem 3). `filters-magnitude`:
-      those with the smallest L1 norm (C.2). Layers without a spatial kernel are left alone.
-
-    >>> model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 2))
-    >>> masks = prune_by_scheme(model, "magnitude-layer", alpha=0.5)
-    >>> {name: int((~m).sum()) for name, m in masks.items()}
-    {'1.weight': 16}
-    """
-    check_unit(alpha=alpha)
-    weights = {name: parameter.detach() for name, parameter in prunable(model).items()}
-    # The theorems leave the first and the last layer as they are.
-    inner = dict(list(weights.items())[1:-1])
-    if scheme.startswith("filters"):
-        inner = {name: weight for name, weight in inner.items() if weight.ndim > 2}
-    if not inner:
-        raise TheoryError(
-            f"scheme {scheme!r} finds nothing to prune among {len(weights)} weights: it takes inner"
-            f" {'convolutions' if scheme.startswith('filters') else 'layers'}, and the first and"
-            " the last weight stay as they are."
-        )
-    return SCHEMES[scheme](inner, alpha, generator)
-
-
-@SCHEMES.register("magnitude-layer")
-def _layer(
-    weights: Mapping[str, Tensor], alpha: float, generator: torch.Generator | None
-) -> dict[str, Tensor]:
-    return select(_magnitudes(weights), scope=_densities(weights, alpha), floor=0)
-
-
-@SCHEMES.register("magnitude-global")
-def _global(
-    weights: Mapping[str, Tensor], alpha: float, generator: torch.Generator | None
-) -> dict[str, Tensor]:
-    gone = sum(floor_power(weight.numel(), 1 - alpha) for weight in weights.values())
-    total = sum(weight.numel() for weight in weights.values())
-    return select(
-        _magnitudes(weights),
-        # A fraction is rounded once, so the count can be recovered from it exactly.
-        density=float(Fraction(total - gone, total)),
-        scope="global",
-        floor=0,
-    )
-
-
-@SCHEMES.register("random-without")
-def _without(
-    weights: Mapping[str, Tensor], alpha: float, generator: torch.Generator | None
-) -> dict[str, Tensor]:
-    # With equal scores, a draw in proportion to scores is uniform.
-    even = {name: torch.ones_like(weight) for name, weight in weights.items()}
-    return select(
-        even,
-        scope=_densities(weights, alpha),
-        floor=0,
-        how="sample",
-        generator=generator,
-    )
-
-
-@SCHEMES.register("random-with")
-def _with(
-    weights: Mapping[str, Tensor], alpha: float, generator: torch.Generator | None
-) -> dict[str, Tensor]:
-    """Repeated draws zero a position once: at most ⌊D^{1−α}⌋ entries are cut."""
-    return {
-        name: (
-            ~_draw_positions(weight.numel(), floor_power(weight.numel(), 1 - alpha), generator)
-            .to(weight.device)
-            .view_as(weight)
-        )
-        for name, weight in weights.items()
-    }
-
-
-@SCHEMES.register("filters-random")
-def _filters(
-    weights: Mapping[str, Tensor], alpha: float, generator: torch.Generator | None
-) -> dict[str, Tensor]:
-    """⌊(d_out d_in)^{1−α/2}⌋ draws, which is ⌊d^{2−α}⌋ for square layers."""
-    masks = {}
-    for name, weight in weights.items():
-        pairs = weight.shape[0] * weight.shape[1]
-        gone = _draw_positions(pairs, floor_power(pairs, 1 - alpha / 2), generator).to(
-            weight.device
-        )
-        masks[name] = ~gone.view(*weight.shape[:2], *[1] * (weight.ndim - 2)).expand(weight.shape)
-    return masks
-
-
-@SCHEMES.register("filters-magnitude")
-def _small_filters(
-    weights: Mapping[str, Tensor], alpha: float, generator: torch.Generator | None
-) -> dict[str, Tensor]:
-    """The pattern sums |w| over a kernel: its L1 norm."""
-    densities = {}
-    for name, weight in weights.items():
-        pairs = weight.shape[0] * weight.shape[1]
-        densities[name] = float(1 - Fraction(floor_power(pairs, 1 - alpha / 2), pairs))
-    return select(_magnitudes(weights), scope=densities, pattern="kernel", floor=0)
-
-
-def _magnitudes(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: weight.abs() for name, weight in weights.items()}
-
-
-def _densities(weights: Mapping[str, Tensor], alpha: float) -> dict[str, float]:
-    return {
-        name: float(1 - Fraction(floor_power(w.numel(), 1 - alpha), w.numel()))
-        for name, w in weights.items()
-    }
-
-
-def _draw_positions(size: int, draws: int, generator: torch.Generator | None) -> Tensor:
-    """Which of `size` positions are hit by this many draws."""
-    if draws < 0:
-        raise ArgumentError(f"draws={draws} is negative.")
-    hit = torch.zeros(size, dtype=torch.bool)
-    return hit.index_fill_(0, torch.randint(size, (draws,), generator=generator), True)
 
 
 # Figure 2 of Qian & Klabjan (2021): the weights of a VGG-16, layer by layer.

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from experiments import probabilistic
 from experiments import probabilistic as study
@@ -137,15 +136,6 @@ def test_quantiles_and_sizes():
     assert probabilistic.quantile(values, 0.95)[0] == pytest.approx(951, abs=1)
     assert probabilistic.quantile(values, 0.9999)[0] == 1000
     assert sum(probabilistic.sizes(1_000, 512 * 512)) == 1_000
-
-
-def test_table_1_on_a_network_of_six_layers():
-    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
-    rows, found = probabilistic.weight_moments(model)
-    assert (
-        len(rows) == 6 and rows[0].printed_variance == 0.0155 and len(found.layers[0].counts) == 61
-    )
-    assert probabilistic.weight_moments(nn.Linear(3, 3))[0][0].printed_mean is None
 
 
 def test_the_network_of_the_paper_on_the_digits():
