@@ -330,14 +330,9 @@ def run(
         "threads": threads,
         "device": device,
         "address": address,
+        "save_every": save_every,
     }
-    go_on(
-        study,
-        folder_of(file, store),
-        {**options, "save_every": save_every},
-        sink or [],
-        text,
-    )
+    go_on(study, folder_of(file, store), options, sink or [], text)
 
 
 def resume(
@@ -379,8 +374,9 @@ def resume(
         "threads": threads,
         "device": device,
         "address": address,
+        "save_every": save_every,
     }
-    go_on(study, folder, {**options, "save_every": save_every}, sink or [], text)
+    go_on(study, folder, options, sink or [], text)
 
 
 app = typer.Typer(help="Compare methods in a crash-safe study.", no_args_is_help=True)

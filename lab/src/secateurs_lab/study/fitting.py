@@ -550,33 +550,25 @@ def countable(job: TrainingJob) -> Tensor | None:
 @TRAINERS.register("rigl")
 def rigl(job: TrainingJob) -> Trainer:
     """Sparse throughout: grown where the gradient is largest."""
-    method, optimizer = job.method, optimizer_of(job.model, job.train)
-    attached = RigL(
-        job.model,
-        optimizer,
-        compression=job.run.compression,
-        steps=job.total,
-        every=_point(method.every, job, 0),
-        end=_point(method.end, job, 3 * job.total // 4),
-        fraction=method.fraction,
-        scope=method.scope,
-        generator=job.source("masks"),
-        example=countable(job),
-    )
-    return Trainer(optimizer=optimizer, cost=attached.cost)
+    return _exchanging(job, RigL, 3 * job.total // 4)
 
 
 @TRAINERS.register("set")
 def set_(job: TrainingJob) -> Trainer:
     """Sparse throughout: grown anywhere at random."""
+    return _exchanging(job, SET, job.total)
+
+
+def _exchanging(job: TrainingJob, kind: type[RigL] | type[SET], end: int) -> Trainer:
+    """What drops and grows weights until the method's end, by default this step."""
     method, optimizer = job.method, optimizer_of(job.model, job.train)
-    attached = SET(
+    attached = kind(
         job.model,
         optimizer,
         compression=job.run.compression,
         steps=job.total,
         every=_point(method.every, job, 0),
-        end=_point(method.end, job, job.total),
+        end=_point(method.end, job, end),
         fraction=method.fraction,
         scope=method.scope,
         generator=job.source("masks"),

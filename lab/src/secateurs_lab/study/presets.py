@@ -197,8 +197,8 @@ def sparse_training(
         else replace(found[chosen[label]], label=label)
         for label, found in candidates.items()
     ]
-    if chosen is None and tuning is None:
-        tuning = Tuning(compression=50, held_out=6000)
+    if chosen is None:
+        tuning = tuning or Tuning(compression=50, held_out=6000)
     shared: dict[str, Any] = {"data": "fashion-mnist", "compressions": NINETY_UP, "seeds": SEEDS}
     return Study(
         name=name,
@@ -207,7 +207,7 @@ def sparse_training(
         tuning=tuning,
         # Of a thousand runs only the figures are used, not the masks.
         save=False,
-        **{**shared, **study},
+        **(shared | study),
     )
 
 

@@ -105,7 +105,32 @@ class Training(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Net(CheckedSettings):
+class Named(CheckedSettings):
+    """What is known by a name, or is made by a function of the user's own."""
+
+    name: Text
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """A value, a name, a function, or a table of its fields."""
+        if isinstance(value, cls | Mapping):
+            return super().read(value)
+        if not isinstance(value, str):
+            return cls.of_own(value)
+        try:
+            return cls(name=value)
+        except Misfit as error:
+            # About the name itself, since what was written has no field `name`.
+            raise Misfit([Problem((), problem.text) for problem in error.problems]) from None
+
+    @classmethod
+    def of_own(cls, value: Any) -> Self:
+        """What this function makes, or this object is."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Net(Named):
     """A network: a name of `secateurs models` with its options, or a function of your own.
 
     Attributes:
@@ -120,7 +145,6 @@ class Net(CheckedSettings):
     called: ClassVar[str] = "a model"
     silent: ClassVar[frozenset[str]] = frozenset({"make"})
 
-    name: Text
     make: Callable[..., Any] | None = None
     init: Text = "kaiming-normal"
     options: PlainTable = field(default_factory=dict)
@@ -134,15 +158,10 @@ class Net(CheckedSettings):
             yield from _unknown_name("model", self.name, models())
 
     @classmethod
-    def read(cls, value: Any) -> Self:
-        """A network, a name, a function, or a table of its fields."""
-        if isinstance(value, cls | Mapping):
-            return super().read(value)
-        if isinstance(value, str):
-            named: Self = _of_name(cls, value)
-            return named
-        # A module is callable, too, but a study makes a fresh one for each seed. Recognised by its
-        # attributes, since importing torch to check takes a second.
+    def of_own(cls, value: Any) -> Self:
+        """The network that a function makes anew for each seed."""
+        # A module is callable, too. Recognised by its attributes, since importing torch to check
+        # takes a second.
         if hasattr(value, "state_dict") and not isinstance(value, type):
             raise Misfit.of(
                 f"model is a {type(value).__name__} that exists already, but every seed needs a "
@@ -169,7 +188,7 @@ def _is_data(value: Any) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data(CheckedSettings):
+class Data(Named):
     """A data set: a name of `secateurs data`, or a function (or a `lab.data.Dataset`) of your
     own.
 
@@ -181,7 +200,6 @@ class Data(CheckedSettings):
     called: ClassVar[str] = "a data set"
     silent: ClassVar[frozenset[str]] = frozenset({"make"})
 
-    name: Text
     make: Annotated[Any, _makes_data] = None
     train: Count | None = None
     test: Count | None = None
@@ -205,13 +223,8 @@ class Data(CheckedSettings):
             yield from _unknown_name("data set", self.name, data())
 
     @classmethod
-    def read(cls, value: Any) -> Self:
-        """A data set, a name, a function, or a table of its fields."""
-        if isinstance(value, cls | Mapping):
-            return super().read(value)
-        if isinstance(value, str):
-            named: Self = _of_name(cls, value)
-            return named
+    def of_own(cls, value: Any) -> Self:
+        """This data set, or the one that a function makes."""
         if not (callable(value) or _is_data(value)):
             raise Misfit.of(
                 f"{excerpt(value)} is neither a name, a table with a name, a lab.data.Dataset"
@@ -224,16 +237,6 @@ class Data(CheckedSettings):
 def _unknown_name(kind: str, name: str, known: list[str]) -> Iterator[Problem]:
     if name not in known:
         yield Problem(("name",), unknown(kind, name, known).rstrip("."))
-
-
-def _of_name(kind: Any, name: str) -> Any:
-    """The value for this name; problems are reported for the name itself, since what was written
-    has no field `name`.
-    """
-    try:
-        return kind(name=name)
-    except Misfit as error:
-        raise Misfit([Problem((), problem.text) for problem in error.problems]) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

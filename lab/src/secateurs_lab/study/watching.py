@@ -240,7 +240,7 @@ class LiveTable:
             )
 
 
-def shown_here(console: Screen | None = None) -> PrintedLines | LiveTable:
+def shown_here() -> PrintedLines | LiveTable:
     """The watcher for this process: live on a terminal, lines elsewhere."""
-    console = console or Screen(stderr=True)
+    console = Screen(stderr=True)
     return LiveTable(console) if console.is_terminal else PrintedLines(console)

@@ -33,19 +33,17 @@ def evaluate(
     split: Split = "test",
     loss: Loss = F.cross_entropy,
     batch: int = 1000,
-    device: torch.device | str | None = None,
 ) -> Evaluation:
     """Run the model over a split in evaluation mode; its training modes are as before afterwards.
 
-    Ties between outputs go to the lowest class. Examples go to `device`, by default that of the
-    model.
+    Ties between outputs go to the lowest class. Examples go to the device of the model.
     """
     if not isinstance(data, Dataset):
         raise ArgumentError(
             f"data is a {type(data).__name__}, not a lab.data.Dataset: data.from_tensors(...)"
             " makes one of tensors, data.load(name) reads one."
         )
-    target = usable_device(device) if device is not None else device_of(model)
+    target = device_of(model)
     total, correct = 0.0, 0
     with keep_modes(model), torch.no_grad():
         model.eval()
