@@ -1,5 +1,6 @@
 """Processes that form a group, for tests of what several ranks do together."""
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,4 +15,7 @@ START = "fork" if sys.platform == "linux" and not torch.cuda.is_available() else
 
 def run_ranks(function: Callable[..., Any], *arguments: Any, ranks: int) -> None:
     """Call `function(rank, *arguments)` in a process for each rank; an error in one is an error."""
+    # A group of processes that nobody names any more waits, when it goes, for threads of its own,
+    # and a forked process has none of them.
+    gc.collect()
     mp.start_processes(function, arguments, nprocs=ranks, start_method=START)
