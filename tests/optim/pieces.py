@@ -47,7 +47,27 @@ def by_tensors(model):
     return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
 
+def by_both(model):
+    """Over tensor parallelism: columns of the first weight are cut into rows; rows of the second,
+    again into fewer, unevenly.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    ranks = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (-(-ranks // 2), min(ranks, 2)), mesh_dim_names=("rows", "tp"))
+    parallelize_module(model, mesh["tp"], {"0": RowwiseParallel(), "2": ColwiseParallel()})
+    fully_shard(model[0], mesh=mesh["rows"])
+    return fully_shard(model, mesh=mesh["rows"])
+
+
 KINDS = {"fsdp": by_fsdp, "tensors": by_tensors}
+BOTH = {"both": by_both}
 
 
 def whole(model):
@@ -55,12 +75,31 @@ def whole(model):
     return {n: v.full_tensor() if hasattr(v, "full_tensor") else v for n, v in found.items()}
 
 
-def give_gradients(model, step, broken=(), *, tied=False):
+def dealt(values, parameter):
+    """Whole values, in the pieces of the parameter."""
+    from torch.distributed.tensor import distribute_tensor
+
+    if not hasattr(parameter, "placements"):
+        return values
+    # Torch cannot send uneven pieces of pieces; every process has the whole.
+    options = {"src_data_rank": None} if parameter.device_mesh.ndim > 1 else {}
+    return distribute_tensor(values, parameter.device_mesh, parameter.placements, **options)
+
+
+@torch.no_grad()
+def put_weights(model, plain):
+    """The weights of a whole model, into one in pieces."""
+    for p, values in zip(model.parameters(), plain.parameters(), strict=True):
+        p.copy_(dealt(values.detach(), p))
+
+
+def give_gradients(model, step, broken=(), *, tied=False, summed=None):
     """Draw the gradients of whole parameters, and give each process its pieces, at every third step
     as sums over processes that are yet to be made; `broken`: which have a NaN, in their first
-    entry; `tied`: many are equal or zero, and none is left to be summed.
+    entry; `tied`: many are equal or zero, and none is left to be summed; `summed`: which may be, of
+    those that fully_shard does not sum itself.
     """
-    from torch.distributed.tensor import DTensor, Partial, distribute_tensor
+    from torch.distributed.tensor import DTensor, Partial
 
     g = torch.Generator().manual_seed(step)
     for name, p in model.named_parameters():
@@ -68,10 +107,11 @@ def give_gradients(model, step, broken=(), *, tied=False):
         grad = grad.mul(10).round().div(10) if tied else grad
         if name in broken:
             grad.view(-1)[0] = torch.nan
-        if hasattr(p, "placements") and step % 3 == 2 and not tied:
-            grad = DTensor.from_local(grad / dist.get_world_size(), p.device_mesh, [Partial()])
-        elif hasattr(p, "placements"):
-            grad = distribute_tensor(grad, p.device_mesh, p.placements)
+        mesh, sums = getattr(p, "device_mesh", None), step % 3 == 2 and not tied
+        if mesh is not None and mesh.ndim == 1 and sums and (summed is None or name in summed):
+            grad = DTensor.from_local(grad / mesh.size(), mesh, [Partial()])
+        else:
+            grad = dealt(grad, p)
         p.grad = grad
 
 
@@ -81,10 +121,11 @@ def step_with(model, optimizer, begin, end, **options):
         optimizer.step()
 
 
-def _process(rank, folder, check, arguments):
+def _process(rank, folder, ranks, check, arguments):
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=ranks)
     try:
         check(*arguments)
         said = "right"
@@ -97,9 +138,9 @@ def _process(rank, folder, check, arguments):
     os._exit(0)  # gloo aborts now and then where one process tears down first
 
 
-def on_two_processes(folder, check, *arguments):
-    """Call a function on two processes, and raise what either has raised."""
-    run_ranks(_process, str(folder), check, arguments, ranks=2)
-    for rank in (0, 1):
+def on_processes(folder, check, *arguments, ranks=2):
+    """Call a function on so many processes, and raise what any has raised."""
+    run_ranks(_process, str(folder), ranks, check, arguments, ranks=ranks)
+    for rank in range(ranks):
         said = (folder / f"{rank}.txt").read_text(encoding="utf-8")
         assert said == "right", said

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from secateurs.base.parameters import check_model, not_real
 from secateurs.base.parametrized import moves_zeros
-from secateurs.base.sharding import local
+from secateurs.base.sharding import local, strange_placements
 from secateurs.base.where import Rules, read_where
 from secateurs.errors import EmptySelectionError, ParameterError
 
@@ -97,7 +97,11 @@ def choose(model: nn.Module, where: Where = None, *, pieces: bool = False) -> Ch
     for parameter, uses in uses_in_model(model):
         name = uses[0][0]
         reason, through = decide(rules, parameter, uses)
-        unreal = not_real(local(parameter) if pieces else parameter)
+        unreal = (
+            (strange_placements(parameter) or not_real(local(parameter)))
+            if pieces
+            else not_real(parameter)
+        )
         moved = "" if reason or unreal else moves_zeros(*uses[0], parameter)
         if moved and not rules.chosen:
             notes.append(f"{name!r} is left out: it {moved}")

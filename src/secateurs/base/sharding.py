@@ -6,7 +6,7 @@ rows (or whatever the placement says) that are its own. A mask is cut the same w
 held piece by piece, without any communication in a step.
 """
 
-import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -79,73 +79,90 @@ def whole_mask(piece: Tensor, like: Tensor) -> Tensor:
 
 def local_mask(mask: Tensor, like: Tensor) -> Tensor:
     """The piece of a whole mask, or of other values, for the piece of the parameter that this
-    process holds.
+    process holds. There may be more dimensions in front, of which each process has all.
     """
     if not is_sharded(like):
         return mask
     if is_sharded(mask):
         return local(mask)
-    from torch.distributed.tensor import distribute_tensor
+    # Every process has the whole mask, so nothing is sent.
+    front = mask.ndim - like.ndim
+    for at, dim in _cuts(like):
+        mesh: Any = like.device_mesh  # type: ignore[attr-defined]
+        pieces = mask.chunk(mesh.size(at), dim + front)
+        number = mesh.get_local_rank(at)
+        # Of few rows the last processes have none.
+        mask = pieces[number] if number < len(pieces) else mask.narrow(dim + front, 0, 0)
+    return mask.clone(memory_format=torch.contiguous_format)
 
-    # Every process has the whole mask, so nothing needs to be sent. torch 2.6 lacks this option and
-    # sends the pieces of rank 0, which makes this a collective call, as `hold` is anyway.
-    knows = "src_data_rank" in inspect.signature(distribute_tensor).parameters
-    options = {"src_data_rank": None} if knows else {}
-    mesh, placements = _lies(mask.ndim, like)
-    piece: Tensor = distribute_tensor(mask, mesh, placements, **options).to_local()
-    return piece
 
-
-def joined(piece: Tensor, like: Tensor) -> Tensor:
+def joined(piece: Tensor, like: Tensor, shape: Sequence[int] = ()) -> Tensor:
     """The piece as this process's part of a tensor that lies in pieces as `like` does; the piece
     itself where that one is whole.
 
-    A piece may have more dimensions in front, of which each process has all.
+    A piece may have more dimensions in front, of which each process has all; or be one of a tensor
+    of another `shape`.
     """
     if not is_sharded(like):
         return piece
     from torch.distributed.tensor import DTensor
 
-    mesh, placements = _lies(piece.ndim, like)
-    front = piece.shape[: piece.ndim - like.ndim]
-    step, stride = like.numel(), list(like.stride())
-    for size in reversed(front):
-        stride.insert(0, step)
-        step *= size
+    placements: list[Any] = list(like.placements)  # type: ignore[attr-defined]
+    if shape:
+        stride = torch.empty(shape, device="meta").stride()
+    else:
+        front = piece.shape[: piece.ndim - like.ndim]
+        shape, step, stride = (*front, *like.shape), like.numel(), like.stride()
+        for size in reversed(front):
+            stride = (step, *stride)
+            step *= size
+        for at, dim in _cuts(like) if front else ():
+            # What fully_shard has cut after tensor parallelism says how many pieces there were.
+            more = {k: v for k in ("split_factor",) if (v := getattr(placements[at], k, None))}
+            placements[at] = type(placements[at])(dim + len(front), **more)
     made: Tensor = DTensor.from_local(
         piece,
-        mesh,
+        like.device_mesh,  # type: ignore[attr-defined]
         placements,
         run_check=False,
-        shape=torch.Size((*front, *like.shape)),
-        stride=tuple(stride),
+        shape=torch.Size(shape),
+        stride=stride,
     )
     return made
 
 
-def _lies(ndim: int, like: Any) -> tuple[Any, list[Any]]:
-    """Processes and placements of a tensor of so many dimensions, of which the last lie as those of
-    `like` do.
+def _cuts(tensor: Any) -> list[tuple[int, int]]:
+    """Over which dimensions of its processes a tensor is cut, and along which of its own, in this
+    order: fully_shard cuts the pieces that tensor parallelism has made, which stand to the right.
     """
-    front = ndim - like.ndim
-    if not front:
-        return like.device_mesh, list(like.placements)
-    from torch.distributed.tensor import Shard
-
-    moved = [Shard(p.dim + front) if p.is_shard() else p for p in like.placements]
-    return like.device_mesh, moved
+    found: list[tuple[int, int]] = []
+    for at, placement in reversed([*enumerate(tensor.placements)]):
+        if hasattr(placement, "dim"):
+            late = len(found) if hasattr(placement, "split_factor") else 0
+            found.insert(late, (at, placement.dim))
+    return found
 
 
 def strange_placements(tensor: Any) -> str:
-    """Why the pieces of a sharded tensor cannot be worked on one by one; empty if they can."""
-    # Those of fully_shard over tensor parallelism are cut in another order.
-    strange = [p for p in tensor.placements if type(p).__name__ not in ("Shard", "Replicate")]
-    if not strange:
+    """Why the pieces of a tensor cannot be worked on one by one; empty if they can, or if it is
+    whole.
+    """
+    if not is_sharded(tensor):
         return ""
-    return (
-        f"lies on several processes as {tuple(tensor.placements)}, of which {strange[0]} is neither"
-        " Shard nor Replicate: shard it by fully_shard or by tensor parallelism alone"
-    )
+    for at, placement in enumerate(tensor.placements):
+        before = [
+            tensor.device_mesh.size(i)
+            for i, dim in _cuts(tensor)
+            if i > at and dim == getattr(placement, "dim", None)
+        ]
+        known = type(placement).__name__ in ("Shard", "_StridedShard", "Replicate")
+        if not known or getattr(placement, "split_factor", math.prod(before)) != math.prod(before):
+            return (
+                f"lies on several processes as {tuple(tensor.placements)}, of which {placement} is"
+                " neither Shard nor Replicate: shard it by fully_shard, by tensor parallelism or by"
+                " both"
+            )
+    return ""
 
 
 # Numbers of whole tensors, from those of pieces. Every process calls these, with tensors in the
@@ -159,7 +176,7 @@ def sums(counts: Mapping[str, int], tensors: Mapping[str, Tensor]) -> dict[str, 
     for name in counts:
         tensor: Any = tensors[name]
         if is_sharded(tensor):
-            cut = tuple(i for i, p in enumerate(tensor.placements) if p.is_shard())
+            cut = tuple(sorted(at for at, _ in _cuts(tensor)))
             alike.setdefault((tensor.device_mesh, cut), []).append(name)
     for (mesh, cut), names in alike.items():
         device = local(tensors[names[0]]).device

@@ -14,12 +14,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from secateurs.base.parameters import Params, check_model, is_sharded, mask_misfit
+from secateurs.base.parameters import (
+    Params,
+    absent,
+    check_model,
+    fit_masks,
+    is_sharded,
+    mask_misfit,
+)
 from secateurs.base.ranks import distributed, gather
 from secateurs.base.registry import unknown
-from secateurs.base.sharding import local_mask
+from secateurs.base.sharding import local_mask, strange_placements
 from secateurs.errors import ArgumentError, MaskError
-from secateurs.masks.apply import absent, fit_masks, lost_norms
+from secateurs.masks.apply import lost_norms
 from secateurs.optim.keep import Keep, clear_all_, forget_mixed_history, tensors_in
 
 # Which optimizers pass the hooks: those inside wrappers, those inside others, and those that do
@@ -180,7 +187,7 @@ def misfits(names: Mapping[str, str], masks: Params, known: Mapping[str, Tensor]
     for name, mask in masks.items():
         # A mask of an unknown parameter is compared with itself: only its kind can be wrong.
         like = known.get(names[name], mask)
-        if problem := mask_misfit(mask, getattr(like, "shape", ())):
+        if problem := mask_misfit(mask, getattr(like, "shape", ())) or strange_placements(like):
             problems.append(f"{name!r} {problem}")
     return problems or ([] if masks else ["there are no masks"])
 

@@ -9,12 +9,13 @@ from masks.grid import equal
 from optim.attached_methods import OPTIMIZERS
 from optim.holding.test_ranks import process_group
 from optim.pieces import (
+    BOTH,
     KINDS,
     by_fsdp,
     give_gradients,
     needs_gloo,
     net,
-    on_two_processes,
+    on_processes,
     step_with,
     whole,
 )
@@ -36,14 +37,14 @@ def started(kind, case, made="sgd", *, seed=0, own=5):
     with torch.no_grad():
         for p in model.parameters():
             p.copy_((16 * p).round() / 16)  # many are equal: the rule for ties has to be the same
-    model = model if kind is None else KINDS[kind](model)
+    model = model if kind is None else (KINDS | BOTH)[kind](model)
     optimizer = OPTIMIZERS[made](model.parameters())
     generator = None if own is None else torch.Generator().manual_seed(own)
     return model, optimizer, CASES[case](model, optimizer, generator)
 
 
-def check_training():
-    for kind in KINDS:
+def check_training(kinds=KINDS):
+    for kind in kinds:
         for case in CASES:
             for made in ("sgd", "adamw"):
                 model, optimizer, method = started(kind, case, made)
@@ -59,11 +60,11 @@ def check_training():
                 assert all(not whole(model)[n][~m].any() for n, m in method.masks.items())
 
 
-def check_resuming(folder):
+def check_resuming(folder, kinds=KINDS):
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    for kind in KINDS:
+    for kind in kinds:
         for case in CASES:
             model, optimizer, method = started(kind, case, "adamw")
             step_with(model, optimizer, 0, 10, tied=True)
@@ -81,10 +82,10 @@ def check_resuming(folder):
             assert resumed.cost.share == method.cost.share
 
 
-def check_that_the_first_process_draws():
+def check_that_the_first_process_draws(cut=by_fsdp):
     """Without a generator of their own, and with others on each process."""
     found = []
-    for model, seed in ((by_fsdp(net()), 3 + dist.get_rank()), (net(), 3)):
+    for model, seed in ((cut(net()), 3 + dist.get_rank()), (net(), 3)):
         optimizer = OPTIMIZERS["sgd"](model.parameters())
         torch.manual_seed(seed)
         method = CASES["set"](model, optimizer, None)
@@ -115,6 +116,12 @@ def check_all(folder):
     check_what_happens_to_one_process()
 
 
+def check_both(folder):
+    check_training(BOTH)
+    check_resuming(folder, BOTH)
+    check_that_the_first_process_draws(BOTH["both"])
+
+
 def test_one_process(tmp_path):
     with process_group(tmp_path):
         check_resuming(tmp_path)
@@ -123,4 +130,9 @@ def test_one_process(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes(tmp_path):
-    on_two_processes(tmp_path, check_all, str(tmp_path))
+    on_processes(tmp_path, check_all, str(tmp_path))
+
+
+@pytest.mark.slow
+def test_four_processes(tmp_path):
+    on_processes(tmp_path, check_both, str(tmp_path), ranks=4)

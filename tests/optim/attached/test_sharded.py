@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from optim.attached_methods import METHODS, OPTIMIZERS, STEPS, generator, network, train
 from optim.holding.test_ranks import process_group, runs_here, sharded, whole
+from optim.pieces import BOTH, net, on_processes, step_with
 from ranks import run_ranks
-from secateurs.errors import ParameterError
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo"
@@ -77,15 +77,6 @@ def test_one_process(tmp_path):
         check_checkpoint(1, tmp_path)
 
 
-@runs_here
-def test_what_sums_weights_is_refused(tmp_path):
-    with (
-        process_group(tmp_path),
-        pytest.raises(ParameterError, match="lies in pieces on several processes"),
-    ):
-        started("gating", "sgd", size=1)
-
-
 def process(rank, folder):
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
@@ -101,3 +92,24 @@ def process(rank, folder):
 @pytest.mark.slow
 def test_two_processes(tmp_path):
     run_ranks(process, str(tmp_path), ranks=2)
+
+
+def check_both():
+    for method in ELEMENTWISE:
+        for name, make in OPTIMIZERS.items():
+            models = BOTH["both"](net()), net()
+            for model in models:
+                made = make(model.parameters())
+                METHODS[method](model, made, None)
+                step_with(model, made, 0, 9, summed=())
+            for key, found in whole(models[0]).items():
+                expected = models[1].get_parameter(key).detach()
+                atol = 1e-6 if method == "power" else 0
+                torch.testing.assert_close(
+                    found, expected, atol=atol, rtol=0, msg=f"{method} {name}"
+                )
+
+
+@pytest.mark.slow
+def test_four_processes(tmp_path):
+    on_processes(tmp_path, check_both, ranks=4)

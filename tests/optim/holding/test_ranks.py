@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def net():
+def net(hidden=7):
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 3))
+    return nn.Sequential(nn.Linear(6, hidden), nn.ReLU(), nn.Linear(hidden, 3))
 
 
 def half(model):
@@ -47,6 +47,22 @@ def sharded(model, size):
     return fully_shard(model, mesh=mesh)
 
 
+def over_tensors(model, size):
+    """The rows that tensor parallelism has dealt out, cut again."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("rows", "tp"))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model[0], mesh=mesh["rows"])
+    return fully_shard(model, mesh=mesh["rows"])
+
+
 def train(model, optimizer, steps, start=0):
     for step in range(start, start + steps):
         torch.manual_seed(step)
@@ -68,7 +84,7 @@ def trained(model, make):
     """AdamW before the hold, with the hold, and after it was tightened."""
     optimizer = make(model.parameters())
     train(model, optimizer, 2)
-    masks = half(net())
+    masks = half(net(model[0].out_features))
     held = sc.hold(model, masks, optimizer)
     train(model, optimizer, 3, start=2)
     smaller = masks["2.weight"].clone()
@@ -78,12 +94,12 @@ def trained(model, make):
     return held, optimizer
 
 
-def compare(size):
+def compare(size, cut=sharded, hidden=7):
     """What a sharded model does, against the plain one that sees the same batches."""
     make = lambda parameters: torch.optim.AdamW(parameters, lr=0.05)  # noqa: E731
-    model = sharded(net(), size)
+    model = cut(net(hidden), size)
     held, optimizer = trained(model, make)
-    plain = net()
+    plain = net(hidden)
     theirs, _ = trained(plain, make)
     found, expected = whole(model), whole(plain)
     state = [optimizer.state[p]["exp_avg"].full_tensor() for p in model.parameters()]
@@ -114,7 +130,9 @@ def refused(model):
         "capture": lambda: sc.path_norm(model, torch.zeros(1, 6)),
         "certify": lambda: sc.certify(net(), model, around=torch.zeros(1, 6), radius=0.1),
         "report": lambda: sc.sparsity_report(model),
-        "gates": lambda: DGating(model, torch.optim.SGD(model.parameters()), strength=1e-3),
+        "gates": lambda: DGating(
+            model, torch.optim.SGD(model.parameters()), strength=1e-3, groups="channel"
+        ),
         "misfit": lambda: sc.hold(
             model,
             {"0.weight": torch.ones(2) > 0},
@@ -135,7 +153,7 @@ def refused(model):
 def check(said):
     errors = said.pop("errors")
     assert all(said.values()), said
-    assert "has shape (7, 6), but its mask has shape (2,)" in errors.pop("misfit")
+    assert ", 6), but its mask has shape (2,)" in errors.pop("misfit")
     for name, text in errors.items():
         assert "fully_shard" in text, name
 
@@ -211,11 +229,11 @@ def test_flat_shards_are_refused_in_words(tmp_path):
                 call()
 
 
-def _rank(rank, folder):
+def _rank(rank, folder, *arguments):
     torch.set_num_threads(1)
     meet = f"file://{folder}/meet"
-    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2)
-    said = compare(2)
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=arguments[0])
+    said = compare(*arguments)
     with open(f"{folder}/{rank}.json", "w", encoding="utf-8") as file:
         json.dump(said, file)
     dist.barrier()
@@ -223,9 +241,10 @@ def _rank(rank, folder):
 
 
 @pytest.mark.slow
-def test_two_processes(tmp_path):
-    run_ranks(_rank, str(tmp_path), ranks=2)
-    for rank in (0, 1):
+@pytest.mark.parametrize("arguments", [(2,), (4, over_tensors, 8)], ids=["two", "four"])
+def test_processes(tmp_path, arguments):
+    run_ranks(_rank, str(tmp_path), *arguments, ranks=arguments[0])
+    for rank in range(arguments[0]):
         check(json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")))
 
 

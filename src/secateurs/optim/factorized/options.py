@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from secateurs.base.parameters import is_sharded, mask_misfit, not_real, without_values
+from secateurs.base.parameters import mask_misfit, not_real, without_values
 from secateurs.base.registry import unknown
 from secateurs.base.sharding import local, strange_placements
 from secateurs.errors import ArgumentError, MaskError, ParameterError
@@ -270,9 +270,7 @@ def _parameter_problem(parameter: Tensor) -> str:
         return without_values(parameter)
     if parameter.layout is not torch.strided:
         return f"is sparse ({parameter.layout}): factors are dense tensors"
-    if is_sharded(parameter) and (text := strange_placements(parameter)):
-        return text
-    return not_real(local(parameter))
+    return strange_placements(parameter) or not_real(local(parameter))
 
 
 def _is_whole(value: object) -> bool:

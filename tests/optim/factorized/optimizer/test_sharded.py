@@ -9,12 +9,14 @@ import secateurs as sc
 from masks.grid import equal
 from optim.holding.test_ranks import process_group
 from optim.pieces import (
+    BOTH,
     KINDS,
     by_fsdp,
     give_gradients,
     needs_gloo,
     net,
-    on_two_processes,
+    on_processes,
+    put_weights,
     step_with,
     whole,
 )
@@ -41,7 +43,7 @@ CASES = {
 
 def started(kind, case, *, seed=0, dtype=torch.float32):
     model = net(seed, dtype)
-    model = model if kind is None else KINDS[kind](model)
+    model = model if kind is None else (KINDS | BOTH)[kind](model)
     torch.manual_seed(3)
     return model, CASES[case](model.named_parameters())
 
@@ -75,8 +77,8 @@ def slack(case, dtype=torch.float32):
     return 1e-2 * torch.finfo(dtype).eps ** 0.5 if by_torch else 0.0
 
 
-def check_training(cases, dtype=torch.float32):
-    for kind in KINDS:
+def check_training(cases, dtype=torch.float32, kinds=KINDS):
+    for kind in kinds:
         for case in cases:
             atol = slack(case, dtype)
             model, optimizer = started(kind, case, dtype=dtype)
@@ -98,17 +100,12 @@ def check_training(cases, dtype=torch.float32):
             assert same(model, optimizer, plain, theirs, atol), (kind, case, "collapsed")
 
 
-def check_resuming(folder, cases):
+def check_resuming(folder, cases, kinds=KINDS):
     """Saved at step 7 by every process, and loaded into other weights."""
     import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import (
-        StateDictOptions,
-        get_state_dict,
-        set_model_state_dict,
-        set_state_dict,
-    )
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    for kind in KINDS:
+    for kind in kinds:
         for case in cases:
             model, optimizer = started(kind, case)
             step_with(model, optimizer, 0, 7)
@@ -123,8 +120,7 @@ def check_resuming(folder, cases):
             plain, theirs = started(None, case)
             step_with(plain, theirs, 0, 7)
             third, taken = started(kind, case, seed=9)
-            full = StateDictOptions(full_state_dict=True)
-            set_model_state_dict(third, plain.state_dict(), options=full)
+            put_weights(third, plain)
             taken.load_state_dict(theirs.state_dict())
             for one, own in ((model, optimizer), (again, resumed), (third, taken)):
                 step_with(one, own, 7, 12)
@@ -133,10 +129,10 @@ def check_resuming(folder, cases):
             assert same(third, taken, plain, theirs, slack(case)), (kind, case)
 
 
-def check_what_happens_to_one_process():
+def check_what_happens_to_one_process(kind="fsdp"):
     """A NaN, or a change from outside, in one piece stops every process."""
     for case in ("sgd", "adamw"):
-        model, optimizer = started("fsdp", case)
+        model, optimizer = started(kind, case)
         step_with(model, optimizer, 0, 2)
         before = whole(model)
         # The first entry lies on the first process, the only row of the last weight, too.
@@ -182,9 +178,9 @@ def check_calls():
     assert seen[:2] == seen[2:4] == seen[4:]
 
 
-def check_that_the_first_process_draws():
+def check_that_the_first_process_draws(kind="fsdp"):
     """Generators that differ from process to process make one start."""
-    model = by_fsdp(net())
+    model = (KINDS | BOTH)[kind](net())
     torch.manual_seed(3 + dist.get_rank())
     optimizer = FactorizedSGD(model.named_parameters())
     after = torch.get_rng_state()
@@ -238,6 +234,13 @@ def check_all(folder):
     check_refused()
 
 
+def check_both(folder):
+    check_training(CASES, kinds=BOTH)
+    check_resuming(folder, CASES, BOTH)
+    check_what_happens_to_one_process("both")
+    check_that_the_first_process_draws("both")
+
+
 def test_one_process(tmp_path):
     with process_group(tmp_path):
         check_training(("sgd", "adamw"))
@@ -248,4 +251,9 @@ def test_one_process(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes(tmp_path):
-    on_two_processes(tmp_path, check_all, str(tmp_path))
+    on_processes(tmp_path, check_all, str(tmp_path))
+
+
+@pytest.mark.slow
+def test_four_processes(tmp_path):
+    on_processes(tmp_path, check_both, str(tmp_path), ranks=4)
