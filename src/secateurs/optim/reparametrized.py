@@ -8,6 +8,7 @@ been written in them.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from secateurs.base.prunable import Where
-from secateurs.base.sharding import joined, local, local_gradient, version
+from secateurs.base.sharding import (
+    agree,
+    joined,
+    local,
+    local_gradient,
+    local_mask,
+    version,
+    whole,
+    whole_mask,
+)
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.optim.attached import StepMethod, check_between
 from secateurs.optim.factorized.maths import EPS, others
@@ -73,6 +83,7 @@ class Reparametrized(StepMethod):
     behind them is computed from them. What was not changed keeps its numbers bit for bit.
     """
 
+    in_pieces = True
     factor_moves = False
     """Whether the factor is made of the numbers themselves."""
 
@@ -203,7 +214,7 @@ class Reparametrized(StepMethod):
         super().load_state_dict(state)
         with torch.no_grad():
             for name, behind in self._own().items():
-                behind.copy_(local(state["behind"][name]))
+                behind.copy_(local_mask(state["behind"][name], self._parameters[name]))
             self._write_weights()
 
 
@@ -245,7 +256,6 @@ class PowerPropagation(Reparametrized):
     (1.0, 1.0)
     """
 
-    in_pieces = True
     factor_moves = True
 
     def __init__(
@@ -339,30 +349,54 @@ class DGating(Reparametrized):
 
     def start(self, pack: Pack, weights: Mapping[str, Tensor]) -> None:
         """ω, with new gates."""
-        for name, weight in weights.items():
-            found = grouping(self._kind, tuple(weight.shape))
+        shapes = {}
+        for name in weights:
+            shape = tuple(self._parameters[name].shape)
+            found = grouping(self._kind, shape)
             if found is None:
                 raise ArgumentError(
-                    f"groups={self._kind!r}: {name!r} of shape {tuple(weight.shape)} has no such"
+                    f"groups={self._kind!r}: {name!r} of shape {shape} has no such"
                     " groups; leave it out with where=."
                 )
-            self._groupings[name] = found
+            shapes[name], self._groupings[name] = found.shape, self._here(name, found)
         groups: Groups = self._groupings[pack.names[0]]
         if not pack.alone:
             owner = torch.empty_like(pack.behind, dtype=torch.int32)
             own = {name: self._groupings[name] for name in pack.names}
             groups = Segments(own, owner, pack.parts(owner))
         values = pack.together(weights)
-        norms = groups.total(values.square()).sqrt().pow(1 / self.depth)
-        if self._start == "ones":
-            norms = torch.ones_like(norms)
-        # A group of zeros has no direction: its gates may be anything.
-        norms[norms == 0] = 1
-        gates = norms.expand(self.depth - 1, *norms.shape).clone()
+        norms = groups.total(values.square()).sqrt()
+        gates = norms.new_ones(self.depth - 1, *norms.shape)
         self._shared[pack] = groups, gates
         for name in pack.names:
-            self._gates[name] = [nn.Parameter(groups.part(name, gate)) for gate in gates]
-        pack.behind.copy_(values / groups.spread(norms.pow(self.depth - 1), values))
+            parts = (groups.part(name, gate) for gate in gates)
+            self._gates[name] = [
+                nn.Parameter(joined(part, self._parameters[name], shapes[name])) for part in parts
+            ]
+            if self._start == "balanced":
+                part, like = groups.part(name, norms), self._gates[name][0]
+                # Of all groups at once: powers are rounded by where a number stands.
+                part.copy_(local_mask(whole(joined(part, like)).pow(1 / self.depth), like))
+        if self._start == "balanced":
+            # A group of zeros has no direction: its gates may be anything.
+            gates.copy_(norms.masked_fill_(norms == 0, 1))
+        pack.behind.copy_(values / groups.spread(gates.prod(0), values))
+
+    def _here(self, name: str, found: Grouping) -> Grouping:
+        """The groups of the piece of a weight that is here; refused where not each lies in one."""
+        weight: Any = self._parameters[name]
+        cut = {p.dim for p in getattr(weight, "placements", ()) if hasattr(p, "dim")}
+        if not cut:
+            return found
+        sizes = zip(found.view, local(weight).shape[:2], weight.shape, strict=False)
+        view, torn = zip(*(divmod(v * here, size) for v, here, size in sizes), strict=True)
+        if any(agree([any(torn)], [weight])) or cut & {*found.axes} or max(cut) > 1:
+            raise ArgumentError(
+                f"groups={self._kind!r}: {name!r} lies on several processes as"
+                f" {tuple(weight.placements)}, which cuts groups apart. Shard it along another"
+                " dimension (fully_shard takes a shard_placement_fn=), or leave it out with where=."
+            )
+        return replace(found, view=(*view, *found.view[2:]))
 
     def factor(self, pack: Pack) -> Tensor:
         """Π γ."""
@@ -395,7 +429,7 @@ class DGating(Reparametrized):
         shared = (_others(gates) * total).add_(gates, alpha=decay)
         for name in names:
             for gate, grad in zip(self._gates[name], shared, strict=True):
-                gate.grad = groups.part(name, grad)
+                gate.grad = joined(groups.part(name, grad), gate)
         return (grads * factor).add_(pack.behind, alpha=decay)
 
     def before(self) -> None:
@@ -430,14 +464,13 @@ class DGating(Reparametrized):
 
     def gates(self) -> dict[str, Tensor]:
         """The gates, stacked: D − 1 numbers for each group."""
-        return {
-            name: torch.stack([g.detach() for g in gates]) for name, gates in self._gates.items()
-        }
+        return {name: _stack([g.detach() for g in gates]) for name, gates in self._gates.items()}
 
     def penalty(self) -> float:
         """λ/D (‖ω‖² + Σ‖γ‖²)."""
-        tensors = [*self._own().values(), *self.gates().values()]
-        total = sum(float(value.detach().double().square().sum()) for value in tensors)
+        behind = (joined(own, self._parameters[name]) for name, own in self._own().items())
+        tensors = (*behind, *self.gates().values())
+        total = sum(float(whole(value.double().square().sum())) for value in tensors)
         return self.strength / self.depth * total
 
     @torch.no_grad()
@@ -448,16 +481,17 @@ class DGating(Reparametrized):
         check_between("threshold", threshold, 0.0)
         masks, behind = {}, self._own()
         for name, p in self._parameters.items():
-            found, gates = self._groupings[name], self._gates[name]
-            alive = found.total(p.square()).sqrt() >= threshold
-            mask = found.spread(alive, p).clone()
-            own, shared = Keep(mask, like=p), Keep(alive, like=gates[0])
+            found, gates, piece = self._groupings[name], self._gates[name], local(p)
+            alive = found.total(piece.square()).sqrt() >= threshold
+            mask = found.spread(alive, piece).clone()
+            own = Keep(joined(mask, p), like=p)
+            shared = Keep(joined(alive, gates[0]), like=gates[0])
             cleared = [(own, p), (own, behind[name]), *((shared, gate) for gate in gates)]
             cleared += own.state(self._optimizer.state.get(p), p)
             for gate, state in zip(gates, self._states.get(name, []), strict=False):
                 cleared += shared.state(state, gate)
             clear_all_(cleared)
-            masks[name] = mask
+            masks[name] = whole_mask(mask, p)
         return masks
 
     def release(self) -> None:
@@ -474,8 +508,9 @@ class DGating(Reparametrized):
         """The saved ω and gates again, and the weights that they make."""
         _check_saved(state["gates"], self.gates())
         for name, gates in self._gates.items():
-            for gate, saved in zip(gates, state["gates"][name], strict=True):
-                gate.data.copy_(saved)
+            saved = local_mask(state["gates"][name], gates[0])
+            for gate, own in zip(gates, saved, strict=True):
+                local(gate.data).copy_(own)
         super().load_state_dict(state)
         self._states = {
             name: [_unstacked(state["states"][name], d, gate) for d, gate in enumerate(gates)]
@@ -484,10 +519,14 @@ class DGating(Reparametrized):
         }
 
 
+def _stack(tensors: list[Tensor]) -> Tensor:
+    return joined(torch.stack([*map(local, tensors)]), tensors[0])
+
+
 def _stacked(states: list[dict[str, Any]]) -> dict[str, Any]:
     """What an optimizer remembers of the gates of a weight, whose steps are the same, in one."""
     return {
-        key: torch.stack([state[key] for state in states])
+        key: _stack([state[key] for state in states])
         if isinstance(value, Tensor) and value.ndim
         else value
         for key, value in states[0].items()
@@ -501,7 +540,7 @@ def _unstacked(stacked: Mapping[str, Any], d: int, gate: Tensor) -> dict[str, An
     return {
         key: value
         if not isinstance(value, Tensor)
-        else value[d].to(gate.device, copy=True)
+        else joined(local_mask(value, gate)[d].to(gate.device, copy=True), gate)
         if value.ndim
         else value.clone()
         for key, value in stacked.items()
