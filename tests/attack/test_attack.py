@@ -78,6 +78,14 @@ def test_the_attack_sees_a_zonotope_that_is_too_small(monkeypatch):
     assert any(attack_zonotopes(seed).violations for seed in range(6))
 
 
+def test_the_attack_sees_passes_below_zonotopes_that_are_too_small(monkeypatch):
+    from secateurs.proof.descent import Descent
+
+    true = Descent.above
+    monkeypatch.setattr(Descent, "above", lambda *args: true(*args) - 0.2 * true(*args).abs())
+    assert any(attack_zonotopes(seed).violations for seed in range(6))
+
+
 @pytest.mark.slow
 def test_two_thousand_certificates_by_zonotopes():
     tally = checked(attack_zonotopes, range(250))

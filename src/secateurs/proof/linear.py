@@ -205,6 +205,9 @@ class Backward:
         # Twice its share of the time, since the following layers take time even without a pass.
         clock = self.pace.clock
         self.pace = self.pace.under(clock.within(2 / max(2, self._ahead + 2)))
+        if not self._promising(x, flat, open_):
+            self.pace = self.pace.under(clock)
+            return bounds
         behind = self._cone(name)
         wanted = self._affordable(flat, open_, behind.cells if behind else self._cells)
         if behind is None:
@@ -214,6 +217,10 @@ class Backward:
         self.pace = self.pace.under(clock)
         self.loose += int(bool((open_ & ~wanted).any()))
         return flat.each(lambda end: end.reshape(bounds.l.shape))
+
+    def _promising(self, x: Relaxed, flat: Bounds, open_: Tensor) -> bool:
+        """Whether passes from the open neurons of a layer are worth their time."""
+        return True
 
     def _cone(self, name: str) -> Cone | None:
         """The windows behind a map, unless they are much larger than the maps themselves."""

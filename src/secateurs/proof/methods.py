@@ -14,6 +14,7 @@ from secateurs.base.registry import Registry
 from secateurs.graph import Activation, Affine, Node, Opaque, Pool, propagate
 from secateurs.proof.affine import AffineForms, TooLarge
 from secateurs.proof.dense_chain import chain_of, is_dense
+from secateurs.proof.descent import Descent, Seen, SeenZonotopes
 from secateurs.proof.domain import Domain
 from secateurs.proof.interval import Interval
 from secateurs.proof.linear import (
@@ -28,7 +29,7 @@ from secateurs.proof.linear import (
 from secateurs.proof.patches import cone
 from secateurs.proof.problem import NetworkPair, Pace
 from secateurs.proof.two_stream import TwoStream
-from secateurs.proof.zonotope import Pair, Zonotopes, nodes_alone
+from secateurs.proof.zonotope import Pair, nodes_alone
 
 
 class Skip(Exception):
@@ -134,38 +135,63 @@ def interval(problem: NetworkPair, domain: Domain) -> MethodBounds:
 @METHODS.register("zonotope")
 def zonotope(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """Zonotopes of f, of g and of f − g, with a symbol for every varying input and every open
-    neuron; no sign assumption.
+    neuron, and backward passes on the ranges that they prove; no sign assumption.
     """
     found = domain.lo.new_full((len(domain), problem.outputs), torch.inf)
     remarks = list[str]()
     for number in range(len(domain)):
         try:
-            pair, dropped = by_zonotopes(problem, domain[number : number + 1])
+            proven = by_zonotopes(problem, domain[number : number + 1])
         except TooLarge as error:
             if not number:
                 raise Skip(f"no zonotopes: {error}") from None
             remarks.append(f"zonotope: time was up after {number} of {len(domain)} boxes")
             break
-        found[number] = pair.difference(problem.unit)
-        if dropped:
-            remarks.append(f"zonotope: {dropped} open neurons got no symbol; say symbols= to allow")
+        found[number] = proven.pair.difference(problem.unit)
+        if proven.below is not None:
+            passed, _ = _by_outputs(problem, *proven.below, 1)
+            # `fmin` takes the other where passes overflow.
+            found[number] = torch.fmin(found[number], passed[0])
+        if proven.dropped:
+            remarks.append(
+                f"zonotope: {proven.dropped} open neurons got no symbol; say symbols= to allow"
+            )
     return MethodBounds(per_output=found, remarks=tuple(remarks), complete=True)
 
 
 _ZONOTOPES = 2**27
 """Numbers that the generators of one value may take: 1 GB, of which there are eight at a time."""
 
+_DOWN = 4
+"""Backward passes from neurons may take this many times the cells of `effort`: a minute or so."""
 
-def by_zonotopes(problem: NetworkPair, domain: Domain) -> tuple[Pair, int]:
-    """The outputs on one box, and how many open neurons got no symbol."""
-    kept: list[tuple[Tensor, Tensor, Any, tuple[Pair, int]]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """What zonotopes prove on one box.
+
+    Attributes:
+        pair: The outputs.
+        dropped: Open neurons that got no symbol.
+        below: For backward passes on the ranges of all nodes; None where nothing is open, or where
+            passes from the outputs exceed the effort.
+    """
+
+    pair: Pair
+    dropped: int
+    below: tuple[Descent, Relaxed] | None
+
+
+def by_zonotopes(problem: NetworkPair, domain: Domain) -> Proven:
+    """What they prove on one box; the last results are kept."""
+    kept: list[tuple[Tensor, Tensor, Any, Proven]]
     kept = problem.shared.setdefault("zonotopes", [])
-    settings = (problem.unit, problem.symbols, problem.evaluated)
+    settings = (problem.unit, problem.symbols, problem.evaluated, problem.effort)
     for lo, hi, how, found in kept:
         if how == settings and torch.equal(lo, domain.lo) and torch.equal(hi, domain.hi):
             return found
     most = _ZONOTOPES // problem.widest if problem.symbols is None else problem.symbols
-    flow = Zonotopes(
+    flow = SeenZonotopes(
         unit=problem.unit,
         errors=problem.node_errors() if problem.unit else None,
         most=most,
@@ -174,10 +200,35 @@ def by_zonotopes(problem: NetworkPair, domain: Domain) -> tuple[Pair, int]:
     )
     with torch.no_grad():
         y = propagate(problem.graph, flow, [problem.flow_input(domain)], problem.pair)
-    kept.append((domain.lo, domain.hi, settings, (y, flow.dropped)))
-    while len(kept) > 1 and sum(pair.f.g.numel() for *_, (pair, _) in kept) > 2**20:
+    found = Proven(pair=y, dropped=flow.dropped, below=_descend(problem, domain, flow.seen))
+    kept.append((domain.lo, domain.hi, settings, found))
+    while len(kept) > 1 and sum(one.pair.f.g.numel() for *_, one in kept) > 2**20:
         kept.pop(0)
-    return y, flow.dropped
+    return found
+
+
+def _descend(
+    problem: NetworkPair, domain: Domain, seen: dict[str, Seen]
+) -> tuple[Descent, Relaxed] | None:
+    bends = [node for node in problem.graph.nodes if isinstance(node, Activation | Pool)]
+    # On a linear piece zonotopes are exact.
+    linear = all(
+        isinstance(node, Activation) and bool(seen[node.inputs[0]].bounds.settled.all())
+        for node in bends
+    )
+    if linear or output_cells(problem) > problem.effort:
+        return None
+    flow = Descent(
+        seen,
+        effort=_DOWN * problem.effort,
+        unit=problem.unit,
+        pace=Pace(clock=problem.clock.within(0.8)),
+        layers=len(bends),
+        ahead=len(bends),
+    )
+    with torch.enable_grad():
+        y = propagate(problem.graph, flow, [problem.flow_input(domain)], problem.pair)
+    return flow, y
 
 
 @METHODS.register("affine")
@@ -206,17 +257,7 @@ def linear(problem: NetworkPair, domain: Domain) -> MethodBounds:
     if all_by_chain(problem):
         return _by_chain(problem, domain)
     flow, y = relax(problem, domain)
-    # Outputs that are not reached in time keep their forward bounds.
-    found = domain.lo.new_full((len(domain), problem.outputs), torch.inf)
-    pace, done = flow.pace.under(problem.clock), 0
-    cells = len(domain) * sum(torch.Size(n.shape).numel() for n in problem.graph.nodes)
-    for index in _chunks(problem, cells):
-        if not pace.allows(len(index) * cells):
-            break
-        high, low = both_ends(flow, y, index)
-        found[:, index] = torch.maximum(high, -low)
-        done = int(index[-1]) + 1
-        pace.done(f"linear: {done} of {problem.outputs} outputs")
+    found, done = _by_outputs(problem, flow, y, len(domain))
     forward = "interval" if isinstance(flow.inner, Interval) else "forward"
     remarks = (
         (
@@ -236,11 +277,36 @@ def linear(problem: NetworkPair, domain: Domain) -> MethodBounds:
     )
 
 
-def _chunks(problem: NetworkPair, cells: int) -> tuple[Tensor, ...]:
-    # Two directions per output; 2²⁴ cells of all maps are 128 MB in float64, and take seconds.
-    rows = max(1, 2**24 // (2 * cells))
-    device = next((t.device for t in problem.pair.f.values()), torch.device("cpu"))
-    return torch.split(torch.arange(problem.outputs, device=device), rows)
+def _by_outputs(
+    problem: NetworkPair, flow: Relaxation, y: Relaxed, boxes: int
+) -> tuple[Tensor, int]:
+    """|f − g| by passes from the outputs, infinite for those that are not reached in time, and how
+    many are.
+    """
+    found = flow.left.new_full((boxes, problem.outputs), torch.inf)
+    pace, done = flow.pace.under(problem.clock), 0
+    every = torch.arange(problem.outputs, device=found.device)
+    cells = boxes * _cells(problem)
+    for index in torch.split(every, rows_at_a_time(problem, boxes)):
+        if not pace.allows(len(index) * cells):
+            break
+        high, low = both_ends(flow, y, index)
+        found[:, index] = torch.maximum(high, -low)
+        done = int(index[-1]) + 1
+        pace.done(f"{done} of {problem.outputs} outputs")
+    return found, done
+
+
+def rows_at_a_time(problem: NetworkPair, boxes: int = 1) -> int:
+    """Directions of a pass, both ends of each: 2²⁴ cells of all maps are 128 MB in float64, and
+    take seconds.
+    """
+    return max(1, 2**24 // (2 * boxes * _cells(problem)))
+
+
+def _cells(problem: NetworkPair) -> int:
+    """Values of all nodes."""
+    return sum(_size(node.shape) for node in problem.graph.nodes)
 
 
 def both_ends(flow: Relaxation, y: Relaxed, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -444,7 +510,7 @@ def _leaves_out_zonotopes(problem: NetworkPair, domain: Domain) -> str:
     if not beyond_effort(problem):
         return _PASSED
     open_ = int((domain.widths != 0).flatten(1).sum(dim=1).max())
-    cells = float(open_) * sum(_size(node.shape) for node in problem.graph.nodes)
+    cells = float(open_) * _cells(problem)
     if cells > _MAPPED * problem.effort:
         return (
             f"{open_} symbols take {cells:.1e} cells of maps, and {_MAPPED} times effort ="
@@ -720,7 +786,7 @@ def outdoes_forms(problem: NetworkPair) -> bool:
     If boxes are probed first (max-pools of convolutions), forms may be 2 % tighter.
     """
     most = min(symbols(problem), relaxable(problem))
-    forms = most * sum(_size(node.shape) for node in problem.graph.nodes)
+    forms = most * _cells(problem)
     dear = _DEAR_BESIDE_CHAINS if all_by_chain(problem) else _DEAR
     return _is_cheap(problem) and output_cells(problem) <= problem.effort and forms > dear
 
@@ -741,7 +807,7 @@ def _is_cheap(problem: NetworkPair) -> bool:
 
 def output_cells(problem: NetworkPair) -> int:
     """Cells of backward passes from the outputs alone."""
-    return 2 * problem.outputs * sum(_size(node.shape) for node in problem.graph.nodes)
+    return 2 * problem.outputs * _cells(problem)
 
 
 def neuron_cells(problem: NetworkPair) -> float:

@@ -21,7 +21,15 @@ from secateurs.graph import Opaque
 from secateurs.proof.affine import TooLarge
 from secateurs.proof.domain import Domain
 from secateurs.proof.forms import FIELDS
-from secateurs.proof.methods import Skip, beyond_effort, by_zonotopes, relax
+from secateurs.proof.linear import Relaxation, Relaxed
+from secateurs.proof.methods import (
+    Proven,
+    Skip,
+    beyond_effort,
+    by_zonotopes,
+    relax,
+    rows_at_a_time,
+)
 from secateurs.proof.problem import NetworkPair
 
 _MOST_CLASSES = 64
@@ -150,20 +158,38 @@ def pair_ends(problem: NetworkPair, domain: Domain) -> tuple[Tensor, bool]:
     unknown = domain.lo.new_full((len(domain), len(FIELDS), len(one)), math.inf)
     unknown[:, ::2] = -math.inf
     each = torch.eye(outputs, dtype=domain.lo.dtype, device=domain.lo.device)
+    toward = each[one] - each[two]
     if beyond_effort(problem):
         try:
-            pairs = [by_zonotopes(problem, box)[0] for box in domain.split(1)]
+            found = [by_zonotopes(problem, box) for box in domain.split(1)]
         except TooLarge:
             pass
         else:
-            ends = [pair.directions(each[one] - each[two], problem.unit) for pair in pairs]
-            return torch.stack(ends), True
+            return torch.stack([_of_zonotopes(problem, own, toward) for own in found]), True
     try:
         flow, y = relax(problem, domain)
     except Skip:
         return unknown, False
-    rows = (each[one] - each[two]).unsqueeze(1).expand(-1, len(domain), -1)
-    toward = torch.cat([rows, -rows]).reshape(2 * len(one), *y.d.shape)
+    return _passed(flow, y, toward.unsqueeze(1).expand(-1, len(domain), -1)), False
+
+
+def _of_zonotopes(problem: NetworkPair, found: Proven, toward: Tensor) -> Tensor:
+    """Ends of ⟨t, f⟩, ⟨t, g⟩ and ⟨t, f − g⟩ on one box, (6, rows)."""
+    ends = found.pair.directions(toward, problem.unit)
+    if found.below is None:
+        return ends
+    # As many rows at once as `linear` has outputs in a pass: a row is as large as all maps.
+    rows = [part.unsqueeze(1) for part in torch.split(toward, rows_at_a_time(problem))]
+    passed = torch.cat([_passed(*found.below, part)[0] for part in rows], dim=1)
+    # `fmax` and `fmin` take the other where one is NaN, of passes that overflow.
+    ends[::2] = torch.fmax(ends[::2], passed[::2])
+    ends[1::2] = torch.fmin(ends[1::2], passed[1::2])
+    return ends
+
+
+def _passed(flow: Relaxation, y: Relaxed, rows: Tensor) -> Tensor:
+    """The same by passes, for rows (rows, boxes, outputs); (boxes, 6, rows)."""
+    toward = torch.cat([rows, -rows]).reshape(2 * len(rows), *y.d.shape)
     passed = []
     for up in (
         flow.above(y, toward, None),
@@ -172,4 +198,4 @@ def pair_ends(problem: NetworkPair, domain: Domain) -> tuple[Tensor, bool]:
     ):
         high, low = up.detach().chunk(2)
         passed += [-low.T, high.T]
-    return torch.stack(passed, dim=1), False
+    return torch.stack(passed, dim=1)

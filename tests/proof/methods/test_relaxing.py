@@ -124,7 +124,7 @@ def test_outputs_that_time_does_not_reach_keep_forward_bounds(generator, monkeyp
         return Hasty(clock=clock) if clock is problem.clock else under(self, clock)
 
     monkeypatch.setattr(Pace, "under", hasty)
-    monkeypatch.setattr(methods, "_chunks", lambda problem, cells: torch.arange(3).split(1))
+    monkeypatch.setattr(methods, "rows_at_a_time", lambda problem, boxes: 1)
     with torch.no_grad():
         cut = methods.linear(problem, domain)
     assert cut.remarks == ("linear: time was up after 1 of 3 outputs",)

@@ -1,0 +1,186 @@
+"""Backward passes on the ranges that zonotopes proved.
+
+A zonotope keeps an open neuron between two parallel lines, whose whole width then travels on in
+either direction. A backward pass from an output takes of each neuron the line that this output
+needs, so on the same ranges it is never far above and often well below. Passes from the open
+neurons of the last layers narrow the differences there, on which all further passes stand.
+
+The roundings of a pass are put where they happen: at each node they are at most a share of what
+the node sums in absolute values, which the ranges before it bound, and the pass adds this times its
+own slope there. (`Relaxation` sums these values through all layers at once, which multiplies the
+norms of all weights: after twenty layers that is more than the bound.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from secateurs.graph.primitives import Activation, Add, Affine, Input, Node, Pool, Structural
+from secateurs.proof.forms import Bounds, ParameterPair
+from secateurs.proof.linear import Relaxation, Relaxed, both_directions
+from secateurs.proof.patches import Cone
+from secateurs.proof.planes import costliest
+from secateurs.proof.two_stream import StreamValues
+from secateurs.proof.zonotope import Pair, Zonotopes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is known of a node's values on one box: their ends, and what numbers add there to f, to
+    g and to f − g.
+    """
+
+    bounds: Bounds
+    added: tuple[Tensor, Tensor, Tensor]
+
+
+class SeenZonotopes(Zonotopes):
+    """Zonotopes that leave behind what they prove of every node, in `seen`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.seen: dict[str, Seen] = {}
+        self._now: dict[int, Tensor | float] = {}
+
+    def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Pair:
+        return self._see(node, super().input(node, value))
+
+    def affine(self, node: Affine, x: Pair | None, params: ParameterPair) -> Pair:
+        return self._see(node, super().affine(node, x, params))
+
+    def activation(self, node: Activation, x: Pair) -> Pair:
+        return self._see(node, super().activation(node, x))
+
+    def pool(self, node: Pool, x: Pair) -> Pair:
+        return self._see(node, super().pool(node, x))
+
+    def structural(self, node: Structural, xs: Sequence[Pair]) -> Pair:
+        return self._see(node, super().structural(node, xs))
+
+    def add(self, node: Add, xs: Sequence[Pair]) -> Pair:
+        return self._see(node, super().add(node, xs))
+
+    def _added(self, which: int, error: Any) -> Tensor | float:
+        self._now[which] = super()._added(which, error)
+        return self._now[which]
+
+    def _see(self, node: Node, x: Pair) -> Pair:
+        (l, h), (gl, gh), (dl, dh) = x.ends(self.unit)
+        f, g, d = (
+            torch.as_tensor(self._now.get(k, 0.0), dtype=l.dtype, device=l.device).expand_as(l)
+            for k in range(3)
+        )
+        bounds = Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh)
+        self.seen[node.name] = Seen(bounds=bounds, added=(f, g, d))
+        self._now = {}
+        return x
+
+
+class _Ranges:
+    """The flow of what is known already: the bounds of every node."""
+
+    def __init__(self, seen: dict[str, Seen]) -> None:
+        self.seen = seen
+
+    def bounds(self, x: Bounds) -> Bounds:
+        """The value itself."""
+        return x
+
+    def _of(self, node: Node, *_: Any) -> Bounds:
+        return self.seen[node.name].bounds
+
+    input = affine = activation = pool = structural = add = _of
+
+
+class _Widened(torch.autograd.Function):
+    """A value that is off by at most `slack`: whatever slope a pass has here, times this, is added
+    to its constant.
+    """
+
+    @staticmethod
+    def forward(context: Any, value: Tensor, one: Tensor, slack: Tensor) -> Tensor:
+        context.save_for_backward(slack)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(context: Any, *cotangents: Tensor) -> tuple[Tensor, Tensor, None]:
+        (slack,) = context.saved_tensors
+        (slope,) = cotangents
+        return slope, (slope.abs() * slack).sum(dim=list(range(1, slack.ndim))), None
+
+
+_TRIED = 4
+"""Neurons of a layer that are tried before all others."""
+
+_WORTH = 0.75
+"""Passes from a layer are worth their time where they narrow the differences to less than this."""
+
+
+class Descent(Relaxation):
+    """The relaxation on known ranges; fed with the box of these."""
+
+    def __init__(self, seen: dict[str, Seen], **options: Any) -> None:
+        super().__init__(inner=_Ranges(seen), **options)
+        self.seen = seen
+
+    def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Relaxed:
+        return self._widened(node, super().input(node, value))
+
+    def affine(self, node: Affine, x: Relaxed | None, params: ParameterPair) -> Relaxed:
+        return self._widened(node, super().affine(node, x, params))
+
+    def activation(self, node: Activation, x: Relaxed) -> Relaxed:
+        return self._widened(node, super().activation(node, x))
+
+    def pool(self, node: Pool, x: Relaxed) -> Relaxed:
+        return self._widened(node, super().pool(node, x))
+
+    def structural(self, node: Structural, xs: Sequence[Relaxed]) -> Relaxed:
+        return self._widened(node, super().structural(node, xs))
+
+    def add(self, node: Add, xs: Sequence[Relaxed]) -> Relaxed:
+        return self._widened(node, super().add(node, xs))
+
+    def _widened(self, node: Node, x: Relaxed) -> Relaxed:
+        """The value with what its node may add, and masses that begin anew at its ranges."""
+        seen = self.seen[node.name]
+        # The constants of a node are summed over its entries.
+        self._steps += x.z[0].numel()
+        share = self._share()
+        masses = (x.mass.m, x.mass_g, x.mass.d)
+        z, g, d = (
+            self._off_by(share * mass + added, value)
+            for value, mass, added in zip((x.z, x.g, x.d), masses, seen.added, strict=True)
+        )
+        size, size_g, size_d = seen.bounds.sizes
+        return replace(x, z=z, g=g, d=d, mass=StreamValues(m=size, d=size_d), mass_g=size_g)
+
+    def _off_by(self, slack: Tensor, value: Tensor) -> Tensor:
+        # What has no tape is zero in every network.
+        if not value.requires_grad:
+            return value
+        return _Widened.apply(value, self._one, slack)  # type: ignore[no-any-return, no-untyped-call]
+
+    def _cone(self, name: str) -> Cone | None:
+        # Passes on windows do not know what a node adds.
+        return None
+
+    def _promising(self, x: Relaxed, flat: Bounds, open_: Tensor) -> bool:
+        tried = costliest(flat, open_, _TRIED)
+        if not self.pace.allows(tried.numel() * self._cells):
+            self.hurried = True
+            return False
+        found = self._around(x, tried)
+        before = (flat.dh - flat.dl).gather(1, tried).sum()
+        return bool((found.dh - found.dl).sum() < _WORTH * before)
+
+    def _around(self, x: Relaxed, index: Tensor) -> Bounds:
+        """Both ends of the differences of these neurons; those of f and of g would come nearer by a
+        tenth, for as much time again.
+        """
+        high, low = self.above(x, None, both_directions(x.d, index)).detach().chunk(2)
+        far = torch.full_like(high.T, torch.inf)
+        return Bounds(l=-far, h=far, gl=-far, gh=far, dl=-low.T, dh=high.T)

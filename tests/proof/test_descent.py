@@ -1,0 +1,125 @@
+"""Backward passes on the ranges of zonotopes: nearer to the truth, with their roundings covered."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import secateurs as sc
+from proof.pairs import problem_of
+from secateurs.base.random import generator
+from secateurs.proof import descent, methods
+from secateurs.proof.certify import search_boxes
+from secateurs.proof.domain import ball_domain
+from secateurs.proof.methods import both_ends, by_zonotopes
+from secateurs.proof.top_class import pair_ends
+from tiny_networks import randomize
+
+
+def convolutional(depth=8, seed=0):
+    """Convolutions with batch norms, a skip and a max-pool, and a copy without a tenth of its
+    weights; in float64.
+    """
+    g = generator(seed, "descent")
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Conv2d(2, 8, 3, padding=1)
+            self.convs = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(depth))
+            self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(depth))
+            self.pool, self.last = nn.MaxPool2d(2), nn.Linear(8 * 9, 3)
+
+        def forward(self, x):
+            x = self.first(x).relu()
+            for conv, norm in zip(self.convs, self.norms, strict=True):
+                x = (x + norm(conv(x))).relu()
+            return self.last(self.pool(x).flatten(1))
+
+    dense = randomize(Net(), g).double().eval()
+    sparse = copy.deepcopy(dense)
+    sc.prune_(sparse, "magnitude", sparsity=0.1)
+    return dense, sparse
+
+
+X = torch.randn(1, 2, 6, 6, generator=generator(1, "descent"), dtype=torch.float64)
+
+
+def bounds_of(dense, sparse, x, radius, **options):
+    """What zonotopes alone prove of |f − g|, what passes do, and the problem."""
+    problem = replace(problem_of(dense, sparse, x), **options)
+    found = by_zonotopes(problem, ball_domain(x, radius))
+    high, low = both_ends(*found.below, torch.arange(problem.outputs))
+    return found.pair.difference(problem.unit), torch.maximum(high, -low)[0], problem
+
+
+@pytest.mark.parametrize("radius", [0.03, 0.06])
+def test_passes_lie_between_what_is_found_and_what_zonotopes_prove(radius):
+    dense, sparse = convolutional()
+    wide, near, problem = bounds_of(dense, sparse, X, radius)
+    found = search_boxes(problem, ball_domain(X, radius), restarts=6, steps=20).per_output[0]
+    assert bool((near >= found).all())
+    assert float((near / wide).mean()) < 0.85
+
+
+def test_passes_from_neurons_narrow_what_passes_from_outputs_stand_on(monkeypatch):
+    dense, sparse = convolutional()
+    _, near, _ = bounds_of(dense, sparse, X, 0.1)
+    monkeypatch.setattr(descent, "_WORTH", 0.0)
+    _, without, _ = bounds_of(dense, sparse, X, 0.1)
+    assert bool((near < 0.9 * without).all())
+
+
+def test_each_node_adds_what_its_numbers_do():
+    dense, sparse = (m.float() for m in convolutional())
+    x = X.float()
+    _, real, _ = bounds_of(dense, sparse, x, 1e-3)
+    _, evaluated, _ = bounds_of(dense, sparse, x, 1e-3, evaluated=torch.float32)
+    with torch.no_grad():
+        seen = dense(x).double() - sparse(x).double()
+        exact = dense.double()(X.float().double()) - sparse.double()(X.float().double())
+    assert bool((evaluated - real >= (seen - exact).abs()[0]).all())
+    # Each times the slope of a pass, and not through all weights.
+    assert bool((evaluated <= 1.05 * real).all())
+
+
+def test_roundings_of_a_deep_network_are_covered_where_they_happen():
+    dense, sparse = convolutional(depth=16)
+    _, near, problem = bounds_of(dense, sparse, X, 1e-3)
+    _, exact, _ = bounds_of(dense, sparse, X, 1e-3, unit=0.0)
+    assert bool((near > exact).all()) and bool((near <= exact * (1 + 1e-6)).all())
+    assert problem.unit
+
+
+def test_differences_of_classes_are_met_by_both():
+    dense, sparse = convolutional()
+    problem = replace(problem_of(dense, sparse, X), effort=1e5)
+    domain = ball_domain(X, 0.02)
+    ends, complete = pair_ends(problem, domain)
+    toward = torch.tensor([[1.0, -1, 0], [1, 0, -1], [0, 1, -1]], dtype=torch.float64)
+    alone = by_zonotopes(problem, domain).pair.directions(toward, problem.unit)
+    points = X + 0.02 * (2 * torch.rand(400, *X.shape[1:], generator=generator(2)) - 1).round()
+    with torch.no_grad():
+        f, g = dense(points.double()) @ toward.T, sparse(points.double()) @ toward.T
+    for k, values in enumerate((f, g, f - g)):
+        low, high = ends[0, 2 * k], ends[0, 2 * k + 1]
+        assert bool((values >= low).all() and (values <= high).all())
+        assert bool((low >= alone[2 * k]).all() and (high <= alone[2 * k + 1]).all())
+    assert complete and bool((ends[0, 5] < 0.9 * alone[5]).any())
+
+
+def test_passes_that_overflow_leave_what_zonotopes_prove(monkeypatch):
+    dense, sparse = convolutional(depth=1)
+    problem = problem_of(dense, sparse, X)
+    none = torch.full((1, 3), torch.nan, dtype=torch.float64)
+    monkeypatch.setattr(methods, "both_ends", lambda *_: (none, none))
+    proven = methods.zonotope(problem, ball_domain(X, 0.03)).per_output[0]
+    assert torch.equal(proven, bounds_of(dense, sparse, X, 0.03)[0])
+
+
+def test_where_nothing_is_open_there_are_no_passes():
+    dense, sparse = convolutional(depth=1)
+    dense, sparse = (nn.Sequential(m.first, nn.ReLU(), nn.Flatten()) for m in (dense, sparse))
+    assert by_zonotopes(problem_of(dense, sparse, X), ball_domain(X, 1e-9)).below is None
