@@ -299,8 +299,7 @@ def test_the_line_of_a_difference_holds_and_is_no_wider_than_it_has_to_be():
 
 def small_pair(module, other, x, radius, **options):
     problem = replace(problem_of(module.double(), other.double(), x), **options)
-    pair = by_zonotopes(problem, ball_domain(x, radius)).pair
-    return pair
+    return by_zonotopes(problem, ball_domain(x, radius)).pair
 
 
 def test_a_value_and_a_multiple_of_another_have_both_remainders():
