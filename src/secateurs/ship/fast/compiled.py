@@ -36,6 +36,10 @@ class ArenaPlace(Structure):
     _fields_ = _whole("at channels height width stride")
 
 
+def _places(names: str) -> list[tuple[str, Any]]:
+    return [(name, ArenaPlace) for name in names.split()]
+
+
 class KernelShape(Structure):
     """An activation."""
 
@@ -45,20 +49,20 @@ class KernelShape(Structure):
 class LoadKernel(Structure):
     """A tensor of the caller becomes planes."""
 
-    _fields_ = [("to", ArenaPlace), *_whole("input count"), *_addresses("channels")]
+    _fields_ = [*_places("to"), *_whole("input count"), *_addresses("channels")]
 
 
 class StoreKernel(Structure):
     """Planes become a tensor of the caller."""
 
-    _fields_ = [("source", ArenaPlace), *_whole("output")]
+    _fields_ = [*_places("source"), *_whole("output")]
 
 
 class ConvKernel(Structure):
     """A convolution; kernels.cpp says what each field means."""
 
     _fields_ = [
-        *[(name, ArenaPlace) for name in ("source", "to", "add")],
+        *_places("source to add"),
         ("shape", KernelShape),
         *_whole("direct copies rows width step_y step_x deepest plane scratch"),
         *_addresses("y0 x0 begin stop needed edges"),
@@ -73,7 +77,7 @@ class WinogradKernel(Structure):
     """A dense 3×3 convolution by Winograd's tiles."""
 
     _fields_ = [
-        *[(name, ArenaPlace) for name in ("source", "to", "add")],
+        *_places("source to add"),
         ("shape", KernelShape),
         *_whole("above left tall wide rows stride tile block blocks inputs sums result"),
         *_addresses("weights bias"),
@@ -84,7 +88,7 @@ class NearKernel(Structure):
     """A convolution that reads few input channels for each output."""
 
     _fields_ = [
-        *[(name, ArenaPlace) for name in ("source", "to", "add")],
+        *_places("source to add"),
         ("shape", KernelShape),
         *_whole("step_y step_x inner end columns"),
         *_addresses("shifts"),
@@ -97,7 +101,7 @@ class MatrixKernel(Structure):
     """A dense 1×1 convolution."""
 
     _fields_ = [
-        *[(name, ArenaPlace) for name in ("source", "to", "add")],
+        *_places("source to add"),
         ("shape", KernelShape),
         *_whole("tile block blocks deep together panel"),
         *_addresses("weights bias"),
@@ -107,52 +111,31 @@ class MatrixKernel(Structure):
 class ScaleKernel(Structure):
     """One factor and one shift per channel."""
 
-    _fields_ = [
-        ("source", ArenaPlace),
-        ("to", ArenaPlace),
-        ("shape", KernelShape),
-        *_addresses("scale shift"),
-    ]
+    _fields_ = [*_places("source to"), ("shape", KernelShape), *_addresses("scale shift")]
 
 
 class AddKernel(Structure):
     """A sum of two values."""
 
-    _fields_ = [
-        ("a", ArenaPlace),
-        ("b", ArenaPlace),
-        ("to", ArenaPlace),
-        ("shape", KernelShape),
-        ("sign", c_double),
-    ]
+    _fields_ = [*_places("a b to"), ("shape", KernelShape), ("sign", c_double)]
 
 
 class PoolKernel(Structure):
     """A maximum or mean over windows."""
 
-    _fields_ = [
-        ("source", ArenaPlace),
-        ("to", ArenaPlace),
-        *_whole("maximum"),
-        *_addresses("rows columns factor"),
-    ]
+    _fields_ = [*_places("source to"), *_whole("maximum"), *_addresses("rows columns factor")]
 
 
 class GatherKernel(Structure):
     """Numbers, or whole planes, from elsewhere."""
 
-    _fields_ = [
-        ("source", ArenaPlace),
-        ("to", ArenaPlace),
-        *_addresses("index"),
-        *_whole("planes"),
-    ]
+    _fields_ = [*_places("source to"), *_addresses("index"), *_whole("planes")]
 
 
 class CatKernel(Structure):
     """A value becomes some channels of another."""
 
-    _fields_ = [("source", ArenaPlace), ("to", ArenaPlace), *_whole("channel")]
+    _fields_ = [*_places("source to"), *_whole("channel")]
 
 
 class Op(Structure):
@@ -234,40 +217,20 @@ class KernelLibrary:
 
     def _declare(self, name: str) -> None:
         get = self.library.__getattr__
+        run = [c_void_p, c_void_p, c_void_p, c_int64, c_int64]
+        taken: dict[str, list[Any]] = {
+            "free": [c_void_p],
+            "threads": [c_void_p, c_int64, c_int64],
+            "plan": [c_void_p, POINTER(Op), c_int64, c_int64, c_int64, c_int64],
+            "run": run,
+            "one": run,
+            "time_plan": [c_void_p, c_int64, c_void_p, c_void_p, c_void_p],
+            "time": [POINTER(Op), c_int64, c_int64, c_int64],
+        }
+        for what, types in taken.items():
+            get(f"fast_{what}_{name}").argtypes = types
         # ctypes takes results for 32-bit integers by default, which cuts an address in half.
         get(f"fast_new_{name}").restype = c_void_p
-        get(f"fast_free_{name}").argtypes = [c_void_p]
-        get(f"fast_threads_{name}").argtypes = [c_void_p, c_int64, c_int64]
-        get(f"fast_plan_{name}").argtypes = [
-            c_void_p,
-            POINTER(Op),
-            c_int64,
-            c_int64,
-            c_int64,
-            c_int64,
-        ]
-        get(f"fast_run_{name}").argtypes = [
-            c_void_p,
-            c_void_p,
-            c_void_p,
-            c_int64,
-            c_int64,
-        ]
-        get(f"fast_one_{name}").argtypes = [
-            c_void_p,
-            c_void_p,
-            c_void_p,
-            c_int64,
-            c_int64,
-        ]
-        get(f"fast_time_plan_{name}").argtypes = [
-            c_void_p,
-            c_int64,
-            c_void_p,
-            c_void_p,
-            c_void_p,
-        ]
-        get(f"fast_time_{name}").argtypes = [POINTER(Op), c_int64, c_int64, c_int64]
         get(f"fast_time_{name}").restype = c_double
 
     def time(self, op: Op, dtype: torch.dtype, numbers: int, group: int, rounds: int) -> float:
@@ -385,15 +348,32 @@ def shortcut(
     made: tuple[int, ...],
     products: int,
 ) -> Shortcut:
-    """The fastest safe way into a program whose input and output have these shapes (no batch)."""
-    compiled = entry(
-        program=program,
-        dtype=dtype,
-        dims=dims,
-        made=made,
-        products=products,
-    )
-    return compiled or _from_python(program, dtype, dims, made)
+    """The fastest safe way into a program whose input and output have these shapes (no batch): a
+    builtin, or where that cannot be built, ctypes.
+
+    A builtin returns None for anything but a plain, contiguous tensor of this dtype and shape on
+    the CPU, without a gradient: then the caller checks and says what is wrong.
+
+    Args:
+        program: kept alive by the shortcut.
+        dtype: that of input and output.
+        dims, made: their shapes without the batch.
+        products: number per image; from 50,000 on other threads may run in the meantime.
+    """
+    compiled = entry_library()
+    if compiled is None or max(len(dims), len(made)) > MOST_DIMS:
+        return _from_python(program, dtype, dims, made)
+    kept: list[Any] = ["requires_grad", Tensor.is_neg, torch.get_num_threads, program]
+    body = _Entry(
+        torch=compiled.exchange, type=id(Tensor), requires_grad=id(kept[0]),
+        is_neg=id(kept[1]), threads=id(kept[2]), no=id(False),
+        run=_address(program.run_one), program=program.handle, bits=8 * dtype.itemsize,
+        products=products, shared=program.shared,
+        dims=len(dims), shape=(c_int64 * MOST_DIMS)(*dims),
+        dims_out=len(made), out=(c_int64 * MOST_DIMS)(*made),
+    )  # fmt: skip
+    call: Shortcut = _builtin(compiled, body, kept)
+    return call
 
 
 def no_shortcut(x: Any) -> Tensor | None:
@@ -441,45 +421,7 @@ class EntryLibrary:
         functions = [_address(getattr(ctypes.pythonapi, name)) for name in _FUNCTIONS]
         library.entry_start(_table(functions), _table(map(id, _LOOKED_AT)))
         self.exchange = _exchange()
-        self.one, self.call = (
-            _address(library.entry_one),
-            _address(library.entry_call),
-        )
-
-
-def entry(
-    *,
-    program: Program,
-    dtype: torch.dtype,
-    dims: tuple[int, ...],
-    made: tuple[int, ...],
-    products: int,
-) -> Callable[[Any], Tensor | None] | None:
-    """A builtin that runs a program on one tensor; None if it cannot be built.
-
-    It returns None for anything but a plain, contiguous tensor of this dtype and shape on the CPU,
-    without a gradient: then the caller checks and says what is wrong.
-
-    Args:
-        program: kept alive by the builtin.
-        dtype: that of input and output.
-        dims, made: their shapes without the batch.
-        products: number per image; from 50,000 on other threads may run in the meantime.
-    """
-    compiled = entry_library()
-    if compiled is None or max(len(dims), len(made)) > MOST_DIMS:
-        return None
-    kept: list[Any] = ["requires_grad", Tensor.is_neg, torch.get_num_threads, program]
-    body = _Entry(
-        torch=compiled.exchange, type=id(Tensor), requires_grad=id(kept[0]),
-        is_neg=id(kept[1]), threads=id(kept[2]), no=id(False),
-        run=_address(program.run_one), program=program.handle, bits=8 * dtype.itemsize,
-        products=products, shared=program.shared,
-        dims=len(dims), shape=(c_int64 * MOST_DIMS)(*dims),
-        dims_out=len(made), out=(c_int64 * MOST_DIMS)(*made),
-    )  # fmt: skip
-    call: Callable[[Any], Tensor | None] = _builtin(compiled, body, kept)
-    return call
+        self.one, self.call = _address(library.entry_one), _address(library.entry_call)
 
 
 @cache
@@ -547,10 +489,7 @@ def _python(name: str, *types: Any) -> Any:
 
 
 def _from_python(
-    program: Program,
-    dtype: torch.dtype,
-    dims: tuple[int, ...],
-    made: tuple[int, ...],
+    program: Program, dtype: torch.dtype, dims: tuple[int, ...], made: tuple[int, ...]
 ) -> Shortcut:
     """The same through ctypes: twice the time."""
     run, handle, numpy = program.run_one, program.handle, NUMPY[dtype]

@@ -223,29 +223,22 @@ def _candidates(model: nn.Module, dtype: torch.dtype, *, gpu: bool) -> list[_Can
 
 def _as_conv(layer: nn.Module) -> Conv | None:
     """A layer as a convolution; None if its class may compute something else."""
-    kind, weight, bias = type(layer), layer.weight, layer.bias
+    kind, weight, bias = type(layer), cast(Tensor, layer.weight), layer.bias
+    options: dict[str, Any] = {}
     if kind is nn.Linear:
-        values = numbers(cast(Tensor, weight))[:, :, None, None]
+        values = numbers(weight)[:, :, None, None]
     # By its full name, since transformers need not be installed.
     elif f"{kind.__module__}.{kind.__name__}" == "transformers.pytorch_utils.Conv1D":
-        values = numbers(cast(Tensor, weight)).T.copy()[:, :, None, None]
+        values = numbers(weight).T.copy()[:, :, None, None]
     elif isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
         if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
             return None
-        return Conv(
-            source="x", to="y", weight=numbers(layer.weight), bias=_bias(layer, len(layer.weight)),
-            stride=cast(Any, layer.stride), padding=cast(Any, layer.padding),
-            dilation=cast(Any, layer.dilation), groups=layer.groups,
-        )  # fmt: skip
+        values = numbers(weight)
+        options = {n: getattr(layer, n) for n in ("stride", "padding", "dilation", "groups")}
     else:
         return None
     made = np.zeros(len(values)) if bias is None else numbers(cast(Tensor, bias))
-    return Conv(source="x", to="y", weight=values, bias=made)
-
-
-def _bias(layer: nn.Module, channels: int) -> Any:
-    bias = layer.bias
-    return np.zeros(channels) if bias is None else numbers(cast(Tensor, bias))
+    return Conv(source="x", to="y", weight=values, bias=made, **options)
 
 
 @torch.no_grad()
