@@ -89,7 +89,7 @@ def _by_ball(
         # The logits are those of float64.
         clear = keeps_class(f, c, change + joint_change(added + own, c))
         if whole_ball:
-            clear = _stays(f, c, pairs, joint_change(added, c))
+            clear = _stays(c, pairs, joint_change(added, c))
         safe.append(clear)
     return safe
 
@@ -126,9 +126,7 @@ def keeps_class(logits: Tensor, chosen: Tensor, change: Tensor) -> Tensor:
     return _except(chosen, margin > change).all(dim=1)
 
 
-def _stays(
-    logits: Tensor, chosen: Tensor, pairs: tuple[Tensor, Tensor] | None, error: Tensor
-) -> Tensor:
+def _stays(chosen: Tensor, pairs: tuple[Tensor, Tensor] | None, error: Tensor) -> Tensor:
     """Whether g predicts the chosen class on the whole ball."""
     if pairs is None:
         raise ArgumentError("whole_ball needs the method 'linear', which does not apply here.")

@@ -339,7 +339,7 @@ def whole(model: nn.Module, example: Example | Graph, name: str) -> tuple[nn.Mod
     """
     model = unwrap(model)
     check_parameters(model)
-    call = _call(model, example, name)
+    call = _call(model, example)
     found, written = _call_outputs(model, call)
     if written:
         raise UnsupportedOperation(
@@ -380,7 +380,7 @@ def _refuse_mixed_batch(graph: Graph, name: str) -> Graph:
     return graph
 
 
-def _call(model: nn.Module, example: Example | Graph, name: str) -> Call:
+def _call(model: nn.Module, example: Example | Graph) -> Call:
     if not isinstance(example, Graph):
         return call_of(example, model)
     like = next(model.parameters(), torch.zeros(()))

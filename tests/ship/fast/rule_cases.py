@@ -8,6 +8,7 @@ import torch
 
 from graph.every_operator import CASES as GRAPH_CASES
 from graph.every_operator import I, S, V, given
+from secateurs.graph.operators import functional
 from secateurs.ship.fast.read import RULES
 
 aten = torch.ops.aten
@@ -48,6 +49,9 @@ OWN = {
 }
 # The tracer writes another operator instead, whose rule has a case.
 UNREACHED = {aten.split.default: aten.split_with_sizes.default}
+# With those of operators that write in place, which the rule of what they give reads.
 CASES = {
-    operator: case for operator, case in (GRAPH_CASES | OWN).items() if operator in RULES._rules
+    operator: case
+    for operator, case in (GRAPH_CASES | OWN).items()
+    if functional(operator) in RULES._rules
 }

@@ -92,7 +92,7 @@ class Spans:
     length: int
 
 
-def layouts(conv: Conv, image: Planes) -> list[Layout]:
+def layouts(conv: Conv) -> list[Layout]:
     """The layouts a convolution can take."""
     kernel = conv.weight.shape[2:]
     if kernel == (1, 1) and conv.stride == (1, 1) and conv.padding == (0, 0):
@@ -205,7 +205,7 @@ def needed(conv: Conv, made: Copies) -> NDArray[np.uint8]:
     return used
 
 
-def edges(conv: Conv, made: Copies, image: Planes, images: int) -> NDArray[np.uint8] | None:
+def edges(made: Copies, image: Planes, images: int) -> NDArray[np.uint8] | None:
     """Where a copy is the whole plane shifted: 255 for numbers that come from inside.
 
     None if it is not, or if the copies of several images are further apart than the images.
@@ -235,7 +235,7 @@ def candidates(
     if group * out[1] * out[2] == 1:
         return _dots(conv, image)
     found = []
-    for layout in layouts(conv, image):
+    for layout in layouts(conv):
         made = None if layout == "direct" else copies(conv, layout, image, out)
         vectors = -(-spans(layout, made, out, group).length // lanes)
         for block, tile in _tiles(conv, vectors, registers):
@@ -256,7 +256,7 @@ def _parts(conv: Conv, made: Copies | None, tile: int, lanes: int) -> list[int]:
 
 
 def _dots(conv: Conv, image: Planes) -> list[Choice]:
-    direct = image[1] * image[2] == 1 and layouts(conv, image) == ["direct"]
+    direct = image[1] * image[2] == 1 and layouts(conv) == ["direct"]
     layout: Layout = "direct" if direct else "columns"
     sparse = Choice(layout=layout, tile=0, block=1)
     dense = [Choice(layout=layout, tile=-1, block=1)] if conv.groups == 1 else []
@@ -397,7 +397,7 @@ def matrix_candidates(
     ]
 
 
-def matrix_deep(conv: Conv, choice: Choice, size: int) -> int:
+def matrix_deep(conv: Conv, choice: Choice) -> int:
     """Input channels per turn: turns of nearly the same length that stay in the nearest cache."""
     channels = conv.weight.shape[1]
     turns = -(-channels * choice.tile * LINE // NEAREST)
@@ -496,10 +496,7 @@ def inner_rows(conv: Conv, tall: int, out: int) -> tuple[int, int]:
 WINOGRAD_WEIGHTS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 WINOGRAD_SPARSEST = 0.12  # below this density the list of non-zeros was faster everywhere
 # Of transformed inputs at once: half a megabyte, one.
-WINOGRAD_NUMBERS = (
-    128 * 1024,
-    256 * 1024,
-)
+WINOGRAD_NUMBERS = (128 * 1024, 256 * 1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ them once.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,10 +50,7 @@ class Conv:
     bias: Numbers
     stride: tuple[int, int] = (1, 1)
     # Above and to the left; the size of the result determines the rest.
-    padding: tuple[int, int] = (
-        0,
-        0,
-    )
+    padding: tuple[int, int] = (0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     added: str | None = None
@@ -364,10 +361,4 @@ def _with(part: Part, *, planes: dict[str, Planes], leave: str = "", enter: str 
     if leave and f"{leave}:passed" not in dims:
         leaves = (*leaves, (f"{leave}:passed", leave))
         dims[f"{leave}:passed"] = planes[leave]
-    return Segment(
-        operations=part.operations,
-        enters=enters,
-        leaves=leaves,
-        dims=dims,
-        planes=planes,
-    )
+    return replace(part, enters=enters, leaves=leaves, dims=dims)

@@ -282,7 +282,7 @@ def _near(arena: Arena, op: Conv, choice: Choice) -> compiled.NearKernel:
 
 def _matrix(arena: Arena, op: Conv, choice: Choice) -> compiled.MatrixKernel:
     """All weights, as the rows of a matrix product."""
-    deep = convolve.matrix_deep(op, choice, arena.size)
+    deep = convolve.matrix_deep(op, choice)
     return arena.structure(
         compiled.MatrixKernel,
         op,
@@ -322,7 +322,7 @@ def _copies(
     body.y0, body.x0 = arena.whole(made.y0), arena.whole(made.x0)
     body.begin, body.stop = arena.whole(made.begin), arena.whole(made.stop)
     body.needed = arena.memory.address(needed, np.uint8)
-    edges = convolve.edges(op, made, arena.segment.planes[op.source], images)
+    edges = convolve.edges(made, arena.segment.planes[op.source], images)
     body.edges = arena.memory.address(edges, np.uint8)
 
 

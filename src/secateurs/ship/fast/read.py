@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from secateurs.base.registry import Registry
+from secateurs.graph.operators import functional
 from secateurs.ship.fast import trace
 from secateurs.ship.fast.operations import (
     Add,
@@ -138,10 +139,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 aten = torch.ops.aten
 COUNTING = {
-    *(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar),
-    *(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar),
-    *(aten.mul.Tensor, aten.mul_.Tensor, aten.mul.Scalar),
-    *(aten.div.Tensor, aten.div_.Tensor, aten.div.Scalar),
+    *(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar),
+    *(aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar),
 }
 """Operators whose plain numbers are values."""
 
@@ -152,7 +151,7 @@ def _follows(node: fx.Node) -> bool:
 
 
 def runs(*operators: Any) -> Callable[[F], F]:
-    """Decorator: the rule of these operators."""
+    """Decorator: the rule of these operators, and of those that write in place what they give."""
     register = RULES.register(*operators)
 
     def decorate(rule: F) -> F:
@@ -245,13 +244,14 @@ class OperatorReader:
         if getattr(node.target, "__name__", "") == "getitem" and isinstance(args[0], list | tuple):
             return args[0][args[1]]
         self._check(node)
-        if node.target not in RULES:
+        target = functional(node.target)
+        if target not in RULES:
             raise NotCovered("no kernel")
         # In a shape a size stands for the batch; elsewhere it is a number that changes between
         # calls.
-        if node.target in COUNTING and any(map(_follows, node.all_input_nodes)):
+        if target in COUNTING and any(map(_follows, node.all_input_nodes)):
             raise NotCovered("a number that follows the batch")
-        return RULES[node.target](self, *args, **kwargs)
+        return RULES[target](self, *args, **kwargs)
 
     def _check(self, node: fx.Node) -> None:
         for value in pytree.tree_leaves(node.meta.get("val")):
@@ -266,7 +266,8 @@ class OperatorReader:
         self.steps.append(
             Outside(
                 to=node.name,
-                target=_functional(node.target),
+                # Nothing of the user's is written to.
+                target=functional(node.target),
                 args=args,
                 kwargs=kwargs,
                 why=why,
@@ -350,15 +351,6 @@ class OperatorReader:
         return Native(name, dims)
 
 
-def _functional(target: Any) -> Any:
-    """The out-of-place version of an in-place operator: nothing of the user's is written to."""
-    schema = getattr(target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return target
-    packet = getattr(torch.ops.aten, schema.name.split("::")[1].removesuffix("_"), None)
-    return getattr(packet, target._overloadname, target)
-
-
 # Rules of activations, and of operators that do nothing in evaluation mode.
 
 
@@ -368,13 +360,13 @@ def shaped(to: OperatorReader, x: Any, shape: Shape) -> Native:
     return to.emit(Scale, value.dims, source=value.name, shape=shape)
 
 
-@runs(aten.relu.default, aten.relu_.default)
+@runs(aten.relu.default)
 def relu(to: OperatorReader, x: Any) -> Native:
     """max(x, 0)."""
     return shaped(to, x, Shape(slope=0.0))
 
 
-@runs(aten.leaky_relu.default, aten.leaky_relu_.default)
+@runs(aten.leaky_relu.default)
 def leaky_relu(to: OperatorReader, x: Any, slope: float = 0.01) -> Native:
     """x where positive, slope · x elsewhere."""
     return shaped(to, x, Shape(slope=float(slope)))
@@ -393,12 +385,7 @@ def prelu(to: OperatorReader, x: Any, weight: Any) -> Native:
     return shaped(to, x, Shape(slopes=slopes))
 
 
-@runs(
-    aten.hardtanh.default,
-    aten.hardtanh_.default,
-    aten.clamp.default,
-    aten.clamp_.default,
-)
+@runs(aten.hardtanh.default, aten.clamp.default)
 def clamp(to: OperatorReader, x: Any, low: Any = None, high: Any = None) -> Native:
     """Limits from 0 upward: ReLU, ReLU6."""
     # The kernels support slopes below zero and a cap above, but no other limits.
@@ -407,24 +394,19 @@ def clamp(to: OperatorReader, x: Any, low: Any = None, high: Any = None) -> Nati
     return shaped(to, x, Shape(slope=0.0, cap=math.inf if high is None else float(high)))
 
 
-@runs(aten.relu6.default, aten.relu6_.default)
+@runs(aten.relu6.default)
 def relu6(to: OperatorReader, x: Any) -> Native:
     """min(max(x, 0), 6)."""
     return clamp(to, x, 0, 6.0)
 
 
-@runs(aten.clamp_min.default, aten.clamp_min_.default)
+@runs(aten.clamp_min.default)
 def clamp_min(to: OperatorReader, x: Any, low: Any) -> Native:
     """max(x, 0)."""
     return clamp(to, x, low)
 
 
-@runs(
-    aten.dropout.default,
-    aten.dropout_.default,
-    aten.feature_dropout.default,
-    aten.alpha_dropout.default,
-)
+@runs(aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default)
 def dropout(to: OperatorReader, x: Any, p: float, train: bool) -> Native:
     """Nothing in evaluation mode."""
     if train and p > 0:
@@ -434,8 +416,8 @@ def dropout(to: OperatorReader, x: Any, p: float, train: bool) -> Native:
 
 @runs(
     aten.clone.default, aten.contiguous.default, aten.detach.default, aten.alias.default,
-    aten.detach_.default, aten._to_copy.default, aten.to.dtype, aten.to.dtype_layout,
-    aten.to.device, aten.positive.default,
+    aten._to_copy.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device,
+    aten.positive.default,
 )  # fmt: skip
 def copy(to: OperatorReader, x: Any, *_: Any, **__: Any) -> Native:
     """The value itself; calls that change the dtype never reach this rule."""
@@ -461,7 +443,7 @@ def scaled(to: OperatorReader, x: Any, scale: Any, shift: Any) -> Native:
 # Rules of sums and products.
 
 
-@runs(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar)
+@runs(aten.add.Tensor, aten.add.Scalar)
 def add(to: OperatorReader, a: Any, b: Any, alpha: float = 1) -> Native:
     """a + α b."""
     if _is_value(a) and _is_value(b):
@@ -474,13 +456,13 @@ def add(to: OperatorReader, a: Any, b: Any, alpha: float = 1) -> Native:
     return scaled(to, value, None, shift)
 
 
-@runs(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar)
+@runs(aten.sub.Tensor, aten.sub.Scalar)
 def sub(to: OperatorReader, a: Any, b: Any, alpha: float = 1) -> Native:
     """a − α b."""
     return add(to, a, b, alpha=-alpha)
 
 
-@runs(aten.mul.Tensor, aten.mul_.Tensor, aten.mul.Scalar)
+@runs(aten.mul.Tensor, aten.mul.Scalar)
 def mul(to: OperatorReader, a: Any, b: Any) -> Native:
     """A product with a constant per channel."""
     if _is_value(a) and _is_value(b):
@@ -489,7 +471,7 @@ def mul(to: OperatorReader, a: Any, b: Any) -> Native:
     return scaled(to, value, _per_channel(to, value, other), None)
 
 
-@runs(aten.div.Tensor, aten.div_.Tensor, aten.div.Scalar)
+@runs(aten.div.Tensor, aten.div.Scalar)
 def div(to: OperatorReader, a: Any, b: Any) -> Native:
     """A quotient by a constant per channel."""
     if _is_value(b):
@@ -740,45 +722,33 @@ _FLOATING = {
 }
 
 moves(
-    *(
-        aten.view.default,
-        aten.reshape.default,
-        aten.flatten.using_ints,
-        aten.unflatten.int,
-        aten._unsafe_view.default,
-    ),
-    *(
-        aten.permute.default,
-        aten.transpose.int,
-        aten.slice.Tensor,
-        aten.select.int,
-        aten.unsqueeze.default,
-    ),
-    *(
-        aten.squeeze.default,
-        aten.squeeze.dim,
-        aten.squeeze.dims,
-        aten.chunk.default,
-        aten.split.Tensor,
-    ),
-    *(
-        aten.split_with_sizes.default,
-        aten.split.default,
-        aten.narrow.default,
-        aten.flip.default,
-        aten.expand.default,
-    ),
-    *(
-        aten.channel_shuffle.default,
-        aten.pixel_shuffle.default,
-        aten.upsample_nearest2d.vec,
-        aten.repeat.default,
-    ),
-    *(
-        aten.upsample_nearest1d.vec,
-        aten.t.default,
-        aten.swapaxes.default,
-    ),
+    aten.view.default,
+    aten.reshape.default,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
+    aten._unsafe_view.default,
+    aten.permute.default,
+    aten.transpose.int,
+    aten.slice.Tensor,
+    aten.select.int,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.chunk.default,
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.split.default,
+    aten.narrow.default,
+    aten.flip.default,
+    aten.expand.default,
+    aten.channel_shuffle.default,
+    aten.pixel_shuffle.default,
+    aten.upsample_nearest2d.vec,
+    aten.repeat.default,
+    aten.upsample_nearest1d.vec,
+    aten.t.default,
+    aten.swapaxes.default,
 )
 
 
