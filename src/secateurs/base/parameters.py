@@ -270,7 +270,9 @@ def is_sharded(tensor: Tensor) -> bool:
     # If nobody has imported the module, there is no such tensor; importing it would cost time.
     tensors = sys.modules.get("torch.distributed.tensor")
     kind = getattr(tensors, "DTensor", None)
-    return kind is not None and isinstance(getattr(tensor, "data", tensor), kind)
+    if kind is None or isinstance(tensor, kind):
+        return kind is not None
+    return isinstance(getattr(tensor, "data", tensor), kind)
 
 
 def mask_misfit(mask: object, shape: torch.Size | tuple[int, ...]) -> str:

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from secateurs.base.parameters import is_sharded
 from secateurs.base.prunable import Where
 from secateurs.base.sharding import (
     agree,
     joined,
+    laid_as,
     local,
-    local_gradient,
     local_mask,
     version,
     whole,
@@ -150,11 +151,11 @@ class Reparametrized(StepMethod):
 
     def before(self) -> None:
         """Put the numbers behind the weights in their place."""
-        given = {
-            name: (grad, -1 if group.get("maximize") else 1)
-            for name, p, group in self.groups()
-            if (grad := local_gradient(p)) is not None
-        }
+        given = dict[str, tuple[Tensor, int]]()
+        for name, p, group in self.groups():
+            if p.grad is not None:
+                p.grad = laid_as(p.grad, p)
+                given[name] = local(p.grad), -1 if group.get("maximize") else 1
         for pack in self._packs:
             pieces = self._pieces(pack)
             # After an error within a step the weights are not weights.
@@ -166,7 +167,11 @@ class Reparametrized(StepMethod):
                 names = [name for name, (_, own) in moved.items() if own == sign]
                 found = self.gradient(pack, names, grads, factor, sign)
                 for name, part in zip(names, pack.parts(found, names), strict=True):
-                    self._parameters[name].grad = joined(part, self._parameters[name])
+                    if is_sharded(p := self._parameters[name]):
+                        # To make a distributed tensor takes longer than to fill one.
+                        given[name][0].copy_(part)
+                    else:
+                        p.grad = part
             torch._foreach_copy_(list(pieces.values()), pack.parts(pack.behind))
         self._moving = True
 
@@ -343,6 +348,7 @@ class DGating(Reparametrized):
         self._groupings: dict[str, Grouping] = {}
         self._shared: dict[Pack, tuple[Groups, Tensor]] = {}
         self._products: dict[Pack, Tensor] = {}
+        self._slopes: dict[tuple[Pack, int], tuple[Tensor, dict[str, list[Tensor]]]] = {}
         self._gates: dict[str, list[nn.Parameter]] = {}
         self._states: dict[str, list[dict[str, Any]]] = {}
         super().__init__(model, optimizer, where)
@@ -426,10 +432,18 @@ class DGating(Reparametrized):
         # An optimizer that climbs turns the sign of all it is given, the penalty's too.
         decay = 2 * self.strength / self.depth * sign
         total = groups.total(grads * pack.behind)
-        shared = (_others(gates) * total).add_(gates, alpha=decay)
+        if (pack, sign) not in self._slopes:
+            slopes = torch.empty_like(gates)
+            own = {n: zip(slopes, self._gates[n], strict=True) for n in pack.names}
+            self._slopes[pack, sign] = (
+                slopes,
+                {n: [joined(groups.part(n, s), gate) for s, gate in own[n]] for n in own},
+            )
+        slopes, parts = self._slopes[pack, sign]
+        torch.mul(_others(gates), total, out=slopes).add_(gates, alpha=decay)
         for name in names:
-            for gate, grad in zip(self._gates[name], shared, strict=True):
-                gate.grad = joined(groups.part(name, grad), gate)
+            for gate, part in zip(self._gates[name], parts[name], strict=True):
+                gate.grad = part
         return (grads * factor).add_(pack.behind, alpha=decay)
 
     def before(self) -> None:
