@@ -28,7 +28,7 @@ from secateurs.proof.zonotope import Pair, Zonotopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class NodeRanges:
     """What is known of a node's values on one box: their ends, and what numbers add there to f, to
     g and to f − g.
     """
@@ -37,12 +37,12 @@ class Seen:
     added: tuple[Tensor, Tensor, Tensor]
 
 
-class SeenZonotopes(Zonotopes):
+class RangedZonotopes(Zonotopes):
     """Zonotopes that leave behind what they prove of every node, in `seen`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, NodeRanges] = {}
         self._now: dict[int, Tensor | float] = {}
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Pair:
@@ -74,7 +74,7 @@ class SeenZonotopes(Zonotopes):
             for k in range(3)
         )
         bounds = Bounds(l=l, h=h, gl=gl, gh=gh, dl=dl, dh=dh)
-        self.seen[node.name] = Seen(bounds=bounds, added=(f, g, d))
+        self.seen[node.name] = NodeRanges(bounds=bounds, added=(f, g, d))
         self._now = {}
         return x
 
@@ -82,7 +82,7 @@ class SeenZonotopes(Zonotopes):
 class _Ranges:
     """The flow of what is known already: the bounds of every node."""
 
-    def __init__(self, seen: dict[str, Seen]) -> None:
+    def __init__(self, seen: dict[str, NodeRanges]) -> None:
         self.seen = seen
 
     def bounds(self, x: Bounds) -> Bounds:
@@ -122,7 +122,7 @@ _WORTH = 0.75
 class Descent(Relaxation):
     """The relaxation on known ranges; fed with the box of these."""
 
-    def __init__(self, seen: dict[str, Seen], **options: Any) -> None:
+    def __init__(self, seen: dict[str, NodeRanges], **options: Any) -> None:
         super().__init__(inner=_Ranges(seen), **options)
         self.seen = seen
 

@@ -14,7 +14,7 @@ from secateurs.base.registry import Registry
 from secateurs.graph import Activation, Affine, Node, Opaque, Pool, propagate
 from secateurs.proof.affine import AffineForms, TooLarge
 from secateurs.proof.dense_chain import chain_of, is_dense
-from secateurs.proof.descent import Descent, Seen, SeenZonotopes
+from secateurs.proof.descent import Descent, NodeRanges, RangedZonotopes
 from secateurs.proof.domain import Domain
 from secateurs.proof.interval import Interval
 from secateurs.proof.linear import (
@@ -191,7 +191,7 @@ def by_zonotopes(problem: NetworkPair, domain: Domain) -> Proven:
         if how == settings and torch.equal(lo, domain.lo) and torch.equal(hi, domain.hi):
             return found
     most = _ZONOTOPES // problem.widest if problem.symbols is None else problem.symbols
-    flow = SeenZonotopes(
+    flow = RangedZonotopes(
         unit=problem.unit,
         errors=problem.node_errors() if problem.unit else None,
         most=most,
@@ -208,7 +208,7 @@ def by_zonotopes(problem: NetworkPair, domain: Domain) -> Proven:
 
 
 def _descend(
-    problem: NetworkPair, domain: Domain, seen: dict[str, Seen]
+    problem: NetworkPair, domain: Domain, seen: dict[str, NodeRanges]
 ) -> tuple[Descent, Relaxed] | None:
     bends = [node for node in problem.graph.nodes if isinstance(node, Activation | Pool)]
     # On a linear piece zonotopes are exact.
