@@ -11,7 +11,6 @@ import architectures
 import secateurs as sc
 from dead_filters import dead_filters
 from secateurs.channels import verify
-from secateurs.channels.compact import compaction
 from secateurs.channels.labels import leaves
 from secateurs.channels.prune import channels
 from secateurs.channels.verify import difference_in_every_mode
@@ -512,7 +511,7 @@ def test_the_report_lists_tensors_in_the_models_order():
         net[0].weight[:3] = 0
         net[0].bias[:3] = 0
         net[1].bias[:3] = -1
-    names = [one.name for one in compaction(net, torch.randn(1, 2, 9, 9)).narrowed]
+    names = [one.name for one in sc.compact(net, torch.randn(1, 2, 9, 9)).compaction.narrowed]
     own = [name for name, _ in (*net.named_parameters(), *net.named_buffers())]
     assert len(names) == 7
     assert names == [name for name in own if name in names]

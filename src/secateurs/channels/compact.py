@@ -256,6 +256,8 @@ def shrunken_copy(
 # Turns a sparse model into a smaller one.
 
 
+@torch.inference_mode(False)  # which channels are used is found by a gradient
+@torch.no_grad()
 def compact(
     model: nn.Module,
     example: Example,
@@ -293,36 +295,16 @@ def compact(
     >>> small[0].weight.shape, small.compaction.parameters
     (torch.Size([3, 3]), (26, 20))
     """
-    result = compaction(
-        model,
-        example,
-        multiple_of=multiple_of,
-        tolerance=tolerance,
-        progress=progress,
-    )
-    small = result.model
-    small.compaction = result  # type: ignore[assignment]
-    return small
-
-
-@torch.inference_mode(False)  # which channels are used is found by a gradient
-@torch.no_grad()
-def compaction(
-    model: nn.Module,
-    example: Example,
-    *,
-    multiple_of: int = 1,
-    tolerance: float = 1e-9,
-    progress: Progress | None = None,
-) -> Compaction:
-    """What `compact` does, as a record that holds the smaller model."""
     if multiple_of < 1:
         raise ArgumentError(f"multiple_of={multiple_of!r} is below 1; with 1 nothing is rounded.")
     refuse_wrapped(model)
     check_parameters(model)
     # Copies run below; what they share with the model, such as a class or a closure, is kept.
     with keeping(model) as held, show_progress(progress, "compact") as say:
-        return _compaction(model, held, example, multiple_of, tolerance, say)
+        result = _compaction(model, held, example, multiple_of, tolerance, say)
+    small = result.model
+    small.compaction = result  # type: ignore[assignment]
+    return small
 
 
 def _compaction(

@@ -62,15 +62,9 @@ def call_of(example: Example, model: nn.Module, *, integers: bool = False) -> Ca
     integers: whether tensors of integers and flags are taken, too (token ids, attention masks).
     """
     check_model(model)
-    check_example(example)
+    args, named = arguments_of(example, integers=integers)
     # Device and dtype of the model: an example on the CPU serves a model on any device.
     like = next(model.parameters(), None)
-    named = dict(example) if isinstance(example, Mapping) else {}
-    args: tuple[Tensor, ...] = ()
-    if not isinstance(example, Mapping):
-        args = (example,) if isinstance(example, Tensor) else tuple(example)
-    for tensor in (*args, *named.values()):
-        _check_tensor(tensor, integers=integers)
 
     def first(t: Tensor) -> Tensor:
         # Slicing, not indexing, keeps the batch dimension. One sample: rules are
@@ -85,6 +79,20 @@ def call_of(example: Example, model: nn.Module, *, integers: bool = False) -> Ca
     return Call(tuple(map(first, args)), {k: first(t) for k, t in named.items()}, whole)
 
 
+def arguments_of(
+    example: Example, *, integers: bool
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """The positional and the keyword arguments of an example, checked."""
+    _check_example(example)
+    named = dict(example) if isinstance(example, Mapping) else {}
+    args: tuple[Tensor, ...] = ()
+    if not isinstance(example, Mapping):
+        args = (example,) if isinstance(example, Tensor) else tuple(example)
+    for tensor in (*args, *named.values()):
+        _check_tensor(tensor, integers=integers)
+    return args, named
+
+
 def check_parameters(model: nn.Module) -> None:
     """Refuse parameters that have no real floating-point values."""
     check_model(model)
@@ -97,7 +105,7 @@ def check_parameters(model: nn.Module) -> None:
         raise ParameterError(f"{'; '.join(bad[:6])}.")
 
 
-def check_example(example: object) -> None:
+def _check_example(example: object) -> None:
     """Refuse what is not an example; a module here is most likely the model itself."""
     if isinstance(example, nn.Module):
         raise CaptureError(
@@ -111,8 +119,10 @@ def check_example(example: object) -> None:
         )
 
 
-def check_sample(tensor: Tensor) -> None:
-    """Refuse a tensor of an example that has no first sample."""
+def _check_tensor(tensor: object, *, integers: bool) -> None:
+    """Refuse what is no tensor of an example, or has no first sample."""
+    if not isinstance(tensor, Tensor):
+        raise CaptureError(f"the example holds a {type(tensor).__name__}; give tensors only.")
     if tensor.ndim == 0:
         raise CaptureError(
             "the example holds a single number, a tensor of shape (), and the first dimension of"
@@ -124,12 +134,6 @@ def check_sample(tensor: Tensor) -> None:
             f"an example of shape {tuple(tensor.shape)} has no sample; give a batch of at least"
             " one."
         )
-
-
-def _check_tensor(tensor: object, *, integers: bool) -> None:
-    if not isinstance(tensor, Tensor):
-        raise CaptureError(f"the example holds a {type(tensor).__name__}; give tensors only.")
-    check_sample(tensor)
     if not integers and not tensor.is_floating_point():
         raise UnsupportedOperation(
             f"the example is {tensor.dtype}; paths start at real-valued inputs. Analyse what"

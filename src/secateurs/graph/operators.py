@@ -62,26 +62,24 @@ OPAQUES: Registry[Rule] = Registry("opaque rule")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def lowers(*operators: Any) -> Callable[[F], F]:
-    """Decorator: the rule for these operators (`torch.ops.aten.relu.default`, ...)."""
-    register = LOWERINGS.register(*operators)
+def registers(registry: Registry[Rule], *operators: Any) -> Callable[[F], F]:
+    """Decorator: the rule for these operators, which keeps its own type."""
 
     def decorate(rule: F) -> F:
-        register(rule)
+        registry.register(*operators)(rule)
         return rule
 
     return decorate
+
+
+def lowers(*operators: Any) -> Callable[[F], F]:
+    """Decorator: the rule for these operators (`torch.ops.aten.relu.default`, ...)."""
+    return registers(LOWERINGS, *operators)
 
 
 def lowers_opaquely(*operators: Any) -> Callable[[F], F]:
     """Decorator: the rule for operators that paths do not cover, read for their channels alone."""
-    register = OPAQUES.register(*operators)
-
-    def decorate(rule: F) -> F:
-        register(rule)
-        return rule
-
-    return decorate
+    return registers(OPAQUES, *operators)
 
 
 def refuse(reason: str) -> NoReturn:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from secateurs.base.registry import Registry
-from secateurs.graph.operators import functional
+from secateurs.graph.operators import Rule, functional, registers
 from secateurs.ship.fast import trace
 from secateurs.ship.fast.operations import (
     Add,
@@ -132,7 +132,6 @@ def _sum_if_any(a: Numbers | None, b: Numbers | None) -> Numbers | None:
     return b if a is None else a if b is None else a + b
 
 
-Rule: TypeAlias = Callable[..., Any]
 RULES: Registry[Rule] = Registry("fast rule")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -152,13 +151,7 @@ def _follows(node: fx.Node) -> bool:
 
 def runs(*operators: Any) -> Callable[[F], F]:
     """Decorator: the rule of these operators, and of those that write in place what they give."""
-    register = RULES.register(*operators)
-
-    def decorate(rule: F) -> F:
-        register(rule)
-        return rule
-
-    return decorate
+    return registers(RULES, *operators)
 
 
 def read(traced: Traced, dtype: torch.dtype) -> Steps:

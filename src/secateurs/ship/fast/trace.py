@@ -24,8 +24,7 @@ from secateurs.graph.export import (
     TRACING,
     Call,
     Renamed,
-    check_example,
-    check_sample,
+    arguments_of,
     nodes_in,
     outputs_of,
     rename_in_place,
@@ -57,17 +56,8 @@ def arguments(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     >>> arguments(torch.zeros(1, 3))[0][0].shape
     torch.Size([1, 3])
     """
-    check_example(example)
-    if isinstance(example, Mapping):
-        found: tuple[tuple[Any, ...], dict[str, Any]] = ((), dict(example))
-    else:
-        found = ((example,) if isinstance(example, Tensor) else tuple(example), {})
-    tensors = [*found[0], *found[1].values()]
-    for tensor in tensors:
-        if not isinstance(tensor, Tensor):
-            raise CaptureError(f"the example holds a {type(tensor).__name__}; give tensors only.")
-        check_sample(tensor)
-    if not tensors:
+    found = arguments_of(example, integers=True)
+    if not any(found):
         raise CaptureError("the example is empty; give the tensors the model is called with.")
     return found
 
