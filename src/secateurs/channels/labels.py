@@ -296,16 +296,6 @@ class AllOutputs(Wrapper):
         return out
 
 
-class Answers(AllOutputs):
-    """The same without the hidden states that a model returns beside its logits."""
-
-    def read(self, out: Any) -> Any:
-        """The result without its hidden states, where it has logits."""
-        if not (isinstance(out, Mapping) and "logits" in out):
-            return out
-        return {name: value for name, value in out.items() if "hidden_state" not in name}
-
-
 def leaves(out: Any) -> Iterator[Tensor]:
     """The real-valued tensors of a result, in order, each once."""
     if isinstance(out, Tensor):

@@ -7,19 +7,20 @@ cut out together.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from secateurs.base.parameters import Params
 from secateurs.base.parametrized import empty_norms, made_of
+from secateurs.base.resized import resize_attribute_
 from secateurs.base.stateless import private_copy
 from secateurs.channels.families import even_, families_of, layers_of, removable
 from secateurs.channels.labels import (
     AllOutputs,
-    Answers,
     Labelled,
     LayerUse,
     distinct,
@@ -27,17 +28,18 @@ from secateurs.channels.labels import (
     own_name,
 )
 from secateurs.channels.macs import Macs, macs
-from secateurs.channels.removal import PACKED, find_resized, narrowed_state
+from secateurs.channels.removal import PACKED, Resized, find_resized, narrowed_state
 from secateurs.channels.verify import (
     difference,
     failing_module,
+    resize_,
     run,
     samples,
     shrink_,
-    shrink_in_place_,
 )
 from secateurs.errors import ScoreError, ShipError, first_line
 from secateurs.graph import Example, capture
+from secateurs.graph.ir import tensors_of
 from secateurs.graph.replay import COMPARED
 from secateurs.graph.untouched import keeping
 
@@ -222,7 +224,7 @@ def channels(model: nn.Module, example: Example, *, exact: bool = True) -> Chann
     (4, ['0.bias', '0.weight', '1.bias', '1.weight', '3.weight'])
     """
     # All outputs at once: a channel that only the second output reads is in use.
-    seen = AllOutputs(model) if exact else Answers(model)
+    seen = AllOutputs(model) if exact else _Answers(model)
     COMPARED.share(seen, model)
     graph = capture(seen, example, opaque=True)
     found = label_channels(graph, seen, exact=exact)
@@ -258,6 +260,16 @@ def channels(model: nn.Module, example: Example, *, exact: bool = True) -> Chann
         labelled=found,
         contested=contested,
     )
+
+
+class _Answers(AllOutputs):
+    """All outputs without the hidden states that a model returns beside its logits."""
+
+    def read(self, out: Any) -> Any:
+        """The result without its hidden states, where it has logits."""
+        if not (isinstance(out, Mapping) and "logits" in out):
+            return out
+        return {name: value for name, value in out.items() if "hidden_state" not in name}
 
 
 def _directions(
@@ -306,7 +318,24 @@ def narrow_(model: nn.Module, example: Example, found: Channels, kept: Tensor) -
         )
     _refuse_training_only(seen, small, found, example)
     changes = find_resized(seen, found.labelled, gone, found.contested)
-    shrink_in_place_(seen, found.labelled, small, changes)
+    _shrink_in_place_(seen, found.labelled, small, changes)
+
+
+def _shrink_in_place_(
+    model: nn.Module, found: Labelled, small: nn.Module, changes: Sequence[Resized]
+) -> None:
+    """Give a labelled model the tensors of a smaller copy of it, and the sizes.
+
+    Parameters stay the objects they are, so that an existing optimizer goes on with them; what it
+    has stored for their entries no longer fits.
+    """
+    smaller = tensors_of(small)
+    for name, tensor in tensors_of(model).items():
+        if tensor.shape != smaller[name].shape:
+            tensor.data, tensor.grad = smaller[name].detach(), None
+    resize_(model, found)
+    for change in changes:
+        resize_attribute_(model.get_submodule(change.module), change.attribute, change.after)
 
 
 def _refuse_training_only(

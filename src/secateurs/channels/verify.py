@@ -13,7 +13,6 @@ from secateurs.base.resized import resize_attribute_
 from secateurs.channels.labels import Labelled, leaves
 from secateurs.channels.removal import Resized
 from secateurs.graph import Example
-from secateurs.graph.ir import tensors_of
 from secateurs.graph.untouched import keeping
 
 
@@ -203,23 +202,6 @@ def shrink_(
 ) -> None:
     """Cut a copy of a labelled model down: its tensors, its layers' sizes, its own attributes."""
     narrow_(model, tensors, set(fresh))
-    resize_(model, found)
-    for change in changes:
-        resize_attribute_(model.get_submodule(change.module), change.attribute, change.after)
-
-
-def shrink_in_place_(
-    model: nn.Module, found: Labelled, small: nn.Module, changes: Sequence[Resized]
-) -> None:
-    """Give a labelled model the tensors of a smaller copy of it, and the sizes.
-
-    Parameters stay the objects they are, so that an existing optimizer goes on with them; what it
-    has stored for their entries no longer fits.
-    """
-    smaller = tensors_of(small)
-    for name, tensor in tensors_of(model).items():
-        if tensor.shape != smaller[name].shape:
-            tensor.data, tensor.grad = smaller[name].detach(), None
     resize_(model, found)
     for change in changes:
         resize_attribute_(model.get_submodule(change.module), change.attribute, change.after)
