@@ -2,8 +2,9 @@
 
 A new rule goes into the file of its kind: `activation`, `arithmetic` (sums, products, extremes),
 `linear`, `conv`, `norm`, `pool`, `reduction` (sums, k-th largest), `shape` (entries that move).
-A line in `tests/graph/every_operator.py` puts it under the laws of all rules. An operator that
-`secateurs.graph.opaque` knows has a rule for channels already: its docstring says which is asked.
+A line in `tests/graph/every_operator.py` puts it under the laws of all rules. What paths do not
+cover is read for its channels alone, by a rule in `opaque`: its docstring says which of two rules
+is asked.
 """
 
 from secateurs.graph.lowering import (
@@ -12,6 +13,7 @@ from secateurs.graph.lowering import (
     conv,
     linear,
     norm,
+    opaque,
     pool,
     reduction,
     shape,
@@ -23,6 +25,7 @@ __all__ = [
     "conv",
     "linear",
     "norm",
+    "opaque",
     "pool",
     "reduction",
     "shape",

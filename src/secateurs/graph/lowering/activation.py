@@ -3,7 +3,7 @@ evaluation.
 
 A piece that starts at a is relu(x − a): −a is the bias of a neuron in front of it. So a clip to
 [a, b] is a + relu(x − a) − relu(x − b), and PReLU relu(x) − w · relu(−x). Analyses of channels
-alone see a clip as one operation instead, of which they know more (`secateurs.graph.opaque`).
+alone see a clip as one operation instead, of which they know more (`opaque`).
 """
 
 import math

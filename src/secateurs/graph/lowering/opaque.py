@@ -1,7 +1,8 @@
 """Rules for operators that paths do not cover: what they carry through, channel by channel.
 
 A rule receives what a lowering rule receives and writes one `Opaque` node, or a few nodes. An
-operator without any rule becomes a node that mixes everything, so whatever passes through it stays.
+operator without any rule becomes a node that mixes everything (`graph/reading.py`), so whatever
+passes through it stays.
 
 Where an operator has a lowering rule, too, that one is asked first, for `compact` as for paths. If
 it knows less of channels than the rule in here, it hands over: `raise Gap` where `build.opaque`, as
@@ -12,73 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
-from torch.utils import _pytree as pytree
+from torch import Tensor
 
 from secateurs.graph.builder import Builder
-from secateurs.graph.operators import (
-    OPAQUES,
-    Gap,
-    Many,
-    Unknown,
-    Value,
-    functional,
-    lowers_opaquely,
-    runnable,
-)
+from secateurs.graph.operators import Gap, Value, lowers_opaquely
 from secateurs.graph.primitives import Axes, Bilinear, Source
-
-# An operator that no lowering rule covers, read by its opaque rule or as a mixture of everything.
-
-
-def read_opaquely(build: Builder, node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """The operator as a node; what it mixes is what its rule says, or everything."""
-    operator: Any = functional(node.target)
-    expected = node.meta.get("val")
-    dtype = kwargs.get("dtype")
-    # Rules follow the dtype of the analysis; a result asked for as integers has to be integers.
-    if operator in OPAQUES and (dtype is None or dtype.is_floating_point):
-        try:
-            value = OPAQUES[operator](build, *args, **kwargs)
-        # Arguments the rule was not written for: then everything counts as mixed.
-        except (Gap, TypeError, AttributeError, IndexError, ValueError, RuntimeError):
-            value = None
-        if value is not None and _fits(value, expected):
-            return value
-    return mixture(build, runnable(operator, node), args, kwargs, expected)
-
-
-def mixture(build: Builder, operator: Any, args: Any, kwargs: Any, expected: Any) -> Any:
-    """A node about which only its shape is known."""
-    leaves, spec = pytree.tree_flatten((list(args), dict(kwargs)))
-    slots = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Value | Source)]
-
-    def function(*xs: Tensor) -> Any:
-        filled = list(leaves)
-        for slot, x in zip(slots, xs, strict=True):
-            filled[slot] = x
-        call_args, call_kwargs = pytree.tree_unflatten(filled, spec)
-        return operator(*call_args, **call_kwargs)
-
-    given = [leaves[slot] for slot in slots]
-    if isinstance(expected, Tensor):
-        return build.opaque_node(function, *given, shape=expected.shape)
-    if isinstance(expected, tuple | list):
-        place = build.place
-
-        def pick(i: int) -> Value:
-            # Named by the operator, not by the indexing that picks its result.
-            build.place = place
-            return build.opaque_node(lambda *xs: function(*xs)[i], *given, shape=expected[i].shape)
-
-        return Many(pick)
-    # A number that the model's code computes from its input.
-    return Unknown()
-
-
-def _fits(value: Value, expected: Any) -> bool:
-    """Checks a rule's result at once, so that a wrong rule is found where it is wrong."""
-    return isinstance(expected, Tensor) and value.shape == tuple(expected.shape)
 
 
 def same_dims(build: Builder, *xs: Value | Source) -> list[list[int | None]]:

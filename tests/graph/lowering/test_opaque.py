@@ -110,5 +110,5 @@ def test_a_lowering_rule_takes_over_from_an_opaque_one_knowingly():
     both = {operator for operator in LOWERINGS._rules if operator in OPAQUES}
     assert both == READ_BOTH_WAYS, (
         "the lowering rule is asked first, also by `compact`: if it knows less of channels than the"
-        " one in graph/opaque.py, raise Gap where build.opaque; then name the operator here"
+        " one in graph/lowering/opaque.py, raise Gap where build.opaque, and name the operator here"
     )
