@@ -1,11 +1,11 @@
-"""Models as they are given, wrapped or not, their parameters by name, and masks that fit these; and
-what can be wrong with each.
+"""Models as they are given, wrapped or not, and their parameters by name; what can be wrong with
+each, and with a mask.
 
 Scores, masks and budgets are mappings from the parameter's own name to a tensor.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -101,7 +101,7 @@ def refuse_scripted(model: nn.Module) -> None:
         )
 
 
-# Under which names a model, perhaps wrapped, has its parameters, and masks that fit them.
+# Under which names a model, perhaps wrapped, has its parameters.
 
 
 def aliases(model: nn.Module) -> dict[str, str]:
@@ -120,61 +120,6 @@ def named_parameters(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Par
     if missing:
         raise ParameterError("; ".join(unknown("parameter", name, known) for name in missing[:3]))
     return {name: known[name] for name in names}
-
-
-def absent(name: str, known: Iterable[str]) -> str:
-    """The sentence for a mask of a parameter that the model lacks; numbers are those of a nameless
-    optimizer.
-    """
-    names = list(known)
-    if name.isdigit() and not any(other.isdigit() for other in names):
-        return (
-            f"there is no parameter {name!r}: masks are numbered where the optimizer was given"
-            " parameters without names. Pass the model, collapse_(model), or give the optimizer"
-            " model.named_parameters()"
-        )
-    return unknown("parameter", name, names).rstrip(".")
-
-
-def fit_masks(
-    masks: Params, known: Iterable[str], *, prefixes: Iterable[str] = ("",)
-) -> dict[str, Tensor]:
-    """Masks under the names a model knows, whatever wrappers have added to either. The result of
-    `prune_` is taken as well.
-
-    A known name is kept, also behind one of the prefixes, and so is a name that fits nothing.
-    """
-    masks = masks_in(masks)
-    names = list(known)
-    exact = set(names)
-    short: dict[str, list[str]] = {}
-    for name in names:
-        short.setdefault(plain(name), []).append(name)
-    starts = list(prefixes)
-    result: dict[str, Tensor] = {}
-    for name, mask in masks.items():
-        there = short.get(plain(name), [])
-        # An exact name always wins, and two candidates are not an answer: the caller's
-        # checks then say so.
-        if any(start + name in exact for start in starts) or len(there) != 1:
-            result[name] = mask
-        else:
-            result[plain(name) if any(s + plain(name) in exact for s in starts) else there[0]] = (
-                mask
-            )
-    return result
-
-
-def masks_in(masks: object) -> Params:
-    """The masks themselves: a mapping, or the result of a pruning that carries one."""
-    inside = getattr(masks, "masks", None)
-    found = inside if isinstance(inside, Mapping) and not isinstance(masks, Mapping) else masks
-    if not isinstance(found, Mapping):
-        raise ArgumentError(
-            f"masks are a {type(masks).__name__}: give a mapping from parameter names to bool"
-            " tensors, or what prune_ returned."
-        )
-    return found
 
 
 def plain(name: str) -> str:
@@ -291,23 +236,6 @@ def mask_misfit(mask: object, shape: torch.Size | tuple[int, ...]) -> str:
     if mask.shape != torch.Size(shape):
         return f"has shape {tuple(shape)}, but its mask has shape {tuple(mask.shape)}"
     return ""
-
-
-def mask_misfits(masks: Params, tensors: Mapping[str, Tensor], kind: str) -> list[str]:
-    """What is wrong with masks for these tensors: names that are none of theirs, and misfits.
-
-    >>> mask_misfits({"w": torch.ones(2)}, {"v": torch.ones(2)}, "score")
-    ["there is no score 'w'. Known: v"]
-    """
-    return [
-        f"{name!r} {text}" if name in tensors else text
-        for name, mask in masks.items()
-        if (
-            text := mask_misfit(mask, tensors[name].shape)
-            if name in tensors
-            else unknown(kind, name, tensors).rstrip(".")
-        )
-    ]
 
 
 def all_finite(tensor: Tensor) -> bool:

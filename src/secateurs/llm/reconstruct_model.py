@@ -20,12 +20,7 @@ import torch
 from rich.console import Group
 from torch import Tensor, nn
 
-from secateurs.base.parameters import (
-    aliases,
-    check_model,
-    fit_masks,
-    refuse_wrapped,
-)
+from secateurs.base.parameters import aliases, check_model, refuse_wrapped
 from secateurs.base.printing import Printed
 from secateurs.base.progress import Progress, show_progress
 from secateurs.base.stateless import evaluating
@@ -41,7 +36,7 @@ from secateurs.llm.reconstruct import (
     stages_of,
 )
 from secateurs.llm.restoring import restoring
-from secateurs.masks.apply import check
+from secateurs.masks.apply import check, fit_masks
 from secateurs.scores.task import batches, call, with_decoder_inputs
 
 Pair = tuple[Callable[[], object], Callable[[], object]]

@@ -1,24 +1,25 @@
-"""Applies masks to the model's own parameters, once; `secateurs.hold` keeps the zeros in
-training."""
+"""Applies masks to the model's own parameters, once, whatever wrappers have added to their names;
+`secateurs.hold` keeps the zeros in training."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from secateurs.base.bits import clear_
 from secateurs.base.parameters import (
-    absent,
+    Params,
     aliases,
     check_model,
-    fit_masks,
     mask_misfit,
+    plain,
     unworkable,
     without_values,
 )
 from secateurs.base.parametrized import empty_norms
+from secateurs.base.registry import unknown
 from secateurs.base.sharding import local, local_mask, strange_placements
-from secateurs.errors import MaskError
+from secateurs.errors import ArgumentError, MaskError
 
 
 def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
@@ -92,3 +93,78 @@ def _problem(
         or mask_misfit(mask, parameter.shape)
     )
     return f"{name!r} {problem}" if problem else ""
+
+
+# Masks, and the names under which a model, perhaps wrapped, has its parameters.
+
+
+def fit_masks(
+    masks: Params, known: Iterable[str], *, prefixes: Iterable[str] = ("",)
+) -> dict[str, Tensor]:
+    """Masks under the names a model knows, whatever wrappers have added to either. The result of
+    `prune_` is taken as well.
+
+    A known name is kept, also behind one of the prefixes, and so is a name that fits nothing.
+    """
+    masks = masks_in(masks)
+    names = list(known)
+    exact = set(names)
+    short: dict[str, list[str]] = {}
+    for name in names:
+        short.setdefault(plain(name), []).append(name)
+    starts = list(prefixes)
+    result: dict[str, Tensor] = {}
+    for name, mask in masks.items():
+        there = short.get(plain(name), [])
+        # An exact name always wins, and two candidates are not an answer: the caller's
+        # checks then say so.
+        if any(start + name in exact for start in starts) or len(there) != 1:
+            result[name] = mask
+        else:
+            result[plain(name) if any(s + plain(name) in exact for s in starts) else there[0]] = (
+                mask
+            )
+    return result
+
+
+def masks_in(masks: object) -> Params:
+    """The masks themselves: a mapping, or the result of a pruning that carries one."""
+    inside = getattr(masks, "masks", None)
+    found = inside if isinstance(inside, Mapping) and not isinstance(masks, Mapping) else masks
+    if not isinstance(found, Mapping):
+        raise ArgumentError(
+            f"masks are a {type(masks).__name__}: give a mapping from parameter names to bool"
+            " tensors, or what prune_ returned."
+        )
+    return found
+
+
+def absent(name: str, known: Iterable[str]) -> str:
+    """The sentence for a mask of a parameter that the model lacks; numbers are those of a nameless
+    optimizer.
+    """
+    names = list(known)
+    if name.isdigit() and not any(other.isdigit() for other in names):
+        return (
+            f"there is no parameter {name!r}: masks are numbered where the optimizer was given"
+            " parameters without names. Pass the model, collapse_(model), or give the optimizer"
+            " model.named_parameters()"
+        )
+    return unknown("parameter", name, names).rstrip(".")
+
+
+def mask_misfits(masks: Params, tensors: Mapping[str, Tensor], kind: str) -> list[str]:
+    """What is wrong with masks for these tensors: names that are none of theirs, and misfits.
+
+    >>> mask_misfits({"w": torch.ones(2)}, {"v": torch.ones(2)}, "score")
+    ["there is no score 'w'. Known: v"]
+    """
+    return [
+        f"{name!r} {text}" if name in tensors else text
+        for name, mask in masks.items()
+        if (
+            text := mask_misfit(mask, tensors[name].shape)
+            if name in tensors
+            else unknown(kind, name, tensors).rstrip(".")
+        )
+    ]

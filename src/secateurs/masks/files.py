@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.base.json_object import json_object, quote
-from secateurs.base.parameters import check_model, fit_masks, masks_in
+from secateurs.base.parameters import check_model
 from secateurs.base.safefile import refusing, replacing
 from secateurs.base.untrusted import (
     FileHeader,
@@ -24,7 +24,7 @@ from secateurs.base.untrusted import (
     reading,
 )
 from secateurs.errors import MaskError, MaskFileError
-from secateurs.masks.apply import check
+from secateurs.masks.apply import check, fit_masks, masks_in
 
 FORMAT = "secateurs.masks/1"
 """What the metadata of a mask file say it is."""

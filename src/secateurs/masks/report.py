@@ -9,10 +9,10 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
-from secateurs.base.parameters import aliases, check_model, masks_in
+from secateurs.base.parameters import aliases, check_model
 from secateurs.base.printing import Reported
 from secateurs.base.prunable import Where, prunable
-from secateurs.masks.apply import check
+from secateurs.masks.apply import check, masks_in
 from secateurs.masks.counts import count_each
 
 # How sparse one parameter is: its figures, and their form in tables and JSON.

@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar, Unpack
 import torch
 from torch import Tensor
 
-from secateurs.base.parameters import mask_misfits
 from secateurs.base.registry import refuse_unknown, unknown
 from secateurs.errors import (
     ArgumentError,
@@ -17,6 +16,7 @@ from secateurs.errors import (
     PatternError,
     ScoreError,
 )
+from secateurs.masks.apply import mask_misfits
 from secateurs.masks.budget import SCOPES as SCOPES
 from secateurs.masks.budget import (
     Demand,

@@ -14,19 +14,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from secateurs.base.parameters import (
-    Params,
-    absent,
-    check_model,
-    fit_masks,
-    is_sharded,
-    mask_misfit,
-)
+from secateurs.base.parameters import Params, check_model, is_sharded, mask_misfit
 from secateurs.base.ranks import distributed, gather
 from secateurs.base.registry import unknown
 from secateurs.base.sharding import local_mask, strange_placements
 from secateurs.errors import ArgumentError, MaskError
-from secateurs.masks.apply import lost_norms
+from secateurs.masks.apply import absent, fit_masks, lost_norms
 from secateurs.optim.keep import Keep, clear_all_, forget_mixed_history, tensors_in
 
 # Which optimizers pass the hooks: those inside wrappers, those inside others, and those that do

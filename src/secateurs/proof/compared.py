@@ -2,7 +2,7 @@
 outputs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,34 +11,13 @@ from torch import Tensor
 from secateurs.errors import ArgumentError, DomainError
 
 
-def batches(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Positional and keyword arguments of one call per batch; labels are left out."""
-    for batch in _iterate(data):
-        if isinstance(batch, Mapping):
-            yield (
-                (),
-                {key: value for key, value in batch.items() if key not in {"label", "labels"}},
-            )
-        else:
-            yield (
-                (
-                    (
-                        batch[0]
-                        if isinstance(batch, Sequence) and not isinstance(batch, Tensor)
-                        else batch
-                    ),
-                ),
-                {},
-            )
-
-
 def inputs_of(data: Any) -> tuple[Tensor, Tensor | None]:
     """All inputs of a data set in one tensor, and the labels if there are any."""
     if isinstance(data, Tensor):
         return data, None
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Tensor):
         return data[0], data[1]
-    rows = [batch if isinstance(batch, (tuple, list)) else (batch,) for batch in _iterate(data)]
+    rows = [batch if isinstance(batch, (tuple, list)) else (batch,) for batch in iterate(data)]
     if not rows or not all(isinstance(row[0], Tensor) for row in rows):
         raise DomainError(
             "data must hold input tensors here: a tensor, (inputs, labels), or batches of these."
@@ -47,7 +26,8 @@ def inputs_of(data: Any) -> tuple[Tensor, Tensor | None]:
     return torch.cat([row[0] for row in rows]), labels
 
 
-def _iterate(data: Any) -> Iterable[Any]:
+def iterate(data: Any) -> Iterable[Any]:
+    """Data in batches, with whatever comes along with the inputs."""
     if isinstance(data, tuple) and data and isinstance(data[0], Tensor):
         return torch.split(data[0], 256)  # (inputs, labels), not two batches
     if isinstance(data, Tensor):

@@ -3,6 +3,7 @@
 Anybody can edit a text, so what is read here is a claim, and whatever is no certificate is refused.
 """
 
+import base64
 import json
 import math
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy
+import torch
 from torch import Tensor
 
 from secateurs.base.hashing import CERTIFICATE_FORMAT
@@ -21,7 +24,6 @@ from secateurs.proof.record import (
     CertificateRecord,
     as_json,
     domain_hash,
-    unpack_tensor,
 )
 
 # The boxes of a record: from its text, or from the file next to it.
@@ -126,7 +128,7 @@ def _read(hint: Any, value: Any, place: str) -> Any:
             raise _misfit(place, f"{brief(value)} is none of {', '.join(inner)}")
         return value
     if hint is Tensor:
-        return unpack_tensor(value)
+        return _tensor(value)
     if hint is float:
         return _number(value, place)
     kind = Mapping if is_dataclass(hint) else list if origin is tuple else origin or hint
@@ -160,6 +162,22 @@ def _read_fields(kind: Any, table: Mapping[str, Any], place: str) -> Any:
     return kind(
         **{name: _read(hints[name], table[name], within + name) for name in hints if name in table}
     )
+
+
+_KINDS = {"float32": "<f4", "float64": "<f8"}
+
+
+def _tensor(record: Any) -> Tensor:
+    """The tensor of a text by `pack_tensor`, in float64."""
+    try:
+        kind = _KINDS[record["dtype"]]
+        shape = [int(n) for n in record["shape"]]
+        # validate: otherwise characters that are not base64 would be skipped silently.
+        raw = base64.b64decode(record["data"], validate=True)
+        array = numpy.frombuffer(raw, dtype=kind).astype("float64").reshape(shape)
+    except (KeyError, TypeError, ValueError):
+        raise DomainError("a tensor of the record is damaged.") from None
+    return torch.from_numpy(array)
 
 
 def _number(value: Any, place: str) -> float:

@@ -19,7 +19,6 @@ from typing import (
     TypeAlias,
 )
 
-import numpy
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +30,6 @@ from secateurs.base.hashing import (
     tensors_that_count,
 )
 from secateurs.base.safefile import replacing
-from secateurs.errors import DomainError
 from secateurs.graph.joint import canonical
 from secateurs.proof.domain import Domain
 from secateurs.proof.margins import joint_change, keeps_class
@@ -40,8 +38,6 @@ from secateurs.proof.problem import CapturedNetwork, NetworkPair
 from secateurs.version import __version__
 
 # Tensors as text and back, the same bytes on every machine; files written whole.
-
-_KINDS = {"float32": "<f4", "float64": "<f8"}
 
 
 def pack_tensor(value: Tensor) -> dict[str, Any]:
@@ -54,19 +50,6 @@ def pack_tensor(value: Tensor) -> dict[str, Any]:
         "shape": list(value.shape),
         "data": base64.b64encode(bytes_of(value, dtype)).decode(),
     }
-
-
-def unpack_tensor(record: Any) -> Tensor:
-    """The tensor of such a text, in float64."""
-    try:
-        kind = _KINDS[record["dtype"]]
-        shape = [int(n) for n in record["shape"]]
-        # validate: otherwise characters that are not base64 would be skipped silently.
-        raw = base64.b64decode(record["data"], validate=True)
-        array = numpy.frombuffer(raw, dtype=kind).astype("float64").reshape(shape)
-    except (KeyError, TypeError, ValueError):
-        raise DomainError("a tensor of the record is damaged.") from None
-    return torch.from_numpy(array)
 
 
 def write_whole(path: Path, content: bytes) -> None:

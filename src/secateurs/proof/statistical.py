@@ -5,7 +5,7 @@ Three statements, each with the level at which it holds. None of them is a worst
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
 from secateurs.graph.export import outputs_of
 from secateurs.graph.untouched import untouched
-from secateurs.proof.compared import batches, of_one_output
+from secateurs.proof.compared import iterate, of_one_output
 
 # Confidence limits and quantiles of a sample: each says with which probability it holds.
 
@@ -152,7 +152,7 @@ def observe(
         evaluating(dense),
         evaluating(sparse),
     ):
-        for args, kwargs in batches(data):
+        for args, kwargs in _calls(data):
             inputs = next(iter((*args, *kwargs.values())))
             # A loader may end with an empty batch.
             if len(inputs):
@@ -177,6 +177,15 @@ def observe(
         worst=max(parts, key=lambda part: float(part.sizes.max())).worst,
         outputs=parts[0].outputs,
     )
+
+
+def _calls(data: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Positional and keyword arguments of one call per batch; labels are left out."""
+    for batch in iterate(data):
+        if isinstance(batch, Mapping):
+            yield (), {name: x for name, x in batch.items() if name not in {"label", "labels"}}
+        else:
+            yield (batch[0] if isinstance(batch, Sequence) else batch,), {}
 
 
 def _names(result: object, chosen: Tensor) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ from rich.console import ConsoleRenderable, Group, RichCast
 from rich.table import Table
 from torch import Tensor, nn
 
-from secateurs.base.parameters import Params, check_model, fit_masks, is_sharded
+from secateurs.base.parameters import Params, check_model, is_sharded
 from secateurs.base.printing import Reported
 from secateurs.base.prunable import prunable
 from secateurs.errors import ArgumentError
 from secateurs.masks import SparsityReport, apply_, sparsity_report
 from secateurs.masks.apply import check as check_masks
+from secateurs.masks.apply import fit_masks
 from secateurs.masks.budget import entries
 from secateurs.masks.counts import count_each, count_true
 from secateurs.prune.recipe import Recipe, RecipeFields, ScoreInputs

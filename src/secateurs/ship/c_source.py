@@ -11,6 +11,8 @@ from torch import nn
 
 from secateurs.errors import ShipError
 from secateurs.graph import Example
+from secateurs.graph.export import Call
+from secateurs.graph.spot_check import SpotRun, answers_in_turn
 from secateurs.graph.untouched import untouched
 from secateurs.ship.fast import read as rules
 from secateurs.ship.fast.operations import (
@@ -31,7 +33,7 @@ from secateurs.ship.fast.operations import (
     inputs,
 )
 from secateurs.ship.fast.read import read
-from secateurs.ship.fast.trace import check, refuse_mixing, trace
+from secateurs.ship.fast.trace import BATCH, apart_by, arguments, check, random_call, trace
 
 _CONV = """
 static void conv_KIND(const float *x, float *y, int height, int width, int outs, int rows,
@@ -408,10 +410,34 @@ def c_source(model: nn.Module, example: Example) -> str:
     check(model)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     with untouched(model):
-        refuse_mixing(model, example)
+        _refuse_mixing(model, example)
         steps = read(trace(model, example), dtype)
     _check(steps, type(model).__name__)
     return Writer(steps=steps, name=type(model).__name__).text()
+
+
+def _refuse_mixing(model: nn.Module, example: Example) -> None:
+    """Refuse a model whose output for a sample depends on the rest of the batch."""
+    call = Call(*random_call(*arguments(example), BATCH))
+    alone = [call.replaced([t[i : i + 1] for t in call.tensors]) for i in range(BATCH)]
+    runs = [SpotRun(call=each, gradients=False) for each in (call, *alone)]
+    many, *ones = answers_in_turn(model, runs, None)
+    # A model that accepts no batch cannot mix samples.
+    if isinstance(many, Exception):
+        return
+    for name, together in many.items():
+        try:
+            expected = torch.cat([one[name] for one in ones if isinstance(one, dict)])
+        except (KeyError, RuntimeError):
+            expected = together.new_empty(0)
+        apart = apart_by(expected, together)
+        if not apart <= 1e-3:
+            raise ShipError(
+                f"{type(model).__name__} gives a different output for a sample in a batch than for "
+                f"the same sample alone (by {apart:.3g} of the largest output), and this program "
+                "is for one sample at a time. Make the forward pass independent of the batch and "
+                "its size."
+            )
 
 
 def _check(steps: Steps, name: str) -> None:

@@ -16,7 +16,6 @@ from secateurs.errors import (
     ArgumentError,
     CaptureError,
     ParameterError,
-    ShipError,
     UnsupportedOperation,
 )
 from secateurs.graph import Example
@@ -205,30 +204,6 @@ def refuse_other(
                 f" computes when it is called, with gradients or without: on a random input they"
                 f" differ by {apart:.3g} of the largest output. Let forward depend on neither the"
                 " tracer nor torch.is_grad_enabled(), nor on what earlier calls have left."
-            )
-
-
-def refuse_mixing(model: nn.Module, example: Example) -> None:
-    """Refuse a model whose output for a sample depends on the rest of the batch."""
-    call = Call(*random_call(*arguments(example), BATCH))
-    alone = [call.replaced([t[i : i + 1] for t in call.tensors]) for i in range(BATCH)]
-    runs = [SpotRun(call=each, gradients=False) for each in (call, *alone)]
-    many, *ones = answers_in_turn(model, runs, None)
-    # A model that accepts no batch cannot mix samples.
-    if isinstance(many, Exception):
-        return
-    for name, together in many.items():
-        try:
-            expected = torch.cat([one[name] for one in ones if isinstance(one, dict)])
-        except (KeyError, RuntimeError):
-            expected = together.new_empty(0)
-        apart = apart_by(expected, together)
-        if not apart <= 1e-3:
-            raise ShipError(
-                f"{type(model).__name__} gives a different output for a sample in a batch than for "
-                f"the same sample alone (by {apart:.3g} of the largest output), and this program "
-                "is for one sample at a time. Make the forward pass independent of the batch and "
-                "its size."
             )
 
 
