@@ -2,6 +2,7 @@
 that do not depend on how a model is cut.
 """
 
+import inspect
 import os
 import traceback
 
@@ -81,8 +82,10 @@ def dealt(values, parameter):
 
     if not hasattr(parameter, "placements"):
         return values
-    # Torch cannot send uneven pieces of pieces; every process has the whole.
-    options = {"src_data_rank": None} if parameter.device_mesh.ndim > 1 else {}
+    # Torch cannot send uneven pieces of pieces; every process has the whole. Torch 2.6 has no such
+    # choice.
+    knows = "src_data_rank" in inspect.signature(distribute_tensor).parameters
+    options = {"src_data_rank": None} if knows and parameter.device_mesh.ndim > 1 else {}
     return distribute_tensor(values, parameter.device_mesh, parameter.placements, **options)
 
 
@@ -143,4 +146,6 @@ def on_processes(folder, check, *arguments, ranks=2):
     run_ranks(_process, str(folder), ranks, check, arguments, ranks=ranks)
     for rank in range(ranks):
         said = (folder / f"{rank}.txt").read_text(encoding="utf-8")
+        if "FSDP+TP sharding does not support uneven sharding" in said:
+            pytest.skip("this torch cuts no uneven pieces twice")
         assert said == "right", said

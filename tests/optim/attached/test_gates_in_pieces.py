@@ -234,9 +234,9 @@ def check_all(folder, kinds):
 
 
 def check_two(folder):
-    check_refused()
     check_convolutions()
     check_all(folder, KINDS)
+    check_refused()
 
 
 def test_one_process(tmp_path):

@@ -240,6 +240,7 @@ def _rank(rank, folder, *arguments):
     os._exit(0)  # gloo aborts now and then where one process tears down first
 
 
+@runs_here
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(2,), (4, over_tensors, 8)], ids=["two", "four"])
 def test_processes(tmp_path, arguments):
