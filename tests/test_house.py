@@ -115,7 +115,12 @@ def test_nothing_imports_the_package_itself():
 
 # Opened by their users: the program itself, and comparisons to copy from. The functions of commands
 # are imported by name, and the tests of the command line see to those.
-OPENED_BY_NAME = {"secateurs.__main__", "experiments.__main__", "secateurs_lab.study.presets"}
+OPENED_BY_NAME = {
+    "secateurs.__main__",
+    "experiments.__main__",
+    "experiments.cifar",
+    "secateurs_lab.study.presets",
+}
 
 
 def test_every_file_is_imported_by_another():
