@@ -10,7 +10,7 @@ from torch import nn
 import secateurs as sc
 from proof.pairs import problem_of
 from secateurs.base.random import generator
-from secateurs.proof import descent, methods
+from secateurs.proof import descent, methods, top_class
 from secateurs.proof.certify import search_boxes
 from secateurs.proof.domain import ball_domain
 from secateurs.proof.methods import both_ends, by_zonotopes
@@ -91,6 +91,69 @@ def test_roundings_of_a_deep_network_are_covered_where_they_happen():
     _, exact, _ = bounds_of(dense, sparse, X, 1e-3, unit=0.0)
     assert bool((near > exact).all()) and bool((near <= exact * (1 + 1e-6)).all())
     assert problem.unit
+
+
+def test_what_a_node_may_add_is_multiplied_by_the_slope_of_the_pass():
+    dense, sparse = convolutional(depth=1)
+    problem, domain = problem_of(dense, sparse, X), ball_domain(X, 0.03)
+    found = by_zonotopes(problem, domain)
+    seen = found.below[0].seen
+    last = next(node for node in problem.graph.nodes if node.name == problem.graph.output)
+
+    def bound_with(name, *added):
+        more = {name: replace(seen[name], added=tuple(map(torch.tensor, added)))}
+        ends = both_ends(*methods._descend(problem, domain, seen | more), torch.arange(3))
+        return ends[0][0]
+
+    before = bound_with(last.name, 0.0, 0.0, 0.0)
+    assert torch.allclose(
+        bound_with(last.name, 9.0, 9.0, 0.5) - before, torch.full((3,), 0.5).double()
+    )
+    # W' reads d, and W − W' reads f.
+    one, other = (m.last.weight.detach() for m in (dense, sparse))
+    slopes = 0.5 * other.abs().sum(1) + 2 * (one - other).abs().sum(1)
+    assert torch.allclose(bound_with(last.inputs[0], 2.0, 9.0, 0.5) - before, slopes)
+
+
+def test_every_node_has_room_for_its_roundings(monkeypatch):
+    dense, sparse = convolutional(depth=2)
+    slacks, true = [], descent.Descent._off_by
+
+    def recorded(self, slack, value):
+        slacks.append(slack)
+        return true(self, slack, value)
+
+    monkeypatch.setattr(descent.Descent, "_off_by", recorded)
+    seen = by_zonotopes(problem_of(dense, sparse, X), ball_domain(X, 0.03)).below[0].seen
+    assert len(slacks) == 3 * len(seen)
+    for number, node in enumerate(seen.values()):
+        for size, slack in zip(node.bounds.sizes, slacks[3 * number :][:3], strict=True):
+            assert bool((slack >= 2.0**-53 * size).all()) and bool((slack <= 1e-9).all())
+
+
+def test_passes_that_exceed_the_effort_are_left_out():
+    dense, sparse = convolutional(depth=1)
+    problem = replace(problem_of(dense, sparse, X), effort=10.0)
+    assert by_zonotopes(problem, ball_domain(X, 0.03)).below is None
+
+
+def test_differences_of_classes_are_the_nearer_of_both_ends(monkeypatch):
+    dense, sparse = convolutional(depth=1)
+    problem = replace(problem_of(dense, sparse, X), effort=1e5)
+    domain = ball_domain(X, 0.02)
+    toward = torch.tensor([[1.0, -1, 0], [1, 0, -1], [0, 1, -1]], dtype=torch.float64)
+    alone = by_zonotopes(problem, domain).pair.directions(toward, problem.unit)
+    for passed in (0.0, torch.nan):
+        monkeypatch.setattr(
+            top_class,
+            "_passed",
+            lambda flow, y, rows, passed=passed: torch.full(
+                (1, 6, len(rows)), passed, dtype=torch.float64
+            ),
+        )
+        ends = pair_ends(problem, domain)[0][0]
+        nearer = alone if passed else torch.stack([alone[::2].relu(), -(-alone[1::2]).relu()], 1)
+        assert torch.equal(ends, nearer.reshape(6, 3))
 
 
 def test_differences_of_classes_are_met_by_both():
