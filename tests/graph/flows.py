@@ -17,18 +17,20 @@ from torch import Tensor, nn
 
 import secateurs
 from secateurs.channels.labels import InexactFlow, LabelFlow, Labelled
-from secateurs.graph import Evaluate, Flow, Graph
+from secateurs.graph import Evaluate, Flow, Graph, propagate
 from secateurs.graph.spot_check import _Peak
 from secateurs.paths.costs import Recorder
 from secateurs.paths.enumeration import Depth
 from secateurs.paths.mass import MassFlow, NormFlow
 from secateurs.paths.reach import Arrival, Reachability, SpanFlow
 from secateurs.proof.affine import AffineForms
+from secateurs.proof.descent import Descent, NodeRanges, RangedZonotopes, _Ranges
 from secateurs.proof.domain import Domain, ball_domain
 from secateurs.proof.forms import ParameterPair
 from secateurs.proof.interval import Interval
-from secateurs.proof.linear import Probe, Relaxation
+from secateurs.proof.linear import Probe, Relaxation, Relaxed
 from secateurs.proof.lipschitz import LemmaE1
+from secateurs.proof.methods import both_ends
 from secateurs.proof.metric import DifferenceFlow
 from secateurs.proof.normalize import EdgeFlow
 from secateurs.proof.normalized import TheoremE1
@@ -134,6 +136,23 @@ def largest_of_one_box(y: Pair) -> Tensor:
     return ends[4:].abs().amax(0).expand(3, -1)
 
 
+def ranged(setting: Setting) -> RangedZonotopes:
+    return RangedZonotopes(unit=2.0**-52, alone=nodes_alone(setting.graph))
+
+
+def ranges(setting: Setting) -> dict[str, NodeRanges]:
+    """What zonotopes prove of every node on the box around all balls."""
+    flow = ranged(setting)
+    propagate(setting.graph, flow, [around_all_balls(setting)], pair(setting))
+    return flow.seen
+
+
+def passed(flow: Descent, y: Relaxed) -> Tensor:
+    """What passes from the outputs on one box claim for each of the three balls."""
+    high, low = both_ends(flow, y, torch.arange(y.d[0].numel()))
+    return torch.maximum(high, -low).expand(3, -1)
+
+
 def one_input(setting: Setting) -> Tensor:
     return setting.x[:1]
 
@@ -210,6 +229,21 @@ CASES: dict[type, Case] = {
     Zonotopes: Case(
         make=lambda s: Zonotopes(unit=2.0**-52, alone=nodes_alone(s.graph)),
         read=lambda f, v: largest_of_one_box(v),
+        **{**BOXES, "feed": around_all_balls},
+    ),
+    RangedZonotopes: Case(
+        make=ranged,
+        read=lambda f, v: largest_of_one_box(v),
+        **{**BOXES, "feed": around_all_balls},
+    ),
+    _Ranges: Case(
+        make=lambda s: _Ranges(ranges(s)),
+        read=lambda f, v: f.bounds(v).largest.flatten(1).expand(3, -1),
+        **{**BOXES, "feed": around_all_balls},
+    ),
+    Descent: Case(
+        make=lambda s: Descent(ranges(s), unit=2.0**-52),
+        read=passed,
         **{**BOXES, "feed": around_all_balls},
     ),
     Relaxation: Case(make=lambda s: Relaxation(), read=lambda f, v: f.bounds(v).largest, **BOXES),
