@@ -49,9 +49,10 @@ X = torch.randn(1, 2, 6, 6, generator=generator(1, "descent"), dtype=torch.float
 
 def bounds_of(dense, sparse, x, radius, **options):
     """What zonotopes alone prove of |f − g|, what passes do, and the problem."""
-    problem = replace(problem_of(dense, sparse, x), **options)
-    found = by_zonotopes(problem, ball_domain(x, radius))
-    high, low = both_ends(*found.below, torch.arange(problem.outputs))
+    problem, domain = replace(problem_of(dense, sparse, x), **options), ball_domain(x, radius)
+    found = by_zonotopes(problem, domain)
+    passes = methods.passes_below(problem, domain, found.seen, found.known)
+    high, low = both_ends(*passes, torch.arange(problem.outputs))
     return found.pair.difference(problem.unit), torch.maximum(high, -low)[0], problem
 
 
@@ -97,12 +98,14 @@ def test_what_a_node_may_add_is_multiplied_by_the_slope_of_the_pass():
     dense, sparse = convolutional(depth=1)
     problem, domain = problem_of(dense, sparse, X), ball_domain(X, 0.03)
     found = by_zonotopes(problem, domain)
-    seen = found.below[0].seen
+    seen = found.seen
     last = next(node for node in problem.graph.nodes if node.name == problem.graph.output)
 
     def bound_with(name, *added):
         more = {name: replace(seen[name], added=tuple(map(torch.tensor, added)))}
-        ends = both_ends(*methods._descend(problem, domain, seen | more), torch.arange(3))
+        ends = both_ends(
+            *methods.passes_below(problem, domain, seen | more, found.known), torch.arange(3)
+        )
         return ends[0][0]
 
     before = bound_with(last.name, 0.0, 0.0, 0.0)
@@ -124,7 +127,7 @@ def test_every_node_has_room_for_its_roundings(monkeypatch):
         return true(self, slack, value)
 
     monkeypatch.setattr(descent.Descent, "_off_by", recorded)
-    seen = by_zonotopes(problem_of(dense, sparse, X), ball_domain(X, 0.03)).below[0].seen
+    seen = by_zonotopes(problem_of(dense, sparse, X), ball_domain(X, 0.03)).seen
     assert len(slacks) == 3 * len(seen)
     for number, node in enumerate(seen.values()):
         for size, slack in zip(node.bounds.sizes, slacks[3 * number :][:3], strict=True):
@@ -134,7 +137,7 @@ def test_every_node_has_room_for_its_roundings(monkeypatch):
 def test_passes_that_exceed_the_effort_are_left_out():
     dense, sparse = convolutional(depth=1)
     problem = replace(problem_of(dense, sparse, X), effort=10.0)
-    assert by_zonotopes(problem, ball_domain(X, 0.03)).below is None
+    assert by_zonotopes(problem, ball_domain(X, 0.03)).known is None
 
 
 def test_differences_of_classes_are_the_nearer_of_both_ends(monkeypatch):
@@ -185,4 +188,22 @@ def test_passes_that_overflow_leave_what_zonotopes_prove(monkeypatch):
 def test_where_nothing_is_open_there_are_no_passes():
     dense, sparse = convolutional(depth=1)
     dense, sparse = (nn.Sequential(m.first, nn.ReLU(), nn.Flatten()) for m in (dense, sparse))
-    assert by_zonotopes(problem_of(dense, sparse, X), ball_domain(X, 1e-9)).below is None
+    assert by_zonotopes(problem_of(dense, sparse, X), ball_domain(X, 1e-9)).known is None
+
+
+def test_a_certificate_can_be_copied():
+    dense, sparse = convolutional(depth=1)
+    cert = sc.certify(dense, sparse, around=X, radius=0.03, methods="zonotope", restarts=1)
+    assert copy.deepcopy(cert).bound == cert.bound
+
+
+def test_few_results_are_kept():
+    dense, sparse = convolutional(depth=1)
+    problem = problem_of(dense, sparse, X)
+    numbers = []
+    for number in range(40):
+        by_zonotopes(problem, ball_domain(X + number, 0.01))
+        kept = [one.seen for *_, one in problem.shared["zonotopes"]]
+        ends = [n.bounds.l.numel() for seen in kept for n in seen.values()]
+        numbers.append(9 * sum(ends))
+    assert 1 < len(kept) < 40 and max(numbers) <= 2**20

@@ -139,17 +139,18 @@ def zonotope(problem: NetworkPair, domain: Domain) -> MethodBounds:
     """
     found = domain.lo.new_full((len(domain), problem.outputs), torch.inf)
     remarks = list[str]()
-    for number in range(len(domain)):
+    for number, box in enumerate(domain.split(1)):
         try:
-            proven = by_zonotopes(problem, domain[number : number + 1])
+            proven = by_zonotopes(problem, box)
         except TooLarge as error:
             if not number:
                 raise Skip(f"no zonotopes: {error}") from None
             remarks.append(f"zonotope: time was up after {number} of {len(domain)} boxes")
             break
         found[number] = proven.pair.difference(problem.unit)
-        if proven.below is not None:
-            passed, _ = _by_outputs(problem, *proven.below, 1)
+        if proven.known is not None:
+            flow, y = passes_below(problem, box, proven.seen, proven.known)
+            passed, _ = _by_outputs(problem, flow, y, 1)
             # `fmin` takes the other where passes overflow.
             found[number] = torch.fmin(found[number], passed[0])
         if proven.dropped:
@@ -173,13 +174,15 @@ class Proven:
     Attributes:
         pair: The outputs.
         dropped: Open neurons that got no symbol.
-        below: For backward passes on the ranges of all nodes; None where nothing is open, or where
-            passes from the outputs exceed the effort.
+        seen: The ranges of all nodes, on which backward passes stand.
+        known: What passes from neurons have proved; None where passes have nothing to gain, or
+            those from the outputs exceed the effort.
     """
 
     pair: Pair
     dropped: int
-    below: tuple[Descent, Relaxed] | None
+    seen: dict[str, NodeRanges]
+    known: Improved | None
 
 
 def by_zonotopes(problem: NetworkPair, domain: Domain) -> Proven:
@@ -200,31 +203,41 @@ def by_zonotopes(problem: NetworkPair, domain: Domain) -> Proven:
     )
     with torch.no_grad():
         y = propagate(problem.graph, flow, [problem.flow_input(domain)], problem.pair)
-    found = Proven(pair=y, dropped=flow.dropped, below=_descend(problem, domain, flow.seen))
+    known = None
+    if _has_bends(problem, flow.seen) and output_cells(problem) <= problem.effort:
+        below, _ = passes_below(problem, domain, flow.seen, None)
+        known = Improved(bounds=tuple(below.proven), loose=below.loose)
+    found = Proven(pair=y, dropped=flow.dropped, seen=flow.seen, known=known)
     kept.append((domain.lo, domain.hi, settings, found))
-    while len(kept) > 1 and sum(one.pair.f.g.numel() for *_, one in kept) > 2**20:
+    # A node has nine numbers for each of its values, and those of an activation six more.
+    numbers = 16 * _cells(problem)
+    while len(kept) > 1 and sum(numbers + one.pair.f.g.numel() for *_, one in kept) > 2**20:
         kept.pop(0)
     return found
 
 
-def _descend(
-    problem: NetworkPair, domain: Domain, seen: dict[str, NodeRanges]
-) -> tuple[Descent, Relaxed] | None:
-    bends = [node for node in problem.graph.nodes if isinstance(node, Activation | Pool)]
-    # On a linear piece zonotopes are exact.
-    linear = all(
-        isinstance(node, Activation) and bool(seen[node.inputs[0]].bounds.settled.all())
-        for node in bends
+def _has_bends(problem: NetworkPair, seen: dict[str, NodeRanges]) -> bool:
+    """Whether the box lies on several linear pieces: on one zonotopes are exact."""
+    return any(
+        isinstance(node, Pool) or not bool(seen[node.inputs[0]].bounds.settled.all())
+        for node in problem.graph.nodes
+        if isinstance(node, Activation | Pool)
     )
-    if linear or output_cells(problem) > problem.effort:
-        return None
+
+
+def passes_below(
+    problem: NetworkPair, domain: Domain, seen: dict[str, NodeRanges], known: Improved | None
+) -> tuple[Descent, Relaxed]:
+    """The relaxed output on these ranges; with `known` without further passes from neurons."""
+    layers = sum(isinstance(node, Activation | Pool) for node in problem.graph.nodes)
     flow = Descent(
         seen,
         effort=_DOWN * problem.effort,
         unit=problem.unit,
         pace=Pace(clock=problem.clock.within(0.8)),
-        layers=len(bends),
-        ahead=len(bends),
+        layers=layers,
+        ahead=layers,
+        known=known,
     )
     with torch.enable_grad():
         y = propagate(problem.graph, flow, [problem.flow_input(domain)], problem.pair)

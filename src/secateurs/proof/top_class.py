@@ -27,6 +27,7 @@ from secateurs.proof.methods import (
     Skip,
     beyond_effort,
     by_zonotopes,
+    passes_below,
     relax,
     rows_at_a_time,
 )
@@ -161,11 +162,11 @@ def pair_ends(problem: NetworkPair, domain: Domain) -> tuple[Tensor, bool]:
     toward = each[one] - each[two]
     if beyond_effort(problem):
         try:
-            found = [by_zonotopes(problem, box) for box in domain.split(1)]
+            found = [(box, by_zonotopes(problem, box)) for box in domain.split(1)]
         except TooLarge:
             pass
         else:
-            return torch.stack([_of_zonotopes(problem, own, toward) for own in found]), True
+            return torch.stack([_of_zonotopes(problem, *each, toward) for each in found]), True
     try:
         flow, y = relax(problem, domain)
     except Skip:
@@ -173,14 +174,15 @@ def pair_ends(problem: NetworkPair, domain: Domain) -> tuple[Tensor, bool]:
     return _passed(flow, y, toward.unsqueeze(1).expand(-1, len(domain), -1)), False
 
 
-def _of_zonotopes(problem: NetworkPair, found: Proven, toward: Tensor) -> Tensor:
+def _of_zonotopes(problem: NetworkPair, box: Domain, found: Proven, toward: Tensor) -> Tensor:
     """Ends of ⟨t, f⟩, ⟨t, g⟩ and ⟨t, f − g⟩ on one box, (6, rows)."""
     ends = found.pair.directions(toward, problem.unit)
-    if found.below is None:
+    if found.known is None:
         return ends
+    flow, y = passes_below(problem, box, found.seen, found.known)
     # As many rows at once as `linear` has outputs in a pass: a row is as large as all maps.
     rows = [part.unsqueeze(1) for part in torch.split(toward, rows_at_a_time(problem))]
-    passed = torch.cat([_passed(*found.below, part)[0] for part in rows], dim=1)
+    passed = torch.cat([_passed(flow, y, part)[0] for part in rows], dim=1)
     # `fmax` and `fmin` take the other where one is NaN, of passes that overflow.
     ends[::2] = torch.fmax(ends[::2], passed[::2])
     ends[1::2] = torch.fmin(ends[1::2], passed[1::2])
