@@ -14,6 +14,7 @@ from secateurs.proof import descent, methods, top_class
 from secateurs.proof.certify import search_boxes
 from secateurs.proof.domain import ball_domain
 from secateurs.proof.methods import both_ends, by_zonotopes
+from secateurs.proof.problem import TimeLimit
 from secateurs.proof.top_class import pair_ends
 from tiny_networks import randomize
 
@@ -207,3 +208,14 @@ def test_few_results_are_kept():
         ends = [n.bounds.l.numel() for seen in kept for n in seen.values()]
         numbers.append(9 * sum(ends))
     assert 1 < len(kept) < 40 and max(numbers) <= 2**20
+
+
+def test_differences_of_classes_without_time_are_those_of_zonotopes():
+    dense, sparse = convolutional()
+    problem, domain = replace(problem_of(dense, sparse, X), effort=1e5), ball_domain(X, 0.02)
+    found = by_zonotopes(problem, domain)
+    toward = torch.eye(3, dtype=torch.float64)
+    late = replace(problem, clock=TimeLimit(seconds=-1.0))
+    alone, both = (top_class._of_zonotopes(p, domain, found, toward) for p in (late, problem))
+    assert torch.equal(alone, found.pair.directions(toward, problem.unit))
+    assert not torch.equal(alone, both)

@@ -180,10 +180,14 @@ def _of_zonotopes(problem: NetworkPair, box: Domain, found: Proven, toward: Tens
     if found.known is None:
         return ends
     flow, y = passes_below(problem, box, found.seen, found.known)
+    passed, done = torch.full_like(ends, math.nan), 0
     # As many rows at once as `linear` has outputs in a pass: a row is as large as all maps.
-    rows = [part.unsqueeze(1) for part in torch.split(toward, rows_at_a_time(problem))]
-    passed = torch.cat([_passed(flow, y, part)[0] for part in rows], dim=1)
-    # `fmax` and `fmin` take the other where one is NaN, of passes that overflow.
+    for part in torch.split(toward, rows_at_a_time(problem)):
+        if problem.clock.late():
+            break
+        passed[:, done : done + len(part)] = _passed(flow, y, part.unsqueeze(1))[0]
+        done += len(part)
+    # `fmax` and `fmin` take the other where one is NaN: there was no time, or passes overflow.
     ends[::2] = torch.fmax(ends[::2], passed[::2])
     ends[1::2] = torch.fmin(ends[1::2], passed[1::2])
     return ends
