@@ -39,6 +39,8 @@ FIGURES: Registry[Figures] = Registry("figures of an experiment")
 
 COMPRESSION = "compression (all parameters / kept)"
 ACCURACY = "test accuracy %"
+FRONTIER: dict[str, Any] = {"x": COMPRESSION, "y": ACCURACY, "log_x": True, "log_y": False}
+"""The axes of accuracy against compression."""
 
 
 def panel(
@@ -74,6 +76,11 @@ def line(
     found = sorted(p for p in points if all(map(math.isfinite, p)))
     dots = (Dot(x=x, y=y, low=y, high=y, text=_tooltip(name, x, y)) for x, y in found)
     return ChartLine(name=name, dots=tuple(dots), colour=colour, printed=printed, joined=joined)
+
+
+def lines_of(named: Iterable[tuple[str, Iterable[tuple[float, float]]]]) -> list[ChartLine]:
+    """A line for each name, each in a colour of its own."""
+    return [line(name, points, colour=place) for place, (name, points) in enumerate(named)]
 
 
 def over_seeds(
@@ -150,12 +157,13 @@ def rates(rows: Sequence[Row]) -> Iterator[Panel]:
             "rate {}",
         )
     for column, label in (("compression", COMPRESSION), ("accuracy", ACCURACY)):
-        lines = [
-            _over(own, "rate", column, f"depth {depth}, λ {strength}", place)
-            for place, ((depth, strength), own) in enumerate(
-                sorted(groups_by(rows, "depth", "strength").items())
+        lines = lines_of(
+            (
+                f"depth {depth}, λ {strength}",
+                (point(row, "rate", column) for row in own if _alive(row)),
             )
-        ]
+            for (depth, strength), own in sorted(groups_by(rows, "depth", "strength").items())
+        )
         yield panel(
             f"{column}-against-rate",
             "Figures 5b and 12a: what a rate does",
@@ -203,15 +211,8 @@ def _frontier(name, head, rows, columns, words) -> Panel:  # type: ignore[no-unt
         head,
         f"A mark for each λ. {DIVERGED}",
         lines,
-        x=COMPRESSION,
-        y=ACCURACY,
-        log_x=True,
-        log_y=False,
+        **FRONTIER,
     )
-
-
-def _over(rows: Sequence[Row], x: str, y: str, name: str, colour: int) -> ChartLine:
-    return line(name, (point(r, x, y) for r in rows if _alive(r)), colour=colour)
 
 
 def _alive(row: Row) -> bool:
@@ -242,10 +243,9 @@ def dynamics(rows: Sequence[Row]) -> Iterator[Panel]:
     """By depth, by λ, and by start and rate; then layer by layer; then the parts of the loss."""
     for name, (words, own) in _comparisons(rows).items():
         for column, (label, log) in QUANTITIES.items():
-            lines = [
-                line(title, (point(row, "epoch", column) for row in one), colour=place)
-                for place, (title, one) in enumerate(own.items())
-            ]
+            lines = lines_of(
+                (title, (point(row, "epoch", column) for row in one)) for title, one in own.items()
+            )
             yield panel(
                 f"{name}-{column}",
                 f"Figures 6, 7, 13, 19 and 24: {words}",
@@ -257,8 +257,8 @@ def dynamics(rows: Sequence[Row]) -> Iterator[Panel]:
                 marks=False,
             )
     for strength, run in _by_strength(rows).items():
-        yield from _layers(f"λ {strength}", strength, run)
-        yield _losses(f"λ {strength}", strength, run)
+        yield from _layers(strength, run)
+        yield _losses(strength, run)
 
 
 def _comparisons(rows: Sequence[Row]) -> dict[str, tuple[str, dict[str, list[Row]]]]:
@@ -294,7 +294,7 @@ def _by_strength(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found or {usual: [row for row in rows if row["job"] == rows[0]["job"]]}
 
 
-def _layers(head: str, name: str, rows: Sequence[Row]) -> Iterator[Panel]:
+def _layers(strength: str, rows: Sequence[Row]) -> Iterator[Panel]:
     """Figures 17 and 18: remaining weights, norm and misalignment of every layer."""
     kept = _per_layer(rows, "kept")
     # After the first epoch nothing is zero yet, so the largest count is the layer's size.
@@ -311,13 +311,12 @@ def _layers(head: str, name: str, rows: Sequence[Row]) -> Iterator[Panel]:
     }
     epochs = [float(row["epoch"]) for row in rows]
     for column, (figure, label, values, log) in parts.items():
-        lines = [
-            line(title, zip(epochs, layer, strict=True), colour=place)
-            for place, (title, layer) in enumerate(_weights_by_layer(values))
-        ]
+        lines = lines_of(
+            (title, zip(epochs, layer, strict=True)) for title, layer in _weights_by_layer(values)
+        )
         yield panel(
-            f"layers-{column}-{name}",
-            f"{figure}: layer by layer, {head}",
+            f"layers-{column}-{strength}",
+            f"{figure}: layer by layer, λ {strength}",
             "",
             lines,
             x="epoch",
@@ -327,20 +326,19 @@ def _layers(head: str, name: str, rows: Sequence[Row]) -> Iterator[Panel]:
         )
 
 
-def _losses(head: str, name: str, rows: Sequence[Row]) -> Panel:
+def _losses(strength: str, rows: Sequence[Row]) -> Panel:
     """Figure 20: the loss of the data, and the penalty parted by Lemma 1."""
     parts = {
         "loss": "loss",
         "minimal_penalty": "penalty of the collapsed weights",
         "excess_penalty": "excess of the penalty (misalignment)",
     }
-    lines = [
-        line(title, (point(row, "epoch", column) for row in rows), colour=place)
-        for place, (column, title) in enumerate(parts.items())
-    ]
+    lines = lines_of(
+        (title, (point(row, "epoch", column) for row in rows)) for column, title in parts.items()
+    )
     return panel(
-        f"losses-{name}",
-        f"Figure 20: parts of the loss, {head}",
+        f"losses-{strength}",
+        f"Figure 20: parts of the loss, λ {strength}",
         "",
         [positive(one) for one in lines],
         x="epoch",
@@ -407,7 +405,8 @@ def frontier(rows: Sequence[Row]) -> Iterator[Panel]:
                 **near,
             )
         depth_3 = [found for (m, _), found in lines.items() if m == "dwf-depth-3"]
-        recipes = [_renamed(found, place) for place, found in enumerate(depth_3)]
+        # All have the same depth, and so the same colour.
+        recipes = [replace(found, colour=place) for place, found in enumerate(depth_3)]
         yield _panel(
             f"{prefix}-recipes",
             f"Depth 3 by every recipe: {place}",
@@ -423,19 +422,9 @@ def frontier(rows: Sequence[Row]) -> Iterator[Panel]:
         )
 
 
-def _panel(name: str, head: str, lines: Sequence[ChartLine], **how: object) -> Panel:
+def _panel(name: str, head: str, lines: Sequence[ChartLine], **how: Any) -> Panel:
     text = "Medians over seeds, whiskers from the least to the most. Dotted: the paper, table 2."
-    return panel(
-        name,
-        head,
-        text,
-        lines,
-        x=COMPRESSION,
-        y=ACCURACY,
-        log_x=True,
-        log_y=False,
-        **how,
-    )
+    return panel(name, head, text, lines, **FRONTIER, **how)
 
 
 def _lines_by_method(rows: Sequence[Row]) -> dict[tuple[str, str], ChartLine]:
@@ -480,19 +469,7 @@ def _print(model: str, data: str, names: Sequence[str], first: int = 0) -> list[
     return found
 
 
-def _renamed(found: ChartLine, colour: int) -> ChartLine:
-    """A separate colour for each line: here all have the same depth."""
-    return ChartLine(name=found.name, dots=found.dots, colour=colour)
-
-
 # Figures 1 and 21 of the weight-factorization paper: cut afterwards; and what goes beyond it.
-
-AXES: dict[str, Any] = {
-    "x": COMPRESSION,
-    "y": ACCURACY,
-    "log_x": True,
-    "log_y": False,
-}
 
 
 @FIGURES.register("weight-factorization-l1")
@@ -503,16 +480,12 @@ def plain_l1(rows: Sequence[Row]) -> Iterator[Panel]:
         "cut": ("then cut by magnitude", rows),
     }
     for name, (words, shown) in parts.items():
-        lines = [
-            line(
-                title,
-                envelope([row for row in shown if row["penalty"] == penalty]),
-                colour=place,
-            )
-            for place, (penalty, title) in enumerate(PENALTIES.items())
-        ]
+        lines = lines_of(
+            (title, envelope([row for row in shown if row["penalty"] == penalty]))
+            for penalty, title in PENALTIES.items()
+        )
         text = "The best accuracy at this compression or any larger one."
-        yield panel(name, f"Figure 1: {words}", text, lines, floor=50.0, **AXES)
+        yield panel(name, f"Figure 1: {words}", text, lines, floor=50.0, **FRONTIER)
 
 
 @FIGURES.register("weight-factorization-posthoc")
@@ -520,12 +493,12 @@ def posthoc(rows: Sequence[Row]) -> Iterator[Panel]:
     """Figure 21: each network cut further and trained further."""
     text = "Each line begins at the network as factorization left it."
     for (rate,), own in groups_by(rows, "tune_rate").items():
-        lines: list[ChartLine] = []
-        for (strength,), one in groups_by(own, "strength").items():
-            for column, words in (("accuracy", "cut"), ("tuned_accuracy", "tuned")):
-                points = [point(row, "compression", column) for row in one]
-                lines.append(line(f"λ {strength}, {words}", points, colour=len(lines)))
-        yield panel(f"rate-{rate}", f"Figure 21: tuned at rate {rate}", text, lines, **AXES)
+        lines = lines_of(
+            (f"λ {strength}, {words}", [point(row, "compression", column) for row in one])
+            for (strength,), one in groups_by(own, "strength").items()
+            for column, words in (("accuracy", "cut"), ("tuned_accuracy", "tuned"))
+        )
+        yield panel(f"rate-{rate}", f"Figure 21: tuned at rate {rate}", text, lines, **FRONTIER)
 
 
 @FIGURES.register("weight-factorization-beyond")
@@ -539,24 +512,18 @@ def beyond(rows: Sequence[Row]) -> Iterator[Panel]:
     after, stages, slowly = (
         [point(row, "compression", "accuracy") for row in part] for part in (single, staged, slow)
     )
-    printed = [
-        (each.compression, each.accuracy)
-        for each in shipped_figures()
-        if (each.model, each.data) == ("lenet-300-100", "fashion-mnist")
-        and each.method == "dwf-depth-3"
-    ]
     lines = [
         line("before", before, colour=0, joined=False),
         line("after", after, colour=1, joined=False),
         line("after, in stages", stages, colour=3, joined=False),
         line("after, slowly", slowly, colour=4, joined=False),
-        line("dwf-depth-3, printed", printed, colour=2, printed=True),
+        *_print("lenet-300-100", "fashion-mnist", ("dwf-depth-3",), first=2),
     ]
     text = (
         "A usual search from a trained network is two marks, before and after weights were"
         " exchanged; stages and slow searches are one, after."
     )
-    yield panel("beyond", "Beyond the paper", text, lines, **AXES)
+    yield panel("beyond", "Beyond the paper", text, lines, **FRONTIER)
 
 
 # Figures 5a, 10 and 13 of the weight-factorization paper: layer by layer.
@@ -580,10 +547,9 @@ def _shares(place: str, prefix: str, rows: Sequence[Row]) -> Iterator[Panel]:
     for row in rows:
         by_method.setdefault(method_of(row), []).append(row)
     for method, own in by_method.items():
-        lines = [
-            line(layer, map(_share, kept), colour=colour)
-            for colour, ((layer,), kept) in enumerate(groups_by(own, "layer").items())
-        ]
+        lines = lines_of(
+            (layer, map(_share, kept)) for (layer,), kept in groups_by(own, "layer").items()
+        )
         yield panel(
             f"{prefix}-{method}",
             f"Figure 10: {place}",
@@ -620,14 +586,10 @@ def _norms(place: str, prefix: str, rows: Sequence[Row]) -> Iterator[Panel]:
         ),
     }
     for name, (across, up, x, y) in pairs.items():
-        lines = [
-            line(
-                f"depth {depth}",
-                (point(row, across, up) for row in own),
-                colour=colour,
-            )
-            for colour, ((depth,), own) in enumerate(sorted(groups_by(networks, "depth").items()))
-        ]
+        lines = lines_of(
+            (f"depth {depth}", (point(row, across, up) for row in own))
+            for (depth,), own in sorted(groups_by(networks, "depth").items())
+        )
         yield panel(
             f"{prefix}-{name}",
             f"Figure 13: {place}",
@@ -644,14 +606,13 @@ def _dead(place: str, prefix: str, rows: Sequence[Row]) -> Iterator[Panel]:
     """Figure 5a: accuracy and the share of weights that have not moved, without any decay."""
     runs = groups_by(rows, "init", "match_variance", "depth").items()
     for name, y in (("accuracy", "test accuracy %"), ("still", "unmoved weights %")):
-        lines = [
-            line(
+        lines = lines_of(
+            (
                 f"{init}{', variance restored' if restored == 'True' else ''}",
                 [_at(name, epoch) for epoch in groups_by(own, "epoch").values()],
-                colour=colour,
             )
-            for colour, ((init, restored, _), own) in enumerate(runs)
-        ]
+            for (init, restored, _), own in runs
+        )
         yield panel(
             f"{prefix}-deep-{name}",
             f"Figure 5a: {place}, λ = 0",
@@ -725,7 +686,7 @@ def _curves(network: str, name: str, rows: Sequence[Row]) -> Iterator[Panel]:
     pruned = [row for row in rows if row["method"] != "none"]
     for (percent,), own in groups_by(pruned, "percent").items():
         groups = groups_by([*dense, *own], "method", "rescaled")
-        lines = [_trace(method, moved, found) for (method, moved), found in groups.items()]
+        lines = [_trace(method, moved, found, "epoch") for (method, moved), found in groups.items()]
         yield panel(
             f"{name}-curves-{percent}",
             f"Figure 2: {network}, {percent} % pruned",
@@ -754,22 +715,18 @@ def _place(row: Row) -> tuple[str, str, str]:
     return row["method"], row["percent"], row["epoch"]
 
 
-def _trace(method: str, moved: str, rows: Sequence[Row]) -> ChartLine:
+def _trace(method: str, moved: str, rows: Sequence[Row], x: str) -> ChartLine:
     name = "dense" if method == "none" else method
     name += ", rescaled" if moved == "True" else ""
     # The rescaled lines get later colours, so that they differ from the others.
     colour = ORDER.index(method) + (len(METHODS) if moved == "True" else 0)
-    return line(name, (point(row, "epoch", "y") for row in rows), colour=colour)
+    return line(name, (point(row, x, "y") for row in rows), colour=colour)
 
 
 def _accuracies(network: str, name: str, rows: Sequence[Row]) -> Panel:
     pruned = [row for row in rows if row["method"] != "none"]
-    lines = []
     distinct = groups_by(_distinct(pruned), "method", "rescaled")
-    for (method, moved), own in distinct.items():
-        named = _trace(method, moved, [])
-        points = [point(row, "percent", "y") for row in own]
-        lines.append(line(named.name, points, colour=named.colour))
+    lines = [_trace(method, moved, own, "percent") for (method, moved), own in distinct.items()]
     dense = [float(row["y"]) for row in rows if row["method"] == "none"]
     return panel(
         f"{name}-accuracies",
@@ -934,21 +891,15 @@ def pictures(rows: Sequence[Row]) -> Iterator[Panel]:
 
 def _series(rows: Sequence[Row]) -> list[ChartLine]:
     groups = groups_by(rows, "series").items()
-    return [
-        line(name, (point(row, "x", "y") for row in own), colour=place)
-        for place, ((name,), own) in enumerate(groups)
-    ]
+    return lines_of((name, (point(row, "x", "y") for row in own)) for (name,), own in groups)
 
 
 def _with_spread(found: ChartLine, spread: dict[str, float]) -> ChartLine:
     if found.name != "random":
         return found
     wide = {float(x): half for x, half in spread.items()}
-    dots = [
-        Dot(x=d.x, y=d.y, low=d.y - wide[d.x], high=d.y + wide[d.x], text=d.text)
-        for d in found.dots
-    ]
-    return ChartLine(name=found.name, dots=tuple(dots), colour=found.colour)
+    dots = (replace(d, low=d.y - wide[d.x], high=d.y + wide[d.x]) for d in found.dots)
+    return replace(found, dots=tuple(dots))
 
 
 def figures_of(name: str, rows: Sequence[Row]) -> list[Panel]:
