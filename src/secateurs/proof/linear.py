@@ -473,8 +473,8 @@ class Relaxation(Backward):
         self._steps += 8
         return self.count(
             Relaxed(
-                z=self._between(planes_z, x.z, x.d),
-                g=self._between(planes_g, x.g, x.d),
+                z=self._between(planes_z, x.z),
+                g=self._between(planes_g, x.g),
                 d=self._between(planes_d, x.z, x.d),
                 mass=StreamValues(m=_plane_mass(planes_z, x.mass), d=_plane_mass(planes_d, x.mass)),
                 mass_g=_plane_mass(planes_g, x.of_g),
@@ -560,8 +560,11 @@ class Relaxation(Backward):
             )
         )
 
-    def _between(self, planes: Sequence[Plane], z: Tensor, d: Tensor) -> Tensor:
-        high, low = (plane.p * z + plane.q * d + self.times_one(plane.c) for plane in planes)
+    def _between(self, planes: Sequence[Plane], z: Tensor, d: Tensor | None = None) -> Tensor:
+        # Planes around one ReLU have q = 0: without it their tape is a third of that of δ.
+        high, low = (plane.p * z + self.times_one(plane.c) for plane in planes)
+        if d is not None:
+            high, low = (v + plane.q * d for v, plane in zip((high, low), planes, strict=True))
         return sided(high, low)
 
 
