@@ -13,12 +13,11 @@ ways take turns, so that a ratio compares the same minutes.
 A rehearsal runs the same code with small sizes on the pretend GPU of the tests, and kernels in
 Triton's interpreter; what neither can do says so in its row.
 
-"cifar" trains on CIFAR-10 if `--images` names a file of it (see `read_images`).
+Training on CIFAR-10 on a card is a command of its own: `python -m experiments.cifar_card`.
 """
 
 import argparse
 import copy
-import io
 import json
 import math
 import multiprocessing
@@ -82,7 +81,6 @@ class Part:
     name: str
     folder: Path
     until: float
-    images: str | None
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -1064,207 +1062,6 @@ def nccl(at: Part) -> None:
     dist.destroy_process_group()
 
 
-# CIFAR-10 in the memory of the device.
-
-MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-
-
-def read_images(path: str) -> dict[str, Tensor]:
-    """CIFAR-10 as bytes: arrays train_x (n, 32, 32, 3), train_y, test_x, test_y; or JPEG files that
-    share their header: header, train_scans (all files without it, in a row), train_sizes.
-    """
-    import numpy as np
-
-    with np.load(path) as file:
-        found = {name: file[name] for name in file.files}
-    made = {}
-    for name in ("train", "test"):
-        x = found.get(f"{name}_x")
-        if x is None:
-            ends = found[f"{name}_sizes"].cumsum()
-            scans, header = found[f"{name}_scans"].tobytes(), found["header"].tobytes()
-            files = [
-                header + scans[end - size : end]
-                for end, size in zip(ends, found[f"{name}_sizes"], strict=True)
-            ]
-            with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
-                x = np.stack(pool.map(_decode, files, chunksize=500))
-        made[f"{name}_x"] = torch.from_numpy(x).permute(0, 3, 1, 2)
-        made[f"{name}_y"] = torch.from_numpy(found[f"{name}_y"]).long()
-    return made
-
-
-def _decode(file: bytes) -> Any:
-    import numpy as np
-    from PIL import Image
-
-    return np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
-
-
-@dataclass(slots=True)
-class Run:
-    """One network in training, its forward and backward pass perhaps a captured graph."""
-
-    name: str
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    rate: float
-    settings: dict[str, Any]
-    replay: Callable[[], object] | None = None
-
-
-@part("cifar", 10_000)
-def cifar(at: Part) -> None:
-    """ResNet-18 on CIFAR-10: dense, and factorized at two depths and three strengths, all in turn.
-
-    Rates of table 4 of the paper on factorization (0.2 and 0.5 at depths 2 and 3, batches of 128).
-    As many epochs as the time allows, so strengths are given by what they do to a weight without
-    gradient in this time: a strength of 1 takes it from its start to the threshold.
-    """
-    if at.images is None:
-        raise NotHere("no --images")
-    data = {key: value.to(DEVICE) for key, value in read_images(at.images).items()}
-    for name in ("train_x", "test_x"):
-        shift = torch.tensor(MEAN, device=DEVICE).view(1, 3, 1, 1)
-        scale = torch.tensor(DEVIATION, device=DEVICE).view(1, 3, 1, 1)
-        kept = torch.float32 if REHEARSAL else torch.bfloat16
-        data[name] = ((data[name].float() / 255 - shift) / scale).to(kept)
-    torch.backends.cudnn.benchmark = True
-    x = data["train_x"][:BATCH].contiguous(memory_format=torch.channels_last).clone()
-    y = data["train_y"][:BATCH].clone()
-    per_epoch = len(data["train_x"]) // BATCH
-    plan: list[tuple[int | None, float]] = [
-        (None, 0.0),
-        *((depth, share) for share in (1.0, 2.0, 4.0) for depth in (2, 3)),
-    ]
-    # A trial at a rate of 0 says how long a step of all runs takes, and so how many there can be.
-    runs = [_begin(depth, share, x, y) for depth, share in plan]
-    wait()
-    start = time.perf_counter()
-    trial = 1 if REHEARSAL else 25
-    for _ in range(trial):
-        for run in runs:
-            _train_step(run, 1.0)
-    wait()
-    seconds = (time.perf_counter() - start) / trial
-    total = int(max(per_epoch, (at.left - 12) * 0.93 / seconds))
-    total = 3 if REHEARSAL else min(total, 250 * per_epoch)
-    at.row(what="plan", runs=len(plan), seconds_a_step=seconds, epochs=total / per_epoch)
-    for run in runs:
-        _settle(run, total)
-    draw, order = torch.Generator(DEVICE).manual_seed(0), torch.empty(0)
-    done = 0
-    for number in range(total):
-        at_batch = number % per_epoch
-        if at_batch == 0:
-            order = torch.randperm(len(data["train_x"]), generator=draw, device=DEVICE)
-        if at.left < 6 and not REHEARSAL:
-            break
-        some = order[at_batch * BATCH : (at_batch + 1) * BATCH]
-        x.copy_(_augmented(data["train_x"][some], draw))
-        y.copy_(data["train_y"][some])
-        for run in runs:
-            _train_step(run, number / total)
-        done += 1
-    for run in runs:
-        with at.trying(way=run.name, **run.settings):
-            _report(at, run, data, epochs=done / per_epoch, partial=done < total)
-
-
-def _begin(depth: int | None, share: float, x: Tensor, y: Tensor) -> Run:
-    model = resnet()
-    rate = {None: 0.1, 2: 0.2, 3: 0.5}[depth]
-    optimizer: torch.optim.Optimizer
-    if depth is None:
-        optimizer = torch.optim.SGD(
-            model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=5e-4, fused=True
-        )
-    else:
-        optimizer = FactorizedSGD(
-            model.named_parameters(),
-            lr=rate,
-            momentum=MOMENTUM,
-            depth=depth,
-            init="dwf",
-            generator=torch.Generator().manual_seed(0),
-        )
-    settings = {"depth": depth, "share": share, "lr": rate}
-    name = "dense" if depth is None else f"FactorizedSGD D={depth}"
-    run = Run(name, model, optimizer, rate, settings)
-
-    def passes() -> None:
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-        with torch.autocast(DEVICE, torch.bfloat16, cache_enabled=False):
-            loss = F.cross_entropy(model(x), y)
-        loss.backward()
-
-    passes()
-    run.replay = captured(passes) if REAL else passes
-    return run
-
-
-def _settle(run: Run, total: int) -> None:
-    """Forget the trial; the strength that this many steps ask for."""
-    for state in run.optimizer.state.values():
-        for name, value in state.items():
-            if "momentum" in name:
-                value.zero_()
-    # The rate falls by a cosine, and is half of its start on average.
-    share, rate = run.settings["share"], run.rate
-    strength = share * math.log(0.05 / 1.2e-7) * (1 - MOMENTUM) / (rate * total)
-    if run.settings["depth"] is not None:
-        run.settings["strength"] = strength
-        for group in run.optimizer.param_groups:
-            group["strength"] = strength
-
-
-def _train_step(run: Run, progress: float) -> None:
-    for group in run.optimizer.param_groups:
-        group["lr"] = run.rate * 0.5 * (1 + math.cos(math.pi * progress))
-    run.replay()
-    run.optimizer.step()
-
-
-def _augmented(x: Tensor, draw: torch.Generator) -> Tensor:
-    """Shifted by up to four pixels, and mirrored, image by image."""
-    n = len(x)
-    padded = F.pad(x, (4, 4, 4, 4))
-    dx, dy = torch.randint(9, (2, n), generator=draw, device=x.device)
-    flip = torch.rand(n, generator=draw, device=x.device) < 0.5
-    across = torch.arange(32, device=x.device)
-    columns = torch.where(flip[:, None], 31 - across, across) + dx[:, None]
-    rows = across + dy[:, None]
-    images = torch.arange(n, device=x.device)[:, None, None]
-    return padded[images, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-
-
-@torch.no_grad()
-def _accuracy(model: nn.Module, data: dict[str, Tensor]) -> float:
-    model.eval()
-    right = 0
-    for x, y in zip(data["test_x"].split(1000), data["test_y"].split(1000), strict=True):
-        with torch.autocast(DEVICE, torch.bfloat16):
-            right += int((model(x).argmax(1) == y).sum())
-    model.train()
-    return right / len(data["test_y"])
-
-
-def _report(at: Part, run: Run, data: dict[str, Tensor], **how: object) -> None:
-    before = _accuracy(run.model, data)
-    found: dict[str, object] = {"accuracy": before}
-    if isinstance(run.optimizer, FactorizedSGD):
-        left = run.optimizer.collapse_(run.model)
-        found = {
-            "before": before,
-            "accuracy": _accuracy(run.model, data),
-            "kept": left.kept,
-            "compression": left.total / max(1, left.kept),
-        }
-    at.row(way=run.name, **run.settings, **how, **found)
-
-
 # Kernels are compiled beside the first parts, by processes of their own.
 
 
@@ -1295,9 +1092,9 @@ def compile_ahead(rank: int, count: int) -> None:
 # How a command becomes processes.
 
 
-def worker(name: str, folder: Path, until: float, images: str | None) -> None:
+def worker(name: str, folder: Path, until: float) -> None:
     os.setsid()
-    at = Part(name, folder, until, images)
+    at = Part(name, folder, until)
     if REHEARSAL:
         pretend.begin()
     with at.trying():
@@ -1335,7 +1132,6 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", default=[*PARTS], help=f"of {', '.join(PARTS)}")
     parser.add_argument("--seconds", type=float, default=600, help="of all parts together")
     parser.add_argument("--out", type=Path, default=Path("gpu-results"))
-    parser.add_argument("--images", help="CIFAR-10 as one file, see read_images")
     parser.add_argument("--rehearse", action="store_true", help="small, without a GPU")
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
@@ -1359,14 +1155,14 @@ def main() -> None:
         until = min(end, start + PARTS[name][0] * (10 if REHEARSAL else 1))
         if until - start < 5:
             break
-        process = context.Process(target=worker, args=(name, given.out, until, given.images))
+        process = context.Process(target=worker, args=(name, given.out, until))
         process.start()
         process.join(max(0.0, until - time.monotonic()) + 2)
         if process.is_alive():
             _end([process], seconds=0)
-            Part(name, given.out, until, None).row(stopped="at its limit")
+            Part(name, given.out, until).row(stopped="at its limit")
         elif process.exitcode:
-            Part(name, given.out, until, None).row(stopped=f"exit code {process.exitcode}")
+            Part(name, given.out, until).row(stopped=f"exit code {process.exitcode}")
         print(f"-- {name}: {time.monotonic() - start:.0f} s", flush=True)
         (given.out / "tables.md").write_text(tables(given.out))
 

@@ -119,6 +119,7 @@ OPENED_BY_NAME = {
     "secateurs.__main__",
     "experiments.__main__",
     "experiments.cifar",
+    "experiments.cifar_card",
     "secateurs_lab.study.presets",
 }
 
