@@ -34,11 +34,12 @@ from secateurs.proof.methods import both_ends
 from secateurs.proof.metric import DifferenceFlow
 from secateurs.proof.normalize import EdgeFlow
 from secateurs.proof.normalized import TheoremE1
+from secateurs.proof.path_streams import ExactPaths, PathStreams
 from secateurs.proof.problem import NetworkPair, read_problem
 from secateurs.proof.rounding import Evaluation, Rounding
 from secateurs.proof.scaling import Coupling, ScaleFlow, coupling
 from secateurs.proof.training import Coarse
-from secateurs.proof.two_stream import ExactPaths, PathStreams, TwoStream
+from secateurs.proof.two_stream import TwoStream
 from secateurs.proof.zonotope import Pair, Zonotopes, nodes_alone
 from secateurs.theory.partition import KindsFlow
 from tiny_networks import KINDS, pruned, randomize

@@ -72,7 +72,7 @@ def test_exact_where_the_paths_are_few(name, monkeypatch):
     assert metric.exact and float(metric) == pytest.approx(distance, rel=1e-12)
     assert float(metric.per_output.sum()) == pytest.approx(distance, rel=1e-12)
     assert float(metric.inputs) + float(metric.biases) == pytest.approx(distance, rel=1e-12)
-    monkeypatch.setattr("secateurs.proof.two_stream.MOST", 0)
+    monkeypatch.setattr("secateurs.proof.path_streams.MOST", 0)
     by_edges = sc.path_metric(model, other, x)
     assert not by_edges.exact and float(by_edges) > distance * (1 + 1e-9)
 

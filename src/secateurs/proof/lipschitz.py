@@ -14,6 +14,7 @@ from secateurs.graph import Activation, Add, Affine, Input, Pool, Structural, pr
 from secateurs.paths.layered import MatrixLayer, layers_of
 from secateurs.proof.forms import ParameterPair
 from secateurs.proof.normalized import TheoremE1, theorem_e1
+from secateurs.proof.path_streams import PathStreams
 from secateurs.proof.problem import NetworkPair, read_problem
 
 
@@ -219,9 +220,8 @@ def _theorem(problem: NetworkPair, example: Tensor) -> LipschitzBound:
         return LipschitzBound(name=name, of=of, value=None, applies=False, remark=remark)
     fed = example.new_ones(1, *problem.graph.inputs[0].shape, dtype=torch.float64)
     # Biases count as inputs of size 1, so the input's size is at least that.
-    value = max(float(example.abs().max()), 1.0) * float(
-        problem.path_distance(fed=fed, biases=True).sum()
-    )
+    metric = propagate(problem.graph, PathStreams(unit=problem.unit), [fed], problem.pair).d.sum()
+    value = max(float(example.abs().max()), 1.0) * float(metric)
     return LipschitzBound(
         name=name,
         of=of,

@@ -53,63 +53,21 @@ class MethodBounds:
 
 
 Method = Callable[[NetworkPair, Domain], MethodBounds]
-METHODS: Registry[Method] = Registry("certificate method")
-"""name → method(problem, domain) -> MethodBounds. A user may register more; each must be sound
-alone."""
-
 NAMED_ONLY = ("path-metric", "path-metric-per-output", "input-weighted")
 """Computed only when named: where g is f pruned, two-stream, which costs less, is never above them
 (max-pools as maxima, each input by its own size, no sign assumption), and where some weights grew
 the other methods are; in 5,842 measured boxes none ever won."""
 
+METHODS: Registry[Method] = Registry(
+    "certificate method", homes=dict.fromkeys(NAMED_ONLY, "secateurs.proof.path_methods")
+)
+"""name → method(problem, domain) -> MethodBounds. A user may register more; each must be sound
+alone."""
+
 
 def automatic() -> list[str]:
     """The methods of "auto": every one that can be the tightest, cheap ones first."""
     return [name for name in METHODS.names() if name not in NAMED_ONLY]
-
-
-@METHODS.register("path-metric")
-def path_metric_bound(problem: NetworkPair, domain: Domain) -> MethodBounds:
-    """Theorem 3.1: ‖f(x) − g(x)‖_q ≤ max(‖x‖_∞, 1)·‖Φ(θ) − Φ(θ')‖₁ for every q ≥ 1; needs θθ' ≥
-    0.
-    """
-    _same_signs(problem)
-    ones = torch.ones_like(problem.flow_input(domain)[0][:1])
-    total = problem.path_distance(fed=ones, biases=True, exact=True).sum()
-    # A bias is an input of size 1, hence max(‖x‖_∞, 1).
-    whole = domain.magnitude.flatten(1).amax(dim=1).clamp(min=1) * total
-    return MethodBounds(per_output=whole.unsqueeze(1).expand(-1, problem.outputs), whole=whole)
-
-
-@METHODS.register("path-metric-per-output")
-def path_metric_per_output(problem: NetworkPair, domain: Domain) -> MethodBounds:
-    """Theorem C.1, per output: ≤ ‖x‖_∞·‖Φ^I(θ) − Φ^I(θ')‖₁ + ‖Φ^H(θ) − Φ^H(θ')‖₁; needs θθ' ≥ 0."""
-    _same_signs(problem)
-    ones = torch.ones_like(problem.flow_input(domain)[0][:1])
-    inner = problem.path_distance(fed=ones, biases=False, exact=True)
-    # With zeros as input, only the paths that start at biases are left.
-    hidden = problem.path_distance(fed=torch.zeros_like(ones), biases=True, exact=True)
-    reach = domain.magnitude.flatten(1).amax(dim=1, keepdim=True)
-    return MethodBounds(per_output=reach * inner + hidden)
-
-
-@METHODS.register("input-weighted")
-def input_weighted(problem: NetworkPair, domain: Domain) -> MethodBounds:
-    """Theorem C.1 with every path from input u weighted by the largest |x_u| of the box; needs θθ'
-    ≥ 0.
-    """
-    _same_signs(problem)
-    return MethodBounds(
-        per_output=problem.path_distance(fed=domain.magnitude.unsqueeze(1), biases=True)
-    )
-
-
-def _same_signs(problem: NetworkPair) -> None:
-    signs = problem.signs
-    if not signs.same:
-        raise Skip(
-            f"θθ' ≥ 0 fails for {signs.differing} effective parameter(s), first in {signs.first}"
-        )
 
 
 @METHODS.register("two-stream")

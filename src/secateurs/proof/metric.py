@@ -40,7 +40,7 @@ from secateurs.paths.mass import (
 )
 from secateurs.paths.norms import total
 from secateurs.proof.forms import ParameterPair
-from secateurs.proof.two_stream import exact_distance
+from secateurs.proof.path_streams import exact_distance
 
 # The ℓ1 distance of two path liftings, propagated together with both norms.
 #

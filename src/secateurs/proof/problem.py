@@ -20,7 +20,6 @@ from secateurs.proof.domain import Domain
 from secateurs.proof.ending import carry, error_of
 from secateurs.proof.forms import ParameterPair
 from secateurs.proof.rounding import Evaluation, NodeErrors, Radii, Rounding, radii_of
-from secateurs.proof.two_stream import PathStreams, exact_distance
 
 OWN_UNIT = 2.0**-53
 """The rounding unit of the certificates' own float64 arithmetic."""
@@ -137,19 +136,6 @@ class NetworkPair:
         included).
         """
         return domain.lo.unsqueeze(1), domain.hi.unsqueeze(1)
-
-    def path_distance(self, *, fed: Tensor, biases: bool, exact: bool = False) -> Tensor:
-        """‖Φ(θ) − Φ(θ')‖₁ per output, with input paths weighted by the given input; edge by edge
-        (≥) if not dominated.
-
-        exact: path by path in that case, if the paths are few and the input is a single row.
-        """
-        flow = PathStreams(biases=biases, unit=self.unit)
-        found = propagate(self.graph, flow, [fed], self.pair).d.flatten(1).expand(len(fed), -1)
-        if exact and not self.signs.dominated:
-            apart = exact_distance(self.graph, [fed], self.pair, biases=biases, unit=self.unit)
-            found = found if apart is None else torch.minimum(found, apart)
-        return found
 
     def added_errors(self, domain: Domain, rounding: bool | str) -> Tensor:
         """Per box and output, what `rounding` of `certify` adds to a bound of the networks as they
