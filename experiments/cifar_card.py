@@ -37,7 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.cifar import SPARSE
-from secateurs.base.foreign import write_csv
+from secateurs.base.cells import write_csv
 from secateurs.base.prunable import prunable
 from secateurs.base.random import generator
 from secateurs.masks import apply_

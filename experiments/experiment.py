@@ -23,8 +23,7 @@ from typing import Literal, TypeAlias
 import torch
 from rich.table import Table
 
-from secateurs.base import foreign
-from secateurs.base.foreign import write_csv
+from secateurs.base.cells import markdown_cell, write_csv
 from secateurs.base.registry import Registry
 from secateurs.base.safefile import file_locks, replacing
 from secateurs.errors import ArgumentError, DataError, TrainingError
@@ -351,7 +350,7 @@ def markdown(
         "",
         f"| {' | '.join(COLUMNS)} |",
         f"|{' --- |' * len(COLUMNS)}",
-        *(f"| {' | '.join(map(foreign.markdown, cells(figure)))} |" for figure in figures),
+        *(f"| {' | '.join(map(markdown_cell, cells(figure)))} |" for figure in figures),
         "",
     ]
     return "\n".join(lines) + more

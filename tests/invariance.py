@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.path_pruning import overlap
+from secateurs.base.copies import private_copy
 from secateurs.base.prunable import Where
-from secateurs.base.stateless import private_copy
 from secateurs.errors import ScoreError
 from secateurs.graph import Example, evaluate
 from secateurs.masks import select

@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 
 import secateurs
 from lab.study.example import example_store
-from secateurs.base.foreign import cell, markdown, one_line, visible, write_csv
+from secateurs.base.cells import cell, markdown_cell, write_csv
+from secateurs.base.foreign import one_line, visible
 from secateurs.base.printing import Screen
 from secateurs.cli import main
 from secateurs.files import save_sparse
@@ -99,7 +100,7 @@ def test_csv_is_read_back_cell_by_cell():
 
 
 def test_markdown_begins_no_html_no_link_and_no_column():
-    assert "<" not in markdown(EVIL) and "](" not in markdown(EVIL).replace("\\](", "")
+    assert "<" not in markdown_cell(EVIL) and "](" not in markdown_cell(EVIL).replace("\\](", "")
     text = PageTable(columns=("a", EVIL), cells=((EVIL, "1"),)).markdown()
     assert [len(re.findall(r"(?<!\\)\|", line)) for line in text.split("\n")] == [
         3,
@@ -280,7 +281,7 @@ SINKS = {
     ("typer", "echo"): "cli/commands.py",
     ("", "print"): "",
     ("", "Console"): "",
-    ("csv", "writer"): "base/foreign.py",
+    ("csv", "writer"): "base/cells.py",
     ("csv", "DictWriter"): "",
 }
 """Calls that write text, and the only file that makes each."""

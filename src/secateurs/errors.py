@@ -28,10 +28,7 @@ A message says what is wrong with the actual value, where, and what to do.
 What can be collected is collected and raised once.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
-# The errors that users see; the functions below raise them.
+# The errors that users see.
 __all__ = [
     "ArgumentError",
     "CaptureError",
@@ -156,37 +153,3 @@ class MissingExtra(SecateursError, ImportError):
 def first_line(error: BaseException) -> str:
     """The first line of a message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
-def attempt(*steps: Callable[[], Any]) -> tuple[list[Any], list[SecateursError]]:
-    """Run every step: the result of each (None where it raises), and everything raised."""
-    results, problems = list[Any](), list[SecateursError]()
-    for step in steps:
-        try:
-            results.append(step())
-        except SecateursError as error:
-            results.append(None)
-            problems.append(error)
-    return results, problems
-
-
-def problems_of(*checks: Callable[[], object]) -> list[SecateursError]:
-    """Run every check and keep what they raise."""
-    return attempt(*checks)[1]
-
-
-def refuse(what: str, problems: Sequence[SecateursError]) -> None:
-    """Raise all problems as one error, if there are any."""
-    if problems:
-        raise one_error(what, problems) from (problems[0] if len(problems) == 1 else None)
-
-
-def one_error(what: str, problems: Sequence[SecateursError]) -> SecateursError:
-    """All problems as one error: of their own kind if they share it, else an `ArgumentError`."""
-    # Whoever catches a PatternError still does when three patterns misfit at once.
-    kinds = {type(problem) for problem in problems}
-    kind = kinds.pop() if len(kinds) == 1 else ArgumentError
-    if len(problems) == 1:
-        return kind(f"{what}: {problems[0]}")
-    listed = " ".join(f"({number}) {problem}" for number, problem in enumerate(problems, start=1))
-    return kind(f"{what}, {len(problems)} problems: {listed}")

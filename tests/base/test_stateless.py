@@ -1,6 +1,5 @@
 """A model run with other tensors keeps its own: the same objects, ties included."""
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import secateurs as sc
-from secateurs.base.stateless import call_with, evaluating, private_copy
+from secateurs.base.stateless import call_with
 from secateurs.graph import capture
 from secateurs.proof import normalize_, rescale_random_
 
@@ -98,52 +97,3 @@ def test_nothing_else_calls_torch_directly():
     """`functional_call` breaks ties where a module has two names; `call_with` does not."""
     callers = [path.name for path in FILES if "functional_call" in path.read_text(encoding="utf-8")]
     assert callers == ["stateless.py"]
-
-
-def test_every_module_gets_its_own_mode_back_from_evaluation_also_after_an_error():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.Sequential(nn.BatchNorm1d(2)))
-    model[1].eval()
-    before = [module.training for module in model.modules()]
-    with pytest.raises(ZeroDivisionError), evaluating(model):
-        assert not any(module.training for module in model.modules())
-        _ = 1 / 0
-    assert (
-        [module.training for module in model.modules()]
-        == before
-        == [True, True, False, *[True] * 2]
-    )
-
-
-def test_a_private_copy_has_the_values_and_neither_gradients_nor_storage():
-    model = Twice()
-    model(torch.ones(2, 3)).sum().backward()
-    copied = private_copy(model, error=sc.errors.ScoreError)
-    assert copied.stem.bias is copied.one.bias
-    for own, other in zip(model.parameters(), copied.parameters(), strict=True):
-        assert torch.equal(own, other)
-        assert own.data_ptr() != other.data_ptr()
-        assert other.grad is None and not other.requires_grad
-
-
-def test_a_private_copy_keeps_what_empty_collections_of_the_model_carry():
-    """Only plain dicts are made anew: others may hold more than their entries."""
-
-    class Labels(list):
-        language = "none"
-
-    layer = nn.Linear(2, 2)
-    layer.labels = Labels()
-    layer.labels.language = "Latin"
-    layer.names = {}
-    copied = private_copy(layer, error=sc.errors.ScoreError)
-    assert copied.labels == [] and copied.labels.language == "Latin"
-    assert copied.labels is not layer.labels
-    assert copied.names == {} and copied.names is not layer.names
-
-
-@pytest.mark.parametrize("error", [sc.errors.ScoreError, sc.errors.ShipError])
-def test_what_cannot_be_copied_is_refused_by_name_with_the_error_of_the_room(error):
-    layer = nn.Linear(2, 2)
-    layer.lock = threading.Lock()
-    with pytest.raises(error, match="Linear cannot be copied .*remove locks, open files"):
-        private_copy(layer, error=error)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import secateurs
-from secateurs.channels.labels import InexactFlow, LabelFlow, Labelled
+from secateurs.channels.inexact import InexactFlow
+from secateurs.channels.labels import LabelFlow, Labelled
 from secateurs.graph import Evaluate, Flow, Graph, propagate
 from secateurs.graph.spot_check import _Peak
 from secateurs.paths.costs import Recorder

@@ -13,10 +13,10 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from secateurs.base.copies import private_copy
 from secateurs.base.parameters import refuse_wrapped
 from secateurs.base.printing import Reported
 from secateurs.base.progress import Progress, show_progress
-from secateurs.base.stateless import private_copy
 from secateurs.channels.folding import apply_folds
 from secateurs.channels.labels import AllOutputs, Labelled, label_channels, own_name
 from secateurs.channels.macs import Macs, macs

@@ -1,8 +1,8 @@
 """One label per channel of every value, united where the network ties channels to each other.
 
 `LabelFlow` says what else has to go when one channel goes (`compact`, `prune_channels_`). Another
-question of ties overrides the rules that differ: `scaling.ScaleFlow` asks which channels share one
-scale.
+question of ties overrides the rules that differ: `inexact.InexactFlow` asks it where outputs may
+change, `scaling.ScaleFlow` asks which channels share one scale.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -386,13 +386,16 @@ def label(flow: "LabelFlow") -> None:
 # follow pin them.
 
 
-def label_channels(graph: Graph, model: nn.Module, *, exact: bool = True) -> Labelled:
+def label_channels(
+    graph: Graph, model: nn.Module, kind: "type[LabelFlow] | None" = None
+) -> Labelled:
     """Label every channel of the graph of a model.
 
-    exact: whether channels that cannot go without changing what a norm says of the others are tied.
+    kind: the flow that labels; `LabelFlow` ties channels that cannot go without changing what a
+        norm says of the others.
     """
     found = Labelled(graph)
-    flow = LabelFlow(found, model) if exact else InexactFlow(found, model)
+    flow = (kind or LabelFlow)(found, model)
     label(flow)
     for node, source, y in flow.later:
         flow.tie_elementwise(node, source, compress_marks(found.groups.roots(y)))
@@ -702,58 +705,6 @@ class LabelFlow:
                     self.groups.unite(found.dims[name, own], labels[dim])
                 else:
                     found.dims[name, own] = labels[dim]
-
-
-# The most entries of a tensor of the model's own (a class token, positions, biases of an attention)
-# that get a label each.
-_MOST = 2_000_000
-
-
-class InexactFlow(LabelFlow):
-    """Labels for a cut that changes outputs: norms and means over channels are taken over those
-    that stay, and embeddings and tensors of the model's own lose their columns like any layer."""
-
-    def affine(self, node: Affine, x: Tensor | None, params: None) -> Tensor:
-        if x is None:
-            return self._own_tensor(node)
-        # A layer that reads such a mean has it as one of its inputs.
-        return super().affine(node, torch.where(x < 0, PINNED, x), params)
-
-    def opaque(self, node: Opaque, xs: Sequence[Tensor]) -> Tensor:
-        if node.levels:
-            return xs[0]
-        return super().opaque(node, xs)
-
-    def windows(self, node: Affine | Pool, total: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        found = self.one_each(node, total, x)
-        # A mean over channels belongs to none of them, and goes with none.
-        return torch.full([1] * len(node.shape), NOTHING) if found is None else found
-
-    def _elementwise(self, node: Affine, source: Source, y: Tensor) -> None:
-        """A table of positions is laid on tokens of several origins, such as a class token beside
-        patches. Only the layers behind it show which of their columns are one channel."""
-        if sum(size > 1 for size in source.shape) > 1:
-            self.later.append((node, source, y))
-        else:
-            super()._elementwise(node, source, y)
-
-    def _own_tensor(self, node: Affine) -> Tensor:
-        """Labels of a tensor of the model's own: a column each of an embedding, else an entry."""
-        graph, source = self.found.graph, node.bias
-        learnt = source is not None and any(name in graph.parameters for name in source.names)
-        if not learnt or source is None:
-            return super().affine(node, None, None)
-        readers = [graph.by_name[name] for name in graph.consumers[node.name]]
-        if all("embedding" in reader.place.operation for reader in readers):
-            columns = self.groups.new(node.shape[-1])
-            self._tie(source, {len(node.shape) - 1: columns}, describe_node(node))
-            return along(columns, len(node.shape) - 1, len(node.shape))
-        if torch.Size(node.shape).numel() > _MOST:
-            return super().affine(node, None, None)
-        y = self.groups.new(torch.Size(node.shape).numel()).reshape(node.shape)
-        # Which of them are one channel is known when the rest of the network has tied them.
-        self.later.append((node, source, y))
-        return y
 
 
 def _pinned(node: Node) -> Tensor:

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.copies import private_copy
 from secateurs.base.parameters import Params
 from secateurs.base.parametrized import empty_norms, made_of
 from secateurs.base.resized import resize_attribute_
-from secateurs.base.stateless import private_copy
 from secateurs.channels.families import even_, families_of, layers_of, removable
+from secateurs.channels.inexact import InexactFlow
 from secateurs.channels.labels import (
     AllOutputs,
+    LabelFlow,
     Labelled,
     LayerUse,
     distinct,
@@ -227,7 +229,7 @@ def channels(model: nn.Module, example: Example, *, exact: bool = True) -> Chann
     seen = AllOutputs(model) if exact else _Answers(model)
     COMPARED.share(seen, model)
     graph = capture(seen, example, opaque=True)
-    found = label_channels(graph, seen, exact=exact)
+    found = label_channels(graph, seen, LabelFlow if exact else InexactFlow)
     even_(found)
     failed, contested = _refusing(seen, found, example, exact=exact)
     labels = removable(found, failed)

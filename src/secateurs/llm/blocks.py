@@ -15,6 +15,7 @@ import torch
 from rich.console import Group
 from torch import Tensor, nn
 
+from secateurs.base.copies import evaluating
 from secateurs.base.interrupts import Uninterrupted
 from secateurs.base.parameters import Params, check_model, refuse_wrapped
 from secateurs.base.parametrized import parts_of_weights
@@ -22,7 +23,6 @@ from secateurs.base.printing import Printed
 from secateurs.base.progress import Progress, show_progress
 from secateurs.base.prunable import choose, prunable
 from secateurs.base.registry import unknown
-from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
 from secateurs.llm.amounts import BlockAmounts, Way, block_densities, outlier_ratio
 from secateurs.llm.experts import join_masks, part_names, split_into_layers, split_masks

@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
+from secateurs.base.copies import evaluating
 from secateurs.base.interrupts import Uninterrupted
 from secateurs.base.parameters import check_model, refuse_wrapped
 from secateurs.base.printing import Reported
 from secateurs.base.sizes import INDICES, changed_sizes, count_all_blocks_, keep_blocks_
-from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, ScoreError
 from secateurs.llm.blocks import Blocks, blocks_of, first_of, uncached
 from secateurs.scores.task import Inputs, batches, call, with_decoder_inputs

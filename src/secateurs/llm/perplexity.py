@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from secateurs.base.copies import evaluating
 from secateurs.base.parameters import check_model
 from secateurs.base.printing import Reported
-from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, ScoreError
 from secateurs.llm.blocks import uncached
 from secateurs.scores.task import call, logits

@@ -20,10 +20,10 @@ import torch
 from rich.console import Group
 from torch import Tensor, nn
 
+from secateurs.base.copies import evaluating
 from secateurs.base.parameters import aliases, check_model, refuse_wrapped
 from secateurs.base.printing import Printed
 from secateurs.base.progress import Progress, show_progress
-from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.llm.reconstruct import (
     DAMPING,

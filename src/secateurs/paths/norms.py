@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias, overload
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.copies import evaluating
 from secateurs.base.parameters import check_model
-from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, DomainError, ParameterError
 from secateurs.graph import Example, Graph, affines, capture, propagate
 from secateurs.graph.primitives import State

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.copies import evaluating
 from secateurs.base.hashing import CERTIFICATE_FORMAT, state_hash
 from secateurs.base.parameters import is_sharded
 from secateurs.base.printing import AsJson
-from secateurs.base.stateless import evaluating
 from secateurs.errors import ArgumentError, DomainError, StructureMismatch
 from secateurs.graph.export import outputs_of
 from secateurs.graph.untouched import untouched

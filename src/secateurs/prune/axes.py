@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
+from secateurs.base.copies import evaluating
 from secateurs.base.parameters import Params
 from secateurs.base.prunable import owned_parameters
-from secateurs.base.stateless import evaluating
 from secateurs.errors import PatternError
 from secateurs.masks.patterns import NM, Block, Channel, Filter, Kernel, pattern_of
 from secateurs.scores.task import call

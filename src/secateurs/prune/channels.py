@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
+from secateurs.base.copies import private_copy
 from secateurs.base.parameters import refuse_scripted, refuse_wrapped
 from secateurs.base.printing import Printed
 from secateurs.base.prunable import Where
 from secateurs.base.registry import refuse_unknown
-from secateurs.base.stateless import private_copy
 from secateurs.channels import compact
 from secateurs.channels.compact import idle_blocks
 from secateurs.channels.labels import own_name

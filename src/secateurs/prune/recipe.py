@@ -4,7 +4,7 @@ A recipe is checked when it is made. `Recipe.ready` makes it ready for one model
 `Prepared.rounds` then computes the masks; `Recipe.check` says what that would do.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, TypedDict
@@ -21,15 +21,7 @@ from secateurs.base.parametrized import acting_weights, revive_norms
 from secateurs.base.printing import Reported
 from secateurs.base.prunable import Chosen, Where, choose, prunable
 from secateurs.base.registry import unknown
-from secateurs.errors import (
-    ArgumentError,
-    SecateursError,
-    UnknownNameError,
-    attempt,
-    one_error,
-    problems_of,
-    refuse,
-)
+from secateurs.errors import ArgumentError, SecateursError, UnknownNameError
 from secateurs.masks.budget import Keep, Selection, SelectionFields, total_of
 from secateurs.masks.patterns import Unstructured, pattern_of
 from secateurs.masks.select import CheckedSelection, best, check_shapes
@@ -117,13 +109,13 @@ class Recipe(Selection):
             for name in given
             if name not in known
         ]
-        refuse("this recipe cannot be read", strange)
+        _refuse("this recipe cannot be read", strange)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
         # All of them run, so that one attempt reports everything that is wrong.
-        problems = problems_of(*self.field_checks().values())
-        refuse("this recipe cannot be read", problems)
+        problems = _problems_of(*self.field_checks().values())
+        _refuse("this recipe cannot be read", problems)
 
     @classmethod
     def of(cls, recipe: "Recipe | str | Rule", fields: RecipeFields) -> "Recipe":
@@ -180,7 +172,7 @@ class Recipe(Selection):
         """The recipe made ready for this model; every problem is reported in one error."""
         ready = prepare(self, model, score_inputs=score_inputs, within=within, generator=generator)
         if not isinstance(ready, Prepared):
-            raise one_error("the recipe does not fit the model", ready)
+            raise _one_error("the recipe does not fit the model", ready)
         return ready
 
     def scorer(
@@ -273,17 +265,17 @@ def prepare(
     chosen = choose(model, recipe.where)
     # A lazy parameter has no shape to check; it is among the problems already.
     values = {name: p.detach() for name, p in chosen.parameters.items() if not is_lazy(p)}
-    (_, orders), problems = attempt(
+    (_, orders), problems = _attempt(
         lambda: prunable(model, recipe.where),
         lambda: _orders_that_fit(recipe, model, values, score_inputs["example"]),
     )
     if problems:
         # The parameters cannot be scored; whether the score has its data can still be checked.
         blind = replace(recipe, where=None)
-        return problems + problems_of(lambda: blind.scorer(_AnyModel(), score_inputs, None))
+        return problems + _problems_of(lambda: blind.scorer(_AnyModel(), score_inputs, None))
     values = acting_weights(model, values)
     weights, earlier = orders.outputs_first(values), orders.outputs_first(within)
-    (scorer, final), problems = attempt(
+    (scorer, final), problems = _attempt(
         lambda: recipe.scorer(model, score_inputs, generator),
         lambda: final_selection(recipe, weights, earlier),
     )
@@ -490,7 +482,7 @@ class PruningPlan(Reported):
 
     def enforce(self) -> None:
         """Raise every problem as one error."""
-        refuse("the recipe does not fit the model", self.problems)
+        _refuse("the recipe does not fit the model", self.problems)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -588,3 +580,40 @@ def _same_draws(generator: torch.Generator | None) -> Iterator[None]:
         yield
     finally:
         source.set_state(state)
+
+
+# Everything that is wrong, in one error.
+
+
+def _attempt(*steps: Callable[[], Any]) -> tuple[list[Any], list[SecateursError]]:
+    """Run every step: the result of each (None where it raises), and everything raised."""
+    results, problems = list[Any](), list[SecateursError]()
+    for step in steps:
+        try:
+            results.append(step())
+        except SecateursError as error:
+            results.append(None)
+            problems.append(error)
+    return results, problems
+
+
+def _problems_of(*checks: Callable[[], object]) -> list[SecateursError]:
+    """Run every check and keep what they raise."""
+    return _attempt(*checks)[1]
+
+
+def _refuse(what: str, problems: Sequence[SecateursError]) -> None:
+    """Raise all problems as one error, if there are any."""
+    if problems:
+        raise _one_error(what, problems) from (problems[0] if len(problems) == 1 else None)
+
+
+def _one_error(what: str, problems: Sequence[SecateursError]) -> SecateursError:
+    """All problems as one error: of their own kind if they share it, else an `ArgumentError`."""
+    # Whoever catches a PatternError still does when three patterns misfit at once.
+    kinds = {type(problem) for problem in problems}
+    kind = kinds.pop() if len(kinds) == 1 else ArgumentError
+    if len(problems) == 1:
+        return kind(f"{what}: {problems[0]}")
+    listed = " ".join(f"({number}) {problem}" for number, problem in enumerate(problems, start=1))
+    return kind(f"{what}, {len(problems)} problems: {listed}")

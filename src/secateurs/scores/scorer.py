@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.base.bits import write_masked_
+from secateurs.base.copies import private_copy
 from secateurs.base.parameters import Params, all_finite, check_model, refuse_wrapped
 from secateurs.base.parametrized import acting_weights, bake_, names_of_weights
 from secateurs.base.prunable import Where, prunable
 from secateurs.base.random import check_generator
 from secateurs.base.registry import unknown
-from secateurs.base.stateless import private_copy
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
 from secateurs.masks.apply import mask_misfits
 from secateurs.masks.values import sound

@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
-from secateurs.base.foreign import write_csv
+from secateurs.base.cells import write_csv
 from secateurs.base.printing import Reported
 from secateurs.base.progress import Progress, show_progress
 from secateurs.base.registry import unknown

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.copies import evaluating
 from secateurs.base.interrupts import Uninterrupted
 from secateurs.base.parameters import named_parameters
 from secateurs.base.prunable import Where, prunable
-from secateurs.base.stateless import call_with, evaluating
+from secateurs.base.stateless import call_with
 from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
 from secateurs.theory.guarantee import check_positive
 from secateurs.theory.sketching import check_share, finite, mix_uniform, per_draw, whole

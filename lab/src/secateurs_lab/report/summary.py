@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from secateurs.base import foreign
+from secateurs.base.cells import markdown_cell
 from secateurs_lab.report.series import number
 from secateurs_lab.report.tables import Table
 from secateurs_lab.study.database import Row
@@ -27,7 +27,7 @@ def summary(rows: Sequence[Row], *, name: str) -> str:
     Nothing to show yet: no run has ended.
     <BLANKLINE>
     """
-    parts = [f"# {foreign.markdown(name)}"]
+    parts = [f"# {markdown_cell(name)}"]
     known = {row.key: row for row in rows}
     ended = [row for row in rows if row.ended and not row.hidden]
     if not ended:
@@ -35,7 +35,7 @@ def summary(rows: Sequence[Row], *, name: str) -> str:
     for model, data in dict.fromkeys((row.model, _whole(row)) for row in ended):
         mine = [row for row in ended if (row.model, _whole(row)) == (model, data)]
         compared = [row for row in mine if _held_out(row) is None]
-        parts.append(f"## {foreign.markdown(f'{model} on {data}')}")
+        parts.append(f"## {markdown_cell(f'{model} on {data}')}")
         parts += _compared(compared, known)
         parts += _tuned([row for row in mine if _held_out(row) is not None], compared, known)
     open_ = sum(not row.ended for row in rows)
@@ -142,15 +142,15 @@ def _ends_of_the_table(
             key=lambda label: -_middle(groups, label, compression),
         )
         lost = [
-            foreign.markdown(label)
+            markdown_cell(label)
             for label in labels
             if label not in order and (label, compression) in groups
         ]
         if len(order) > 1:
             first, last = order[0], order[-1]
             yield (
-                f"* {number(compression)}×: best is {foreign.markdown(first)}"
-                f" ({_middle(groups, first, compression):.2f}), worst is {foreign.markdown(last)}"
+                f"* {number(compression)}×: best is {markdown_cell(first)}"
+                f" ({_middle(groups, first, compression):.2f}), worst is {markdown_cell(last)}"
                 f" ({_middle(groups, last, compression):.2f})."
                 # A method without any number is worse than the worst.
                 + (f" Lost with every seed: {'; '.join(lost)}." if lost else "")
@@ -260,7 +260,7 @@ def _lost(rows: Iterable[Row]) -> Iterator[str]:
     wrong = [row for row in rows if row.state != "done"]
     if wrong:
         yield "Runs that did not end well:"
-        yield "\n".join(f"* {foreign.markdown(_end(row))}" for row in wrong)
+        yield "\n".join(f"* {markdown_cell(_end(row))}" for row in wrong)
 
 
 def _made(rows: Sequence[Row]) -> Iterator[str]:
@@ -275,7 +275,7 @@ def _made(rows: Sequence[Row]) -> Iterator[str]:
     )
     if places:
         took = clock(sum(row.seconds for row in rows))
-        yield f"Computed on {foreign.markdown('; '.join(places))}: {len(rows)} runs, {took}."
+        yield f"Computed on {markdown_cell('; '.join(places))}: {len(rows)} runs, {took}."
 
 
 def _end(row: Row) -> str:

@@ -10,7 +10,7 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
 
-from secateurs.base import foreign
+from secateurs.base.cells import markdown_cell, write_csv
 from secateurs.errors import StoreError
 from secateurs_lab.report.figures import Drawing, Field, chart, heat
 from secateurs_lab.report.published import Published, names_in_print, printed_lines
@@ -89,13 +89,13 @@ class Table:
     def csv(self) -> str:
         """The table as CSV text."""
         text = io.StringIO()
-        foreign.write_csv(text, [self.columns, *self.cells])
+        write_csv(text, [self.columns, *self.cells])
         return text.getvalue()
 
     def markdown(self) -> str:
         """The table as Markdown text."""
         lines = [self.columns, tuple("---" for _ in self.columns), *self.cells]
-        return "\n".join("| " + " | ".join(map(foreign.markdown, line)) + " |" for line in lines)
+        return "\n".join("| " + " | ".join(map(markdown_cell, line)) + " |" for line in lines)
 
     def latex(self) -> str:
         """The table as LaTeX, with the rules of the package booktabs."""

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from secateurs.base.foreign import write_csv
+from secateurs.base.cells import write_csv
 from secateurs.base.safefile import replacing
 from secateurs.errors import ArgumentError
 from secateurs_lab.study.database import SUMMARY, Row

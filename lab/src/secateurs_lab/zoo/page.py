@@ -5,7 +5,7 @@ from statistics import median
 
 from torch import nn
 
-from secateurs.base import foreign
+from secateurs.base.cells import markdown_cell
 from secateurs_lab.zoo.records import Record, load
 
 HEAD = """# Records
@@ -41,7 +41,7 @@ def records_page(records: Iterable[Record], *, networks: Iterable[nn.Module] | N
     parts = [HEAD]
     for place in dict.fromkeys((record.model, record.data) for record in found):
         mine = [record for record in found if (record.model, record.data) == place]
-        parts.append(f"## {foreign.markdown(f'{place[0]} on {place[1]}')}\n")
+        parts.append(f"## {markdown_cell(f'{place[0]} on {place[1]}')}\n")
         parts.append(f"| {' | '.join(COLUMNS)} |")
         parts.append(f"|{' --- |' * len(COLUMNS)}")
         parts += [lines[id(one)] for one in sorted(mine, key=lambda record: record.compression)]
@@ -65,4 +65,4 @@ def _line(record: Record, network: nn.Module) -> str:
         seeds,
         f"{record.method}: {record.command}",
     )
-    return "| " + " | ".join(map(foreign.markdown, cells)) + " |"
+    return "| " + " | ".join(map(markdown_cell, cells)) + " |"
