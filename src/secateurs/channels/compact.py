@@ -37,6 +37,9 @@ from secateurs.paths.reach import Reachability, reach
 
 _ROUNDING = 1e-3
 
+# The largest relative difference of outputs that is accepted in float64.
+_TOLERANCE = 1e-9
+
 # Outputs that differ by less differ in digits that single precision lacks: any other fault of a
 # compaction, such as a size that the code relies on, makes a larger difference.
 _OTHER_DIGITS = 1e-4
@@ -263,7 +266,6 @@ def compact(
     example: Example,
     *,
     multiple_of: int = 1,
-    tolerance: float = 1e-9,
     progress: Progress | None = None,
 ) -> nn.Module:
     """The model without its dead channels and neurons: the same class, smaller tensors, the same
@@ -280,8 +282,6 @@ def compact(
         example: an input of the right shape; its values do not matter.
         multiple_of: round the channels of every layer up to a multiple, which suits some
         processors.
-        tolerance: the largest relative difference of outputs accepted in float64; in float32 what
-            counts is 2.4e-4 at least.
         progress: called with one line for each step.
 
     Raises:
@@ -301,23 +301,23 @@ def compact(
     check_parameters(model)
     # Copies run below; what they share with the model, such as a class or a closure, is kept.
     with keeping(model) as held, show_progress(progress, "compact") as say:
-        result = _compaction(model, held, example, multiple_of, tolerance, say)
+        result = _compaction(model, held, example, multiple_of, say)
     small = result.model
     small.compaction = result  # type: ignore[assignment]
     return small
 
 
 def _compaction(
-    model: nn.Module, held: str, example: Example, multiple_of: int, tolerance: float, say: Progress
+    model: nn.Module, held: str, example: Example, multiple_of: int, say: Progress
 ) -> Compaction:
     say("reading the model")
     read = read_model(model, example)
-    done, apart = _cut_and_compare(read, held, example, multiple_of, tolerance, say)
+    done, apart = _cut_and_compare(read, held, example, multiple_of, say)
     if done is None and read.read_in != read.precision:
         # The model's code may do something else in each precision.
         say("reading the model in float64")
         read = read_model(model, example, in_float64=True)
-        done, apart = _cut_and_compare(read, held, example, multiple_of, tolerance, say)
+        done, apart = _cut_and_compare(read, held, example, multiple_of, say)
     if done is not None:
         return done
     raise ShipError(
@@ -329,17 +329,12 @@ def _compaction(
 
 
 def _cut_and_compare(
-    read: ReadModel,
-    held: str,
-    example: Example,
-    multiple_of: int,
-    tolerance: float,
-    say: Progress,
+    read: ReadModel, held: str, example: Example, multiple_of: int, say: Progress
 ) -> tuple[Compaction | None, float]:
     """Cut more and more carefully until the outputs are those of the model; None, and how far they
     are apart, where that does not help.
     """
-    model, limit = read.original, _limit(tolerance, read)
+    model, limit = read.original, _limit(read)
     options: RemovalOptions | None = RemovalOptions(multiple_of=multiple_of, hopeful=True)
     while options is not None:
         say("choosing the channels that go")
@@ -404,11 +399,9 @@ def _rounding_of(dtype: torch.dtype) -> float:
     return min(0.5, 2000 * torch.finfo(dtype).eps)
 
 
-def _limit(tolerance: float, read: ReadModel) -> float:
-    """The tolerance asked for, or what the precision can tell."""
-    if read.precision == torch.float64:
-        return tolerance
-    return max(tolerance, _rounding_of(read.precision))
+def _limit(read: ReadModel) -> float:
+    """How far outputs may differ in the precision in which they are compared."""
+    return _TOLERANCE if read.precision == torch.float64 else _rounding_of(read.precision)
 
 
 def _text(dtype: torch.dtype) -> str:

@@ -6,7 +6,7 @@ change, `scaling.ScaleFlow` asks which channels share one scale.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from secateurs.graph import (
     Source,
     Structural,
 )
+from secateurs.graph.export import flatten
 from secateurs.graph.ir import Wrapper
 from secateurs.graph.propagate import step
 from secateurs.paths.reach import along, compress_marks, full, in_full, laid, rows, together
@@ -297,21 +298,9 @@ class AllOutputs(Wrapper):
 
 
 def leaves(out: Any) -> Iterator[Tensor]:
-    """The real-valued tensors of a result, in order, each once."""
-    if isinstance(out, Tensor):
-        # Indices and flags have no relative difference.
-        if out.is_floating_point():
-            yield out
-        return
-    items: Any = ()
-    if isinstance(out, Mapping):
-        items = out.values()
-    elif is_dataclass(out) and not isinstance(out, type):
-        items = [getattr(out, field.name) for field in fields(out)]
-    elif isinstance(out, list | tuple):
-        items = out
-    for item in items:
-        yield from leaves(item)
+    """The real-valued tensors of a result, in order."""
+    # Indices and flags have no relative difference.
+    return (tensor for _, tensor in flatten(out, "") if tensor.is_floating_point())
 
 
 def own_name(name: str) -> str:
