@@ -537,6 +537,10 @@ GRACE = 10.0
 """Seconds before the end at which runs that have not ended are tested as they are."""
 
 
+WINDOW = 1000
+"""Turns over which their time is taken."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """A process has room for a run; a turn of all its networks takes so many seconds."""
@@ -576,11 +580,19 @@ def serve(pipe: Connection, scale: Scale, until: float) -> None:
             ended += [fit for fit in running if fit.done == fit.total and fit not in ended]
             if time.monotonic() > until:
                 ended, more = [*running], False
-            if turns % 500 == 0 and len(running) == scale.together:
-                if pace is None:
-                    took = (time.monotonic() - start) / turns * 1e3
-                    print(f"-- {took:.2f} ms a turn of {scale.together} networks", flush=True)
-                pace = (time.monotonic() - start) / turns
+            if turns % WINDOW == 0:
+                now = time.monotonic()
+                # In the first window kernels are compiled.
+                if turns > WINDOW and len(running) == scale.together:
+                    first, pace = pace is None, (now - start) / WINDOW
+                    text = f"{pace * 1e3:.2f} ms a turn of {scale.together} networks"
+                    if first:
+                        print(f"-- {text}", flush=True)
+                    if turns == 3 * WINDOW and pace * (steps - turns) > 1.5 * (until - now):
+                        # Better to know now than to have many networks that are half trained.
+                        print(f"-- {text}: none would end in time", flush=True)
+                        ended, more = [*running], False
+                start = now
         for fit in ended:
             running.remove(fit)
             if "failed" not in fit.notes:

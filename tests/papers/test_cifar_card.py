@@ -229,6 +229,15 @@ def test_what_has_not_ended_in_time_is_tested_as_it_is(tmp_path):
     assert "epochs" in found[0][1].reason
 
 
+def test_nothing_goes_on_that_cannot_end_in_time(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(cifar_card, "WINDOW", 2)
+    scale = replace(SMALL, epochs=10_000)
+    found = served([Wish(method=Dense())] * 2, tmp_path, until=30.0, scale=scale)
+    assert [row.progress for _, row in found] == [6 / 80_000] * 2
+    said = capsys.readouterr().out
+    assert said.count("ms a turn of 2 networks") == 2 and "none would end in time" in said
+
+
 @pytest.mark.slow
 def test_what_a_lost_process_had_is_done_by_another(tmp_path, capsys):
     scale = replace(SMALL, epochs=100)
