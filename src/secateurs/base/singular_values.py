@@ -11,11 +11,27 @@ from secateurs.errors import ArgumentError
 Apply = Callable[[Tensor], Tensor]
 
 
-def lanczos(
-    apply: Apply, start: Tensor, *, tolerance: float, max_steps: int
-) -> tuple[Tensor, Tensor, int]:
-    """The largest eigenvalue θ, relative residual and steps, for positive semi-definite operators
-    on (batch, n).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ritz:
+    """The largest eigenvalues that were found, their relative residuals, and after how many steps.
+
+    basis: of each, the orthonormal vectors of the steps. mixture: the Ritz vector, made of these.
+    """
+
+    values: Tensor
+    residual: Tensor
+    steps: int
+    basis: Tensor
+    mixture: Tensor
+
+    @property
+    def vectors(self) -> Tensor:
+        """The Ritz vectors, (batch, n)."""
+        return times(self.basis.mT, self.mixture.to(self.basis))
+
+
+def lanczos(apply: Apply, start: Tensor, *, tolerance: float, max_steps: int) -> Ritz:
+    """The largest eigenvalue of each of some positive semi-definite operators on (batch, n).
 
     Every vector is orthogonalised against all former ones.
     """
@@ -32,11 +48,13 @@ def lanczos(
         betas[:, k] = new.norm(dim=1)
         # Not at every step: eigenvalues of the small matrix cost as much as a step.
         if k + 1 == limit or k % _CHECK == _CHECK - 1:
-            top, residual = _ritz(alphas[:, : k + 1], betas[:, : k + 1])
+            top, residual, mixture = _ritz(alphas[:, : k + 1], betas[:, : k + 1])
             if bool((residual <= tolerance).all()):
                 break
         vector = _unit_or_zero(new, betas[:, k], alphas)
-    return top.to(alphas.dtype), residual, k + 1
+    return Ritz(
+        values=top, residual=residual, steps=k + 1, basis=basis[:, : k + 1], mixture=mixture
+    )
 
 
 _CHECK = 4
@@ -69,8 +87,8 @@ def _unit_or_zero(new: Tensor, size: Tensor, alphas: Tensor) -> Tensor:
     )
 
 
-def _ritz(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:
-    """The top Ritz value and its relative residual |β_k s_k| / θ."""
+def _ritz(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The top Ritz value θ, its relative residual |β_k s_k| / θ, and s."""
     projected = torch.diag_embed(alphas)
     if alphas.shape[1] > 1:
         off = torch.diag_embed(betas[:, :-1], 1)
@@ -79,7 +97,7 @@ def _ritz(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:
     residual = betas[:, -1] * vectors[:, -1, -1].abs()
     # eigh sorts upwards: the last is the largest. A zero matrix has residual 0, not
     # 0/0.
-    return values[:, -1], residual / values[:, -1].clamp_min(_TINY)
+    return values[:, -1], residual / values[:, -1].clamp_min(_TINY), vectors[:, :, -1]
 
 
 # Largest singular values of many matrices at once: batched Lanczos on A*A.
@@ -162,9 +180,9 @@ def _chunk(batch: Tensor, tolerance: float, max_steps: int) -> tuple[Tensor, Ten
     def apply(x: Tensor) -> Tensor:
         return times(adjoint, times(batch, x)) if gram is None else times(gram, x)
 
-    top, residual, steps = lanczos(apply, _start(batch), tolerance=tolerance, max_steps=max_steps)
+    top = lanczos(apply, _start(batch), tolerance=tolerance, max_steps=max_steps)
     # A relative error of θ = σ² is twice that of σ. Rounding may leave θ below 0.
-    return top.clamp_min(0).sqrt(), residual / 2, steps
+    return top.values.clamp_min(0).sqrt(), top.residual / 2, top.steps
 
 
 def _largest_entries(batch: Tensor) -> Tensor:

@@ -345,10 +345,8 @@ def _converge(packed: Tensor, *, tolerance: float, max_steps: int) -> Tensor:
     def apply(x: Tensor) -> Tensor:
         return times(packed, x.view(len(packed), 2, -1)).flatten(1)
 
-    values: Tensor = lanczos(
-        apply, _start(packed).flatten(1), tolerance=tolerance, max_steps=max_steps
-    )[0]
-    return values
+    start = _start(packed).flatten(1)
+    return lanczos(apply, start, tolerance=tolerance, max_steps=max_steps).values
 
 
 def _start(packed: Tensor) -> Tensor:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from secateurs.base.interrupts import Uninterrupted
+from secateurs.base.singular_values import lanczos
 from secateurs.theory.circular_norms import circular_norm, is_dense, unfolded_bound
 from secateurs.theory.convolutions import (
     ConvMap,
@@ -39,7 +40,6 @@ _SMALL = 2**13
 _MEMORY = 2**27
 _STEPS = 300
 _CYCLES = 3
-_CHECK = 4
 
 
 def map_norm(conv: ConvMap) -> tuple[float, float]:
@@ -52,56 +52,26 @@ def map_norm(conv: ConvMap) -> tuple[float, float]:
     )
     double = replace(conv, kernel=conv.kernel.double())
     steps = double if start.numel() <= _SMALL else replace(conv, kernel=conv.kernel.float())
-    pair = top_pair(_normal(steps), start.to(steps.kernel))
+    vector, residual = top_pair(_normal(steps), start.to(steps.kernel))
     # A quotient never exceeds the norm, however coarse the vector: a proven lower
     # bound.
-    return _quotient(double, pair.vector), pair.residual
+    return _quotient(double, vector), residual
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """The top Ritz vector, and the residual relative to its Ritz value."""
-
-    vector: Tensor
-    residual: float
-
-
-def top_pair(apply: Operator, start: Tensor) -> Pair:
-    """The largest eigenvalue of a positive semi-definite operator, by Lanczos, begun anew when
-    memory is full.
+def top_pair(apply: Operator, start: Tensor) -> tuple[Tensor, float]:
+    """The top Ritz vector of a positive semi-definite operator, and its residual, by Lanczos, begun
+    anew when memory is full.
     """
     # The whole basis is kept for orthogonalising, so its size is bounded by memory.
     steps = min(_STEPS, max(8, _MEMORY // start.numel()), start.numel())
-    pair = _lanczos(apply, start, steps)
-    for _ in range(_CYCLES):
+    vector, tolerance = start[None], _RESIDUAL[start.dtype]
+    for _ in range(1 + _CYCLES):
+        found = lanczos(lambda x: apply(x[0])[None], vector, tolerance=tolerance, max_steps=steps)
+        vector, residual = found.vectors, float(found.residual)
         # With as many steps as dimensions Lanczos is exact: a new start adds nothing.
-        if pair.residual <= _RESIDUAL[start.dtype] or steps == start.numel():
+        if residual <= tolerance or steps == start.numel():
             break
-        pair = _lanczos(apply, pair.vector, steps)
-    return pair
-
-
-def _lanczos(apply: Operator, start: Tensor, steps: int) -> Pair:
-    """Every vector is orthogonalised against all former ones; ends early when nothing is left of
-    it.
-    """
-    basis = start.new_empty(steps, start.numel())
-    alphas, betas = [], []
-    vector = start / start.norm()
-    for k in range(steps):
-        basis[k] = vector
-        new = apply(vector)
-        # A dot product over a whole map, in double: it is the value itself.
-        alphas.append(float(vector.double() @ new.double()))
-        new = _orthogonal(new.sub_(vector, alpha=alphas[-1]), basis[: k + 1])
-        betas.append(float(new.norm()))
-        exhausted = betas[-1] <= torch.finfo(new.dtype).eps * max(alphas)
-        if exhausted or k + 1 == steps or k % _CHECK == _CHECK - 1:
-            pair = _ritz(alphas, betas, basis)
-            if exhausted or pair.residual <= _RESIDUAL[start.dtype]:
-                break
-        vector = new / betas[-1]
-    return pair
+    return vector[0], residual
 
 
 def _normal(conv: ConvMap) -> Operator:
@@ -119,31 +89,11 @@ def _normal(conv: ConvMap) -> Operator:
     return apply
 
 
-def _orthogonal(new: Tensor, basis: Tensor) -> Tensor:
-    """Twice is enough, and once where it took little away: large vectors cost more here than in the
-    convolution.
-    """
-    size = new.norm()
-    new = new - basis.T @ (basis @ new)
-    return new if new.norm() > 0.5 * size else new - basis.T @ (basis @ new)
-
-
-def _ritz(alphas: list[float], betas: list[float], basis: Tensor) -> Pair:
-    projected = torch.diag(torch.tensor(alphas, dtype=torch.float64))
-    if len(alphas) > 1:
-        off = torch.diag(torch.tensor(betas[:-1], dtype=torch.float64), 1)
-        projected = projected + off + off.T
-    values, vectors = torch.linalg.eigh(projected)
-    return Pair(
-        vector=basis[: len(alphas)].T @ vectors[:, -1].to(basis),
-        # A zero kernel has the value 0 and the residual 0.
-        residual=betas[-1] * abs(float(vectors[-1, -1])) / (float(values[-1]) or 1.0),
-    )
-
-
 def _quotient(conv: ConvMap, vector: Tensor) -> float:
     vector = vector.double()
-    return float(conv(vector.view(conv.shape)).norm() / vector.norm())
+    # Of a kernel of zeros nothing may be found.
+    size = vector.norm().clamp_min(torch.finfo(vector.dtype).tiny)
+    return float(conv(vector.view(conv.shape)).norm() / size)
 
 
 # Operator norms of convolutions: exact where the Fourier transform diagonalises them, bracketed
