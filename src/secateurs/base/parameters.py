@@ -5,15 +5,14 @@ Scores, masks and budgets are mappings from the parameter's own name to a tensor
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from secateurs.base.registry import unknown
-from secateurs.errors import ArgumentError, ParameterError, UnsupportedOperation
+from secateurs.errors import ArgumentError, UnsupportedOperation
 
 Params: TypeAlias = Mapping[str, Tensor]
 """Tensors by parameter name."""
@@ -111,15 +110,6 @@ def aliases(model: nn.Module) -> dict[str, str]:
         (name, parameter) for name, parameter in model.named_parameters(remove_duplicate=False)
     )
     return {name: first[id(p)] for name, p in names if first.setdefault(id(p), name) != name}
-
-
-def named_parameters(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
-    """The parameters of these names; a name the model lacks is refused with its nearest names."""
-    known = dict(model.named_parameters(remove_duplicate=False))
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise ParameterError("; ".join(unknown("parameter", name, known) for name in missing[:3]))
-    return {name: known[name] for name in names}
 
 
 def plain(name: str) -> str:

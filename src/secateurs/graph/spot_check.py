@@ -264,7 +264,7 @@ def _compare_calls(model: nn.Module, points: list[Call], expected: "_Expected") 
     try:
         wanted = [expected.of(each, dtype) for each in (one, two)]
     except (ParameterError, CaptureError):
-        # As in `spot_check`; token ids in another order need not be a sentence.
+        # As in `_check_points`; token ids in another order need not be a sentence.
         return ""
     asked = None if graph.casts else dtype
     found = answers_in_turn(model, runs, asked)
@@ -405,19 +405,10 @@ def _two_samples(points: list[Call]) -> tuple[Call, Call]:
 
 
 @torch.no_grad()
-def spot_check(model: nn.Module, call: Call, graph: Graph) -> frozenset[str] | None:
-    """Refuse a graph that does not compute what the model computes.
-
-    Returns the parameters that were zero as a whole, such as fresh biases: how they are used could
-    not be seen. None where nothing could: no finite values, or nothing passed an activation.
-    """
-    return _check_points(model, _points(call), _Expected(model, graph))
-
-
-@torch.no_grad()
 def _check_points(
     model: nn.Module, points: list[Call], expected: _Expected
 ) -> frozenset[str] | None:
+    """Refuse a graph that does not compute what the model computes; else `Seen.unseen`."""
     small = _is_small(points[0])
     points = points if small else points[:1]
     try:

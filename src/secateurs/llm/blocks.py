@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from secateurs.base.copies import evaluating
 from secateurs.base.interrupts import Uninterrupted
-from secateurs.base.parameters import Params, check_model, refuse_wrapped
+from secateurs.base.parameters import Params, refuse_wrapped
 from secateurs.base.parametrized import parts_of_weights
 from secateurs.base.printing import Printed
 from secateurs.base.progress import Progress, show_progress
@@ -583,7 +583,6 @@ def prune_blocks_(
     >>> done.report.sparsity, done.blocks
     (0.5, ('blocks.0', 'blocks.1', 'blocks.2'))
     """
-    check_model(model)
     refuse_wrapped(model)
     recipe = Recipe.of(recipe, fields)
     _refuse_unfit(recipe)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from secateurs.base.copies import evaluating
 from secateurs.base.interrupts import Uninterrupted
-from secateurs.base.parameters import check_model, refuse_wrapped
+from secateurs.base.parameters import refuse_wrapped
 from secateurs.base.printing import Reported
 from secateurs.base.sizes import INDICES, changed_sizes, count_all_blocks_, keep_blocks_
 from secateurs.errors import ArgumentError, ScoreError
@@ -95,7 +95,6 @@ def drop_blocks_(
     >>> done.dropped, done.left
     (('blocks.1',), {'blocks.0': 'blocks.0', 'blocks.2': 'blocks.1'})
     """
-    check_model(model)
     refuse_wrapped(model)
     if not (blocks is None or isinstance(blocks, str)):
         raise ArgumentError(

@@ -21,7 +21,7 @@ from rich.console import Group
 from torch import Tensor, nn
 
 from secateurs.base.copies import evaluating
-from secateurs.base.parameters import aliases, check_model, refuse_wrapped
+from secateurs.base.parameters import aliases, refuse_wrapped
 from secateurs.base.printing import Printed
 from secateurs.base.progress import Progress, show_progress
 from secateurs.errors import ArgumentError, ParameterError
@@ -109,7 +109,6 @@ def reconstruct_(
     (True, ['0.weight', '2.weight'])
     """
     for each in (model, dense):
-        check_model(each)
         refuse_wrapped(each)
     weights, whole = dict(model.named_parameters()), dict(dense.named_parameters())
     _refuse_strangers(weights, whole)

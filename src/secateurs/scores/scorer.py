@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from secateurs.base.bits import write_masked_
 from secateurs.base.copies import private_copy
-from secateurs.base.parameters import Params, all_finite, check_model, refuse_wrapped
+from secateurs.base.parameters import Params, all_finite, refuse_wrapped
 from secateurs.base.parametrized import acting_weights, bake_, names_of_weights
 from secateurs.base.prunable import Where, prunable
 from secateurs.base.random import check_generator
@@ -112,7 +112,6 @@ class Scorer:
         check_generator(generator)
         check_loss(loss)
         check_output(output)
-        check_model(model)
         refuse_wrapped(model)
         # Everything that can be wrong is found here, once, so that rounds only compute.
         self._entry = SCORES[rule] if isinstance(rule, str) else own_rule(rule)

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from secateurs.base.copies import evaluating
 from secateurs.base.interrupts import Uninterrupted
-from secateurs.base.parameters import named_parameters
 from secateurs.base.prunable import Where, prunable
+from secateurs.base.registry import unknown
 from secateurs.base.stateless import call_with
-from secateurs.errors import ArgumentError, EmptySelectionError, TheoryError
+from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError, TheoryError
 from secateurs.theory.guarantee import check_positive
 from secateurs.theory.sketching import check_share, finite, mix_uniform, per_draw, whole
 
@@ -52,7 +52,7 @@ def linearise(model: nn.Module, names: Sequence[str], x: Tensor, run: JacobianRu
             finite(f"{run.name} {name!r}", value.detach())
     chosen = {
         name: parameter.detach().to(run.dtype)
-        for name, parameter in named_parameters(model, names).items()
+        for name, parameter in _parameters_of(model, names).items()
     }
     theta = torch.cat([value.flatten() for value in chosen.values()]).double()
     squares, energy = torch.zeros_like(theta), 0.0
@@ -66,6 +66,15 @@ def linearise(model: nn.Module, names: Sequence[str], x: Tensor, run: JacobianRu
         )
     shapes = {name: value.shape for name, value in chosen.items()}
     return Linearised(theta=theta, columns=squares.sqrt(), energy=energy, shapes=shapes)
+
+
+def _parameters_of(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
+    """The parameters of these names; a name the model lacks is refused with its nearest names."""
+    known = dict(model.named_parameters(remove_duplicate=False))
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise ParameterError("; ".join(unknown("parameter", name, known) for name in missing[:3]))
+    return {name: known[name] for name in names}
 
 
 def _jacobian_rows(

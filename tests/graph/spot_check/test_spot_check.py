@@ -37,10 +37,15 @@ def net(dtype: torch.dtype = torch.float32) -> nn.Module:
     return Net().to(dtype).eval()
 
 
+def spot_check(model, call, graph):
+    """The parameters of which nothing was seen, or None where nothing was."""
+    return checking._check_points(model, checking._points(call), checking._Expected(model, graph))
+
+
 def checked(model: nn.Module, example: Tensor, *, of: nn.Module | None = None):
     """The check of the model with the graph of another."""
     graph = sc.capture(of or model, example)
-    return checking.spot_check(model, call_of(example, model), graph)
+    return spot_check(model, call_of(example, model), graph)
 
 
 @pytest.fixture
@@ -74,7 +79,7 @@ def test_large_inputs_of_double_models_take_single_precision(thorough):
     model = net(torch.float64)
     graph = sc.capture(model, LARGE)
     thorough.clear()
-    assert checking.spot_check(model, call_of(LARGE, model), graph) is not None
+    assert spot_check(model, call_of(LARGE, model), graph) is not None
     assert not thorough
 
 
@@ -141,7 +146,7 @@ def test_what_the_model_writes_stays_out_of_it(dtype, mixed):
     if mixed:  # then a weight of single precision is cast to its own
         model.unused = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     before = copy.deepcopy(model.state_dict())
-    checking.spot_check(model, call_of(LARGE, model), graph)
+    spot_check(model, call_of(LARGE, model), graph)
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -229,7 +234,7 @@ def test_what_does_not_run_in_double_is_compared_in_its_own_precision(how):
     model = make().eval()
     graph = sc.graph.capture(model, example, opaque=True)
     call = call_of(example, model)
-    assert checking.spot_check(model, call, graph) is not None
+    assert spot_check(model, call, graph) is not None
     other = copy.deepcopy(model)
     other.mix.bias.data += 0.1
     # What the graph reads is another model's.
@@ -259,9 +264,7 @@ def test_a_graph_that_runs_in_no_precision_is_refused_in_words():
         for node in graph.nodes
     ]
     with pytest.raises(CaptureError, match="does not run on a random input.*no kernel"):
-        checking.spot_check(
-            model, call_of(torch.zeros(1, 3), model), replace(graph, nodes=tuple(nodes))
-        )
+        spot_check(model, call_of(torch.zeros(1, 3), model), replace(graph, nodes=tuple(nodes)))
 
 
 def _no_kernel(x: Tensor) -> Tensor:
