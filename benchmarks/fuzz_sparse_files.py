@@ -17,10 +17,9 @@ with atheris.instrument_imports(include=["secateurs.files", "secateurs.base.safe
     import secateurs.files.read as reading
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from ship.files import forging
-
+from files import forging
 from secateurs.errors import SparseFileError
-from secateurs.files.description import COMPACT, FORMATS, deflate
+from secateurs.files.description import deflate
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
 # Dense bytes a file may claim: what is tried here is the reader, not the machine.
@@ -32,9 +31,9 @@ def try_one(data):
     """The first byte says whether the rest is a file, or data and a description to be sealed."""
     kind, blob = data[:1], data[1:]
     if kind and kind[0] % 3 == 1:
-        blob = forging.sealed([blob], FORMATS[kind[0] // 3 % 3])
+        blob = forging.sealed([blob])
     elif kind and kind[0] % 3 == 2 and b"\n" in blob:
-        blob = _packed(blob, FORMATS[kind[0] // 3 % 3])
+        blob = _packed(blob)
     path = FOLDER / "input"
     path.write_bytes(blob)
     try:
@@ -47,21 +46,20 @@ def try_one(data):
         raise RuntimeError("a tensor is not as large as the file says")
 
 
-def _packed(blob, version):
+def _packed(blob):
     """A description in plain text, up to a zero byte, and the streams behind it."""
     text, _, streams = blob.partition(b"\0")
-    return forging.sealed([deflate(text, 6, compact=version == COMPACT), streams], version)
+    return forging.sealed([deflate(text, 6), streams])
 
 
 def seeds(folder):
-    """Honest files in the three spellings that `try_one` knows."""
+    """Honest files in the three forms that `try_one` knows."""
     for values in ("exact", "int8", "bf16"):
         blob = forging.honest(FOLDER, values)
         text, streams = forging.text_of(blob)
         plain = text.encode() + b"\0" + streams
         for kind, content in enumerate((blob, forging.data_of(blob), plain)):
-            # Of the last version, which is what an honest file has.
-            (folder / f"{values}-{kind}").write_bytes(bytes([kind + 6]) + content)
+            (folder / f"{values}-{kind}").write_bytes(bytes([kind]) + content)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from files.forging import sealed, text_of, with_text
+from files.forging import with_text
 from heads import Config, Heads
 from secateurs import compact, load_sparse, prune_channels_, read_sparse, save_sparse
 from secateurs.base.resized import resize_attribute_
 from secateurs.base.sizes import Blocks, ChangedSizes, changed_sizes, keep_blocks_, read_sizes
 from secateurs.errors import SparseFileError
-from secateurs.files.description import WITH_SIZES, deflate
 
 X = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(1))
 
@@ -232,19 +231,6 @@ def test_sizes_that_cannot_be_are_refused(lie, blob, tmp_path):
     with pytest.raises(SparseFileError):
         load_sparse(tmp_path / "lie", into=model)
     assert before[1:] == untouched(model)[1:]
-
-
-def test_a_file_that_says_it_has_sizes_must_have_them(tmp_path):
-    save_sparse(trained(), tmp_path / "m")
-    text, streams = text_of((tmp_path / "m").read_bytes())
-    streams_only = json.loads(text.split("\n")[0])["streams"]
-    counts = {"streams": streams_only, "lines": 0, "ties": 0}
-    text = json.dumps(counts) + "\n{}"
-    (tmp_path / "lie").write_bytes(
-        sealed([deflate(text.encode(), 9, compact=False), streams], WITH_SIZES)
-    )
-    with pytest.raises(SparseFileError, match="changed sizes"):
-        read_sparse(tmp_path / "lie")
 
 
 def test_read_sparse_says_what_was_changed(tmp_path):

@@ -7,21 +7,16 @@ from pathlib import Path
 
 import torch
 
-from secateurs.base.untrusted import parse_header
 from secateurs.files import save_sparse
 from secateurs.files.description import (
-    COMPACT,
-    PLAIN,
     SEAL,
     WORDS,
     container_header,
     deflate,
-    digest_of,
     pack,
     seal_of,
     unpack,
 )
-from secateurs.files.read import Container, read_sparse
 
 NAME = "fc.weight"
 
@@ -49,44 +44,21 @@ def honest(folder, values="exact"):
     return path.read_bytes()
 
 
-def older(blob, path):
-    """The same file in version 1, which is no longer written."""
-    path.write_bytes(blob)
-    tensors = read_sparse(path).tensors
-    described, streams = taken_apart(blob)
-    lines = [
-        replace(line, digest=digest_of(line.name, tensors[line.name])) for line in described.lines
-    ]
-    machine = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
-    streams[3] = machine.compress(zlib.decompress(streams[3], -15)) + machine.flush()
-    return forged(replace(described, lines=tuple(lines), compact=False), streams)
-
-
-def version(blob):
-    """What a file says it is."""
-    path = Path("honest")
-    return Container(
-        path=path, blob=memoryview(blob), header=parse_header(blob, path, ValueError)
-    ).format
-
-
 def data_of(blob):
     """Description and streams."""
-    seal = SEAL if version(blob) == COMPACT else 0
-    return blob[8 + int.from_bytes(blob[:8], "little") + seal :]
+    return blob[8 + int.from_bytes(blob[:8], "little") + SEAL :]
 
 
 def text_of(blob):
     """The text of the description, and the streams behind it."""
-    compact = version(blob) == COMPACT
-    machine = zlib.decompressobj(-15, zdict=WORDS) if compact else zlib.decompressobj()
+    machine = zlib.decompressobj(-15, zdict=WORDS)
     return machine.decompress(data_of(blob)).decode(), machine.unused_data
 
 
 def taken_apart(blob):
     """The description and the five streams of an honest file."""
     data = data_of(blob)
-    described, position = unpack(memoryview(data), Path("honest"), compact=version(blob) == COMPACT)
+    described, position = unpack(memoryview(data), Path("honest"))
     streams = []
     for length in described.streams:
         streams.append(data[position : position + length])
@@ -98,13 +70,12 @@ def forged(described, streams, *, recount=True):
     """A sealed file of this description and these streams."""
     if recount:
         described = replace(described, streams=tuple(map(len, streams)))
-    format = COMPACT if described.compact else PLAIN
-    return sealed([pack(described), *streams], format)
+    return sealed([pack(described), *streams])
 
 
-def sealed(parts, format=COMPACT):
+def sealed(parts):
     """A file of these data whose SHA-256 is right."""
-    return container_header(format, seal_of(parts), sum(map(len, parts))) + b"".join(parts)
+    return container_header(seal_of(parts), sum(map(len, parts))) + b"".join(parts)
 
 
 def with_header(blob, header):
@@ -123,12 +94,10 @@ def with_line(blob, **changes):
     return forged(replace(described, lines=lines), streams)
 
 
-def with_text(blob, change, format=None):
+def with_text(blob, change):
     """The same file with another text of its description."""
     text, streams = text_of(blob)
-    changed = change(text).encode("utf-8", "surrogatepass")
-    format = format or version(blob)
-    return sealed([deflate(changed, 9, compact=format == COMPACT), streams], format)
+    return sealed([deflate(change(text).encode("utf-8", "surrogatepass"), 9), streams])
 
 
 def bit_flipped(blob, place):
@@ -140,4 +109,4 @@ def bit_flipped(blob, place):
 
 def flipped_and_sealed(blob, place):
     """One bit of the data changed, and the SHA-256 made right again."""
-    return sealed([bit_flipped(data_of(blob), place)], version(blob))
+    return sealed([bit_flipped(data_of(blob), place)])

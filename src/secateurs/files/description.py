@@ -63,8 +63,8 @@ class TensorLine:
     its dense bytes.
 
     `stored` is the dtype of the words: that of the tensor, or a shorter one it was rounded to; with
-    "I8" the next line, which has no name, holds one float32 scale per row. `digest`: the first 16
-    hexadecimal digits of SHA-256, 4 of them in a compact file.
+    "I8" the next line, which has no name, holds one float32 scale per row. `digest`: the first four
+    hexadecimal digits of SHA-256.
     """
 
     name: str
@@ -96,52 +96,39 @@ class TensorLine:
         return size_in_bytes(self.dtype, self.shape)
 
 
-LONG, SHORT = 16, 4
-"""Hexadecimal digits of a tensor's digest: in a line of its own, and among those of all tensors."""
+DIGITS = 4
+"""Hexadecimal digits of a tensor's digest."""
 
 
 def to_fields(line: TensorLine) -> list[object]:
-    """The line as the JSON list in the file; a compact file has the digests elsewhere."""
-    fields: list[object] = [
-        line.name,
-        line.dtype,
-        list(line.shape),
-        line.kept,
-        line.digest,
-        line.coding.k,
-    ]
+    """The line as the JSON list in the file, which has the digests elsewhere."""
+    fields: list[object] = [line.name, line.dtype, list(line.shape), line.kept, line.coding.k]
     # Default fields at the end are left out, so that descriptions of small models stay short.
     if line.coding.grid is not None or line.stored:
         fields.append(list(line.coding.grid or ()))
     return [*fields, line.stored] if line.stored else fields
 
 
-def from_fields(fields: Any, path: Path, digest: str | None = None) -> TensorLine:
-    """The line of a JSON list; anything impossible is a SparseFileError with the file and the
-    tensor. A digest that is given stands in for the fifth field, which the list then lacks."""
-    least = 6 if digest is None else 5
-    if not isinstance(fields, list) or not least <= len(fields) <= least + 2:
+def from_fields(fields: Any, path: Path, digest: str) -> TensorLine:
+    """The line of a JSON list, and the digest that belongs to it; anything impossible is a
+    SparseFileError with the file and the tensor."""
+    if not isinstance(fields, list) or not 5 <= len(fields) <= 7:
         count = len(fields) if isinstance(fields, list) else "none"
         raise SparseFileError(
-            f"{path}: a line of the description must have {least} to {least + 2} fields, got"
-            f" {count}: {quote(fields)}."
+            f"{path}: a line of the description must have 5 to 7 fields, got {count}:"
+            f" {quote(fields)}."
         )
-    digits = LONG if digest is None else SHORT
-    if digest is not None:
-        fields = [*fields[:4], digest, *fields[4:]]
-    name, dtype, shape, kept, digest, k = fields[:6]
-    grid: Any = fields[6] if len(fields) > 6 else []
-    stored: Any = fields[7] if len(fields) > 7 else ""
+    name, dtype, shape, kept, k = fields[:5]
+    grid: Any = fields[5] if len(fields) > 5 else []
+    stored: Any = fields[6] if len(fields) > 6 else ""
     where = f"{path}: {quote(name)}"
     # Only scales have no name: they belong to the preceding line.
     if name != "" and (problem := name_problem(name)):
         raise SparseFileError(f"{where} {problem}.")
     if not isinstance(dtype, str) or dtype not in KINDS or stored not in ("", *ROUNDED.values()):
         raise SparseFileError(f"{where} has the unknown dtype {quote(dtype)} {quote(stored)}.")
-    if not is_shape(shape) or not isinstance(digest, str) or len(digest) != digits:
-        raise SparseFileError(
-            f"{where} has an invalid shape or digest: {quote(shape)}, {quote(digest)}."
-        )
+    if not is_shape(shape):
+        raise SparseFileError(f"{where} has an invalid shape: {quote(shape)}.")
     # A position below 2^48 never leaves a remainder of 48 bits.
     if type(k) is not int or not FULL <= k < 48:
         raise SparseFileError(f"{where} has places in the unknown coding {quote(k)}.")
@@ -206,10 +193,9 @@ def parse_line(row: str, path: Path, what: str) -> Any:
         ) from None
 
 
-def check_counts(counts: Any, path: Path, *, compact: bool) -> None:
+def check_counts(counts: Any, path: Path) -> None:
     # In this order only: a description has one spelling.
-    keys = ["streams", "lines", "ties", *(["digests"] if compact else [])]
-    valid = isinstance(counts, dict) and list(counts) == keys
+    valid = isinstance(counts, dict) and list(counts) == ["streams", "lines", "ties", "digests"]
     if not valid or not are_counts(counts["streams"]):
         raise SparseFileError(
             f"{path}: the description does not begin with the lengths of the streams."
@@ -223,11 +209,11 @@ def check_counts(counts: Any, path: Path, *, compact: bool) -> None:
             raise SparseFileError(
                 f"{path}: {quote(counts[what])} {what} are described; at most {MOST} are allowed."
             )
-    digests = counts.get("digests", "")
-    wanted = f"[0-9a-f]{{{SHORT * counts['lines']}}}"
-    if compact and not (isinstance(digests, str) and re.fullmatch(wanted, digests)):
+    digests = counts["digests"]
+    wanted = f"[0-9a-f]{{{DIGITS * counts['lines']}}}"
+    if not (isinstance(digests, str) and re.fullmatch(wanted, digests)):
         raise SparseFileError(
-            f"{path}: the digests are not {SHORT} hexadecimal digits for each of"
+            f"{path}: the digests are not {DIGITS} hexadecimal digits for each of"
             f" {counts['lines']} tensors: {quote(digests)}."
         )
 
@@ -289,65 +275,57 @@ class Description:
     lines: tuple[TensorLine, ...]
     ties: dict[str, str]
     about: str
-    compact: bool = True
-    """Whether it is spelled as in version 3."""
 
 
 WORDS = (
     b'num_batches_tracked","I64",[],.running_var.running_mean","F16{"streams":[],"lines":,"ties":0,'
     b'"digests":"-2]-1].bias","F32",[.weight","F32",['
 )
-"""The dictionary of a compact description's deflate stream: text that both sides assume before it,
+"""The dictionary of a description's deflate stream: text that both sides assume before it,
 with the most common parts at its end.
 """
 
 
 def pack(described: Description) -> bytes:
     """The description as it is in the file."""
-    counts: dict[str, object] = {
+    counts = {
         "streams": described.streams,
         "lines": len(described.lines),
         "ties": len(described.ties),
+        # They do not pack; between the lines they would hide how alike these are.
+        "digests": "".join(line.digest for line in described.lines),
     }
-    fields = [to_fields(line) for line in described.lines]
-    if described.compact:
-        # Digests do not pack; between the lines they would hide how alike these are.
-        counts["digests"] = "".join(line.digest[:SHORT] for line in described.lines)
-        fields = [[*row[:4], *row[5:]] for row in fields]
+    fields = map(to_fields, described.lines)
     rows: list[object] = [counts, *fields, *map(list, described.ties.items())]
     text = "\n".join([*map(_dumps, rows), described.about]).encode()
     # A text that compresses better than a reader accepts is stored uncompressed instead.
-    packed = deflate(text, 9, compact=described.compact)
-    fits = len(text) <= _FREE + _RATIO * len(packed)
-    return packed if fits else deflate(text, 0, compact=described.compact)
+    packed = deflate(text, 9)
+    return packed if len(text) <= _FREE + _RATIO * len(packed) else deflate(text, 0)
 
 
-def deflate(text: bytes, level: int, *, compact: bool) -> bytes:
+def deflate(text: bytes, level: int) -> bytes:
     """A text packed as descriptions are."""
-    if not compact:
-        return zlib.compress(text, level)
     # Without the frame of zlib, six bytes: the SHA-256 finds damage better than its sum does.
     machine = zlib.compressobj(level, zlib.DEFLATED, -15, 9, zlib.Z_DEFAULT_STRATEGY, WORDS)
     return machine.compress(text) + machine.flush()
 
 
-def unpack(data: memoryview, path: Path, *, compact: bool) -> tuple[Description, int]:
+def unpack(data: memoryview, path: Path) -> tuple[Description, int]:
     """The description at the beginning of the data, and how many bytes it takes; every claim in it
     is checked."""
-    text, taken = _inflate(data, path, compact=compact)
+    text, taken = _inflate(data, path)
     first, _, rest = text.partition("\n")
     counts = parse_line(first, path, "the description")
-    check_counts(counts, path, compact=compact)
+    check_counts(counts, path)
     # Only as often as there are lines: the text after them is kept whole.
     rows = rest.split("\n", counts["lines"] + counts["ties"])
     if len(rows) != counts["lines"] + counts["ties"] + 1:
         raise SparseFileError(f"{path}: the description ends early.")
-    digits = counts.get("digests")
     lines = tuple(
         from_fields(
             parse_line(row, path, "a line"),
             path,
-            None if digits is None else digits[SHORT * i : SHORT * (i + 1)],
+            counts["digests"][DIGITS * i : DIGITS * (i + 1)],
         )
         for i, row in enumerate(rows[: counts["lines"]])
     )
@@ -357,19 +335,17 @@ def unpack(data: memoryview, path: Path, *, compact: bool) -> tuple[Description,
         lines,
         path,
     )
-    described = Description(
-        streams=tuple(counts["streams"]), lines=lines, ties=ties, about=rows[-1], compact=compact
-    )
-    return described, taken
+    streams = tuple(counts["streams"])
+    return Description(streams=streams, lines=lines, ties=ties, about=rows[-1]), taken
 
 
 def _dumps(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _inflate(data: memoryview, path: Path, *, compact: bool) -> tuple[str, int]:
+def _inflate(data: memoryview, path: Path) -> tuple[str, int]:
     """Unpack in small steps, so that a decompression bomb is noticed early."""
-    machine = zlib.decompressobj(-15, zdict=WORDS) if compact else zlib.decompressobj()
+    machine = zlib.decompressobj(-15, zdict=WORDS)
     parts, length, fed = list[bytes](), 0, 0
     try:
         while not machine.eof and fed < len(data):
@@ -394,19 +370,15 @@ def _inflate(data: memoryview, path: Path, *, compact: bool) -> tuple[str, int]:
 FAMILY = "secateurs.sparse/"
 """How the name of every version begins."""
 
-PLAIN, WITH_SIZES, COMPACT = (f"{FAMILY}{version}" for version in (1, 2, 3))
-"""The versions: what the metadata of a file say, or in a compact one the name of its entry. The
-second says which sizes of the model were changed, and so may the third, which is what is written:
-a reader that does not set them would give a model that does not run."""
-
-FORMATS = (PLAIN, WITH_SIZES, COMPACT)
+FORMAT = f"{FAMILY}3"
+"""The version that is written and read: the name of a file's only entry."""
 
 SEAL = 32
-"""Bytes of the SHA-256 before the description of a compact file."""
+"""Bytes of the SHA-256 before the description."""
 
 
 def digest_of(name: str, tensor: Tensor) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of name, dtype, shape and dense bytes.
+    """The first hexadecimal digits of the SHA-256 of name, dtype, shape and dense bytes.
 
     The hash over all data detects any damage; the digest says which tensor is damaged.
     """
@@ -415,7 +387,7 @@ def digest_of(name: str, tensor: Tensor) -> str:
     # Name and shape are hashed with the values, so tensors cannot be exchanged unnoticed.
     digest = hashlib.sha256(head.encode())
     digest.update(to_words(tensor, KINDS[dtype]).data)
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:DIGITS]
 
 
 def seal_of(parts: Iterable[bytes | memoryview]) -> str:
@@ -426,20 +398,16 @@ def seal_of(parts: Iterable[bytes | memoryview]) -> str:
     return digest.hexdigest()
 
 
-def container_header(format: str, seal: str, length: int) -> bytes:
-    """The bytes before the description of a sparse file of this version, in their only spelling.
+def container_header(seal: str, length: int) -> bytes:
+    """The bytes before the description of a sparse file, in their only spelling.
 
     Args:
-        format: one of FORMATS.
         seal: the SHA-256 of description and streams, in hexadecimal digits.
         length: how many bytes they are.
     """
-    if format == COMPACT:
-        # One entry and no metadata, and the SHA-256 as bytes: a third of the other header.
-        fields = header_fields({}, {format: ("U8", (SEAL + length,))})
-        return begin_file(fields, compact=True, ascii=False) + bytes.fromhex(seal)
-    fields = header_fields({"format": format, "sha256": seal}, {"sparse": ("U8", (length,))})
-    return begin_file(fields, compact=True, ascii=False)
+    # One entry and no metadata, and the SHA-256 as bytes: small models have small files.
+    fields = header_fields({}, {FORMAT: ("U8", (SEAL + length,))})
+    return begin_file(fields, compact=True, ascii=False) + bytes.fromhex(seal)
 
 
 class StreamsOfFile:

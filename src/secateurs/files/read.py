@@ -46,11 +46,9 @@ from secateurs.files.coding import (
     to_words,
 )
 from secateurs.files.description import (
-    COMPACT,
     FAMILY,
-    FORMATS,
+    FORMAT,
     MOST,
-    PLAIN,
     SEAL,
     STREAMS,
     Description,
@@ -77,7 +75,7 @@ class Container:
 
     @property
     def format(self) -> str:
-        """What the file says it is: in its metadata, or a compact one by the name of its entry."""
+        """What the file says it is: by the name of its only entry, or in its metadata."""
         names = [entry.name for entry in self.header.entries]
         if len(names) == 1 and not self.header.metadata and names[0].startswith(FAMILY):
             return names[0]
@@ -128,23 +126,22 @@ class Opened:
 def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
     """Check all that a sparse file claims."""
     path, header = held.path, held.header
-    if held.is_sparse and held.format not in FORMATS:
+    if held.is_sparse and held.format != FORMAT:
         raise SparseFileError(
-            f"{path} has the format {quote(held.format)}; this version reads"
-            f" {', '.join(map(repr, FORMATS))}. Update secateurs."
+            f"{path} has the format {quote(held.format)}; this version reads {FORMAT!r}. Update"
+            " secateurs."
         )
-    compact = held.format == COMPACT
     entries = [(e.name, e.dtype) for e in header.entries]
-    if held.format not in FORMATS or entries != [(COMPACT if compact else "sparse", "U8")]:
+    if held.format != FORMAT or entries != [(FORMAT, "U8")]:
         raise SparseFileError(
-            f"{path} is not a sparse file: it has neither one entry {COMPACT!r} of bytes nor"
-            f" metadata that say {PLAIN!r} with one entry 'sparse'."
+            f"{path} is not a sparse file: it has other contents than one entry {FORMAT!r} of"
+            " bytes."
         )
-    begin = header.body + (SEAL if compact else 0)
+    begin = header.body + SEAL
     data = held.blob[begin:]
-    described, taken = unpack(data, path, compact=compact)
+    described, taken = unpack(data, path)
     # The header is compared byte by byte, so that nothing can hide in it.
-    sealed = held.blob[:begin] == container_header(held.format, seal_of([data]), len(data))
+    sealed = held.blob[:begin] == container_header(seal_of([data]), len(data))
     ends = np.cumsum([taken, *described.streams]).tolist()
     if ends[-1] != len(data):
         raise SparseFileError(f"{path} holds {len(data)} bytes of data, but describes {ends[-1]}.")
@@ -156,7 +153,7 @@ def open_sparse(held: Container, *, at_most: int | None = None) -> Opened:
         sizes=sizes,
         streams=streams,
         sealed=sealed,
-        changed=_changed_sizes(path, described) if held.format != PLAIN else ChangedSizes(),
+        changed=_changed_sizes(path, described),
     )
     _check_claims(opened, at_most)
     return opened
@@ -220,10 +217,10 @@ def _beside(path: Path, described: Description) -> dict[str, Any]:
 
 def _changed_sizes(path: Path, described: Description) -> ChangedSizes:
     beside = _beside(path, described)
-    if described.compact and "sizes" not in beside:
+    if "sizes" not in beside:
         return ChangedSizes()
     try:
-        return read_sizes(beside.get("sizes"))
+        return read_sizes(beside["sizes"])
     except ValueError as error:
         raise SparseFileError(f"{path}: {error}.") from None
 
@@ -282,7 +279,7 @@ def decode(opened: Opened) -> dict[str, Tensor]:
     """The dense tensors by name."""
     tensors: dict[str, Tensor] = {}
     for line, tensor in _decode_each(opened):
-        if not digest_of(line.name, tensor).startswith(line.digest):
+        if digest_of(line.name, tensor) != line.digest:
             raise SparseFileError(
                 f"{opened.path} is damaged: {quote(line.name)} has another SHA-256."
             )
@@ -342,7 +339,7 @@ def _words(line: TensorLine, kept: Words, readers: PlaceReaders) -> Words:
 
 def _inflate(data: memoryview, count: int, opened: Opened) -> bytes:
     """Exactly `count` top bytes; a stream that holds more is stopped after one extra byte."""
-    machine = zlib.decompressobj(-15 if opened.described.compact else 15)
+    machine = zlib.decompressobj(-15)
     try:
         tops = machine.decompress(data, count + 1)
         # All bytes may have been produced before the end of the stream has been read.

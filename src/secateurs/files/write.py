@@ -21,7 +21,6 @@ from secateurs.base.sizes import ChangedSizes, changed_sizes
 from secateurs.errors import ArgumentError, SparseFileError
 from secateurs.files.coding import NAMES
 from secateurs.files.description import (
-    COMPACT,
     ROUNDED,
     Description,
     ModelTensors,
@@ -331,7 +330,7 @@ def write_sparse(
     text = json.dumps(about, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     packed = pack(replace(described, about=text))
     parts = [packed, *streams]
-    header = container_header(COMPACT, seal_of(parts), sum(map(len, parts)))
+    header = container_header(seal_of(parts), sum(map(len, parts)))
     with replacing(Path(path), error=SparseFileError) as part, part.open("wb") as file:
         file.writelines([header, *parts])
     return sizes_of(Path(path), described, header=len(header) + len(packed))

@@ -13,7 +13,7 @@ from files.random_models import random_state
 from heads import Heads
 from secateurs.base.sizes import keep_blocks_
 from secateurs.channels import compact
-from secateurs.files import load_sparse, read_sparse, save_sparse
+from secateurs.files import read_sparse, save_sparse
 
 HERE = Path(__file__).parent
 
@@ -41,47 +41,27 @@ def main():
             parameter.data[parameter.abs() < parameter.abs().quantile(0.95)] = 0
             parameter.data[: len(parameter) // 4] = 0
     keep(
-        "lenet-5-exact",
+        "lenet-5-compact",
         model,
         notes={"arch": "lenet-5"},
         certificate={"bound": 0.25, "method": "by hand"},
     )
-    keep("lenet-5-int8", model, values="int8")
-    keep("lenet-5-bf16", model, values="bf16")
-    state = {}
-    for seed in range(12):
-        state |= {f"{seed}.{name}": value for name, value in random_state(seed).items()}
-    keep("many-dtypes", state)
-
-
-def with_sizes():
-    """Version 2, written later than the others."""
+    keep("lenet-5-int8-compact", model, values="int8")
+    keep("lenet-5-bf16-compact", model, values="bf16")
+    for name, seeds in (("many-dtypes-compact", range(12)), ("dtypes-compact", range(12, 16))):
+        state = {}
+        for seed in seeds:
+            state |= {f"{seed}.{key}": value for key, value in random_state(seed).items()}
+        keep(name, state)
     torch.manual_seed(0)
-    model = Heads().eval()
-    for block in model.blocks:
+    heads = Heads().eval()
+    for block in heads.blocks:
         # Two of four heads: their values, and what reads them.
         block.qkv.weight.data[20:] = 0
         block.qkv.bias.data[20:] = 0
-    small = compact(model, torch.zeros(1, 5, 3))
+    small = compact(heads, torch.zeros(1, 5, 3))
     keep_blocks_(small, "blocks", [0, 3])
-    keep("heads-and-blocks", small, notes={"arch": "heads"})
-
-
-def compact_ones():
-    """Version 3, written later still: the same networks, read from the files of before."""
-    for before in ("lenet-5-exact", "lenet-5-int8", "heads-and-blocks"):
-        file = read_sparse(HERE / f"{before}.safetensors")
-        values = "int8" if before.endswith("int8") else "exact"
-        kept = {"notes": file.notes, "certificate": file.certificate or None, "values": values}
-        if not file.changed:
-            keep(before.removesuffix("-exact") + "-compact", file.state, **kept)
-            continue
-        small = load_sparse(HERE / f"{before}.safetensors", into=Heads().eval())
-        keep(f"{before}-compact", small, **kept)
-    state = {}
-    for seed in range(12, 16):
-        state |= {f"{seed}.{name}": value for name, value in random_state(seed).items()}
-    keep("dtypes-compact", state)
+    keep("heads-and-blocks-compact", small, notes={"arch": "heads"})
 
 
 if __name__ == "__main__":

@@ -28,12 +28,9 @@ from secateurs.files.description import deflate
 CUTS, FLIPS, SEALED_FLIPS = 120, 250, 200
 
 
-@pytest.fixture(scope="module", params=["compact", "first"])
-def honest(request, tmp_path_factory):
-    """As it is written, and as it was: both are read."""
-    folder = tmp_path_factory.mktemp("honest")
-    blob = forging.honest(folder)
-    return blob if request.param == "compact" else forging.older(blob, folder / "new")
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    return forging.honest(tmp_path_factory.mktemp("honest"))
 
 
 def refused(blob, path, read=read_sparse):
@@ -106,92 +103,49 @@ def entry(start, end, shape=None, dtype="U8"):
     }
 
 
+NOW = "secateurs.sparse/3"
+
+
 def headers(length):
     """Headers that must be refused, by what is wrong with them, with what the message says."""
-    meta = {"format": "secateurs.sparse/1", "sha256": "0" * 64}
     whole = entry(0, length)
-    yield (
-        {"__metadata__": meta, "sparse": entry(0, length, dtype="U9")},
-        "'sparse' has the unknown",
-    )
-    yield (
-        {"__metadata__": meta, "sparse": entry(0, length, dtype="F32")},
-        "'sparse' claims F32",
-    )
-    yield (
-        {"__metadata__": meta, "sparse": entry(0, length, [length + 1])},
-        "'sparse' claims U8",
-    )
-    yield (
-        {"__metadata__": meta, "sparse": entry(0, length, [-1])},
-        "shape of 'sparse'",
-    )
-    yield (
-        {"__metadata__": meta, "sparse": entry(0, length, [length, 1.0])},
-        "shape of 'sparse'",
-    )
-    yield (
-        {"__metadata__": meta, "sparse": entry(0, length, [True])},
-        "shape of 'sparse'",
-    )
-    yield (
-        {"__metadata__": meta, "sparse": entry(0, length, [1 << 70])},
-        "shape of 'sparse'",
-    )
-    yield (
-        {"__metadata__": meta, "sparse": entry(0, length, [1] * 100)},
-        "shape of 'sparse'",
-    )
-    yield {"__metadata__": meta, "sparse": entry(0, length + 5)}, "ends at byte"
-    yield {"__metadata__": meta, "sparse": entry(5, length)}, "overlap or gap"
-    yield {"__metadata__": meta, "sparse": entry(0, length - 5)}, "but describes"
-    yield (
-        {"__metadata__": meta, "sparse": whole, "other": entry(3, 9)},
-        "overlap or gap",
-    )
-    yield (
-        {"__metadata__": meta, "sparse": {**whole, "more": 1}},
-        "'sparse' is not described by",
-    )
-    yield {"__metadata__": meta, "sparse": 7}, "'sparse' is not described by"
-    yield {"__metadata__": meta, "other": whole}, "with one entry 'sparse'"
-    yield {"__metadata__": meta, "../sparse": whole}, "path out of its folder"
-    yield (
-        {"__metadata__": meta, "a" * 1_000_000: whole},
-        "a name of 1000000 characters",
-    )
-    yield (
-        {"__metadata__": {**meta, "format": "secateurs.sparse/4"}, "sparse": whole},
-        "Update",
-    )
-    yield {"secateurs.sparse/4": whole}, "Update"
-    yield {"secateurs.sparse/1": whole}, "is not a sparse file"
-    yield {"__metadata__": meta, "secateurs.sparse/3": whole}, "is not a sparse file"
-    yield {"secateurs.sparse/3": entry(0, length // 4, dtype="F32")}, "claims F32"
-    yield (
-        {"__metadata__": {**meta, "format": 1}, "sparse": whole},
-        "not a table of texts",
-    )
-    yield {"__metadata__": [], "sparse": whole}, "not a table of texts"
-    yield {"__metadata__": meta, "sparse": whole}, "damaged in its header"
-    yield [meta], "not a JSON object"
+    yield {NOW: entry(0, length, dtype="U9")}, f"'{NOW}' has the unknown"
+    yield {NOW: entry(0, length, dtype="F32")}, f"'{NOW}' claims F32"
+    yield {NOW: entry(0, length // 4, dtype="F32")}, "claims F32"
+    yield {NOW: entry(0, length, [length + 1])}, f"'{NOW}' claims U8"
+    for shape in ([-1], [length, 1.0], [True], [1 << 70], [1] * 100):
+        yield {NOW: entry(0, length, shape)}, f"shape of '{NOW}'"
+    yield {NOW: entry(0, length + 5)}, "ends at byte"
+    yield {NOW: entry(5, length)}, "overlap or gap"
+    yield {NOW: entry(0, length - 5)}, "but describes"
+    yield {NOW: whole, "other": entry(3, 9)}, "overlap or gap"
+    yield {NOW: {**whole, "more": 1}}, f"'{NOW}' is not described by"
+    yield {NOW: 7}, f"'{NOW}' is not described by"
+    yield {"other": whole}, "is not a sparse file"
+    yield {"../sparse": whole}, "path out of its folder"
+    yield {"a" * 1_000_000: whole}, "a name of 1000000 characters"
+    for other in ("secateurs.sparse/1", "secateurs.sparse/4"):
+        yield {other: whole}, "this version reads"
+        yield {"__metadata__": {"format": other}, "sparse": whole}, "this version reads"
+    yield {"__metadata__": {"format": NOW}, "sparse": whole}, "is not a sparse file"
+    yield {"__metadata__": {"format": "pt"}, NOW: whole}, "is not a sparse file"
+    yield {"__metadata__": {"format": 1}, NOW: whole}, "not a table of texts"
+    yield {"__metadata__": [], NOW: whole}, "not a table of texts"
+    yield {NOW: whole}, "damaged in its header"
+    yield [NOW], "not a JSON object"
     yield b'{"__metadata__":{},"sparse":{},"sparse":{}}', "'sparse' is given twice"
     yield b'{"a":{"dtype":"U8","dtype":"U8"}}', "'dtype' is given twice"
     yield b'{"\\ud800":1}', "not valid JSON"
     yield b"[" * 60_000, "not valid JSON"
     yield b"\xff\xfe", "not valid JSON"
     yield b"{}" * 70_000, "more than 65536"
-    many = {f"t{i}": entry(0, 0, [0]) for i in range(100_000)}
-    yield {"__metadata__": meta, **many, "sparse": whole}, "more than 65536"
+    yield {NOW: whole} | {f"t{i}": entry(0, 0, [0]) for i in range(100_000)}, "more than 65536"
 
 
 def test_headers_that_lie_are_refused(honest, tmp_path):
     length = len(honest) - 8 - int.from_bytes(honest[:8], "little")
     for header, message in headers(length):
-        found = refused(with_header(honest, header), tmp_path / "header")
-        # Under the header of another version the description is no text at all.
-        other = "damaged" in message and "description cannot be read" in found
-        assert message in found or other
+        assert message in refused(with_header(honest, header), tmp_path / "header")
 
 
 def lines():
@@ -267,11 +221,11 @@ def texts(text):
         {"streams": [-1, *counts["streams"][1:]]},
         {"streams": "12345"},
         {"more": 1},
-        {"digests": counts.get("digests", "")[1:] + "g"},
-        {"digests": counts.get("digests", "") + "0000"},
+        {"digests": counts["digests"][1:] + "g"},
+        {"digests": counts["digests"] + "0000"},
         {"digests": 7},
         # A number with as many digits as there should be.
-        {"digests": int("1" * len(counts.get("digests", "")) or 1)},
+        {"digests": int("1" * len(counts["digests"]))},
     ):
         yield "\n".join([json.dumps({**counts, **changes}), *rest])
     yield from ("", "[]", "7", first, "\n".join(rest), text.replace("\n", " "))
@@ -314,10 +268,9 @@ def test_streams_of_other_lengths_or_contents_are_refused(honest, tmp_path):
 
 def test_top_bytes_that_unpack_too_long_or_short_are_refused(honest, tmp_path):
     described, streams = taken_apart(honest)
-    frame = -15 if described.compact else 15
-    tops = zlib.decompress(streams[3], frame)
+    tops = zlib.decompress(streams[3], -15)
     for other in (tops + b"\0", tops[:-1], tops * 1000, b""):
-        changed = [*streams[:3], zlib.compress(other, wbits=frame), streams[4]]
+        changed = [*streams[:3], zlib.compress(other, wbits=-15), streams[4]]
         refused(forged(described, changed), tmp_path / "tops")
     refused(
         forged(described, [*streams[:3], streams[3] + streams[3], streams[4]]),
@@ -351,15 +304,13 @@ SPARE = 4 << 20  # modules, messages and the smallest blocks
 def bombs(honest):
     """Small files that claim or unpack to much, large ones that hold nothing; the tensors named."""
     described, streams = taken_apart(honest)
-    format = forging.version(honest)
-    packed = partial(deflate, level=9, compact=described.compact)
-    zeros = zlib.compress(bytes(1 << 26), 9, wbits=-15 if described.compact else 15)
-    counts = {"streams": [0] * 5, "lines": 1, "ties": 0}
-    counts |= {"digests": "0000"} if described.compact else {}
+    packed = partial(deflate, level=9)
+    zeros = zlib.compress(bytes(1 << 26), 9, wbits=-15)
+    counts = {"streams": [0] * 5, "lines": 1, "ties": 0, "digests": "0000"}
     first = json.dumps(counts, separators=(",", ":")).encode() + b"\n"
-    yield forging.sealed([packed(bytes(1 << 26))], format), 0
-    yield forging.sealed([packed(first + b" " * (1 << 26))], format), 0
-    yield forging.sealed([packed(b"[" * (1 << 24))], format), 0
+    yield forging.sealed([packed(bytes(1 << 26))]), 0
+    yield forging.sealed([packed(first + b" " * (1 << 26))]), 0
+    yield forging.sealed([packed(b"[" * (1 << 24))]), 0
     yield forged(described, [*streams[:3], zeros, streams[4]]), 7
     yield with_line(honest, shape=(1 << 20, 1 << 20), kept=0, coding=Coding(k=0)), 7
     yield with_line(honest, shape=(1 << 46,), coding=Coding(k=40)), 7
