@@ -126,14 +126,14 @@ class AffineForms:
             box=from_bounds(activate(bounds, node.slope, self.unit), self.unit),
         )
 
-    def opaque(self, node: Opaque, xs: Sequence[Forms]) -> Forms:
+    def opaque(self, node: Opaque, xs: Sequence[Forms], known: Bounds | None = None) -> Forms:
         """Bands around a hardswish."""
         if self.late():
             raise TooLarge("the time was up")
         hardswish.check(node)
         (x,) = xs
-        bounds = self.bounds(x)
-        z, d = hardswish.bands(bounds, self.unit)
+        bounds = self.bounds(x) if known is None else known
+        z, _, d = hardswish.bands(bounds, self.unit)
         self._steps += 16
         return Forms(
             z=self._banded(x, z),

@@ -19,7 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.primitives import Activation, Add, Affine, Input, Node, Pool, Structural
+from secateurs.graph.primitives import (
+    Activation,
+    Add,
+    Affine,
+    Input,
+    Node,
+    Opaque,
+    Pool,
+    Structural,
+)
 from secateurs.proof.forms import Bounds, ParameterPair
 from secateurs.proof.linear import Relaxation, Relaxed
 from secateurs.proof.patches import Cone
@@ -58,6 +67,9 @@ class RangedZonotopes(Zonotopes):
     def pool(self, node: Pool, x: Pair) -> Pair:
         return self._see(node, super().pool(node, x))
 
+    def opaque(self, node: Opaque, xs: Sequence[Pair]) -> Pair:
+        return self._see(node, super().opaque(node, xs))
+
     def structural(self, node: Structural, xs: Sequence[Pair]) -> Pair:
         return self._see(node, super().structural(node, xs))
 
@@ -93,7 +105,7 @@ class _Ranges:
     def _of(self, node: Node, *_: Any) -> Bounds:
         return self.seen[node.name].bounds
 
-    input = affine = activation = pool = structural = add = _of
+    input = affine = activation = pool = structural = add = opaque = _of
 
 
 class _Widened(torch.autograd.Function):
@@ -138,6 +150,9 @@ class Descent(Relaxation):
 
     def pool(self, node: Pool, x: Relaxed) -> Relaxed:
         return self._widened(node, super().pool(node, x))
+
+    def opaque(self, node: Opaque, xs: Sequence[Relaxed]) -> Relaxed:
+        return self._widened(node, super().opaque(node, xs))
 
     def structural(self, node: Structural, xs: Sequence[Relaxed]) -> Relaxed:
         return self._widened(node, super().structural(node, xs))

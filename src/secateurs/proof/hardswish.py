@@ -1,9 +1,11 @@
-"""hardswish, x · min(max(x + 3, 0), 6)/6, over ranges of what enters it: it is no network of ReLUs,
-and its slope is all that intervals and affine forms need.
+"""hardswish, x · min(max(x + 3, 0), 6)/6, over ranges of what enters it: no network of ReLUs, but
+straight but for one parabola.
 
 The slope is 0 below −3, (2x + 3)/6 up to 3, and 1 above. Where it lies within [m, M] on all that
 enters in f and in g, the results differ by a multiple of the difference from m to M.
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from secateurs.errors import UnsupportedOperation
 from secateurs.graph.primitives import Opaque
 from secateurs.proof.forms import Bounds
-from secateurs.proof.planes import Band, Plane
+from secateurs.proof.planes import Band, Plane, share
 
 STEEPEST = 1.5
 """The largest slope."""
@@ -58,28 +60,73 @@ def ranges(b: Bounds, unit: float) -> Bounds:
     return Bounds(**ends)
 
 
-def bands(b: Bounds, unit: float) -> tuple[Band, Band]:
-    """Parallel bands around it, and around the difference of two."""
-    zero = torch.zeros_like(b.l)
-    middle, radius = (b.l + b.h) / 2, (b.h - b.l).relu() / 2
-    m, most = slopes(b.l, b.h, unit)
-    slope = (m + most) / 2
-    # Between −3 and 3 it is a parabola, above its tangent in the middle by at most r²/6.
-    bent = (b.l >= -3) & (b.h <= 3)
-    half = torch.where(bent, radius.square() / 12, (most - m) / 2 * radius)
-    lift = torch.where(bent, half, 0.0)
-    # The slope of a parabola in the middle, rounded as it is anywhere.
-    size = value(middle).abs() + 3 * torch.maximum(b.l.abs(), b.h.abs())
-    around_z = Band(
-        plane=Plane(p=slope, q=zero, c=value(middle) - slope * middle + lift),
-        half=half + 16 * unit * size,
+def bends(b: Bounds) -> Tensor:
+    """Where it is not one straight line for both networks."""
+    low, high = torch.minimum(b.l, b.gl), torch.maximum(b.h, b.gh)
+    return ~((low >= 3) | (high <= -3))
+
+
+def bands(b: Bounds, unit: float) -> list[Band]:
+    """Parallel bands around it in f, in g, and around the difference of both."""
+    found = (_around(b.l, b.h), _around(b.gl, b.gh), _around_difference(b))
+    return [
+        replace(band, half=band.half + lost)
+        for band, lost in zip(found, slack(b, unit), strict=True)
+    ]
+
+
+def slack(b: Bounds, unit: float) -> list[Tensor]:
+    """What roundings add to either side of each: no number behind one is above 6 times what enters
+    it.
+    """
+    return [64 * unit * size for size in b.sizes]
+
+
+def _around(l: Tensor, h: Tensor) -> Band:
+    """The narrower of two slopes, that of the chord and the mean of all."""
+    m, most = slopes(l, h, 0.0)
+    one, two = (_with(slope, l, h) for slope in (_chord(l, h), (m + most) / 2))
+    return Band(
+        plane=one.plane.replaced(two.plane, two.half < one.half),
+        half=torch.minimum(one.half, two.half),
         difference=False,
     )
-    m, most = slopes(torch.minimum(b.l, b.gl), torch.maximum(b.h, b.gh), unit)
-    far = torch.maximum(b.dl.abs(), b.dh.abs())
-    around_d = Band(
+
+
+def _chord(l: Tensor, h: Tensor) -> Tensor:
+    slope = share(value(h) - value(l), h - l)
+    # Where it is straight the slope is known, which leaves no width.
+    return torch.where(l >= 3, 1.0, torch.where(h <= -3, 0.0, slope))
+
+
+def _with(slope: Tensor, l: Tensor, h: Tensor) -> Band:
+    # What is left of it is extreme at an end, at a bend, or where the parabola has this slope.
+    turns = (l, h, -3 + 0 * l, 3 + 0 * l, (6 * slope - 3).clamp(-6, 6) / 2)
+    rest = torch.stack([value(x) - slope * x for x in (t.clamp(l, h) for t in turns)])
+    straight = (l >= 3) | (h <= -3)
+    high, low = (torch.where(straight, 0.0, r) for r in (rest.amax(dim=0), rest.amin(dim=0)))
+    plane = Plane(p=slope, q=torch.zeros_like(l), c=(high + low) / 2)
+    return Band(plane=plane, half=(high - low) / 2, difference=False)
+
+
+def _around_difference(b: Bounds) -> Band:
+    """δ times the mean slope; between the bends it is δ(z + z' + 3)/6, and the product lies within
+    r_δ·r_w of its tangent in the middle, w = z + z'.
+    """
+    m, most = slopes(torch.minimum(b.l, b.gl), torch.maximum(b.h, b.gh), 0.0)
+    zero, (*_, far) = torch.zeros_like(b.l), b.sizes
+    by_slope = Band(
         plane=Plane(p=zero, q=(m + most) / 2, c=zero),
-        half=((most - m) / 2 + 16 * unit) * far,
+        half=(most - m) / 2 * far,
         difference=True,
     )
-    return around_z, around_d
+    w, d = (b.l + b.gl + b.h + b.gh) / 2, (b.dl + b.dh) / 2
+    half = (b.dh - b.dl) * (b.h - b.l + b.gh - b.gl) / 24
+    inside = (torch.minimum(b.l, b.gl) >= -3) & (torch.maximum(b.h, b.gh) <= 3)
+    better = inside & (half < by_slope.half)
+    product = Plane(p=d / 3, q=(w + 3 - d) / 6, c=-d * w / 6)
+    return Band(
+        plane=by_slope.plane.replaced(product, better),
+        half=torch.where(better, half, by_slope.half),
+        difference=True,
+    )

@@ -123,10 +123,13 @@ class Interval:
         bounds = x.bounds if known is None else known
         return from_bounds(activate(bounds, node.slope, self.unit), self.unit)
 
-    def opaque(self, node: Opaque, xs: Sequence[Intervals]) -> Intervals:
+    def opaque(
+        self, node: Opaque, xs: Sequence[Intervals], known: Bounds | None = None
+    ) -> Intervals:
         """A hardswish."""
         hardswish.check(node)
-        return from_bounds(hardswish.ranges(xs[0].bounds, self.unit), self.unit)
+        bounds = xs[0].bounds if known is None else known
+        return from_bounds(hardswish.ranges(bounds, self.unit), self.unit)
 
     def pool(self, node: Pool, x: Intervals, known: Bounds | None = None) -> Intervals:
         """A k-th largest grows with every entry; two of them differ by no more than the entries."""

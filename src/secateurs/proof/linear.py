@@ -1,13 +1,14 @@
 """Backward passes through a tape of relaxed values, and the rationing of these passes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from secateurs.graph.primitives import Activation, Add, Affine, Input, Pool, Structural
+from secateurs.graph.primitives import Activation, Add, Affine, Input, Opaque, Pool, Structural
+from secateurs.proof import hardswish
 from secateurs.proof.affine import AffineForms
 from secateurs.proof.forms import (
     FIELDS,
@@ -84,6 +85,15 @@ class Improved:
 
     bounds: tuple[Bounds, ...]
     loose: int
+
+
+Bends = Callable[[Bounds], Tensor]
+"""The neurons whose function is not straight on these bounds."""
+
+
+def is_open(b: Bounds) -> Tensor:
+    """Of a ReLU."""
+    return ~b.settled
 
 
 class Backward:
@@ -179,22 +189,22 @@ class Backward:
             value = value + self._share() * sum((c.abs() * m).flatten(2).sum(2) for _, c, m in used)
         return value
 
-    def improve(self, x: Relaxed, name: str) -> Bounds:
+    def improve(self, x: Relaxed, name: str, bends: Bends = is_open) -> Bounds:
         """Bounds by backward passes for open neurons whose box can still afford them; x is the
         value of the node `name`.
 
         Every box has its own effort, so that its bound does not depend on the other boxes.
         """
         if self._known is None:
-            self.proven.append(self._improve(x, name))
+            self.proven.append(self._improve(x, name, bends))
         else:
             self.proven.append(self._known.bounds[len(self.proven)])
         return self.proven[-1]
 
-    def _improve(self, x: Relaxed, name: str) -> Bounds:
+    def _improve(self, x: Relaxed, name: str, bends: Bends) -> Bounds:
         bounds = self.bounds(x)
         flat = bounds.each(lambda end: end.flatten(1))
-        open_ = ~flat.settled
+        open_ = bends(flat)
         self._layers -= 1
         self._ahead -= 1
         self.pace.say(f"linear: at {name}")
@@ -469,16 +479,31 @@ class Relaxation(Backward):
             planes_z, planes_g, planes_d = (
                 planes[::-1] for planes in (planes_z, planes_g, planes_d)
             )
-        self.record.add(node, ActivationPlanes(z=planes_z, g=planes_g, d=planes_d))
+        inner = self.inner.activation(node, x.inner, b)
+        return self._bent(node, x, ActivationPlanes(z=planes_z, g=planes_g, d=planes_d), inner)
+
+    def opaque(self, node: Opaque, xs: Sequence[Relaxed]) -> Relaxed:
+        """Parallel planes around a hardswish."""
+        hardswish.check(node)
+        (x,) = xs
+        b = self.improve(x, node.inputs[0], hardswish.bends)
+        z, g, d = (band.sides for band in hardswish.bands(b, self.unit))
+        inner = self.inner.opaque(node, [x.inner], b)
+        return self._bent(node, x, ActivationPlanes(z=z, g=g, d=d), inner)
+
+    def _bent(
+        self, node: Activation | Opaque, x: Relaxed, planes: ActivationPlanes, inner: Any
+    ) -> Relaxed:
+        self.record.add(node, planes)
         self._steps += 8
         return self.count(
             Relaxed(
-                z=self._between(planes_z, x.z),
-                g=self._between(planes_g, x.g),
-                d=self._between(planes_d, x.z, x.d),
-                mass=StreamValues(m=_plane_mass(planes_z, x.mass), d=_plane_mass(planes_d, x.mass)),
-                mass_g=_plane_mass(planes_g, x.of_g),
-                inner=self.inner.activation(node, x.inner, b),
+                z=self._between(planes.z, x.z),
+                g=self._between(planes.g, x.g),
+                d=self._between(planes.d, x.z, x.d),
+                mass=StreamValues(m=_plane_mass(planes.z, x.mass), d=_plane_mass(planes.d, x.mass)),
+                mass_g=_plane_mass(planes.g, x.of_g),
+                inner=inner,
                 depth=2,
             )
         )
@@ -605,11 +630,11 @@ class Probe(Relaxation):
     Its results are guesses, not bounds: they only say where passes are worth their cost.
     """
 
-    def improve(self, x: Relaxed, name: str) -> Bounds:
+    def improve(self, x: Relaxed, name: str, bends: Bends = is_open) -> Bounds:
         """The forward bounds, narrowed as much as those of the neurons that lose most."""
         bounds = self.bounds(x)
         flat = bounds.each(lambda end: end.flatten(1))
-        open_ = ~flat.settled
+        open_ = bends(flat)
         # Up to the first open layer the forward bounds are exact.
         if x.depth < 2 or not bool(open_.any()):
             return bounds

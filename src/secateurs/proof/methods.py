@@ -53,6 +53,9 @@ class MethodBounds:
 
 
 Method = Callable[[NetworkPair, Domain], MethodBounds]
+_BENT = (Activation, Opaque, Pool)
+"""The nodes between which a network is affine."""
+
 NAMED_ONLY = ("path-metric", "path-metric-per-output", "input-weighted")
 """Computed only when named: where g is f pruned, two-stream, which costs less, is never above them
 (max-pools as maxima, each input by its own size, no sign assumption), and where some weights grew
@@ -177,9 +180,9 @@ def by_zonotopes(problem: NetworkPair, domain: Domain) -> Proven:
 def _has_bends(problem: NetworkPair, seen: dict[str, NodeRanges]) -> bool:
     """Whether the box lies on several linear pieces: on one zonotopes are exact."""
     return any(
-        isinstance(node, Pool) or not bool(seen[node.inputs[0]].bounds.settled.all())
+        not isinstance(node, Activation) or not bool(seen[node.inputs[0]].bounds.settled.all())
         for node in problem.graph.nodes
-        if isinstance(node, Activation | Pool)
+        if isinstance(node, _BENT)
     )
 
 
@@ -187,7 +190,7 @@ def passes_below(
     problem: NetworkPair, domain: Domain, seen: dict[str, NodeRanges], known: Improved | None
 ) -> tuple[Descent, Relaxed]:
     """The relaxed output on these ranges; with `known` without further passes from neurons."""
-    layers = sum(isinstance(node, Activation | Pool) for node in problem.graph.nodes)
+    layers = sum(isinstance(node, _BENT) for node in problem.graph.nodes)
     flow = Descent(
         seen,
         effort=_DOWN * problem.effort,
@@ -370,9 +373,8 @@ def run_methods(
     proven: dict[str, MethodBounds] = {}
     skipped: dict[str, str] = {}
     if curved := next((n for n in problem.graph.nodes if isinstance(n, Opaque)), None):
-        skipped = {name: _CURVED.format(curved.place) for name in names if name not in _BENT}
-        # A probe would need the backward passes.
-        names, spare = [name for name in names if name in _BENT], False
+        skipped = {name: _CURVED.format(curved.place) for name in names if name not in _CURVES}
+        names = [name for name in names if name in _CURVES]
     if {"affine", "linear"} <= set(names) and contains_forms(problem, domain):
         skipped["affine"] = (
             "linear computes the same forms here, as its forward bounds, so it is at least as tight"
@@ -417,7 +419,7 @@ def run_methods(
     return proven, skipped
 
 
-_BENT = ("interval", "affine")
+_CURVES = ("interval", "affine", "zonotope", "linear")
 """The methods that bound functions beyond the five primitives."""
 
 _CURVED = "it bounds piecewise linear networks alone, not the {}"
@@ -703,7 +705,7 @@ def _relax_with(
     inner: AffineForms | None,
     known: Improved | None = None,
 ) -> tuple[Relaxation, Relaxed]:
-    layers = sum(isinstance(n, Activation | Pool) for n in problem.graph.nodes)
+    layers = sum(isinstance(node, _BENT) for node in problem.graph.nodes)
     # The outputs need the rest of the time, and forms some to be carried to the end, without which
     # everything else is useless.
     share = 0.8 if inner is None else 0.4
@@ -791,7 +793,7 @@ def _layers(problem: NetworkPair) -> Iterator[tuple[int, int, bool]]:
     """For each relaxed layer: neurons, cells of one pass, and whether it is on windows."""
     before, nodes = 0, dict[str, Node]()
     for node in problem.graph.nodes:
-        if isinstance(node, Activation | Pool):
+        if isinstance(node, _BENT):
             behind = cone(nodes, node.inputs[0])
             windows = behind is not None and behind.cells <= WIDE * before
             # Through everything before it, or through the windows that it depends on.
@@ -804,7 +806,7 @@ def _layers(problem: NetworkPair) -> Iterator[tuple[int, int, bool]]:
 def relaxable(problem: NetworkPair) -> int:
     """How many symbols there can be: one per input, two per neuron."""
     nodes = problem.graph.nodes
-    relaxing = sum(_size(node.shape) for node in nodes if isinstance(node, Activation | Pool))
+    relaxing = sum(_size(node.shape) for node in nodes if isinstance(node, _BENT))
     return sum(_size(node.shape) for node in problem.graph.inputs) + 2 * relaxing
 
 

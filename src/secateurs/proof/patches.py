@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from secateurs.graph import Activation, Add, Affine, Input, Node, Pool, Structural
+from secateurs.graph import Activation, Add, Affine, Input, Node, Opaque, Pool, Structural
 from secateurs.graph.primitives import Sliding
 from secateurs.proof.forms import gap
 from secateurs.proof.planes import Plane
@@ -125,7 +125,7 @@ def behind(nodes: Mapping[str, Node], node: Node, place: Window) -> Window | Non
     if isinstance(node, Affine) and node.operation.sliding is not None:
         return place.through(node.operation.sliding).cut(sides)
     if here == before and (
-        isinstance(node, Activation | Add)
+        isinstance(node, Activation | Opaque | Add)
         or (isinstance(node, Affine) and entrywise(node))
         or keeps_order(node, nodes[node.inputs[0]].shape)
     ):
@@ -439,7 +439,7 @@ class _Step:
         node, known = self.record.nodes[self.name], self.record.known[self.name]
         if isinstance(node, Input) and isinstance(known, Box):
             return self._at_input(x, known), {}
-        if isinstance(node, Activation) and isinstance(known, ActivationPlanes):
+        if isinstance(node, Activation | Opaque) and isinstance(known, ActivationPlanes):
             return self._through_activation(node, x, known)
         if isinstance(node, Affine) and isinstance(known, Mapped):
             return self._through_affine(node, x, known)
@@ -460,7 +460,7 @@ class _Step:
         return torch.cat([z, g])
 
     def _through_activation(
-        self, node: Activation, x: Slopes, known: ActivationPlanes
+        self, node: Activation | Opaque, x: Slopes, known: ActivationPlanes
     ) -> tuple[Tensor, dict[str, Slopes]]:
         """Slopes above 0 go on through the upper plane, those below through the lower one."""
         maps = [

@@ -8,7 +8,7 @@ networks: F(z, δ) = −F(z', −δ).
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -394,6 +394,12 @@ class Band:
     plane: Plane
     half: Tensor
     difference: bool
+
+    @property
+    def sides(self) -> tuple[Plane, Plane]:
+        """Above and below."""
+        up, down = self.plane.c + self.half, self.plane.c - self.half
+        return replace(self.plane, c=up), replace(self.plane, c=down)
 
     def leaky_band(self, slope: float) -> "Band":
         """The band for slope·z + (1 − slope)·relu(z), or its difference."""

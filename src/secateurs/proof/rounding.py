@@ -200,6 +200,11 @@ class NodeErrors:
         """Of a leaky ReLU: it rounds its slope and one product."""
         return self.rounding.fits(gamma(2, self.rounding.unit) * abs(slope) * reach, reach)
 
+    def of_hardswish(self, reach: Tensor) -> Tensor:
+        """Of a hardswish, as `Rounding.opaque`: no result is larger than what enters it."""
+        own = gamma(16, self.rounding.unit) * reach + 8 * self.rounding.tiny
+        return self.rounding.fits(own, 16 * reach)
+
     def of_sum(self, count: int, sizes: Tensor) -> Tensor:
         """Of a sum of so many values."""
         return self.rounding.fits(gamma(count, self.rounding.unit) * sizes, sizes)

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from secateurs.errors import ArgumentError
-from secateurs.graph import Opaque
 from secateurs.proof.affine import TooLarge
 from secateurs.proof.domain import Domain
 from secateurs.proof.forms import FIELDS
@@ -137,11 +136,6 @@ class ClassAnswer:
 
 def check_classes(problem: NetworkPair) -> None:
     """Refuse outputs that are not classes, or too many."""
-    if any(isinstance(node, Opaque) for node in problem.graph.nodes):
-        raise ArgumentError(
-            "claim='top-1' bounds differences of outputs by backward passes, which go through no"
-            " hardswish: ask for the bound alone, and for `certified_share`."
-        )
     if len(problem.output_shape) != 1 or not 2 <= problem.outputs <= _MOST_CLASSES:
         raise ArgumentError(
             f"claim='top-1' compares 2 to {_MOST_CLASSES} classes; the output for one input here "

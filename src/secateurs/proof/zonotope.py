@@ -18,14 +18,25 @@ from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from secateurs.graph import Activation, Add, Affine, Graph, Input, Pool, Structural
+from secateurs.graph import Activation, Add, Affine, Graph, Input, Opaque, Pool, Structural
+from secateurs.proof import hardswish
 from secateurs.proof.affine import TooLarge
-from secateurs.proof.forms import ParameterPair, gamma, lift, linear, magnitude, terms
+from secateurs.proof.forms import (
+    FIELDS,
+    Bounds,
+    ParameterPair,
+    gamma,
+    lift,
+    linear,
+    magnitude,
+    terms,
+)
 from secateurs.proof.interval import centre_and_radius
 from secateurs.proof.planes import chosen, runner_up
 from secateurs.proof.rounding import NodeErrors
@@ -364,7 +375,7 @@ def nodes_alone(graph: Graph) -> frozenset[str]:
     for node in graph.nodes:
         left.subtract(node.inputs)
         alive = {name for name in alive if left[name]}
-        if isinstance(node, Activation | Pool):
+        if isinstance(node, Activation | Opaque | Pool):
             every.add(node.name)
             if not alive:
                 found.add(node.name)
@@ -549,6 +560,25 @@ class Zonotopes:
         added = self._added(which, lambda errors, k: errors.of_slope(node.slope, reaches[k]))
         return replace(y, e=y.e + added)
 
+    def opaque(self, node: Opaque, xs: Sequence[Pair]) -> Pair:
+        """The bands of a hardswish, each with symbols of its own."""
+        hardswish.check(node)
+        if self.late():
+            raise TooLarge("the time was up")
+        (x,), out = xs, list[Zonotope]()
+        b = Bounds(**dict(zip(FIELDS, chain(*x.ends(self.unit)), strict=True)))
+        lost = hardswish.slack(b, self.unit)
+        for which, band in enumerate(hardswish.bands(b, 0.0)):
+            of_f, own = (band.plane.p, band.plane.q)[:: 1 if which == _GAP else -1]
+            y = x.all[which].scaled(own, band.plane.c, self.unit)
+            at = of_f.flatten().nonzero().flatten()
+            if len(at):
+                y = y.plus_at(at, of_f.flatten()[at], x.f, self.unit)
+            added = self._added(which, lambda errors, k: errors.of_hardswish(x.all[k].reach))
+            y, *_ = self._opened(which, replace(y, e=y.e + lost[which] + added), band.half)
+            out.append(self._hold(which, node, y))
+        return Pair(*out)
+
     def _opened(self, which: int, y: Zonotope, half: Tensor) -> tuple[Zonotope, Tensor, Tensor]:
         """± half with a symbol for each entry, widest first, while there is room; the others in
         the remainder. Also the new symbols and their entries.
@@ -566,7 +596,7 @@ class Zonotopes:
         new = self._number(len(at))
         return y.with_symbols(new, at, half.flatten()[at]), new, at
 
-    def _hold(self, which: int, node: Activation | Pool, y: Zonotope) -> Zonotope:
+    def _hold(self, which: int, node: Activation | Opaque | Pool, y: Zonotope) -> Zonotope:
         """The value, its remainder made of symbols where that is needed and affordable."""
         # Beside a skip that keeps its remainder nothing would be gained.
         if node.name not in self.alone:
