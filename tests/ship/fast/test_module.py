@@ -151,6 +151,26 @@ def test_a_program_without_gain_names_what_it_left_to_torch(monkeypatch, caplog)
     assert "aten.lstm.input at inner (LSTM): no kernel)" in caplog.text
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_layers_without_gain_name_the_recurrence_beside_them(kind, monkeypatch, caplog):
+    class Read(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.out = kind(8, 256, batch_first=True), nn.Linear(256, 256)
+
+        def forward(self, x):
+            return self.out(self.inner(x)[0][:, -1])
+
+    monkeypatch.setattr(
+        "secateurs.ship.fast.accelerated.compare",
+        lambda forms, *_: {name: 1.0 + (name == "layers") for name in forms},
+    )
+    model = Read().eval()
+    sc.prune_(model, "magnitude", sparsity=0.9)
+    assert public(model, torch.zeros(1, 5, 8), tune="guess") is model
+    assert "it stays as it is (no kernel runs recurrent layers: inner)" in caplog.text
+
+
 def test_the_comparison_times_both():
     model = small()
     forms = {"model": model, "fast": fast(model)}

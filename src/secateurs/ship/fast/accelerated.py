@@ -515,14 +515,20 @@ def _fastest(
         form.report = replace(cast(FastReport, form.report), seconds=seconds)  # type: ignore[assignment]
     best = _best(seconds)
     if best not in found:
-        outside = cast(FastReport, found["fast"].report).outside if "fast" in found else ()
-        listed = "; ".join(list(dict.fromkeys(outside))[:NAMES_IN_LOG])
+        if "fast" in found:
+            what, why = cast(FastReport, found["fast"].report).outside, "the program left to torch"
+        else:
+            # Layers alone are compiled in a model that can have no program.
+            every = forms["model"].named_modules()
+            what = tuple(str(name) for name, m in every if isinstance(m, nn.RNNBase))
+            why = "no kernel runs recurrent layers"
+        listed = "; ".join(list(dict.fromkeys(what))[:NAMES_IN_LOG])
         _log.warning(
             "no gain from the program for %s: %s; %s%s",
             type(forms["model"]).__name__,
             _figures(seconds),
             _ending(best),
-            f" (the program left to torch: {listed})" if listed else "",
+            f" ({why}: {listed})" if listed else "",
         )
     return (forms | found)[best]
 
