@@ -12,7 +12,6 @@ own slope there. (`Relaxation` sums these values through all layers at once, whi
 norms of all weights: after twenty layers that is more than the bound.)
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,16 +19,9 @@ import torch
 from torch import Tensor
 
 from secateurs.graph.primitives import (
-    Activation,
-    Add,
-    Affine,
-    Input,
     Node,
-    Opaque,
-    Pool,
-    Structural,
 )
-from secateurs.proof.forms import Bounds, ParameterPair
+from secateurs.proof.forms import Bounds
 from secateurs.proof.linear import Relaxation, Relaxed
 from secateurs.proof.patches import Cone
 from secateurs.proof.planes import costliest
@@ -55,26 +47,10 @@ class RangedZonotopes(Zonotopes):
         self.seen: dict[str, NodeRanges] = {}
         self._now: dict[int, Tensor | float] = {}
 
-    def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Pair:
-        return self._see(node, super().input(node, value))
+    def _of(self, node: Node, *given: Any, **more: Any) -> Any:
+        return self._see(node, getattr(super(), type(node).__name__.lower())(node, *given, **more))
 
-    def affine(self, node: Affine, x: Pair | None, params: ParameterPair) -> Pair:
-        return self._see(node, super().affine(node, x, params))
-
-    def activation(self, node: Activation, x: Pair) -> Pair:
-        return self._see(node, super().activation(node, x))
-
-    def pool(self, node: Pool, x: Pair) -> Pair:
-        return self._see(node, super().pool(node, x))
-
-    def opaque(self, node: Opaque, xs: Sequence[Pair]) -> Pair:
-        return self._see(node, super().opaque(node, xs))
-
-    def structural(self, node: Structural, xs: Sequence[Pair]) -> Pair:
-        return self._see(node, super().structural(node, xs))
-
-    def add(self, node: Add, xs: Sequence[Pair]) -> Pair:
-        return self._see(node, super().add(node, xs))
+    input = affine = activation = pool = structural = add = opaque = _of
 
     def _added(self, which: int, error: Any) -> Tensor | float:
         self._now[which] = super()._added(which, error)
@@ -139,26 +115,11 @@ class Descent(Relaxation):
         super().__init__(inner=_Ranges(seen), **options)
         self.seen = seen
 
-    def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Relaxed:
-        return self._widened(node, super().input(node, value))
+    def _of(self, node: Node, *given: Any, **more: Any) -> Any:
+        y = getattr(super(), type(node).__name__.lower())(node, *given, **more)
+        return self._widened(node, y)
 
-    def affine(self, node: Affine, x: Relaxed | None, params: ParameterPair) -> Relaxed:
-        return self._widened(node, super().affine(node, x, params))
-
-    def activation(self, node: Activation, x: Relaxed) -> Relaxed:
-        return self._widened(node, super().activation(node, x))
-
-    def pool(self, node: Pool, x: Relaxed) -> Relaxed:
-        return self._widened(node, super().pool(node, x))
-
-    def opaque(self, node: Opaque, xs: Sequence[Relaxed]) -> Relaxed:
-        return self._widened(node, super().opaque(node, xs))
-
-    def structural(self, node: Structural, xs: Sequence[Relaxed]) -> Relaxed:
-        return self._widened(node, super().structural(node, xs))
-
-    def add(self, node: Add, xs: Sequence[Relaxed]) -> Relaxed:
-        return self._widened(node, super().add(node, xs))
+    input = affine = activation = pool = structural = add = opaque = _of
 
     def _widened(self, node: Node, x: Relaxed) -> Relaxed:
         """The value with what its node may add, and masses that begin anew at its ranges."""
