@@ -3,20 +3,17 @@ kept value with its column, which is a byte behind the first column of its group
 enough.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.compiler import CompiledKernel
 
 from secateurs.base import gpu
+from secateurs.base.gpu_launch import Repeated
 from secateurs.errors import ShipError
 
-_CONSTANTS = ("B", "EACH", "GROUP", "UNROLL", "BIAS")
 MOST = 4  # inputs at once; of 16 the dense product takes a third of the time
 
 
@@ -91,41 +88,31 @@ class Product:
         self._matrix, self._bias, self._unroll = matrix, bias, unroll
         self._rows = len(matrix.starts) - 1
         self._lists = matrix.values, matrix.offsets, matrix.bases, matrix.starts
-        self._compiled: dict[tuple[int, torch.dtype, bool], Callable[..., object]] = {}
+        self._by_count: dict[int, dict[str, object]] = {}
+        self._launch = Repeated(listed_kernel, num_warps=1)
 
     def __call__(self, x: Tensor) -> Tensor:
         """A new tensor (rows of x, rows of W)."""
-        x = x.contiguous()
+        x, own = x.contiguous(), self._matrix
         count, device = len(x), x.device
         y = torch.empty(count, self._rows, dtype=x.dtype, device=device)
-        rest = x, y if self._bias is None else self._bias, y, self._rows, self._matrix.columns
-        # What a kernel was compiled for: Triton asks the same, and more that is always so here.
-        kind = count, x.dtype, x.data_ptr() % 16 == 0
+        rest = x, y if self._bias is None else self._bias, y, self._rows, own.columns
         with gpu.on(device):
-            ready = self._compiled.get(kind)
-            if ready is not None:
-                ready(*self._lists, *rest, *self._constants(count))
-            elif (compiled := self._launch(count, rest)) is not None:
-                self._compiled[kind] = compiled
+            kind = x.dtype, x.data_ptr() % 16 == 0
+            self._launch(self._rows, (*self._lists, *rest), self._constants(count), kind)
         return y
 
-    def _constants(self, count: int) -> tuple[int, ...]:
-        own = self._matrix
-        return count, own.each, own.group, self._unroll, self._bias is not None
-
-    def _launch(self, count: int, rest: tuple[Any, ...]) -> Callable[..., object] | None:
-        """Launch as Triton does; what launches it the next time, of its interpreter nothing."""
-        constants, grid = self._constants(count), (self._rows, 1, 1)
-        named = dict(zip(_CONSTANTS, constants, strict=True))
-        compiled = listed_kernel[grid](*self._lists, *rest, **named, num_warps=1)
-        if not isinstance(compiled, CompiledKernel):
-            return None
-        ready: Callable[..., object] = compiled[grid]
-        try:
-            ready(*self._lists, *rest, *constants)
-        except TypeError:  # a Triton that takes no constants here launches as it does
-            return None
-        return ready
+    def _constants(self, count: int) -> dict[str, object]:
+        if count not in self._by_count:
+            own = self._matrix
+            self._by_count[count] = {
+                "B": count,
+                "EACH": own.each,
+                "GROUP": own.group,
+                "UNROLL": self._unroll,
+                "BIAS": self._bias is not None,
+            }
+        return self._by_count[count]
 
 
 def product(matrix: Listed, x: Tensor, bias: Tensor | None = None, unroll: int = 2) -> Tensor:
