@@ -485,3 +485,19 @@ def test_no_method_steps_while_a_graph_is_captured(monkeypatch):
         optimizer.step()
     monkeypatch.undo()
     assert torch.equal(layer.weight, before) and method.iteration == 0
+
+
+def test_passes_may_be_captured_before_the_first_step(monkeypatch):
+    """`hold` looks at the second one whether weights came back, which would wait for the device."""
+    layer = nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    held = sc.hold(layer, {"weight": torch.eye(4, dtype=torch.bool)}, optimizer)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with monkeypatch.context() as watched:
+        watched.setattr(held, "_alive", lambda: pytest.fail("looked"))
+        held._watcher._alive = held._alive
+        for _ in range(3):
+            layer(torch.ones(2, 4, device="cuda")).sum().backward()
+    monkeypatch.undo()
+    optimizer.step()
+    assert torch.equal(layer.weight.detach() != 0, held.masks["weight"])

@@ -210,16 +210,41 @@ def test_hold_is_the_same_by_bits(card, monkeypatch, name, changes):
     assert sizes == sum(4 * -(-p.numel() // 32) for p in one.parameters())
 
 
-def test_a_step_launches_twice_and_copies_nothing(card, monkeypatch):
-    _model, optimizer, _held = trained(True, monkeypatch, OPTIMIZERS["adamw"])
+def test_a_step_launches_once_and_copies_nothing(card, monkeypatch):
     watched = Watched(gpu_clear.clear_many_kernel)
     monkeypatch.setattr(gpu_clear, "clear_many_kernel", watched)
+    _model, optimizer, _held = trained(True, monkeypatch, OPTIMIZERS["adamw"])
+    watched.grids.clear()
     for _ in range(2):
         before = gpu._table.cache_info().misses, gpu._blocks.cache_info().misses
         optimizer.step()
-    # Gradients before it; weights and both moments after it.
-    assert watched.grids == 2 * [(4,), (12,)]
+    # Weights, both moments and gradients after it.
+    assert watched.grids == 2 * [(16, 1, 1)]
     assert (gpu._table.cache_info().misses, gpu._blocks.cache_info().misses) == before
+
+
+def test_what_comes_to_lie_elsewhere_is_cleared_there(card):
+    draw = torch.Generator().manual_seed(0)
+    mask, room = torch.rand(4, 6, generator=draw) < 0.5, torch.empty(24)
+    weight = nn.Parameter(torch.ones(4, 6))
+    keep = keeps.Keep(mask, like=weight)
+    clearing = keeps.Clearing([(keep, weight)])
+    # Gradients that lie where the one before lay, but otherwise.
+    kinds = [room.view(4, 6), room.view(6, 4).t(), room.view(4, 6), room[:12].view(torch.bfloat16)]
+    for number, grad in enumerate(kinds):
+        grad.fill_(2.0)
+        with torch.no_grad():
+            weight.fill_(1.0)
+            if number == 2:
+                weight.data = torch.full((4, 6), 3.0)
+        clearing.clear_([(keep, grad.view(4, 6))] if grad.ndim == 1 else [(keep, grad)])
+        assert torch.equal(grad.reshape(4, 6) != 0, mask), number
+        assert torch.equal(weight != 0, mask), number
+    # Without a gradient, and with another mask in the same memory.
+    keep.take_(~mask, like=weight, drops=True)
+    weight.data.fill_(1.0)
+    clearing.clear_()
+    assert torch.equal(weight != 0, ~mask)
 
 
 def test_rigl_changes_masks_of_bits(card):

@@ -5,7 +5,7 @@ Scores, masks and budgets are mappings from the parameter's own name to a tensor
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import torch
@@ -189,7 +189,7 @@ def unworkable(tensor: Tensor) -> str:
     return ""
 
 
-_WHOLE = (Tensor, nn.Parameter)
+_WHOLE = frozenset((Tensor, nn.Parameter))
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -208,6 +208,13 @@ def is_sharded(tensor: Tensor) -> bool:
     if kind is None or isinstance(tensor, kind):
         return kind is not None
     return isinstance(getattr(tensor, "data", tensor), kind)
+
+
+def any_sharded(tensors: Iterable[Tensor]) -> bool:
+    """Whether this process has only a piece of any of these tensors."""
+    # Asked of all at once, since a step of a small network is as long as what Python does in it.
+    tensors = tensors if isinstance(tensors, list) else list(tensors)
+    return not _WHOLE.issuperset(map(type, tensors)) and any(map(is_sharded, tensors))
 
 
 def mask_misfit(mask: object, shape: torch.Size | tuple[int, ...]) -> str:

@@ -2,7 +2,8 @@
 a kernel in Triton.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import triton
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from secateurs.base import gpu
 from secateurs.base.bits import INTEGERS
+from secateurs.base.gpu_launch import Repeated
 
 WIDTHS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 BLOCK = 4096  # entries of a program
@@ -71,40 +73,56 @@ def _pack(flat: Tensor) -> Tensor:
     return rows.sum(-1, dtype=torch.int32)
 
 
-def clear_(pairs: Iterable[tuple[MaskBits, Tensor]]) -> None:
-    """Set the dropped entries to +0.0, in place: one launch for all tensors of one width."""
-    together: dict[tuple[int, int], tuple[list[MaskBits], list[Tensor]]] = {}
-    for packed, tensor in pairs:
-        own, others = together.setdefault((tensor.element_size(), packed.card), ([], []))
-        own.append(packed)
-        others.append(tensor)
-    for (width, _), (own, tensors) in together.items():
-        device = tensors[0].device
-        with gpu.on(device):
-            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-                # A graph would go on reading tables that are gone when it is replayed.
-                for packed, tensor in zip(own, tensors, strict=True):
-                    _clear_one_(packed, tensor)
-            else:
-                _clear_many_(own, tensors, WIDTHS[width], device)
+class BitsClearing:
+    """Tensors cleared by one launch for all of one width, as long as they lie where they lay when
+    this was made: it keeps addresses, and no tensor alive.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[MaskBits, Tensor]]) -> None:
+        self._own = [packed for packed, _ in pairs]
+        self._together: dict[tuple[int, int], list[int]] = {}
+        for i, (packed, tensor) in enumerate(pairs):
+            self._together.setdefault((tensor.element_size(), packed.card), []).append(i)
+        self._launches: dict[tuple[int, int, int], Callable[[], object]] = {}
+
+    def clear_(self, tensors: Sequence[Tensor]) -> None:
+        """Set the dropped entries to +0.0, in place."""
+        for (width, card), some in self._together.items():
+            device = self._own[some[0]].words.device
+            with gpu.on(device):
+                if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                    # A graph would go on reading tables that are gone when it is replayed.
+                    for i in some:
+                        _clear_one_(self._own[i], tensors[i])
+                    continue
+                # Tables belong to a stream.
+                at = width, card, gpu.stream(device)
+                launch = self._launches.get(at)
+                if launch is None:
+                    own = [self._own[i] for i in some]
+                    launch = _clear_many(own, [tensors[i] for i in some], WIDTHS[width], device)
+                    self._launches[at] = launch
+                launch()
         # The kernel writes without autograd's knowledge: tell it that the tensors have changed.
         torch.autograd.graph.increment_version(tensors)
 
 
-def _clear_many_(
+def clear_(pairs: Sequence[tuple[MaskBits, Tensor]]) -> None:
+    """Set the dropped entries to +0.0, in place."""
+    BitsClearing(pairs).clear_([tensor for _, tensor in pairs])
+
+
+def _clear_many(
     own: list[MaskBits], tensors: list[Tensor], width: tl.dtype, device: torch.device
-) -> None:
+) -> Callable[[], object]:
+    """The launch that clears them."""
     at, words = gpu.places(tensors), gpu.places([packed.words for packed in own])
     counts = tuple([packed.count for packed in own])
     owner, begin = gpu.blocks(counts, BLOCK, device)
-    clear_many_kernel[(len(owner),)](
-        *(gpu.table(numbers, device) for numbers in (at, words, counts)),
-        owner,
-        begin,
-        WIDTH=width,
-        ALIGNED=all(place % 16 == 0 for place in at),
-        BLOCK=BLOCK,
-    )
+    arguments = (*(gpu.table(numbers, device) for numbers in (at, words, counts)), owner, begin)
+    aligned = all(place % 16 == 0 for place in at)
+    constants = {"WIDTH": width, "ALIGNED": aligned, "BLOCK": BLOCK}
+    return partial(Repeated(clear_many_kernel), len(owner), arguments, constants)
 
 
 def _clear_one_(packed: MaskBits, tensor: Tensor) -> None:
@@ -174,7 +192,11 @@ def try_bits(device: torch.device) -> type[MaskBits]:
     """Masks of bits, after one has cleared the right entries on this device."""
     values = torch.full((70,), float("nan"), device=device)
     mask = torch.arange(70, device=device) % 3 == 0
-    clear_([(MaskBits(mask, like=values), values)])
+    clearing = BitsClearing([(MaskBits(mask, like=values), values)])
+    # Twice, since a launch that is repeated takes another way.
+    for _ in range(2):
+        values.fill_(float("nan"))
+        clearing.clear_([values])
     if not torch.equal(values.isnan(), mask) or bool(values.signbit().logical_and(~mask).any()):
         raise RuntimeError("the kernel that clears has cleared something else")
     return MaskBits

@@ -4,8 +4,8 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import product
-from operator import is_
+from itertools import chain, product
+from operator import getitem, is_
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy
@@ -14,13 +14,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from secateurs.base.parameters import Params, check_model, is_sharded, mask_misfit
+from secateurs.base.parameters import (
+    Params,
+    any_sharded,
+    check_model,
+    is_sharded,
+    mask_misfit,
+)
 from secateurs.base.ranks import distributed, gather
 from secateurs.base.registry import unknown
 from secateurs.base.sharding import local_mask, strange_placements
 from secateurs.errors import ArgumentError, MaskError
 from secateurs.masks.apply import absent, fit_masks, lost_norms
-from secateurs.optim.keep import Keep, clear_all_, forget_mixed_history, tensors_in
+from secateurs.optim.keep import Clearing, Keep, clear_all_, forget_mixed_history, tensors_in
 
 # Which optimizers pass the hooks: those inside wrappers, those inside others, and those that do
 # not.
@@ -147,7 +153,10 @@ class Watcher:
             self._handle.remove()
             self._handle = None
 
-    def _look(self, _: Tensor) -> None:
+    def _look(self, parameter: Tensor) -> None:
+        # To look is to wait, which ends a capture.
+        if parameter.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
         self._passes += 1
         # The first pass comes before any update. At the second, weights that are back
         # were moved without a step, or gradients are being accumulated, and then none
@@ -316,10 +325,11 @@ class Held:
         self._model, self._compare = model, compare
         prefix = prefix_of(model, parameters)
         self._places = {name: (prefix + name).split(".") for name in parameters}
+        self._route = Route(model, {}, {})
         self._followers: list[dict[str, nn.Parameter]] = []
         self._handles: list[RemovableHandle] = []
         self._parts: list[object] = []
-        self._cleared: list[tuple[Keep, Tensor]] = []
+        self._early, self._late = Clearing(), Clearing()
         for held in self._optimizers:
             self._handles += [
                 held.register_step_pre_hook(self._before),
@@ -416,6 +426,8 @@ class Held:
         self.kept = None if kept is None else dict(kept)
         for (name, mask), whole in zip(masks.items(), full, strict=True):
             self._keeps[name].take_(mask, like=like[name], drops=not whole)
+        # A mask may drop something for the first time, or nothing any more.
+        self._parts = []
         self.enforce()
 
     def release(self) -> None:
@@ -440,9 +452,11 @@ class Held:
         return f"Held({kept} of {total} entries kept in {len(self._keeps)} parameters{state})"
 
     def _before(
-        self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
         self._find_again()
+        if _moves_entries_alone(optimizer):
+            return None
         self._clear_gradients()
         # torch passes the optimizer itself as the first of the arguments of the step.
         if len(args) > 1 and callable(args[1]):
@@ -463,33 +477,46 @@ class Held:
 
     @torch.no_grad()
     def _clear_gradients(self) -> None:
-        pairs = [(self._keeps[name], parameter) for name, parameter in self._parameters.items()]
-        clear_all_(found for keep, p in pairs for found in keep.gradient(p))
+        self._early.clear_(self._gradients())
 
-    def _after(self, *_: object) -> None:
-        self._unwatch()
-        self._clear()
+    def _gradients(self) -> list[tuple[Keep, Tensor]]:
+        """What is to be cleared of the gradients; sparse ones are cleared here."""
+        given = [
+            (keep, gradient)
+            for keep, parameter in zip(self._keeps.values(), self._parameters.values(), strict=True)
+            if (gradient := parameter.grad) is not None and keep.drops
+        ]
+        strided = [gradient for _, gradient in given if gradient.layout is torch.strided]
+        if len(strided) < len(given) or any_sharded([*self._parameters.values()]):
+            pairs = zip(self._keeps.values(), self._parameters.values(), strict=True)
+            return [found for keep, parameter in pairs for found in keep.gradient(parameter)]
+        return given
 
     @torch.no_grad()
-    def _clear(self) -> None:
+    def _after(self, optimizer: Optimizer, *_: object) -> None:
+        self._unwatch()
+        self._clear(self._gradients() if _moves_entries_alone(optimizer) else ())
+
+    def _clear(self, gradients: Sequence[tuple[Keep, Tensor]] = ()) -> None:
+        """Weights and states, and these gradients with them."""
         # Every step comes here, and hardly one finds other tensors than the step before.
-        states, parts = [*self._states()], list[object]()
-        for parameter in self._parameters.values():
-            parts.append(parameter)
-            for state in states:
-                own = state.get(parameter)
-                parts += own.values() if isinstance(own, dict) else (own,)
+        parameters, states = [*self._parameters.values()], [*self._states()]
+        owned = [state.get(parameter) for state in states for parameter in parameters]
+        inside = [own.values() if isinstance(own, dict) else (own,) for own in owned]
+        parts: list[object] = [*parameters, *chain.from_iterable(inside)]
         if len(parts) != len(self._parts) or not all(map(is_, parts, self._parts)):
-            self._cleared = list[tuple[Keep, Tensor]]()
+            cleared = list[tuple[Keep, Tensor]]()
             for name, parameter in self._parameters.items():
                 keep = self._keeps[name]
-                self._cleared.append((keep, parameter))
-                for state in states:
-                    self._cleared += keep.state(state.get(parameter), parameter)
+                if keep.drops:
+                    cleared.append((keep, parameter))
+                    for state in states:
+                        cleared += keep.state(state.get(parameter), parameter)
+            self._late = Clearing(cleared)
             # What is inside of other things may change while they stay the same.
             plain = all(part is None or isinstance(part, Tensor) for part in parts)
             self._parts = parts if plain else []
-        clear_all_(self._cleared)
+        self._late.clear_(gradients)
 
     def _states(self) -> Iterable[Mapping[Tensor, Any]]:
         """Of the optimizers, and of wrappers that keep something for a parameter themselves."""
@@ -503,6 +530,8 @@ class Held:
 
         Looked up where they are, not listed anew: every step does this.
         """
+        if self._route.stands():
+            return
         replaced: dict[str, nn.Parameter] = {}
         problems = []
         for name, parameter in self._parameters.items():
@@ -530,6 +559,7 @@ class Held:
             )
         if replaced:
             self._take(replaced)
+        self._route = Route(self._model, self._places, self._parameters)
 
     def _take(self, replaced: Mapping[str, nn.Parameter]) -> None:
         """Hold these in the place of those that were."""
@@ -602,6 +632,42 @@ class Held:
         ]
 
 
+class Route:
+    """Through which modules parameters are reached, and whether that still holds."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        places: Mapping[str, Sequence[str]],
+        parameters: Mapping[str, nn.Parameter],
+    ) -> None:
+        steps: dict[tuple[int, str], tuple[Any, str, object]] = {}
+        for name, place in places.items():
+            module = model
+            for part in place[:-1]:
+                inside = module._modules
+                steps[id(inside), part] = inside, part, inside[part]
+                module = inside[part]  # type: ignore[assignment]
+            steps[id(module._parameters), place[-1]] = (
+                module._parameters,
+                place[-1],
+                parameters[name],
+            )
+        found = [*steps.values()]
+        self._homes = [home for home, *_ in found]
+        self._names = [name for _, name, _ in found]
+        self._found = [inside for *_, inside in found]
+
+    def stands(self) -> bool:
+        """Whether every module and parameter is where it was."""
+        try:
+            now = map(getitem, self._homes, self._names)
+            return bool(self._found) and all(map(is_, now, self._found))
+        # What TorchScript holds its modules in raises the latter.
+        except (KeyError, RuntimeError):
+            return False
+
+
 def _at(model: nn.Module, place: Sequence[str]) -> nn.Parameter | None:
     """The parameter at a place such as ("layer1", "0", "weight")."""
     module: nn.Module | None = model
@@ -612,6 +678,24 @@ def _at(model: nn.Module, place: Sequence[str]) -> nn.Parameter | None:
         module = module._modules[part]
     held = None if module is None else module._parameters
     return held[place[-1]] if held is not None and place[-1] in held else None
+
+
+_ENTRYWISE = frozenset(
+    getattr(torch.optim, name)
+    for name in (
+        *("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop"),
+        *("Rprop", "ASGD"),
+    )
+)
+"""Optimizers of torch that move every entry by what they know of this entry."""
+
+
+def _moves_entries_alone(optimizer: Optimizer) -> bool:
+    """Whether a gradient of a dropped entry has a say in no other entry, so that it may be cleared
+    after the step, together with the weights: in a small network every launch costs a step a
+    percent. Other hooks may read it.
+    """
+    return type(optimizer) in _ENTRYWISE and len(optimizer._optimizer_step_pre_hooks) == 1
 
 
 def _clear_gradient(keep: Keep, parameter: Tensor) -> None:
@@ -627,6 +711,9 @@ def _clear_gradient(keep: Keep, parameter: Tensor) -> None:
 #   has been evaluated), so that optimizers which mix entries (LBFGS) or norms never see them;
 # * after it the weights, and every state tensor of the parameter's own shape (momentum, second
 #   moments, averages).
+#
+# An optimizer of torch that moves every entry by itself, as most do, leaves no trace of a gradient
+# elsewhere: where no other hook may read it, it is cleared after the step, with all others.
 #
 # An optimizer that hands the update to another (`base_optimizer`, as SAM does) is held with that
 # one; then gradients are cleared as soon as they are there, so that its probe step leaves zeros

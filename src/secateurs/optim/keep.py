@@ -9,18 +9,18 @@ Triton is, a mask takes one bit a weight there, and a kernel clears many tensors
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
 from secateurs.base.gpu import by_triton
-from secateurs.base.parameters import is_sharded
+from secateurs.base.parameters import any_sharded, is_sharded
 from secateurs.base.sharding import laid_as, local, local_mask
 
 if TYPE_CHECKING:
-    from secateurs.optim.gpu_clear import MaskBits
+    from secateurs.optim.gpu_clear import BitsClearing, MaskBits
 
 _log = logging.getLogger("secateurs.optim")
 
@@ -95,6 +95,11 @@ class Keep:
         self._bits.append(_write_(made, kept))
         return self._bits[-1]
 
+    @property
+    def packs(self) -> bool:
+        """Whether the mask is kept in one bit a weight."""
+        return self._packed is not None
+
     def packed(self, tensor: Tensor) -> "MaskBits | None":
         """The mask in one bit a weight, if it is kept so and the tensor lies as it does."""
         return self._packed if self._packed is not None and self._packed.fits(tensor) else None
@@ -144,20 +149,75 @@ def clear_all_(cleared: Iterable[tuple[Keep, Tensor]]) -> None:
     """Set the dropped entries of floating-point tensors to +0.0, in place; on a GPU by one launch
     for all of one width.
     """
+    # A mask that keeps everything costs nothing per step.
+    Clearing((keep, tensor) for keep, tensor in cleared if keep.drops).clear_()
+
+
+class Clearing:
+    """The clearing of tensors that stay the same from step to step, and of gradients, which are
+    others in each. What the host does between the launches of a step is time in which a GPU waits:
+    it finds out once how they are cleared, and again where one of them lies elsewhere.
+
+    All masks drop something.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[Keep, Tensor]] = ()) -> None:
+        pairs = list(pairs)
+        self._keeps = [keep for keep, _ in pairs]
+        self._tensors = [tensor for _, tensor in pairs]
+        self._sharded = any_sharded(self._tensors)
+        self._laid: tuple[list[Any], ...] = ()
+        self._launch: BitsClearing | None = None
+        self._by_bits: list[int] = []
+        self._others: list[int] = []
+
+    def clear_(self, gradients: Sequence[tuple[Keep, Tensor]] = ()) -> None:
+        """Clear them, and these."""
+        keeps, tensors = self._keeps, self._tensors
+        if self._sharded:
+            tensors = [local(tensor) for tensor in tensors]
+        moving = [keep for keep, _ in gradients]
+        given = [tensor for _, tensor in gradients]
+        if any_sharded(given):
+            given = [local(tensor) for tensor in given]
+        everyone, everything = keeps + moving, tensors + given
+        if not any(keep.packs for keep in everyone):
+            _clear_as_integers_(zip(everyone, everything, strict=True))
+            return
+        laid = (
+            # `parameter.data` may be another tensor by now.
+            [tensor.data_ptr() for tensor in everything],
+            # And a gradient may lie otherwise where another one lay.
+            [gradient.stride() for gradient in given],
+            [gradient.dtype for gradient in given],
+            moving,
+        )
+        if laid != self._laid or self._sharded:
+            self._look_up(everyone, everything)
+            self._laid = laid
+        if self._launch is not None:
+            of_bits = [everything[i] for i in self._by_bits] if self._others else everything
+            self._launch.clear_(of_bits)
+        if self._others:
+            _clear_as_integers_([(everyone[i], everything[i]) for i in self._others])
+
+    def _look_up(self, keeps: Sequence[Keep], tensors: Sequence[Tensor]) -> None:
+        from secateurs.optim.gpu_clear import BitsClearing
+
+        packed = [keep.packed(own) for keep, own in zip(keeps, tensors, strict=True)]
+        found = {i: bits for i, bits in enumerate(packed) if bits is not None}
+        self._by_bits = [*found]
+        self._others = [i for i in range(len(tensors)) if i not in found]
+        pairs = [(bits, tensors[i]) for i, bits in found.items()]
+        self._launch = BitsClearing(pairs) if pairs else None
+
+
+def _clear_as_integers_(pairs: Iterable[tuple[Keep, Tensor]]) -> None:
     together: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
-    by_bits: list[tuple[MaskBits, Tensor]] = []
-    for keep, tensor in cleared:
-        # A mask that keeps everything costs nothing per step.
-        if not keep.drops:
-            continue
-        if is_sharded(tensor):
-            tensor = local(tensor)
-        if (packed := keep.packed(tensor)) is not None:
-            by_bits.append((packed, tensor))
-            continue
-        tensor = tensor.detach()
+    for keep, own in pairs:
+        tensor = own.detach()
         bits = keep.bits(tensor.element_size(), tensor.device)
-        # As integers: multiplying floats would keep NaN and infinity, and leave -0.0.
+        # Multiplying floats would keep NaN and infinity, and leave -0.0.
         values = tensor.view(bits.dtype)
         if values.is_cpu:
             values.bitwise_and_(bits)
@@ -167,10 +227,6 @@ def clear_all_(cleared: Iterable[tuple[Keep, Tensor]]) -> None:
             factors.append(bits)
     for many, factors in together.values():
         torch._foreach_mul_(many, factors)
-    if by_bits:
-        from secateurs.optim.gpu_clear import clear_
-
-        clear_(by_bits)
 
 
 def _write_(bits: Tensor, mask: Tensor) -> Tensor:

@@ -403,3 +403,22 @@ def test_torchscript_is_held_as_any_model():
             optimizer.step()
     weight = dict(model.named_parameters())["0.weight"]
     assert not weight[~masks["0.weight"]].any() and weight.any()
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["alone", "another hook"])
+def test_gradients_are_clean_when_another_hook_reads_them(other):
+    """An optimizer that moves every entry alone needs no clean gradients; what else reads them
+    does, and after the step they are clean in any case.
+    """
+    layer, seen = nn.Linear(3, 2, bias=False), []
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    mask = torch.tensor([[True, False, True], [False, False, True]])
+    hold(layer, {"weight": mask}, optimizer)
+    if other:
+        optimizer.register_step_pre_hook(lambda *_: seen.append(layer.weight.grad.clone()))
+    for _ in range(2):
+        layer(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+        assert not layer.weight.grad[~mask].any() and layer.weight.grad[mask].all()
+        assert not layer.weight[~mask].any()
+    assert len(seen) == 2 * other and not any(grad[~mask].any() for grad in seen)
