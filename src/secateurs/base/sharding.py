@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.base.parameters import is_sharded
+from secateurs.base.parameters import any_sharded, is_sharded
 from secateurs.base.random import check_generator
 from secateurs.base.ranks import add_, take_first_
 
@@ -60,6 +60,11 @@ def version(tensor: Tensor) -> int:
     that is here, which torch counts apart.
     """
     return tensor._version + (local(tensor)._version if is_sharded(tensor) else 0)
+
+
+def versions(tensors: list[Tensor]) -> list[int]:
+    """That of each."""
+    return [*map(version, tensors)] if any_sharded(tensors) else [t._version for t in tensors]
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -213,7 +218,8 @@ def agree(flags: Sequence[bool], tensors: Iterable[Tensor]) -> list[bool]:
 def meshes_of(tensors: Iterable[Tensor]) -> list[tuple[Any, torch.device]]:
     """The processes over which these tensors lie, each with a device of theirs."""
     found: dict[Any, torch.device] = {}
-    for tensor in tensors:
+    tensors = list(tensors)
+    for tensor in tensors if any_sharded(tensors) else ():
         if is_sharded(tensor):
             mesh = tensor.device_mesh  # type: ignore[attr-defined]
             if mesh not in found:

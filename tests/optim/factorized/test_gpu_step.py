@@ -181,13 +181,41 @@ def test_it_sees_a_gradient_that_is_not_finite_wherever_it_is(kind, odd):
 def test_gradients_that_were_looked_at_are_laid_out_once(monkeypatch):
     weights, grads, factors, momenta = problem(2)
     mover, laid = WholeStep(weights, factors, momenta), []
-    real = gpu_step._laid_out
-    monkeypatch.setattr(gpu_step, "_laid_out", lambda *given: laid.append(1) or real(*given))
+    real = WholeStep._lay_out
+    monkeypatch.setattr(WholeStep, "_lay_out", lambda *given: laid.append(1) or real(*given))
     mover.look_(grads, torch.zeros((), dtype=torch.int32))
     mover.step_(grads, RULES["heavy"])
-    assert len(laid) == len(grads)
+    assert len(laid) == 1
     mover.step_([grad.clone() for grad in grads], RULES["heavy"])
-    assert len(laid) == 2 * len(grads)
+    assert len(laid) == 2
+
+
+def test_gradients_that_come_to_lie_otherwise_where_others_lay():
+    weights, grads, factors, momenta = problem(2, shapes=[(4, 3, 2, 2), (5,)])
+    mover = WholeStep(weights, factors, momenta)
+    room = torch.randn(48)
+    for given in (room.view(4, 3, 2, 2), room.view(4, 2, 2, 3).permute(0, 3, 1, 2)):
+        grads[0] = given
+        check(weights, grads, factors, momenta, RULES["heavy"], make=lambda *_: mover)
+
+
+def test_rows_of_any_length_are_moved_in_one_launch(monkeypatch):
+    made, launch, seen = (
+        problem(3, shapes=[(64,), (7,), (4, 8), (33, 31)]),
+        gpu_step.step_kernel,
+        [],
+    )
+
+    class Seen:
+        def __getitem__(self, grid):
+            return lambda *args, **options: (
+                seen.append(options["ALIGNED"]),
+                launch[grid](*args, **options),
+            )
+
+    monkeypatch.setattr(gpu_step, "step_kernel", Seen())
+    check(*made, RULES["heavy"])
+    assert seen == [True]
 
 
 def test_autograd_is_told():

@@ -4,8 +4,10 @@ move 156.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from operator import is_
+from typing import Any
 
 import torch
 import triton
@@ -13,6 +15,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from secateurs.base import gpu
+from secateurs.base.gpu_launch import Repeated
 from secateurs.optim.factorized.maths import StepRule, root, step
 
 TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
@@ -20,8 +23,10 @@ BLOCK = 512  # entries of a program
 
 
 class WholeStep:
-    """Parameters of one depth, dtype and device, moved together: those whose rows of factors all
-    begin at multiples of 16 bytes in one launch, the others in a second one.
+    """Parameters of one depth, dtype and device, moved together.
+
+    In a step of a small network the card waits for the host: what a launch is given is kept for as
+    long as everything lies where it lay.
     """
 
     def __init__(
@@ -33,14 +38,16 @@ class WholeStep:
         block: int = BLOCK,
         warps: int = 4,
     ) -> None:
-        self._weights = list(weights)
-        split: dict[bool, list[int]] = {}
-        for i, own in enumerate(weights):
-            split.setdefault(own.numel() % 4 == 0, []).append(i)
-        self._launches = [
-            (some, Launch(*_pick(some, weights, factors, momenta), even, block, warps))
-            for even, some in split.items()
-        ]
+        moving = [momentum for momentum in momenta if momentum is not None]
+        # All have a momentum, or none has.
+        self._has_momenta = bool(moving)
+        self._members = list(weights), list(factors), moving or list(factors)
+        self._device, self._block = weights[0].device, block
+        self._step = Repeated(step_kernel, num_warps=warps)
+        self._look = Repeated(look_kernel, num_warps=warps)
+        self._lying: Lying | None = None
+        self._given: Given | None = None
+        self._looked_at: tuple[Sequence[Tensor], list[Tensor]] = (), []
 
     @staticmethod
     def takes(weight: Tensor, factors: Tensor, momenta: Tensor | None) -> bool:
@@ -56,147 +63,156 @@ class WholeStep:
             and (weight.is_contiguous() or channels_last(weight))
         )
 
+    def look_(self, grads: Sequence[Tensor], broken: Tensor) -> None:
+        """Write a 1 into `broken` if a gradient holds a NaN or an infinity, without a wait."""
+        with gpu.on(self._device):
+            own, given, laid = self._lay_out(grads)
+            self._looked_at = grads, laid
+            arguments = given.table(laid), own.counts, *own.blocks, broken
+            constants = {"ALIGNED": given.aligned, "GRAD": TYPES[given.kind], "BLOCK": self._block}
+            self._look(len(own.blocks[0]), arguments, constants)
+
     def step_(self, grads: Sequence[Tensor], rule: StepRule, *, flush: bool = True) -> None:
         """Move factors, momenta and weights in place, as `maths.step` does. Dead weights and
         denormals are looked for in any case, since that costs nothing here.
         """
-        kind = self._kind(grads)
-        with gpu.on(self._weights[0].device):
-            for some, launch in self._launches:
-                launch.move_([grads[i] for i in some], kind, rule)
+        weights, factors, _ = self._members
+        depth = len(factors[0])
+        with gpu.on(self._device):
+            own, given, laid = self._laid_out_again(grads) or self._lay_out(grads)
+            at = given.table(laid)
+            numbers = rule.lr, rule.momentum, rule.decay, root(rule.freeze, depth)
+            constants = {
+                "D": depth,
+                "HAS_MOMENTA": self._has_momenta,
+                "MOMENTUM": self._has_momenta and rule.momentum != 0,
+                "NESTEROV": rule.nesterov,
+                "DECOUPLED": rule.decoupled,
+                "TRANSPOSED": own.transposed,
+                "ALIGNED": own.aligned and given.aligned,
+                "WEIGHT": TYPES[weights[0].dtype],
+                "GRAD": TYPES[given.kind],
+                "BLOCK": self._block,
+            }
+            arguments = *own.tables, at, own.counts, *own.shapes, *own.blocks, *map(float, numbers)
+            self._step(len(own.blocks[0]), arguments, constants)
         # The kernel writes without autograd's knowledge: tell it that the weights have changed.
-        torch.autograd.graph.increment_version(self._weights)
+        torch.autograd.graph.increment_version(weights)
 
-    def look_(self, grads: Sequence[Tensor], broken: Tensor) -> None:
-        """Write a 1 into `broken` if a gradient holds a NaN or an infinity, without a wait."""
-        kind = self._kind(grads)
-        with gpu.on(self._weights[0].device):
-            for some, launch in self._launches:
-                launch.look_([grads[i] for i in some], kind, broken)
-
-    def _kind(self, grads: Sequence[Tensor]) -> torch.dtype:
-        """In which dtype the kernels read the gradients."""
-        kind = self._weights[0].dtype
-        return kind if all(grad.dtype == kind for grad in grads) else torch.float32
-
-
-def _pick(
-    some: list[int],
-    weights: Sequence[Tensor],
-    factors: Sequence[Tensor],
-    momenta: Sequence[Tensor | None],
-) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Of these parameters; all have a momentum, or none has."""
-    moving = [momentum for momentum in momenta if momentum is not None]
-    return (
-        [weights[i] for i in some],
-        [factors[i] for i in some],
-        [moving[i] for i in some] if moving else [],
-    )
-
-
-class Launch:
-    """Parameters moved by one launch; `even`: whether every row of factors begins at a multiple of
-    16 bytes if the first does.
-    """
-
-    _at: tuple[tuple[int, ...], ...] = ()
-    _given: tuple[list[Tensor], list[Tensor]] = ([], [])
-
-    def __init__(
-        self,
-        weights: list[Tensor],
-        factors: list[Tensor],
-        momenta: list[Tensor],
-        even: bool,
-        block: int,
-        warps: int,
-    ) -> None:
-        self._own, self._even = (weights, factors, momenta or factors), even
-        self._has_momenta, self._block, self._warps = bool(momenta), block, warps
-
-    def move_(self, grads: list[Tensor], kind: torch.dtype, rule: StepRule) -> None:
-        """Take gradients of this dtype."""
-        weights, factors, _ = self._own
-        device, depth = weights[0].device, len(factors[0])
-        # Looked at a moment ago, as a rule.
-        laid = self._given[1] if all(map(is_, grads, self._given[0])) else []
-        laid = laid or self._lay_out(grads, kind)
-        self._given = ([], [])
-        places = gpu.places(laid)
-        owner, begin = gpu.blocks(self._counts, self._block, device)
-        step_kernel[(len(owner),)](
-            *(gpu.table(numbers, device) for numbers in (*self._at, places, *self._shapes)),
-            owner,
-            begin,
-            float(rule.lr),
-            float(rule.momentum),
-            float(rule.decay),
-            root(rule.freeze, depth),
-            D=depth,
-            HAS_MOMENTA=self._has_momenta,
-            MOMENTUM=self._has_momenta and rule.momentum != 0,
-            NESTEROV=rule.nesterov,
-            DECOUPLED=rule.decoupled,
-            TRANSPOSED=any(self._last),
-            ALIGNED=self._aligned and all(place % 16 == 0 for place in places),
-            WEIGHT=TYPES[weights[0].dtype],
-            GRAD=TYPES[kind],
-            BLOCK=self._block,
-            num_warps=self._warps,
+    def _lay_out(self, grads: Sequence[Tensor]) -> "tuple[Lying, Given, list[Tensor]]":
+        """Where everything lies now, and the gradients in memory as their weights are."""
+        # Asked for in every step: `parameter.data` may be another tensor by now.
+        at = tuple([[tensor.data_ptr() for tensor in own] for own in self._members])
+        on, own, given = gpu.stream(self._device), self._lying, self._given
+        if own is None or own.at != at or own.stream != on:
+            own, given = Lying.of(self._members, at, on, self._block), None
+            self._lying = own
+        looks = (
+            [grad.data_ptr() for grad in grads],
+            [grad.stride() for grad in grads],
+            [grad.dtype for grad in grads],
         )
+        if given is None or given.looks != looks:
+            given = self._given = Given.of(grads, looks, self._members[0], own)
+        laid = list(grads)
+        for i in given.others:
+            laid[i] = torch.empty_like(self._members[0][i], dtype=given.kind).copy_(grads[i])
+        return own, given, laid
 
-    def look_(self, grads: list[Tensor], kind: torch.dtype, broken: Tensor) -> None:
-        """Write a 1 into `broken` if one is not finite."""
-        laid = self._lay_out(grads, kind)
-        self._given = (grads, laid)
-        places, device = gpu.places(laid), broken.device
-        owner, begin = gpu.blocks(self._counts, self._block, device)
-        look_kernel[(len(owner),)](
-            *(gpu.table(numbers, device) for numbers in (places, self._counts)),
-            owner,
-            begin,
-            broken,
-            ALIGNED=all(place % 16 == 0 for place in places),
-            GRAD=TYPES[kind],
-            BLOCK=self._block,
-            num_warps=self._warps,
-        )
+    def _laid_out_again(
+        self, grads: Sequence[Tensor]
+    ) -> "tuple[Lying, Given, list[Tensor]] | None":
+        """What was found for gradients that were looked at a moment ago, as a rule these."""
+        (seen, laid), self._looked_at = self._looked_at, ((), [])
+        if not seen or self._lying is None or self._given is None or not all(map(is_, grads, seen)):
+            return None
+        return self._lying, self._given, laid
 
-    def _lay_out(self, grads: list[Tensor], kind: torch.dtype) -> list[Tensor]:
-        """Gradients of this dtype, in memory as their weights are now."""
-        self._find_again()
-        own = zip(grads, self._own[0], self._last, strict=True)
-        return [_laid_out(grad, weight, last, kind) for grad, weight, last in own]
 
-    def _find_again(self) -> None:
-        """Asked for in every step: `parameter.data` may be another tensor by now."""
-        at = tuple(map(gpu.places, self._own))
-        if at == self._at:
-            return
-        self._at, weights = at, self._own[0]
-        self._aligned = self._even and all(place % 16 == 0 for own in at for place in own)
-        self._last = [not weight.is_contiguous() for weight in weights]
-        self._counts = tuple(weight.numel() for weight in weights)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lying:
+    """Where weights, factors and momenta lie, and tables of that for the kernels of a stream."""
+
+    at: tuple[list[int], ...]
+    stream: int
+    aligned: bool
+    last: list[bool]
+    """Which weights have their channels last."""
+    tables: tuple[Tensor, ...]
+    counts: Tensor
+    shapes: tuple[Tensor, ...]
+    blocks: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(
+        cls, members: tuple[list[Tensor], ...], at: tuple[list[int], ...], stream: int, block: int
+    ) -> "Lying":
+        """Of weights, factors and momenta that lie there."""
+        weights, device = members[0], members[0][0].device
+        last = [not weight.is_contiguous() for weight in weights]
+        counts = tuple(weight.numel() for weight in weights)
         inner, outer = (
-            tuple(
-                prod(w.shape[k:]) if far else 1 for w, far in zip(weights, self._last, strict=True)
-            )
+            tuple(prod(w.shape[k:]) if far else 1 for w, far in zip(weights, last, strict=True))
             for k in (2, 1)
         )
-        self._shapes = self._counts, inner, outer
+        return cls(
+            at=at,
+            stream=stream,
+            aligned=all(place % 16 == 0 for own in at for place in own),
+            last=last,
+            tables=tuple(gpu.table(tuple(own), device) for own in at),
+            counts=gpu.table(counts, device),
+            shapes=(gpu.table(inner, device), gpu.table(outer, device)),
+            blocks=gpu.blocks(counts, block, device),
+        )
+
+    @property
+    def transposed(self) -> bool:
+        """Whether any weight has its channels last."""
+        return any(self.last)
+
+
+@dataclass(slots=True, kw_only=True)
+class Given:
+    """How gradients lie that look like this, and which of them (`others`) are to be copied since
+    they lie otherwise than their weights.
+    """
+
+    looks: tuple[list[Any], ...]
+    kind: torch.dtype
+    others: list[int]
+    aligned: bool
+    known: Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        grads: Sequence[Tensor],
+        looks: tuple[list[Any], ...],
+        weights: list[Tensor],
+        own: Lying,
+    ) -> "Given":
+        """Of these gradients of these weights."""
+        kind = weights[0].dtype
+        if any(grad.dtype != kind for grad in grads):
+            kind = torch.float32
+        others = [
+            i
+            for i, (grad, last) in enumerate(zip(grads, own.last, strict=True))
+            if grad.dtype != kind or not (channels_last(grad) if last else grad.is_contiguous())
+        ]
+        aligned = all(at % 16 == 0 for i, at in enumerate(looks[0]) if i not in others)
+        known = None if others else gpu.table(tuple(looks[0]), weights[0].device)
+        return cls(looks=looks, kind=kind, others=others, aligned=aligned, known=known)
+
+    def table(self, laid: list[Tensor]) -> Tensor:
+        """Where they lie, for the kernels."""
+        return gpu.table(gpu.places(laid), laid[0].device) if self.known is None else self.known
 
 
 def channels_last(tensor: Tensor) -> bool:
     """Whether the channels of an image's tensor lie beside each other."""
     return tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-
-
-def _laid_out(grad: Tensor, weight: Tensor, last: bool, kind: torch.dtype) -> Tensor:
-    """A gradient of this dtype, in memory as its weight is."""
-    if grad.dtype == kind and (channels_last(grad) if last else grad.is_contiguous()):
-        return grad
-    return torch.empty_like(weight, dtype=kind).copy_(grad)
 
 
 def try_step(device: torch.device) -> type[WholeStep]:
@@ -271,16 +287,14 @@ def _moved(
 
 
 @triton.jit
-def step_kernel(
-    weights,
-    factors,
-    momenta,
-    grads,
-    counts,
-    inner,
-    outer,
-    block_tensor,
-    block_begin,
+def _move_block(
+    w,
+    f,
+    m,
+    g,
+    i,
+    at,
+    n,
     lr,
     momentum,
     decay,
@@ -290,37 +304,10 @@ def step_kernel(
     MOMENTUM: tl.constexpr,
     NESTEROV: tl.constexpr,
     DECOUPLED: tl.constexpr,
-    TRANSPOSED: tl.constexpr,
-    ALIGNED: tl.constexpr,
     WEIGHT: tl.constexpr,
-    GRAD: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
-    """One step of all tensors. Factors and momenta are (D, entries) row after row in float32. Where
-    TRANSPOSED, weights and gradients have their channels last: entry (n, c, s) of the factors is
-    entry (n, s, c) of the weight, `inner` is the number of s, `outer` that of (c, s).
-
-    Every offset comes from the tables and has 64 bits.
-    """
-    block = tl.program_id(0)
-    t = tl.load(block_tensor + block)
-    n = tl.load(counts + t)
-    i = tl.multiple_of(tl.load(block_begin + block), BLOCK) + tl.arange(0, BLOCK)
-    w = tl.load(weights + t).to(tl.pointer_type(WEIGHT))
-    f = tl.load(factors + t).to(tl.pointer_type(tl.float32))
-    g = tl.load(grads + t).to(tl.pointer_type(GRAD))
-    m = tl.load(momenta + t).to(tl.pointer_type(tl.float32))
-    if ALIGNED:
-        n = tl.multiple_of(n, 4)
-        w, f = tl.multiple_of(w, 16), tl.multiple_of(f, 16)
-        g, m = tl.multiple_of(g, 16), tl.multiple_of(m, 16)
+    """Entries `i` of the factors of one tensor, which are entries `at` of its weight."""
     ok = i < n
-    at = i
-    if TRANSPOSED:
-        s = tl.load(inner + t)
-        cs = tl.load(outer + t)
-        r = i % cs
-        at = i - r + (r % s) * (cs // s) + r // s
     w, f, m = w + at, f + i, m + i
     g = tl.load(g + at, ok, other=0.0).to(tl.float32)
     f0 = tl.load(f, ok, other=0.0)
@@ -376,3 +363,71 @@ def step_kernel(
         if D > 3:
             tl.store(m + 3 * n, tl.where(dead, 0.0, m3), wrote)
     tl.store(w, _without_denormals(tl.where(dead, 0.0, product)).to(WEIGHT), ok)
+
+
+@triton.jit
+def step_kernel(
+    weights,
+    factors,
+    momenta,
+    grads,
+    counts,
+    inner,
+    outer,
+    block_tensor,
+    block_begin,
+    lr,
+    momentum,
+    decay,
+    threshold,
+    D: tl.constexpr,
+    HAS_MOMENTA: tl.constexpr,
+    MOMENTUM: tl.constexpr,
+    NESTEROV: tl.constexpr,
+    DECOUPLED: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    GRAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One step of all tensors. Factors and momenta are (D, entries) row after row in float32. Where
+    TRANSPOSED, weights and gradients have their channels last: entry (n, c, s) of the factors is
+    entry (n, s, c) of the weight, `inner` is the number of s, `outer` that of (c, s).
+
+    Every offset comes from the tables and has 64 bits.
+    """
+    block = tl.program_id(0)
+    t = tl.load(block_tensor + block)
+    n = tl.load(counts + t)
+    i = tl.multiple_of(tl.load(block_begin + block), BLOCK) + tl.arange(0, BLOCK)
+    w = tl.load(weights + t).to(tl.pointer_type(WEIGHT))
+    f = tl.load(factors + t).to(tl.pointer_type(tl.float32))
+    g = tl.load(grads + t).to(tl.pointer_type(GRAD))
+    m = tl.load(momenta + t).to(tl.pointer_type(tl.float32))
+    at = i
+    if TRANSPOSED:
+        s = tl.load(inner + t)
+        cs = tl.load(outer + t)
+        r = i % cs
+        at = i - r + (r % s) * (cs // s) + r // s
+    if ALIGNED:
+        w, f = tl.multiple_of(w, 16), tl.multiple_of(f, 16)
+        g, m = tl.multiple_of(g, 16), tl.multiple_of(m, 16)
+        # Rows of factors begin there, too. A number of its own says so: a hint at `n` would hold
+        # for other tensors, as well.
+        if n % 4 == 0:
+            _move_block(
+                w, f, m, g, i, at, n // 4 * 4, lr, momentum, decay, threshold,
+                D, HAS_MOMENTA, MOMENTUM, NESTEROV, DECOUPLED, WEIGHT,
+            )  # fmt: skip
+        else:
+            _move_block(
+                w, f, m, g, i, at, n, lr, momentum, decay, threshold,
+                D, HAS_MOMENTA, MOMENTUM, NESTEROV, DECOUPLED, WEIGHT,
+            )  # fmt: skip
+    else:
+        _move_block(
+            w, f, m, g, i, at, n, lr, momentum, decay, threshold,
+            D, HAS_MOMENTA, MOMENTUM, NESTEROV, DECOUPLED, WEIGHT,
+        )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from secateurs.base.parameters import is_sharded
+from secateurs.base.parameters import any_sharded
 from secateurs.base.where import Pick, pick
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized import options
@@ -49,7 +49,7 @@ class Members:
     @property
     def sharded(self) -> bool:
         """Whether any parameter lies in pieces on several processes."""
-        return any(is_sharded(p) for _, p in self.every())
+        return any_sharded([p for group in self.groups for p in group["params"]])
 
     @property
     def taken(self) -> int:

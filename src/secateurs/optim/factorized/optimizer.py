@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +19,7 @@ from secateurs.base.sharding import (
     local_mask,
     sums,
     version,
+    versions,
     whole_mask,
 )
 from secateurs.base.where import Pick
@@ -460,8 +462,8 @@ class FactorizedOptimizer(Optimizer):
         # Only here is a step counted. A skipped one returns earlier, so schedules do not run ahead.
         for group in self.param_groups:
             group["taken"] += 1
-            for parameter in group["params"]:
-                self.versions[id(parameter)] = version(parameter)
+            own = group["params"]
+            self.versions.update(zip(map(id, own), versions(own), strict=True))
         self.watch.follow(self.members, self.length, applied)
 
 
@@ -471,11 +473,12 @@ class FactorizedOptimizer(Optimizer):
 
 def gradients(members: Members) -> Gradients:
     """The gradients of this step; a sparse one is an error."""
+    of = local_gradient if members.sharded else attrgetter("grad")
     found = [
         (group, p, grad)
         for group in members.groups
         for p in group["params"]
-        if (grad := local_gradient(p)) is not None
+        if (grad := of(p)) is not None
     ]
     sparse = [p for _, p, grad in found if grad.layout is not torch.strided]
     if sparse:
@@ -530,16 +533,19 @@ def find_zeroed(members: Members, *, every: bool = False) -> tuple[Zeroed, list[
     through `.data`; with `every` all are.
     """
     known, state = members.versions, members.state
-    # Every step comes here: the versions are asked first, since a look into the state hashes a
-    # tensor, and a frozen parameter has no state.
-    moved = [
-        (group, parameter)
-        for group in members.groups
-        if group["depth"] is not None
-        for parameter in group["params"]
-        if (every or known.get(id(parameter), now := version(parameter)) != now)
-        and parameter in state
-    ]
+    moved: Pairs = []
+    for group in members.groups:
+        own = group["params"]
+        now = versions(own)
+        # Every step comes here, and hardly ever has anything moved.
+        if group["depth"] is not None and (every or [*map(known.get, map(id, own))] != now):
+            seen = zip(own, now, strict=True)
+            moved += [
+                (group, p)
+                for p, number in seen
+                # A frozen parameter has no state.
+                if (every or known.get(id(p), number) != number) and p in state
+            ]
     zeroed: Zeroed = []
     drifted: list[nn.Parameter] = []
     for group, parameter in moved:

@@ -199,14 +199,13 @@ def _fixed_parts(members: Members, found: Gradients) -> list[object]:
     """What must stay the same: groups, parameters, whether there is momentum, states and the
     tensors in them.
     """
-    states = members.state
-    kept: list[object] = []
-    for group, parameter, _ in found:
-        state = states[parameter]
-        # The momentum's value may change with every step; only its coming and going
-        # changes the route.
-        kept += (group, parameter, state, bool(group["momentum"]), *state.values())
-    return kept
+    groups = [group for group, *_ in found]
+    parameters = [p for _, p, _ in found]
+    states = [*map(members.state.__getitem__, parameters)]
+    # The momentum's value may change with every step; only its coming and going changes the route.
+    moving = [bool(group["momentum"]) for group in members.groups]
+    inside = chain.from_iterable([state.values() for state in states])
+    return [*groups, *parameters, *states, *moving, *inside]
 
 
 def _begin_momenta_(members: Members, found: Gradients) -> None:
