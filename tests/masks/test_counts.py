@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from secateurs.masks import counts, pieces
+from secateurs.masks import counts
 from secateurs.masks.counts import count_each, count_true
 
 
@@ -23,7 +23,7 @@ def test_parts_and_other_layouts_of_a_mask(offset):
 
 @pytest.mark.parametrize("byte", [2, 128, 255])
 @pytest.mark.parametrize("where", [slice(None), 0, 2039, 2040, -1])
-def test_booleans_that_are_no_ones(byte, where):
+def test_booleans_that_are_no_ones(byte, where, monkeypatch):
     """A view of bytes as booleans: any byte that is not 0 is True."""
     mask = torch.rand(100, 100, generator=torch.Generator().manual_seed(1)) < 0.6
     mask.view(-1)[[0, 2039, 2040, -1]] = True
@@ -31,13 +31,32 @@ def test_booleans_that_are_no_ones(byte, where):
     expected = int(mask.count_nonzero())
     assert count_true(mask) == expected
     assert count_each({"a": mask}) == counts._count_there({"a": mask}) == {"a": expected}
+    monkeypatch.setattr(counts, "MANY", 1)
+    assert counts._count_there({"a": mask}) == {"a": expected}
+
+
+@pytest.mark.parametrize("many", [1 << 23, 1], ids=["few", "many"])
+@pytest.mark.parametrize("size", [1024, 1025, 2047, 3072, 5000])
+def test_a_row_of_few_and_of_many(size, many, monkeypatch):
+    """Of many, blocks are counted."""
+    monkeypatch.setattr(counts, "MANY", many)
+    g = torch.Generator().manual_seed(size)
+    for share in (0, 0.01, 0.5, 1):
+        row = torch.rand(size, generator=g) < share
+        total = int(row.count_nonzero())
+        assert int(counts.count_row(row)) == total
+        ends = [1, 1023, 1024, size - 1, size]
+        before = counts._count_before(row, ends).tolist()
+        assert before == [int(row[:end].count_nonzero()) for end in ends]
+        for most in {0, 1, total // 2, max(0, total - 1), total}:
+            left = row.clone()
+            counts.first_(left, torch.tensor(most))
+            assert torch.equal(left, row & (row.cumsum(0) <= most)), (share, most)
 
 
 @pytest.mark.parametrize("part", [1 << 24, 500], ids=["one part", "many parts"])
 def test_many(part, monkeypatch):
-    batches = pieces.batches
-    monkeypatch.setattr(counts, "PART", part)
-    monkeypatch.setattr(counts, "batches", lambda tensors: batches(tensors, length=part))
+    monkeypatch.setattr(counts, "TOGETHER", part)
     g = torch.Generator().manual_seed(0)
     shapes = {"a": (40, 70), "none": (0, 3), "b": (31, 3, 3, 3), "one": (1,), "c": (63,)}
     tensors = {name: torch.randn(shape, generator=g).relu() for name, shape in shapes.items()}

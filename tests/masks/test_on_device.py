@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from masks.grid import equal
-from secateurs.masks import on_device, pieces
+from secateurs.masks import counts, on_device, pieces
 from secateurs.masks.topk import stream_largest_
 
 DTYPES = [
@@ -18,17 +18,23 @@ KINDS = ["normal", "rounded", "signs", "mostly zero", "denormal"]
 SHAPES = {"a": (40, 70), "none": (0, 3), "b": (31, 3, 3, 3), "one": (1,), "c": (63,)}
 
 
-@pytest.fixture(params=[1 << 24, 500, None], ids=["one part", "many parts", "a row"])
+PARTS = {"one part": 1 << 24, "many parts": 500, "a row": None, "a long row": None}
+
+
+@pytest.fixture(params=PARTS)
 def part(request, monkeypatch):
-    if request.param is None:
+    if request.param == "a long row":
+        monkeypatch.setattr(on_device, "MANY", 1)
+        monkeypatch.setattr(counts, "MANY", 1024)
+    if PARTS[request.param] is None:
         return
     monkeypatch.setattr(on_device, "ROW", 0)
-    monkeypatch.setattr(on_device, "PART", request.param)
+    monkeypatch.setattr(on_device, "PART", PARTS[request.param])
     batches = pieces.batches
     monkeypatch.setattr(
         on_device,
         "batches",
-        lambda tensors, **options: batches(tensors, length=request.param, **options),
+        lambda tensors, **options: batches(tensors, length=PARTS[request.param], **options),
     )
 
 
