@@ -273,9 +273,9 @@ def _by_outputs(
 
 def rows_at_a_time(problem: NetworkPair, boxes: int = 1) -> int:
     """Directions of a pass, both ends of each: 2²⁴ cells of all maps are 128 MB in float64, and
-    take seconds.
+    take seconds of a processor.
     """
-    return max(1, 2**24 // (2 * boxes * _cells(problem)))
+    return max(1, 2**24 * problem.room // (2 * boxes * _cells(problem)))
 
 
 def _cells(problem: NetworkPair) -> int:
@@ -317,7 +317,8 @@ def _by_chain(problem: NetworkPair, domain: Domain) -> MethodBounds:
         raise Skip("the networks are not chains of dense layers")
     found = domain.lo.new_full((len(domain), problem.outputs), torch.inf)
     limited = math.isfinite(problem.clock.seconds)
-    size = max(1, min(_BATCH if limited else len(domain), 2**25 // chain.numbers_of_a_box))
+    numbers = 2**25 * problem.room // chain.numbers_of_a_box
+    size = max(1, min(_BATCH if limited else len(domain), numbers))
     pace, done = Pace(clock=problem.clock), 0
     run = chain.bounds if neuron_cells(problem) > _COMPILED else chain.bounds_in_torch
     for part in domain.split(size):

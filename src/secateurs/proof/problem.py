@@ -110,6 +110,13 @@ class NetworkPair:
         """So many that a method holds at most 2²¹ cells of the widest value: 16 MB in float64."""
         return max(1, min(64, 2**21 // self.widest))
 
+    @property
+    def room(self) -> int:
+        """How many times as many numbers as on a processor are worked on at once: a GPU waits for
+        launches else.
+        """
+        return 16 if any(value.is_cuda for value in self.pair.f.values()) else 1
+
     def dense(self, x: Tensor) -> Tensor:
         """f(x), flat per input, in float64."""
         return self.own[0](x)
