@@ -3,7 +3,7 @@ import torch
 import torch.nn.utils.prune
 from torch import nn
 
-from secateurs.base.parameters import aliases, named_parameters
+from secateurs.base.parameters import aliases
 from secateurs.base.prunable import choose, prunable
 from secateurs.errors import (
     ArgumentError,
@@ -106,11 +106,6 @@ def test_all_problems_in_one_error():
 
 def test_frozen_parameters_are_weights_too():
     assert list(prunable(nn.Linear(3, 3).requires_grad_(False))) == ["weight"]
-
-
-def test_named_suggests():
-    with pytest.raises(ParameterError, match="Did you mean 'first.weight'"):
-        named_parameters(Tied(), ["first.wieght"])
 
 
 def tied_language_model():
