@@ -85,34 +85,27 @@ class Product:
     """
 
     def __init__(self, matrix: Listed, bias: Tensor | None = None, unroll: int = 2) -> None:
-        self._matrix, self._bias, self._unroll = matrix, bias, unroll
+        self._bias, self._columns = bias, matrix.columns
         self._rows = len(matrix.starts) - 1
         self._lists = matrix.values, matrix.offsets, matrix.bases, matrix.starts
-        self._by_count: dict[int, dict[str, object]] = {}
+        self._constants = {
+            "EACH": matrix.each,
+            "GROUP": matrix.group,
+            "UNROLL": unroll,
+            "BIAS": bias is not None,
+        }
         self._launch = Repeated(listed_kernel, num_warps=1)
 
     def __call__(self, x: Tensor) -> Tensor:
         """A new tensor (rows of x, rows of W)."""
-        x, own = x.contiguous(), self._matrix
+        x = x.contiguous()
         count, device = len(x), x.device
         y = torch.empty(count, self._rows, dtype=x.dtype, device=device)
-        rest = x, y if self._bias is None else self._bias, y, self._rows, own.columns
+        rest = x, y if self._bias is None else self._bias, y, self._rows, self._columns
         with gpu.on(device):
             kind = x.dtype, x.data_ptr() % 16 == 0
-            self._launch(self._rows, (*self._lists, *rest), self._constants(count), kind)
+            self._launch(self._rows, (*self._lists, *rest), {"B": count} | self._constants, kind)
         return y
-
-    def _constants(self, count: int) -> dict[str, object]:
-        if count not in self._by_count:
-            own = self._matrix
-            self._by_count[count] = {
-                "B": count,
-                "EACH": own.each,
-                "GROUP": own.group,
-                "UNROLL": self._unroll,
-                "BIAS": self._bias is not None,
-            }
-        return self._by_count[count]
 
 
 def product(matrix: Listed, x: Tensor, bias: Tensor | None = None, unroll: int = 2) -> Tensor:
