@@ -247,6 +247,19 @@ def test_what_comes_to_lie_elsewhere_is_cleared_there(card):
     assert torch.equal(weight != 0, ~mask)
 
 
+def test_every_stream_has_tables_of_its_own(card, monkeypatch):
+    """What is freed on one may be written to on it at once."""
+    weight = nn.Parameter(torch.ones(40))
+    clearing = keeps.Clearing([(keeps.Keep(torch.arange(40) % 2 == 0, like=weight), weight)])
+    seen = set()
+    for stream in (1, 2, 1):
+        monkeypatch.setattr(gpu, "stream", lambda _, stream=stream: stream)
+        before = gpu._table.cache_info().misses
+        clearing.clear_()
+        assert (gpu._table.cache_info().misses > before) == (stream not in seen)
+        seen.add(stream)
+
+
 def test_rigl_changes_masks_of_bits(card):
     torch.manual_seed(0)
     model = nn.Linear(20, 10)

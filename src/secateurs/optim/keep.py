@@ -192,7 +192,7 @@ class Clearing:
             [gradient.dtype for gradient in given],
             moving,
         )
-        if laid != self._laid or self._sharded:
+        if laid != self._laid:
             self._look_up(everyone, everything)
             self._laid = laid
         if self._launch is not None:

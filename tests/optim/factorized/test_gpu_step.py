@@ -199,6 +199,16 @@ def test_gradients_that_come_to_lie_otherwise_where_others_lay():
         check(weights, grads, factors, momenta, RULES["heavy"], make=lambda *_: mover)
 
 
+def test_gradients_of_another_dtype_where_others_lay():
+    weights, grads, factors, momenta = problem(2, torch.bfloat16, shapes=[(6,), (5,)])
+    mover, room = WholeStep(weights, factors, momenta), torch.randn(6)
+    for given in (room, room.view(torch.bfloat16)[:6], room):
+        grads[0] = given.nan_to_num(0.5, 1.0, 1.0).clamp(-1, 1)
+        given.copy_(grads[0])
+        grads[0] = given
+        check(weights, grads, factors, momenta, RULES["heavy"], make=lambda *_: mover)
+
+
 def test_rows_of_any_length_are_moved_in_one_launch(monkeypatch):
     made, launch, seen = (
         problem(3, shapes=[(64,), (7,), (4, 8), (33, 31)]),

@@ -162,3 +162,18 @@ def test_erratum_algorithm_2_divides_the_penalty_by_the_size_of_the_batch():
     # Ours is the paper's step with λ multiplied by |B|: the division is all that differs.
     mended = one_step_of_print(start, x, y, lr=0.01, strength=0.3 * len(x))
     torch.testing.assert_close(ours, mended)
+
+
+def test_a_frozen_parameter_is_no_change_from_outside():
+    """Every weight is compared where the sample of the compiled step has seen a change through
+    `.data`: one that waits for its first gradient has no factors to be compared with.
+    """
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    model[0].weight.requires_grad_(False)
+    optimizer = FactorizedSGD(model.named_parameters(), lr=0.1, depth=2, strength=1e-4)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    model[1].weight.data[0] = 0.0
+    with torch.no_grad():
+        optimizer._follow_changes_(every=True)
+    assert not optimizer.factors("1.weight")[:, 0].any()

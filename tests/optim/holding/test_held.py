@@ -303,3 +303,16 @@ def test_what_a_list_in_a_state_has_taken_up_is_cleared_too():
     for name, mask in masks.items():
         moves = optimizer.state[model.get_parameter(name)]["moves"]
         assert len(moves) == 4 and not any(move[~mask].any() for move in moves)
+
+
+def test_a_mask_that_dropped_nothing_may_drop_something_later():
+    layer = nn.Linear(4, 3, bias=False)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    held = hold(layer, {"weight": torch.ones(3, 4, dtype=torch.bool)}, optimizer)
+    mask = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)) < 0.5
+    for number in range(4):
+        layer(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        if number == 1:
+            held.shrink({"weight": mask})
+        assert torch.equal(layer.weight != 0, mask if number else torch.ones_like(mask)), number
