@@ -240,6 +240,14 @@ def test_what_comes_to_lie_elsewhere_is_cleared_there(card):
         clearing.clear_([(keep, grad.view(4, 6))] if grad.ndim == 1 else [(keep, grad)])
         assert torch.equal(grad.reshape(4, 6) != 0, mask), number
         assert torch.equal(weight != 0, mask), number
+    # The weight where it lay, but otherwise, and of another dtype.
+    at = weight.data
+    for data in (at.view(6, 4).t(), at.flatten()[:12].view(torch.bfloat16).view(4, 6), at):
+        weight.data = data
+        with torch.no_grad():
+            weight.fill_(1.0)
+        clearing.clear_()
+        assert torch.equal(weight != 0, mask)
     # Without a gradient, and with another mask in the same memory.
     keep.take_(~mask, like=weight, drops=True)
     weight.data.fill_(1.0)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -80,6 +80,18 @@ def places(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """Where tensors lie."""
     # A list is quicker than a generator, and every step asks this of every tensor.
     return tuple([tensor.data_ptr() for tensor in tensors])
+
+
+def lying(tensors: Sequence[Tensor]) -> tuple[list[Any], ...]:
+    """Where tensors lie, and how: as long as it is the same, so is all that a kernel is told of
+    them. A tensor may be another one by now, behind `parameter.data`, and lie otherwise where the
+    one before lay.
+    """
+    return (
+        [tensor.data_ptr() for tensor in tensors],
+        [tensor.stride() for tensor in tensors],
+        [tensor.dtype for tensor in tensors],
+    )
 
 
 def table(numbers: tuple[int, ...], device: torch.device) -> Tensor:

@@ -325,7 +325,7 @@ class Held:
         self._model, self._compare = model, compare
         prefix = prefix_of(model, parameters)
         self._places = {name: (prefix + name).split(".") for name in parameters}
-        self._route = Route(model, {}, {})
+        self._reached = Reached(model, {}, {})
         self._followers: list[dict[str, nn.Parameter]] = []
         self._handles: list[RemovableHandle] = []
         self._parts: list[object] = []
@@ -530,7 +530,7 @@ class Held:
 
         Looked up where they are, not listed anew: every step does this.
         """
-        if self._route.stands():
+        if self._reached.stands():
             return
         replaced: dict[str, nn.Parameter] = {}
         problems = []
@@ -559,7 +559,7 @@ class Held:
             )
         if replaced:
             self._take(replaced)
-        self._route = Route(self._model, self._places, self._parameters)
+        self._reached = Reached(self._model, self._places, self._parameters)
 
     def _take(self, replaced: Mapping[str, nn.Parameter]) -> None:
         """Hold these in the place of those that were."""
@@ -632,7 +632,7 @@ class Held:
         ]
 
 
-class Route:
+class Reached:
     """Through which modules parameters are reached, and whether that still holds."""
 
     def __init__(

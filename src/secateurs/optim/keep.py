@@ -9,13 +9,13 @@ Triton is, a mask takes one bit a weight there, and a kernel clears many tensors
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
-from secateurs.base.gpu import by_triton
+from secateurs.base.gpu import by_triton, lying
 from secateurs.base.parameters import any_sharded, is_sharded
 from secateurs.base.sharding import laid_as, local, local_mask
 
@@ -166,7 +166,7 @@ class Clearing:
         self._keeps = [keep for keep, _ in pairs]
         self._tensors = [tensor for _, tensor in pairs]
         self._sharded = any_sharded(self._tensors)
-        self._laid: tuple[list[Any], ...] = ()
+        self._laid: object = None
         self._launch: BitsClearing | None = None
         self._by_bits: list[int] = []
         self._others: list[int] = []
@@ -184,14 +184,7 @@ class Clearing:
         if not any(keep.packs for keep in everyone):
             _clear_as_integers_(zip(everyone, everything, strict=True))
             return
-        laid = (
-            # `parameter.data` may be another tensor by now.
-            [tensor.data_ptr() for tensor in everything],
-            # And a gradient may lie otherwise where another one lay.
-            [gradient.stride() for gradient in given],
-            [gradient.dtype for gradient in given],
-            moving,
-        )
+        laid = lying(everything), moving
         if laid != self._laid:
             self._look_up(everyone, everything)
             self._laid = laid

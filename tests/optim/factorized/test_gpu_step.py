@@ -96,17 +96,9 @@ def test_gradients_of_other_layouts_and_dtypes(depth):
         check(weights, grads, factors, momenta, RULES["heavy"])
 
 
-@pytest.mark.parametrize("what", ["weight", "gradient", "factors", "momenta"])
-def test_memory_that_begins_anywhere(what, monkeypatch):
-    """Of 16 bytes that are read at once, some would lie elsewhere."""
-    made = problem(3, shapes=[(64,), (4, 8)])
-    lists = dict(zip(("weight", "gradient", "factors", "momenta"), made, strict=True))
-    rooms = []
-    for i, tensor in enumerate(lists[what]):
-        rooms.append(torch.full((tensor.numel() + 2,), 7.0))
-        lists[what][i] = rooms[-1][1:-1].view(tensor.shape).copy_(tensor)
-    seen = []
-    launch = gpu_step.step_kernel
+def launches(made, monkeypatch):
+    """Of the launches of a step, whether each took memory as beginning at multiples of 16 bytes."""
+    launch, seen = gpu_step.step_kernel, []
 
     class Seen:
         def __getitem__(self, grid):
@@ -117,7 +109,19 @@ def test_memory_that_begins_anywhere(what, monkeypatch):
 
     monkeypatch.setattr(gpu_step, "step_kernel", Seen())
     check(*made, RULES["heavy"])
-    assert seen == [False]
+    return seen
+
+
+@pytest.mark.parametrize("what", ["weight", "gradient", "factors", "momenta"])
+def test_memory_that_begins_anywhere(what, monkeypatch):
+    """Of 16 bytes that are read at once, some would lie elsewhere."""
+    made = problem(3, shapes=[(64,), (4, 8)])
+    lists = dict(zip(("weight", "gradient", "factors", "momenta"), made, strict=True))
+    rooms = []
+    for i, tensor in enumerate(lists[what]):
+        rooms.append(torch.full((tensor.numel() + 2,), 7.0))
+        lists[what][i] = rooms[-1][1:-1].view(tensor.shape).copy_(tensor)
+    assert launches(made, monkeypatch) == [False]
     assert all(room[0] == room[-1] == 7 for room in rooms)
 
 
@@ -196,6 +200,15 @@ def test_gradients_that_come_to_lie_otherwise_where_others_lay():
     room = torch.randn(48)
     for given in (room.view(4, 3, 2, 2), room.view(4, 2, 2, 3).permute(0, 3, 1, 2)):
         grads[0] = given
+        check(weights, grads, factors, momenta, RULES["heavy"], make=lambda *_: mover)
+
+
+def test_a_weight_that_comes_to_lie_otherwise_where_it_lay():
+    """As by `model.double().to(memory_format=torch.channels_last).float()`."""
+    weights, grads, factors, momenta = problem(2, shapes=[(4, 3, 2, 2), (5,)])
+    mover, plain = WholeStep(weights, factors, momenta), weights[0].data
+    for data in (plain, plain.view(4, 2, 2, 3).permute(0, 3, 1, 2), plain):
+        weights[0].data = data
         check(weights, grads, factors, momenta, RULES["heavy"], make=lambda *_: mover)
 
 

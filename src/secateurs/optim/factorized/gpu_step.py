@@ -46,7 +46,7 @@ class WholeStep:
         self._step = Repeated(step_kernel, num_warps=warps)
         self._look = Repeated(look_kernel, num_warps=warps)
         self._lying: Lying | None = None
-        self._given: Given | None = None
+        self._given: LaidGrads | None = None
         self._looked_at: tuple[Sequence[Tensor], list[Tensor]] = (), []
 
     @staticmethod
@@ -99,29 +99,26 @@ class WholeStep:
         # The kernel writes without autograd's knowledge: tell it that the weights have changed.
         torch.autograd.graph.increment_version(weights)
 
-    def _lay_out(self, grads: Sequence[Tensor]) -> "tuple[Lying, Given, list[Tensor]]":
+    def _lay_out(self, grads: Sequence[Tensor]) -> "tuple[Lying, LaidGrads, list[Tensor]]":
         """Where everything lies now, and the gradients in memory as their weights are."""
-        # Asked for in every step: `parameter.data` may be another tensor by now.
-        at = tuple([[tensor.data_ptr() for tensor in own] for own in self._members])
+        weights, factors, momenta = self._members
+        # Factors and momenta are plain memory.
+        at = gpu.lying(weights), gpu.places(factors), gpu.places(momenta)
         on, own, given = gpu.stream(self._device), self._lying, self._given
         if own is None or own.at != at or own.stream != on:
             own, given = Lying.of(self._members, at, on, self._block), None
             self._lying = own
-        looks = (
-            [grad.data_ptr() for grad in grads],
-            [grad.stride() for grad in grads],
-            [grad.dtype for grad in grads],
-        )
+        looks = gpu.lying(grads)
         if given is None or given.looks != looks:
-            given = self._given = Given.of(grads, looks, self._members[0], own)
+            given = self._given = LaidGrads.of(grads, looks, weights, own)
         laid = list(grads)
         for i in given.others:
-            laid[i] = torch.empty_like(self._members[0][i], dtype=given.kind).copy_(grads[i])
+            laid[i] = torch.empty_like(weights[i], dtype=given.kind).copy_(grads[i])
         return own, given, laid
 
     def _laid_out_again(
         self, grads: Sequence[Tensor]
-    ) -> "tuple[Lying, Given, list[Tensor]] | None":
+    ) -> "tuple[Lying, LaidGrads, list[Tensor]] | None":
         """What was found for gradients that were looked at a moment ago, as a rule these."""
         (seen, laid), self._looked_at = self._looked_at, ((), [])
         if not seen or self._lying is None or self._given is None or not all(map(is_, grads, seen)):
@@ -133,7 +130,7 @@ class WholeStep:
 class Lying:
     """Where weights, factors and momenta lie, and tables of that for the kernels of a stream."""
 
-    at: tuple[list[int], ...]
+    at: tuple[tuple[Any, ...], ...]
     stream: int
     aligned: bool
     last: list[bool]
@@ -145,10 +142,15 @@ class Lying:
 
     @classmethod
     def of(
-        cls, members: tuple[list[Tensor], ...], at: tuple[list[int], ...], stream: int, block: int
+        cls,
+        members: tuple[list[Tensor], ...],
+        at: tuple[tuple[Any, ...], ...],
+        stream: int,
+        block: int,
     ) -> "Lying":
         """Of weights, factors and momenta that lie there."""
         weights, device = members[0], members[0][0].device
+        places = at[0][0], *at[1:]
         last = [not weight.is_contiguous() for weight in weights]
         counts = tuple(weight.numel() for weight in weights)
         inner, outer = (
@@ -158,9 +160,9 @@ class Lying:
         return cls(
             at=at,
             stream=stream,
-            aligned=all(place % 16 == 0 for own in at for place in own),
+            aligned=all(place % 16 == 0 for own in places for place in own),
             last=last,
-            tables=tuple(gpu.table(tuple(own), device) for own in at),
+            tables=tuple(gpu.table(tuple(own), device) for own in places),
             counts=gpu.table(counts, device),
             shapes=(gpu.table(inner, device), gpu.table(outer, device)),
             blocks=gpu.blocks(counts, block, device),
@@ -173,7 +175,7 @@ class Lying:
 
 
 @dataclass(slots=True, kw_only=True)
-class Given:
+class LaidGrads:
     """How gradients lie that look like this, and which of them (`others`) are to be copied since
     they lie otherwise than their weights.
     """
@@ -191,7 +193,7 @@ class Given:
         looks: tuple[list[Any], ...],
         weights: list[Tensor],
         own: Lying,
-    ) -> "Given":
+    ) -> "LaidGrads":
         """Of these gradients of these weights."""
         kind = weights[0].dtype
         if any(grad.dtype != kind for grad in grads):
