@@ -1,5 +1,6 @@
 """How a user's model is looked at and left as it was: in evaluation mode for a while, or as a copy
-that is ours."""
+that is ours.
+"""
 
 import copy
 from collections import OrderedDict

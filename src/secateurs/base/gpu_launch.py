@@ -15,6 +15,7 @@ class Repeated:
     def __init__(self, kernel: Any, **options: object) -> None:
         self._kernel, self._options = kernel, options
         self._ready: dict[object, Callable[..., object]] = {}
+        self._takes_constants = True
 
     def __call__(
         self,
@@ -33,23 +34,14 @@ class Repeated:
                 numbers, the dtypes of tensors, whether they begin at multiples of 16 bytes.
         """
         key = programs, kind, *constants.values()
-        ready = self._ready.get(key)
-        if ready is not None:
+        if self._takes_constants and (ready := self._ready.get(key)) is not None:
             try:
                 ready(*arguments, *constants.values())
-            except TypeError:  # a Triton that takes no constants here launches as it does
-                self._ready = _Nothing()
-            else:
                 return
+            except TypeError:  # a Triton that takes no constants here launches as it does
+                self._takes_constants = False
         grid = programs, 1, 1
         compiled = self._kernel[grid](*arguments, **constants, **self._options)
         # Its interpreter compiles nothing.
         if isinstance(compiled, CompiledKernel):
             self._ready[key] = compiled[grid]
-
-
-class _Nothing(dict[object, Callable[..., object]]):
-    """What keeps nothing."""
-
-    def __setitem__(self, *_: object) -> None:
-        pass
