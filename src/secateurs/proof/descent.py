@@ -18,9 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from secateurs.graph.primitives import (
-    Node,
-)
+from secateurs.graph.primitives import Node
 from secateurs.proof.forms import Bounds
 from secateurs.proof.linear import Relaxation, Relaxed
 from secateurs.proof.patches import Cone
