@@ -59,6 +59,32 @@ def test_the_work_left_is_that_of_the_compacted_network():
     assert small.compaction.removed == small.compaction.dead
 
 
+class Padded(nn.Module):
+    """A shortcut without parameters, as in the ResNets of CIFAR-10: zeros on both sides."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.c, self.head = nn.Conv2d(8, 16, 3, padding=1), nn.Linear(16, 2)
+
+    def forward(self, x):
+        x = self.a(x).relu()
+        x = (x + self.b(x)).relu()
+        x = (nn.functional.pad(x, (0, 0, 0, 0, 4, 4)) + self.c(x)).relu()
+        return self.head(x.mean((2, 3)))
+
+
+def test_of_a_padded_shortcut_what_is_padded_goes_and_the_zeros_stay():
+    torch.manual_seed(0)
+    model, example = Padded().eval(), torch.zeros(1, 3, 6, 6)
+    done = sc.prune_channels_(model, example, macs=0.5)
+    small = sc.compact(model, example)
+    assert small.compaction.macs[1].dense == done.macs[0] <= 0.5 * done.macs[1]
+    assert small.compaction.removed == small.compaction.dead > 0
+    # Channels of the stream, each gone from all layers; the padded eight are in the code.
+    assert small.a.out_channels == small.b.out_channels == small.c.out_channels - 8 < 8
+
+
 def test_inputs_outputs_and_reorderings_stay():
     net = nn.Sequential(nn.Linear(3, 2)).eval()
     assert len(channels(net, torch.zeros(1, 3)).labels) == 0

@@ -271,6 +271,27 @@ def test_sizes_out_of_reach_are_named():
     assert any("counts on every channel" in kept.why for kept in small.compaction.kept)
 
 
+class Widened(nn.Module):
+    """A stream padded on both sides by zeros, whose number stands in the code."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.out = nn.Linear(3, 4), nn.Linear(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.out((nn.functional.pad(self.a(x), (2, 2)) + self.b(x)).relu())
+
+
+def test_dead_zeros_of_a_padding_hold_no_other_channel_back():
+    torch.manual_seed(0)
+    model = Widened().double().eval()
+    model.out.weight.data[:, [0, 3]] = 0  # a zero of the padding, and what it pads
+    small = check(model, torch.randn(5, 3).double())
+    assert small.a.out_features == 3 and small.b.out_features == 7
+    (kept,) = small.compaction.kept
+    assert "counts on every channel" in kept.why and kept.channels == 1
+
+
 @pytest.mark.parametrize("make", [bert, pytest.param(gpt2, marks=recent), llama])
 def test_whole_neurons_pruned_are_cut_out(make):
     model, example = prepared(make)

@@ -31,18 +31,23 @@ def _stuck(
     found: Labelled, node: Structural, free: Tensor, failed: frozenset[str] | None
 ) -> Tensor:
     """The labels of a reordering that does not work without one of them, or without the first half
-    of those of each input."""
+    of those of each input; of a padding that does, those of its zeros."""
     own = [distinct(found.roots(name).flatten()) for name in (*node.inputs, node.name)]
     own = [labels[free[labels]] for labels in own]
-    mine = distinct(torch.cat(own))
+    read = distinct(torch.cat(own[:-1]))
     # Of each input, so that none of those that a `cat` joins is lost whole.
     halves = torch.cat([labels[: len(labels) // 2] for labels in own[:-1]])
-    for some in (mine[:1], halves):
+
+    def fails(some: Tensor) -> bool:
         gone = torch.zeros_like(free)
         gone[some] = True
-        if len(some) and not _follows_without(found, node, gone, failed):
-            return mine
-    return mine[:0]
+        return len(some) > 0 and not _follows_without(found, node, gone, failed)
+
+    if fails(read[:1]) or fails(halves):
+        return distinct(torch.cat(own))
+    # How many zeros there are stands in the code, whatever the padded channels are.
+    zeros = own[-1][~torch.isin(own[-1], read)]
+    return zeros if fails(zeros[:1]) else zeros[:0]
 
 
 def _follows_without(

@@ -444,8 +444,12 @@ def _counting(node: Structural) -> str:
 
 
 def _labels_of(found: Labelled, gone: Tensor, node: Node) -> Tensor:
-    labels = torch.cat([found.roots(name).flatten() for name in (*node.inputs, node.name)])
-    return distinct(labels[gone[labels]])
+    """What goes of a reordering: first what it does not read, such as a padding's zeros, without
+    which it may still follow."""
+    read = torch.cat([found.roots(name).flatten() for name in node.inputs])
+    made = found.roots(node.name).flatten()
+    made = made[gone[made] & ~torch.isin(made, read)]
+    return distinct(made if len(made) else read[gone[read]])
 
 
 def last_of_layers(found: Labelled, gone: Tensor) -> dict[str, Tensor]:
