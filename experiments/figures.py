@@ -10,8 +10,8 @@ from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from experiments.experiment import COLUMNS, Experiment, Row, cells
-from experiments.factorization.plain_l1 import PENALTIES, envelope
-from experiments.factorization.plans import by_recipe
+from experiments.factorization.plain_l1 import CUTS, PENALTIES, envelope
+from experiments.factorization.plans import at, by_recipe
 from experiments.factorization.training import (
     OURS,
     OURS_AS_PRINTED,
@@ -185,6 +185,8 @@ def starts(rows: Sequence[Row]) -> Iterator[Panel]:
             own,
             ("init", "spread", "match_variance"),
             _start,
+            # Nets that are half dead would stretch the axis.
+            floor=75.0,
         )
 
 
@@ -193,7 +195,7 @@ def _start(init: str, spread: str, restored: str) -> str:
     return ", ".join(words + (["variance restored"] if restored == "True" else []))
 
 
-def _frontier(name, head, rows, columns, words) -> Panel:  # type: ignore[no-untyped-def]
+def _frontier(name, head, rows, columns, words, **how) -> Panel:  # type: ignore[no-untyped-def]
     label = words if callable(words) else words.format
     lines = [
         over_seeds(
@@ -212,6 +214,7 @@ def _frontier(name, head, rows, columns, words) -> Panel:  # type: ignore[no-unt
         f"A mark for each λ. {DIVERGED}",
         lines,
         **FRONTIER,
+        **how,
     )
 
 
@@ -272,9 +275,9 @@ def _comparisons(rows: Sequence[Row]) -> dict[str, tuple[str, dict[str, list[Row
         "start": ("starts and rates", {}, ("init", "anneal"), "init {}, {}"),
         "schedule": ("rates at depth 4", {"depth": "4"}, ("anneal",), "{}"),
     }
-    for name, (words, at, columns, title) in sets.items():
+    for name, (words, where, columns, title) in sets.items():
         shown = {"depth", "strength", "init", "rate", "anneal"} - set(columns)
-        fixed = {column: at.get(column, usual[column]) for column in shown}
+        fixed = {column: where.get(column, usual[column]) for column in shown}
         own = [row for row in rows if all(row[column] == x for column, x in fixed.items())]
         # No depth and no λ is 0 or 1, so only `anneal` is put into words.
         groups = {
@@ -474,18 +477,22 @@ def _print(model: str, data: str, names: Sequence[str], first: int = 0) -> list[
 
 @FIGURES.register("weight-factorization-l1")
 def plain_l1(rows: Sequence[Row]) -> Iterator[Panel]:
-    """Figure 1: as trained, and then cut by magnitude."""
-    parts = {
-        "as-trained": ("as trained", [row for row in rows if row["cut"] == "0"]),
-        "cut": ("then cut by magnitude", rows),
-    }
-    for name, (words, shown) in parts.items():
-        lines = lines_of(
-            (title, envelope([row for row in shown if row["penalty"] == penalty]))
-            for penalty, title in PENALTIES.items()
-        )
-        text = "The best accuracy at this compression or any larger one."
-        yield panel(name, f"Figure 1: {words}", text, lines, floor=50.0, **FRONTIER)
+    """Figure 1: as trained by λ, and then cut by magnitude, read at the compressions cut to."""
+    trained, cut = [], []
+    for place, (penalty, title) in enumerate(PENALTIES.items()):
+        own = [row for row in rows if row["penalty"] == penalty]
+        by_strength = groups_by([row for row in own if row["cut"] == "0"], "strength").values()
+        found = ([point(row, "compression", "accuracy") for row in group] for group in by_strength)
+        trained.append(over_seeds(title, found, colour=place))
+        best = [envelope(group) for group in groups_by(own, "seed").values()]
+        found = ([(c, a) for curve in best if (a := at(curve, c)) is not None] for c in CUTS)
+        cut.append(over_seeds(title, found, colour=place))
+    said = "Medians over seeds, whiskers from the least to the most."
+    for name, words, lines, text in (
+        ("as-trained", "as trained", trained, "A mark for each λ."),
+        ("cut", "then cut by magnitude", cut, "The best accuracy at this compression or larger."),
+    ):
+        yield panel(name, f"Figure 1: {words}", f"{text} {said}", lines, floor=50.0, **FRONTIER)
 
 
 @FIGURES.register("weight-factorization-posthoc")

@@ -87,26 +87,20 @@ def compare(rows: Sequence[Row]) -> list[Comparison]:
     figures = []
     for job in dict.fromkeys(row["job"] for row in rows):
         own = [row for row in rows if row["job"] == job]
+        found: dict[str, float] = {}
         # From one weight in a hundred on: before that, single zeros come and go.
         first = next((row for row in own if float(row["compression"]) > 1 / 0.99), None)
         if first is not None:
-            figures.append(
-                Comparison(
-                    what=f"{job}: first epoch with zeros",
-                    ours=(float(first["epoch"]),),
-                )
-            )
+            found["first epoch with zeros"] = float(first["epoch"])
             start = float(own[0]["misalignment"])
             # Factors that begin balanced stay so: what is left is rounding, and no share of it
             # says anything.
             if start > ROUNDING * float(own[0]["minimal_penalty"]):
-                what = f"{job}: misalignment then, as a share of that after epoch 1"
                 share = float(first["misalignment"]) / start
-                figures.append(Comparison(what=what, ours=(share,)))
+                found["misalignment then, as a share of that after epoch 1"] = share
         for name in ("compression", "accuracy", "norm"):
-            figures.append(
-                Comparison(what=f"{job}: {name} at the end", ours=(float(own[-1][name]),))
-            )
+            found[f"{name} at the end"] = float(own[-1][name])
+        figures += [Comparison(what=f"{job}: {what}", ours=(x,)) for what, x in found.items()]
     return figures
 
 

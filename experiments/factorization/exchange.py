@@ -21,7 +21,7 @@ from experiments.experiment import (
     as_texts,
     publish,
 )
-from experiments.factorization.plans import OURS, SEEDS, SMOKE, largest, train_and_cut
+from experiments.factorization.plans import OURS, SEEDS, SMOKE, largest, reach, train_and_cut
 from experiments.factorization.training import FactorizationSettings, load_images
 from secateurs.base.random import generator
 from secateurs.errors import ArgumentError
@@ -794,15 +794,8 @@ def _limits(rows: Sequence[Row], seeds: Sequence[int], name: str = "") -> Iterat
             ("the paper's dense", dict.fromkeys(DENSE, PAPER_DENSE)),
         ):
             reached = [largest(line, dense[seed] - points) for seed, line in lines.items()]
-            found = [one for one in reached if one is not None]
-            if found:
-                ends = sum(one.open for one in found)
-                yield Comparison(
-                    what=f"compression within {points} points of {whose}{name}",
-                    ours=tuple(one.compression for one in found),
-                    printed=printed,
-                    note=f"at least: {ends} of {len(found)} curves end above" if ends else "",
-                )
+            what = f"compression within {points} points of {whose}{name}"
+            yield from reach(what, reached, printed)
 
 
 def _best_of(rows: Sequence[Row], seed: str) -> list[tuple[float, float]]:

@@ -3,7 +3,7 @@ move.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -53,13 +53,6 @@ class Network:
     def place(self) -> str:
         """Network and data."""
         return f"{self.first['model']}, {self.first['data']}"
-
-    @property
-    def amount(self) -> str:
-        """λ, or the compression that was asked for."""
-        if self.first["method"] == "dwf":
-            return f"λ {self.first['strength']}"
-        return f"{float(self.first['prune_to']):g}×"
 
     def figure(self, name: str) -> float:
         """A figure of the whole network."""
@@ -182,7 +175,8 @@ def _against_synflow(here: Sequence[Network]) -> Iterator[Comparison]:
 def _norms(here: Sequence[Network]) -> Iterator[Comparison]:
     """The paper: the norm grows with λ up to the λ that makes zeros, and falls from there on."""
     for method in FACTORIZED:
-        own = _by_strength(x for x in here if x.method == method)
+        own = [x for x in here if x.method == method]
+        own.sort(key=lambda x: x.figure("strength"))
         # A peak has something on both sides.
         if len(own) < 3:
             continue
@@ -232,24 +226,14 @@ def _deeper(here: Sequence[Network]) -> Iterator[Comparison]:
 def _dead(job: str, epochs: Sequence[Network]) -> Iterator[Comparison]:
     """Figure 5a: weights that never move, those that are zero, and the accuracy."""
     start, end = epochs[0], epochs[-1]
-    yield Comparison(
-        what=f"{job}: accuracy after epoch {end.first['epoch']}",
-        ours=(end.figure("accuracy"),),
-    )
+    last = end.first["epoch"]
+    found = {f"accuracy after epoch {last}": end.figure("accuracy")}
     for network in (start, end):
-        below = 100 * (1 - network.part("kept"))
-        yield Comparison(
-            what=f"{job}: % of weights below 1.19e-7 after epoch {network.first['epoch']}",
-            ours=(below,),
-        )
-    yield Comparison(
-        what=f"{job}: % of weights that have not moved by epoch {end.first['epoch']}",
-        ours=(100 * end.part("still"),),
-    )
-
-
-def _by_strength(own: Iterable[Network]) -> list[Network]:
-    return sorted(own, key=lambda x: x.figure("strength"))
+        what = f"% of weights below 1.19e-7 after epoch {network.first['epoch']}"
+        found[what] = 100 * (1 - network.part("kept"))
+    found[f"% of weights that have not moved by epoch {last}"] = 100 * end.part("still")
+    for what, figure in found.items():
+        yield Comparison(what=f"{job}: {what}", ours=(figure,))
 
 
 def _compression(network: Network) -> float:
@@ -526,55 +510,6 @@ def _watched(settings: FactorizationSettings, dataset: Dataset) -> Iterator[dict
 # Figures 5a, 10 and 13 as one experiment, since two of them share their runs.
 
 
-def tables(rows: Sequence[Row]) -> str:
-    """What is left of each layer, network by network; then figure 5a, epoch by epoch."""
-    lines: list[str] = []
-    found = networks(rows)
-    for place in dict.fromkeys(x.place for x in found):
-        here = [x for x in found if x.place == place]
-        names = [row["layer"] for row in here[0].layers]
-        head = ["method", "λ or asked", "compression", "accuracy %", "norm", *names]
-        lines += ["", f"## What is left of each layer, in %: {place}", ""]
-        lines += _table(head, [_cells(x) for x in sorted(here, key=_order)])
-    for job, epochs in watched(rows).items():
-        head = ["epoch", "accuracy %", "norm", "below 1.19e-7, %", "not moved, %"]
-        lines += ["", f"## Without decay: {job}", ""]
-        lines += _table(head, [_epoch(x) for x in epochs])
-    return "\n".join([*lines, ""]) if lines else ""
-
-
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    rows = (head, ["---"] * len(head), *body)
-    return [f"| {' | '.join(row)} |" for row in rows]
-
-
-def _order(network: Network) -> tuple[str, float]:
-    return network.method, network.figure("compression")
-
-
-def _cells(network: Network) -> list[str]:
-    shares = [
-        "**empty**" if row["layer"] in network.empty else f"{100 * share:.3g}"
-        for row, share in ((row, network.share(i)) for i, row in enumerate(network.layers))
-    ]
-    # A network that was only pruned, and not trained, has no accuracy yet.
-    accuracy = network.figure("accuracy")
-    shown = "" if network.first["accuracy"] == "nan" else f"{accuracy:.2f}"
-    compression = f"{network.figure('compression'):.1f}"
-    norm = f"{network.figure('norm'):.4g}"
-    return [network.method, network.amount, compression, shown, norm, *shares]
-
-
-def _epoch(network: Network) -> list[str]:
-    figures = (
-        network.figure("accuracy"),
-        network.figure("norm"),
-        100 * (1 - network.part("kept")),
-        100 * network.part("still"),
-    )
-    return [network.first["epoch"], *(f"{figure:.4g}" for figure in figures)]
-
-
 LENET = "LeNet-300-100 on Fashion-MNIST, one seed"
 publish(
     Experiment(
@@ -583,7 +518,6 @@ publish(
         what="figures 5a, 10, 13: what is left of each layer, norms, weights that never move",
         jobs=plans.jobs_of(plan, work),
         compare=compare,
-        more=tables,
         settings={
             "smoke": "LeNet-300-100, 2,000 images of Fashion-MNIST, 8 epochs, two λ",
             "short": f"{plans.DIGITS}, depths 2-4, three λ",

@@ -81,6 +81,28 @@ def test_seeds_become_one_mark_and_what_diverged_none():
     ]
 
 
+def test_figure_1_shows_how_far_its_seeds_lie_apart():
+    rows = [
+        {
+            "penalty": "l1",
+            "strength": "1e-3",
+            "seed": seed,
+            "cut": cut,
+            "compression": c,
+            "accuracy": a,
+        }
+        for seed, shift in (("0", 0), ("1", 2), ("2", 6))
+        for cut, c, a in (("0", "5", f"{88 + shift}"), ("100", "100", f"{80 + shift}"))
+    ]
+    trained, cut = figures_of("weight-factorization-l1", rows)
+    for panel, x, middle in ((trained, 5, 90), (cut, 100, 82)):
+        (name, *numbers) = panel.table.cells[-1]
+        assert name == "plain L1"
+        assert [float(n) for n in numbers] == [x, middle, middle - 2, middle + 4]
+    # Cut, the marks lie at the compressions that every net is cut to.
+    assert [float(row[1]) for row in cut.table.cells] == [10, 20, 35, 50, 75, 100]
+
+
 def test_the_command_draws_what_is_there_and_runs_nothing(tmp_path):
     out, figures, page = (tmp_path / n for n in ("rows.csv", "figures", "page.md"))
     out.write_bytes((RESULTS / "path-pruning.csv").read_bytes())
