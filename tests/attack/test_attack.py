@@ -61,8 +61,21 @@ def test_the_attack_sees_a_bound_that_shrinks_on_the_way(monkeypatch):
     from secateurs.proof import problem
 
     true = problem.carry
-    monkeypatch.setattr(problem, "carry", lambda ending, change: 0.8 * true(ending, change))
+    monkeypatch.setattr(problem, "carry", lambda *given: 0.8 * true(*given))
     assert any(attack_ending(seed).violations for seed in range(8))
+
+
+def test_the_attack_sees_ends_of_f_that_are_too_narrow(monkeypatch):
+    from secateurs.proof import problem
+
+    true = problem.carry
+
+    def narrowed(ending, change, low, high):
+        reach = 0.4 * (high - low).nan_to_num(posinf=0.0)
+        return true(ending, change, low + reach, high - reach)
+
+    monkeypatch.setattr(problem, "carry", narrowed)
+    assert any(attack_ending(seed).violations for seed in range(20))
 
 
 def test_no_deviation_lies_above_a_bound_by_zonotopes():

@@ -3,7 +3,7 @@ enough, and states the result with all assumptions.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from numbers import Integral, Real
@@ -443,13 +443,14 @@ def prove(
     none = torch.zeros_like(error)
     added = {name: none if reach.complete else error for name, reach in proven.items()}
     inner = torch.stack([r.per_output + added[name] for name, r in proven.items()]).amin(dim=0)
-    per_box = problem.carried(inner) + evaluation
+    low, high = ends_of_f(proven, added)
+    per_box = problem.carried(inner, low, high) + evaluation
     if problem.ending is None:
         sizes = {name: _norm_over_outputs(r, added[name], norm) for name, r in proven.items()}
     else:
         # A joint bound for all outputs says nothing of what becomes of them.
         sizes = {
-            name: norm_of(problem.carried(r.per_output + added[name]) + evaluation, norm)
+            name: norm_of(problem.carried(r.per_output + added[name], low, high) + evaluation, norm)
             for name, r in proven.items()
         }
     # The norm of the minima is at most each method's own norm, but a joint bound for all outputs
@@ -477,6 +478,17 @@ def prove(
         skipped=skipped,
         assumptions=assumptions_of(problem, proven, rounding),
     )
+
+
+def ends_of_f(
+    proven: Mapping[str, MethodBounds], added: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Below and above every output of f in front of its ending, by all methods that know."""
+    known = [(one.ends, added[name]) for name, one in proven.items() if one.ends is not None]
+    none = torch.full_like(next(iter(added.values())), math.inf)
+    low = torch.stack([-none, *(ends[0] - error for ends, error in known)]).amax(dim=0)
+    high = torch.stack([none, *(ends[1] + error for ends, error in known)]).amin(dim=0)
+    return low, high
 
 
 def _evaluation_of_ending(problem: NetworkPair, like: Tensor, rounding: Rounding) -> Tensor | float:

@@ -11,6 +11,9 @@ sigmoid is even and falls away from 0, so a step of δ changes it most across [�
 tanh(δ/4); tanh(z) is 2σ(2z) − 1. Softmax i is the sigmoid of z_i − log Σ_{j≠i} exp(z_j), whose
 second term moves by at most max_{j≠i} δ_j; the slope of log-softmax i is e_i − p, so its change is
 a mean of the changes of z_i − z_j, which is 0 for j = i.
+
+Where f's own inputs are known to lie at a ≥ δ/2 or above (at −a or below), a step that begins there
+changes the sigmoid by at most σ(a) − σ(a − δ), which falls as exp(δ − a).
 """
 
 import math
@@ -34,17 +37,51 @@ _FORMULAS = {
 }
 
 
-def carry(ending: Ending, change: Tensor) -> Tensor:
-    """Bounds on the changes of the results, flat per box, from those of what the map reads."""
+def carry(ending: Ending, change: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Bounds on the changes of the results, flat per box, from those of what the map reads.
+
+    low, high: ends of what it reads in one of the networks; −∞ and ∞ where nothing is known.
+    """
     if ending.name == "sigmoid":
-        return _outward((change / 4).tanh(), change, most=1.0)
+        return _outward(_step(change, low, high), change, most=1.0)
     if ending.name == "tanh":
-        return _outward(2 * (change / 2).tanh(), change, most=2.0)
-    gap = _of_differences(change.reshape(len(change), *ending.inner), (ending.dim or 0) + 1)
-    gap = gap.reshape(change.shape)
-    if ending.name == "softmax":
-        return _outward((gap / 4).tanh(), gap, most=1.0)
-    return _outward(gap, gap, most=math.inf)
+        return _outward(2 * _step(2 * change, 2 * low, 2 * high), change, most=2.0)
+    single, dim = (len(change), *ending.inner), (ending.dim or 0) + 1
+    gap = _of_differences(change.reshape(single), dim).reshape(change.shape)
+    if ending.name == "log_softmax":
+        return _outward(gap, gap, most=math.inf)
+    leads = _leads(low.reshape(single), high.reshape(single), dim)
+    return _outward(_step(gap, *(end.reshape(change.shape) for end in leads)), gap, most=1.0)
+
+
+def _step(change: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """At least what a step by up to `change` from between `low` and `high` changes a sigmoid, but
+    for the roundings that `_outward` covers; NaN where nothing is known of the change.
+    """
+    # σ(a) − σ(a − δ): to the other side of 0 it is the same, and from a = δ/2 it is the largest.
+    a = torch.maximum(torch.maximum(low, -high), change / 2)
+    # Of all roundings that of where the step ends is alone multiplied, by its own size.
+    after = a - change - (a + change) * torch.finfo(a.dtype).eps
+    return -(-change).expm1() / (1 + (-change).exp() + after.exp() + (-a).exp())
+
+
+def _leads(low: Tensor, high: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Ends of z_i − log Σ_{j≠i} exp z_j; infinite where nothing is known."""
+    # So many sums, each rounded by some units of what it adds.
+    classes, eps = low.shape[dim], torch.finfo(low.dtype).eps
+    share = (8 * classes + _UNITS) * eps
+    below, above = low - _log_of_others(high, dim), high - _log_of_others(low, dim)
+    off = share * (1 + torch.maximum(low.abs(), high.abs()).amax(dim=dim, keepdim=True))
+    return (below - off).nan_to_num(nan=-math.inf), (above + off).nan_to_num(nan=math.inf)
+
+
+def _log_of_others(z: Tensor, dim: int) -> Tensor:
+    """log Σ_{j≠i} exp z_j, without a difference of sums; −∞ where there is no other."""
+    none = torch.full_like(z.narrow(dim, 0, 1), -math.inf)
+    last = z.shape[dim] - 1
+    before = z.logcumsumexp(dim).narrow(dim, 0, last)
+    after = z.flip(dim).logcumsumexp(dim).narrow(dim, 0, last).flip(dim)
+    return torch.logaddexp(torch.cat([none, before], dim), torch.cat([after, none], dim))
 
 
 def _outward(value: Tensor, change: Tensor, *, most: float) -> Tensor:

@@ -16,6 +16,7 @@ from secateurs.proof.affine import AffineForms, TooLarge
 from secateurs.proof.dense_chain import chain_of, is_dense
 from secateurs.proof.descent import Descent, NodeRanges, RangedZonotopes
 from secateurs.proof.domain import Domain
+from secateurs.proof.forms import Bounds
 from secateurs.proof.interval import Interval
 from secateurs.proof.linear import (
     WIDE,
@@ -43,11 +44,13 @@ class MethodBounds:
     """Upper bounds of |f − g|: per box and output, and (if known) of the ℓ¹ norm over the outputs
     per box.
 
+    ends: Below and above f itself, where the method knows them.
     complete: They hold for what `NetworkPair.added_errors` would add, too.
     """
 
     per_output: Tensor
     whole: Tensor | None = None
+    ends: tuple[Tensor, Tensor] | None = None
     remarks: tuple[str, ...] = ()
     complete: bool = False
 
@@ -90,7 +93,15 @@ def interval(problem: NetworkPair, domain: Domain) -> MethodBounds:
         [problem.flow_input(domain)],
         problem.pair,
     )
-    return MethodBounds(per_output=boxes.bounds.largest.flatten(1).expand(len(domain), -1))
+    return _of_flow(boxes.bounds, len(domain))
+
+
+def _of_flow(found: Bounds, boxes: int) -> MethodBounds:
+    """What a forward flow says of the outputs."""
+    largest, low, high = (
+        value.flatten(1).expand(boxes, -1) for value in (found.largest, found.l, found.h)
+    )
+    return MethodBounds(per_output=largest, ends=(low, high))
 
 
 @METHODS.register("zonotope")
@@ -99,6 +110,7 @@ def zonotope(problem: NetworkPair, domain: Domain) -> MethodBounds:
     neuron, and backward passes on the ranges that they prove; no sign assumption.
     """
     found = domain.lo.new_full((len(domain), problem.outputs), torch.inf)
+    low, high = -found, found.clone()
     remarks = list[str]()
     for number, box in enumerate(domain.split(1)):
         try:
@@ -109,6 +121,8 @@ def zonotope(problem: NetworkPair, domain: Domain) -> MethodBounds:
             remarks.append(f"zonotope: time was up after {number} of {len(domain)} boxes")
             break
         found[number] = proven.pair.difference(problem.unit)
+        below, above = proven.pair.ends(problem.unit)[0]
+        low[number], high[number] = below.flatten(), above.flatten()
         if proven.known is not None:
             flow, y = passes_below(problem, box, proven.seen, proven.known)
             passed, _ = _by_outputs(problem, flow, y, 1)
@@ -118,7 +132,7 @@ def zonotope(problem: NetworkPair, domain: Domain) -> MethodBounds:
             remarks.append(
                 f"zonotope: {proven.dropped} open neurons got no symbol; say symbols= to allow"
             )
-    return MethodBounds(per_output=found, remarks=tuple(remarks), complete=True)
+    return MethodBounds(per_output=found, ends=(low, high), remarks=tuple(remarks), complete=True)
 
 
 _ZONOTOPES = 2**27
@@ -212,17 +226,17 @@ def affine(problem: NetworkPair, domain: Domain) -> MethodBounds:
     # at a time.
     most = min(symbols(problem), relaxable(problem))
     parts = domain.split(max(1, 2**24 // (most * problem.widest)))
-    return MethodBounds(per_output=torch.cat([_by_forms(problem, part) for part in parts]))
+    return _join([_by_forms(problem, part) for part in parts])
 
 
-def _by_forms(problem: NetworkPair, domain: Domain) -> Tensor:
+def _by_forms(problem: NetworkPair, domain: Domain) -> MethodBounds:
     late = Pace(clock=problem.clock).late("affine: one layer further")
     flow = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
     try:
         forms = propagate(problem.graph, flow, [problem.flow_input(domain)], problem.pair)
     except TooLarge as error:
         raise Skip(f"no affine forms: {error}") from None
-    return flow.bounds(forms).largest.flatten(1).expand(len(domain), -1)
+    return _of_flow(flow.bounds(forms), len(domain))
 
 
 @METHODS.register("linear")
@@ -244,11 +258,10 @@ def linear(problem: NetworkPair, domain: Domain) -> MethodBounds:
     if done < problem.outputs:
         text = f"linear: time was up after {done} of {problem.outputs} outputs"
         remarks = (*remarks, text)
-    return MethodBounds(
-        # Both are sound; the forward bound is tighter where effort ran out.
-        per_output=torch.minimum(found, flow.bounds(y).largest.flatten(1)),
-        remarks=remarks,
-    )
+    before = _of_flow(flow.bounds(y), len(domain))
+    # Both are sound; the forward bound is tighter where effort ran out.
+    least = torch.minimum(found, before.per_output)
+    return replace(before, per_output=least, remarks=remarks)
 
 
 def _by_outputs(
@@ -502,8 +515,14 @@ def _among(found: MethodBounds, chosen: Tensor, name: str) -> MethodBounds:
     if found.whole is not None:
         whole = found.whole.new_full((len(chosen),), torch.inf)
         whole[chosen] = found.whole
+    ends = None
+    if found.ends is not None:
+        ends = -torch.full_like(per_output, torch.inf), torch.full_like(per_output, torch.inf)
+        for end, known in zip(ends, found.ends, strict=True):
+            end[chosen] = known
     text = f"{name}: {int((~chosen).sum())} hopeless box(es) were left out"
-    return replace(found, per_output=per_output, whole=whole, remarks=(*found.remarks, text))
+    remarks = (*found.remarks, text)
+    return replace(found, per_output=per_output, whole=whole, ends=ends, remarks=remarks)
 
 
 def _timely(problem: NetworkPair, name: str, parts: Sequence[Domain]) -> list[MethodBounds]:
@@ -553,11 +572,24 @@ def _join(parts: list[MethodBounds]) -> MethodBounds:
         .detach()
         .nan_to_num(nan=torch.inf, posinf=torch.inf)
     )
+    ends = None
+    # Parts that were not reached in time say nothing of f.
+    if all(part.ends is not None for part in parts):
+        low, high = (
+            torch.cat([end.detach() for end in each])
+            for each in zip(*(part.ends or () for part in parts), strict=True)
+        )
+        # An end that is NaN or beyond all numbers comes from an overflow.
+        ends = (
+            low.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf),
+            high.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf),
+        )
     wholes = [part.whole for part in parts if part.whole is not None]
     whole = torch.cat(wholes).nan_to_num(nan=torch.inf, posinf=torch.inf) if wholes else None
     return MethodBounds(
         per_output=per_output,
         whole=whole,
+        ends=ends,
         remarks=tuple({r: None for part in parts for r in part.remarks}),
         complete=all(part.complete for part in parts),
     )

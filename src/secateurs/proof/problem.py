@@ -129,9 +129,11 @@ class NetworkPair:
         """What the models return for these outputs of the graph, flat per input."""
         return y if self.ending is None else self.ending(y)
 
-    def carried(self, change: Tensor) -> Tensor:
-        """Bounds on what the models return, flat per box, from those on outputs of the graph."""
-        return change if self.ending is None else carry(self.ending, change)
+    def carried(self, change: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Bounds on what the models return, flat per box, from those on outputs of the graph, and
+        from ends of these outputs in f.
+        """
+        return change if self.ending is None else carry(self.ending, change, low, high)
 
     @cached_property
     def signs(self) -> "Signs":
@@ -218,7 +220,7 @@ class NetworkPair:
         if self.ending is None:
             return y, error
         own = error_of(self.ending, y, self.unit)
-        return self.ending(y), (carry(self.ending, error) + own).nan_to_num(nan=math.inf)
+        return self.ending(y), (carry(self.ending, error, y, y) + own).nan_to_num(nan=math.inf)
 
     def _radii(self, which: int, precision: torch.dtype) -> Radii:
         """Around the computed weights of one network."""
