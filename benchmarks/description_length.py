@@ -24,7 +24,7 @@ import torch
 from experiments.factorization import plans
 from experiments.factorization.training import train, tuned_accuracy
 from experiments.figures import COMPRESSION, Row, groups_by, line, panel, write_figures
-from secateurs.base.stateless import call_with
+from secateurs.base.copies import call_with
 from secateurs.optim.factorized.collapse import gap
 from secateurs.theory import description_length
 from secateurs_lab.report.tables import Panel

@@ -6,11 +6,10 @@ from dataclasses import replace
 from torch import nn
 
 from secateurs.base.parameters import check_model, refuse_scripted, unwrap
+from secateurs.errors import UnsupportedOperation
 from secateurs.graph import lowering
-from secateurs.graph.ending import cut
 from secateurs.graph.export import Call, Example, call_of, check_parameters, export
-from secateurs.graph.ir import Graph, tensors_of
-from secateurs.graph.quantized import refuse_quantized
+from secateurs.graph.ir import Graph, kind_of, tensors_of
 from secateurs.graph.reading import ProgramReader
 from secateurs.graph.replay import (
     COMPARED,
@@ -72,7 +71,7 @@ def capture(
     model = unwrap(model)
     check_model(model)
     refuse_scripted(model)
-    refuse_quantized(model)
+    _refuse_quantized(model)
     check_parameters(model)
     call = call_of(example, model, integers=opaque)
     covered = "all" if opaque else "last" if ending else "primitives"
@@ -91,7 +90,49 @@ def capture(
         REMEMBERED.remember(done, graph, program)
     graph = replace(graph, alone=seen.alone)
     # Only now: the model was compared with all of its graph.
-    return cut(graph) if covered == "last" else graph
+    return graph.without_ending() if covered == "last" else graph
+
+
+# Layers that `torch.ao.quantization` has replaced keep their weights as integers, and round their
+# inputs as they run, by a step taken from the largest value of the whole batch: the output for one
+# input depends on the others and is not piecewise linear, so no graph computes it.
+
+_ROOMS = (
+    "torch.ao.nn.quantized",
+    "torch.nn.quantized",
+    "torch.ao.nn.intrinsic.quant",
+)
+
+
+def _refuse_quantized(model: nn.Module) -> None:
+    """Raise if the model has quantised layers; the message says what can be done instead."""
+    names = quantized_layers(model)
+    if names:
+        shown = ", ".join(repr(name) for name in names[:4])
+        raise UnsupportedOperation(
+            f"{kind_of(model)} has {len(names)} quantised layer(s): {shown}. They"
+            " round their inputs as they run, by a step taken from the whole batch, which no graph"
+            " of real numbers does. Use secateurs.graph.dequantized(model) for what their weights"
+            " changed, or sc.proof.statistical(dense, quantized, data=inputs) for what the model"
+            " itself does on inputs."
+        )
+
+
+def quantized_layers(model: nn.Module) -> list[str]:
+    """The names of the layers that compute on integers.
+
+    >>> quantized_layers(nn.Sequential(nn.Linear(2, 2)))
+    []
+    """
+    return [name for name, m in model.named_modules() if works_on_integers(m)]
+
+
+def works_on_integers(module: nn.Module) -> bool:
+    """Whether this layer works on integers, judged by the module that defines its class."""
+    kinds = type(module).__mro__
+    # Packed parameters are the inside of a layer that is listed already.
+    packed = type(module).__name__.endswith("PackedParams")
+    return not packed and any(kind.__module__.startswith(_ROOMS) for kind in kinds)
 
 
 def _decided_indices(graph: Graph) -> str:

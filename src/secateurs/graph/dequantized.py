@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from secateurs.errors import UnsupportedOperation
-from secateurs.graph.quantized import works_on_integers
+from secateurs.graph.capture import works_on_integers
 
 
 def dequantized(model: nn.Module) -> nn.Module:

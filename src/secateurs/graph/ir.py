@@ -23,9 +23,10 @@ from secateurs.graph.primitives import (
     Structural,
 )
 
+# An operation's name that holds two of these is meant by the first.
 _ENDINGS: dict[str, Callable[..., Tensor]] = {
-    "softmax": torch.softmax,
     "log_softmax": torch.log_softmax,
+    "softmax": torch.softmax,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }
@@ -175,6 +176,33 @@ class Graph:
                 f"{', '.join(bad[:4])} of {model} hold(s) NaN or infinite values; no bound follows"
                 " from them. Load finite weights."
             )
+
+    def without_ending(self) -> "Graph":
+        """The graph in front of the softmax, sigmoid or tanh at its end, which was read as one
+        node; the graph itself where there is none.
+        """
+        node = self.by_name[self.output]
+        # Behind the map there are only other shapes of the same entries.
+        while isinstance(node, Structural) and len(node.inputs) == 1:
+            node = self.by_name[node.inputs[0]]
+        operation = node.place.operation if isinstance(node, Opaque) else ""
+        name = next((name for name in _ENDINGS if name in operation), None)
+        if not isinstance(node, Opaque) or name is None:
+            return self
+        mixed = [i for i, dim in enumerate(node.carried[0]) if dim is None]
+        shape = self.by_name[self.output].shape
+        return replace(
+            self,
+            nodes=self.nodes[: self.nodes.index(node)],
+            output=node.inputs[0],
+            ending=Ending(
+                name=name,
+                dim=mixed[0] if mixed else None,
+                inner=node.shape,
+                # Without a dimension for the batch it would say nothing of one input.
+                shape=shape if shape[:1] == (1,) else node.shape,
+            ),
+        )
 
     def describe(self) -> str:
         """One line per node; graphs with the same text have the same structure."""

@@ -2,7 +2,7 @@
 rule; also its inputs and outputs."""
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 from secateurs.base.parameters import aliases
 from secateurs.errors import CaptureError, UnsupportedOperation
 from secateurs.graph.builder import Builder
-from secateurs.graph.ending import BOUNDED, last_map
 from secateurs.graph.export import (
     SAME,
     ExportedModel,
@@ -43,6 +42,8 @@ from secateurs.graph.operators import (
     watches,
 )
 from secateurs.graph.primitives import Cast, Input, Named, Node, Place, Source
+
+aten = torch.ops.aten
 
 # The placeholders of a traced program: inputs, parameters, buffers and constants, by their names.
 
@@ -205,6 +206,37 @@ def cast_at(node: fx.Node, read: Iterable[fx.Node], env: Mapping[str, Any]) -> C
     return found
 
 
+# A softmax, sigmoid or tanh behind everything else, which no primitive describes, is read as one
+# node and cut off again (`Graph.without_ending`).
+
+_MAPS = {
+    *(aten.softmax.int, aten._softmax.default, aten.sigmoid.default, aten.tanh.default),
+    *(aten.log_softmax.int, aten._log_softmax.default),
+}
+_IN_ORDER = {
+    *SAME,
+    *(aten.view.default, aten.reshape.default, aten._unsafe_view.default),
+    *(aten.flatten.using_ints, aten.unflatten.int, aten.unsqueeze.default),
+    *(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims),
+}
+"""Operators that give all entries of their argument in the same order, in whatever shape."""
+
+_BOUNDED = {aten.hardswish.default}
+"""Functions that may stand anywhere in such a graph, as opaque nodes: bounds go through them."""
+
+
+def _last_map(result: fx.Node, arguments: Callable[[fx.Node], tuple[Any, Any]]) -> fx.Node | None:
+    """The map that a program's result is read from, entry by entry; None where another operator
+    comes last.
+
+    arguments: what an operator reads, after renaming.
+    """
+    node = result
+    while functional(node.target) in _IN_ORDER:
+        node = arguments(node)[0][0]
+    return node if functional(node.target) in _MAPS else None
+
+
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -240,7 +272,7 @@ class ProgramReader:
         position, output_name = chosen_output(self.leaves, self.wanted, kind)
         result = renamed.outputs[position]
         if self.ending:
-            self.last = last_map(result, renamed.arguments)
+            self.last = _last_map(result, renamed.arguments)
         self.build = Builder(tensors=self._tensors(), opaque=self.opaque)
         self._parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         placeholders = read_placeholders(self.program, self.model, self.build)
@@ -338,7 +370,7 @@ class ProgramReader:
             return self._shape_only(node, args, kwargs)
         rule_key = functional(node.target)
         # What is cut off at the end is one node until then, and so is what bounds go through.
-        opaque = node is self.last or (self.ending and rule_key in BOUNDED)
+        opaque = node is self.last or (self.ending and rule_key in _BOUNDED)
         rules = OPAQUES if opaque and rule_key not in LOWERINGS else LOWERINGS
         if rule_key not in rules:
             return self._unread(node, args, kwargs, "")

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from secateurs.base.stateless import call_with
+from secateurs.base.copies import call_with
 from secateurs.graph.export import Call, ExportedModel, outputs_of
 from secateurs.graph.ir import Graph
 from secateurs.graph.operators import LOWERINGS, Rule

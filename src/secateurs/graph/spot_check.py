@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from secateurs.base.stateless import call_with
+from secateurs.base.copies import call_with
 from secateurs.errors import CaptureError, ParameterError, first_line
 from secateurs.graph.export import Call, outputs_of
 from secateurs.graph.ir import Graph, kind_of

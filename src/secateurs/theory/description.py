@@ -31,9 +31,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from secateurs.base.copies import evaluating
+from secateurs.base.copies import call_with, evaluating
 from secateurs.base.printing import Reported, plain
-from secateurs.base.stateless import call_with
 from secateurs.errors import ArgumentError, SecateursError
 from secateurs.graph import Graph, capture
 from secateurs.paths.layered import MatrixLayer, layers_of

@@ -12,10 +12,9 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.module import register_module_forward_hook
 
 from secateurs.base import random
-from secateurs.base.copies import evaluating
+from secateurs.base.copies import call_with, evaluating
 from secateurs.base.prunable import Where, owned_parameters, prunable
 from secateurs.base.singular_values import spectral_norms
-from secateurs.base.stateless import call_with
 from secateurs.errors import ArgumentError, ParameterError, StructureMismatch
 from secateurs.graph.untouched import keeping
 from secateurs.theory.chain import leaves_of

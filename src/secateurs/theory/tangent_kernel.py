@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from secateurs.base.copies import evaluating
+from secateurs.base.copies import call_with, evaluating
 from secateurs.base.interrupts import Uninterrupted
 from secateurs.base.prunable import Where, prunable
 from secateurs.base.registry import unknown
-from secateurs.base.stateless import call_with
 from secateurs.errors import ArgumentError, EmptySelectionError, ParameterError, TheoryError
 from secateurs.theory.guarantee import check_positive
 from secateurs.theory.sketching import check_share, finite, mix_uniform, per_draw, whole

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from secateurs.base.stateless import call_with
+from secateurs.base.copies import call_with
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import SparsityReport, sparsity_report
 from secateurs.optim.factorized.forecast import LARGEST, ROUNDING

@@ -7,7 +7,7 @@ from torch import nn
 import secateurs as sc
 from secateurs.errors import UnsupportedOperation
 from secateurs.graph import dequantized
-from secateurs.graph.quantized import quantized_layers
+from secateurs.graph.capture import quantized_layers
 
 torch_ao = pytest.importorskip("torch.ao.quantization")
 

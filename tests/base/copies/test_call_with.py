@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import secateurs as sc
-from secateurs.base.stateless import call_with
+from secateurs.base.copies import call_with
 from secateurs.graph import capture
 from secateurs.proof import normalize_, rescale_random_
 
@@ -45,7 +45,7 @@ def model() -> Twice:
     return Twice().double().eval()
 
 
-FILES = sorted((Path(__file__).parents[2] / "src").rglob("*.py"))
+FILES = sorted((Path(__file__).parents[3] / "src").rglob("*.py"))
 X = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
 
 USES = {
@@ -96,4 +96,4 @@ def test_gradients_and_batches_of_models_pass_through(model):
 def test_nothing_else_calls_torch_directly():
     """`functional_call` breaks ties where a module has two names; `call_with` does not."""
     callers = [path.name for path in FILES if "functional_call" in path.read_text(encoding="utf-8")]
-    assert callers == ["stateless.py"]
+    assert callers == ["copies.py"]
