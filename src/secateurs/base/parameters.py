@@ -5,7 +5,7 @@ Scores, masks and budgets are mappings from the parameter's own name to a tensor
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import torch
@@ -189,7 +189,7 @@ def unworkable(tensor: Tensor) -> str:
     return ""
 
 
-_WHOLE = frozenset((Tensor, nn.Parameter))
+WHOLE_KINDS = frozenset((Tensor, nn.Parameter))
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -200,7 +200,7 @@ def is_sharded(tensor: Tensor) -> bool:
     False
     """
     # Every step asks this of every tensor.
-    if type(tensor) in _WHOLE:
+    if type(tensor) in WHOLE_KINDS:
         return False
     # If nobody has imported the module, there is no such tensor; importing it would cost time.
     tensors = sys.modules.get("torch.distributed.tensor")
@@ -208,13 +208,6 @@ def is_sharded(tensor: Tensor) -> bool:
     if kind is None or isinstance(tensor, kind):
         return kind is not None
     return isinstance(getattr(tensor, "data", tensor), kind)
-
-
-def any_sharded(tensors: Iterable[Tensor]) -> bool:
-    """Whether this process has only a piece of any of these tensors."""
-    # Asked of all at once, since a step of a small network is as long as what Python does in it.
-    tensors = tensors if isinstance(tensors, list) else list(tensors)
-    return not _WHOLE.issuperset(map(type, tensors)) and any(map(is_sharded, tensors))
 
 
 def mask_misfit(mask: object, shape: torch.Size | tuple[int, ...]) -> str:

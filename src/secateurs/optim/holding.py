@@ -14,16 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from secateurs.base.parameters import (
-    Params,
-    any_sharded,
-    check_model,
-    is_sharded,
-    mask_misfit,
-)
-from secateurs.base.ranks import distributed, gather
+from secateurs.base.parameters import Params, check_model, is_sharded, mask_misfit
 from secateurs.base.registry import unknown
-from secateurs.base.sharding import local_mask, strange_placements
+from secateurs.base.sharding import any_sharded, distributed, gather, local_mask, strange_placements
 from secateurs.errors import ArgumentError, MaskError
 from secateurs.masks.apply import absent, fit_masks, lost_norms
 from secateurs.optim.keep import Clearing, Keep, clear_all_, forget_mixed_history, tensors_in

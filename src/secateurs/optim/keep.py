@@ -16,8 +16,8 @@ from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
 from secateurs.base.gpu import by_triton, lying
-from secateurs.base.parameters import any_sharded, is_sharded
-from secateurs.base.sharding import laid_as, local, local_mask
+from secateurs.base.parameters import is_sharded
+from secateurs.base.sharding import any_sharded, laid_as, local, local_mask
 
 if TYPE_CHECKING:
     from secateurs.optim.gpu_clear import BitsClearing, MaskBits

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from secateurs.base.parameters import Params
 from secateurs.base.parametrized import names_of_weights
 from secateurs.base.prunable import prunable
-from secateurs.base.ranks import add_, gather_before
-from secateurs.base.sharding import local, local_mask, whole_mask
+from secateurs.base.sharding import add_, gather_before, local, local_mask, whole_mask
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks import on_device
 from secateurs.masks.counts import count_each

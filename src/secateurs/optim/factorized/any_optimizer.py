@@ -19,7 +19,7 @@ from secateurs.optim.factorized import checkpoint, options
 from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.maths import TINY, StepRule, root
 from secateurs.optim.factorized.members import Group
-from secateurs.optim.factorized.optimizer import FactorizedOptimizer, are_finite
+from secateurs.optim.factorized.optimizer import FactorizedOptimizer, are_finite, call_closure
 from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.step import (
     FLUSH_EVERY,
@@ -403,7 +403,7 @@ class Factorized(FactorizedOptimizer):
 
         A closure is called once, before, with gradients on; its loss is returned.
         """
-        loss = options.call_closure(closure)
+        loss = call_closure(closure)
         found = self._gather_gradients()
         # Looked at before anything moves. An Adam that has once seen a NaN keeps it in
         # its averages.

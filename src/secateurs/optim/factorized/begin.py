@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from secateurs.base.bits import INTEGERS
 from secateurs.base.parameters import is_sharded
 from secateurs.base.random import generator as generator_of
-from secateurs.base.ranks import distributed, gather
-from secateurs.base.sharding import local, local_mask, one_source, whole
+from secateurs.base.sharding import distributed, gather, local, local_mask, one_source, whole
 from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.members import Group, Members, Names
 from secateurs.optim.factorized.start import (

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from secateurs.base.parameters import any_sharded
+from secateurs.base.sharding import any_sharded
 from secateurs.base.where import Pick, pick
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized import options

@@ -23,7 +23,7 @@ from secateurs.base.sharding import (
     whole_mask,
 )
 from secateurs.base.where import Pick
-from secateurs.errors import ParameterError, TrainingError
+from secateurs.errors import ArgumentError, ParameterError, TrainingError
 from secateurs.optim.factorized import begin, checkpoint, collapse, options
 from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.maths import EPS, StepRule
@@ -469,6 +469,23 @@ class FactorizedOptimizer(Optimizer):
 
 # Checked before a step: gradients that are sparse or not finite, weights that somebody else has
 # changed.
+
+
+def call_closure(closure: object) -> Any:
+    """The loss of a closure that is called once, before the step, as SGD does; None without one.
+
+    Optimizers that evaluate several times a step, such as LBFGS, are refused as a base elsewhere.
+    """
+    if closure is None:
+        return None
+    if not callable(closure):
+        raise ArgumentError(
+            f"closure is a {type(closure).__name__}: give a function that computes the loss and its"
+            " gradients, or call step() without one."
+        )
+    # `step` runs under no_grad, and the closure has to call backward.
+    with torch.enable_grad():
+        return closure()
 
 
 def gradients(members: Members) -> Gradients:

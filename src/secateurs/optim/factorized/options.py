@@ -96,23 +96,6 @@ def refuse_others(given: Mapping[str, object], taken: Iterable[str]) -> None:
     raise ArgumentError(unknown("option of the optimizer", name, sorted(taken)))
 
 
-def call_closure(closure: object) -> Any:
-    """The loss of a closure that is called once, before the step, as SGD does; None without one.
-
-    Optimizers that evaluate several times a step, such as LBFGS, are refused as a base elsewhere.
-    """
-    if closure is None:
-        return None
-    if not callable(closure):
-        raise ArgumentError(
-            f"closure is a {type(closure).__name__}: give a function that computes the loss and its"
-            " gradients, or call step() without one."
-        )
-    # `step` runs under no_grad, and the closure has to call backward.
-    with torch.enable_grad():
-        return closure()
-
-
 def check_masks(
     given: Mapping[str, Tensor],
     names: Mapping[str, nn.Parameter],

@@ -16,7 +16,7 @@ from secateurs.base.where import Pick
 from secateurs.optim.factorized import options
 from secateurs.optim.factorized.compiled import PreStepCheck
 from secateurs.optim.factorized.maths import TINY
-from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Gradients
+from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Gradients, call_closure
 from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.step import FLUSH_EVERY, Route
 
@@ -131,7 +131,7 @@ class FactorizedSGD(FactorizedOptimizer):
 
         A closure is called once, before, with gradients on; its loss is returned.
         """
-        loss = options.call_closure(closure)
+        loss = call_closure(closure)
         found = self._gather_gradients()
         route = self._find_route(found)
         # One pass over the gradients looks for NaN and brings them into the cache,

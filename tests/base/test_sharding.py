@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from secateurs.base import ranks
+from secateurs.base import sharding
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="needs torch.distributed")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not dist.is_available(), reason="needs torch.dis
 )
 def test_numbers_are_gathered_where_the_backend_moves_them(backend, expected, monkeypatch):
     monkeypatch.setattr(dist, "get_backend", lambda group: backend)
-    assert ranks._moves_from(torch.device("cuda")).type == expected
+    assert sharding._moves_from(torch.device("cuda")).type == expected
 
 
 def test_sums_and_what_comes_before(monkeypatch):
@@ -40,6 +40,6 @@ def test_sums_and_what_comes_before(monkeypatch):
     monkeypatch.setattr(dist, "all_reduce", lambda values, group: values.copy_(sum(others)))
     values = others[1].clone()
     # Value by value: 1 before the first; 111 + 2 before the second.
-    assert ranks.gather_before(values, None).tolist() == [1, 113]
-    ranks.add_(values, None)
+    assert sharding.gather_before(values, None).tolist() == [1, 113]
+    sharding.add_(values, None)
     assert values.tolist() == [111, 222]
