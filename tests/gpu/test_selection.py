@@ -11,7 +11,7 @@ import secateurs as sc
 from masks.grid import SHAPES, equal, scores
 from secateurs.errors import ArgumentError, ScoreError
 from secateurs.masks import PATTERNS, SCOPES, select
-from secateurs.masks.counts import count_each
+from secateurs.masks.pieces import count_each
 from secateurs.masks.topk import largest, largest_of_each
 from secateurs.optim.holding import _digest
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from masks.grid import equal
-from secateurs.masks import counts, on_device, pieces
+from secateurs.masks import on_device, pieces
 from secateurs.masks.topk import stream_largest_
 
 DTYPES = [
@@ -25,7 +25,7 @@ PARTS = {"one part": 1 << 24, "many parts": 500, "a row": None, "a long row": No
 def part(request, monkeypatch):
     if request.param == "a long row":
         monkeypatch.setattr(on_device, "MANY", 1)
-        monkeypatch.setattr(counts, "MANY", 1024)
+        monkeypatch.setattr(pieces, "MANY", 1024)
     if PARTS[request.param] is None:
         return
     monkeypatch.setattr(on_device, "ROW", 0)

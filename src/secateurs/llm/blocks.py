@@ -30,11 +30,10 @@ from secateurs.llm.reconstruct import DAMPING, Reconstruction, Runs, reconstruct
 from secateurs.llm.restoring import restoring
 from secateurs.llm.sparsegpt import prune_by_sweeps_, refuse_unswept
 from secateurs.masks.apply import apply_
-from secateurs.masks.counts import count_true
 from secateurs.masks.patterns import NM, Unstructured, pattern_of
+from secateurs.masks.pieces import count_true, trouble
 from secateurs.masks.report import SparsityReport, TensorSparsity
 from secateurs.masks.select import check_selection, check_shapes, choose_masks
-from secateurs.masks.values import trouble
 from secateurs.prune.axes import Orders, orders_of
 from secateurs.prune.pruning import cut
 from secateurs.prune.recipe import SPARSEGPT, Recipe, RecipeFields

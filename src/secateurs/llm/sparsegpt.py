@@ -31,8 +31,8 @@ from secateurs.llm.reconstruct import (
     stages_of,
 )
 from secateurs.masks.budget import entries
-from secateurs.masks.counts import count_true
 from secateurs.masks.patterns import NM, Block, Unstructured, pattern_of
+from secateurs.masks.pieces import count_true
 from secateurs.masks.select import check_selection, check_shapes, choose_masks
 from secateurs.prune.axes import orders_of
 from secateurs.prune.recipe import Recipe

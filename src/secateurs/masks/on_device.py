@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
-from secateurs.masks.counts import MANY, count_row, first_
-from secateurs.masks.pieces import PART, batches, common_dtype, join
+from secateurs.masks.pieces import MANY, PART, batches, common_dtype, count_row, first_, join
 
 _DIGIT = 16
 _BASE = 1 << _DIGIT

@@ -13,7 +13,7 @@ from secateurs.base.parameters import aliases, check_model
 from secateurs.base.printing import Reported
 from secateurs.base.prunable import Where, prunable
 from secateurs.masks.apply import check, masks_in
-from secateurs.masks.counts import count_each
+from secateurs.masks.pieces import count_each
 
 # How sparse one parameter is: its figures, and their form in tables and JSON.
 

@@ -28,8 +28,8 @@ from secateurs.masks.budget import (
 )
 from secateurs.masks.draw import SELECTIONS, ScoreRows
 from secateurs.masks.patterns import Pattern, Unstructured, pattern_of
+from secateurs.masks.pieces import sound, trouble
 from secateurs.masks.units import Chosen, RowUnits, TensorUnits, Units, units_of
-from secateurs.masks.values import sound, trouble
 
 AnyUnits = TypeVar("AnyUnits", bound=Units[Any], covariant=True)
 SomeUnits = TypeVar("SomeUnits", bound=Units[Any])

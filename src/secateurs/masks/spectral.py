@@ -14,8 +14,8 @@ from torch import Tensor
 from secateurs.base.singular_values import spectral_norms
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks.budget import Demand, erk, share, uniform
+from secateurs.masks.pieces import trouble
 from secateurs.masks.topk import largest
-from secateurs.masks.values import trouble
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Cost = Callable[[Array], Array]

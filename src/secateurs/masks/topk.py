@@ -21,8 +21,7 @@ from torch import Tensor
 
 from secateurs.base import native
 from secateurs.errors import ArgumentError
-from secateurs.masks.counts import count_each, on_gpu
-from secateurs.masks.pieces import common_dtype, pieces
+from secateurs.masks.pieces import common_dtype, count_each, on_gpu, pieces
 
 
 def largest(

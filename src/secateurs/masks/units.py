@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from secateurs.masks.counts import count_each
 from secateurs.masks.patterns import NM, Grouped, Pattern
+from secateurs.masks.pieces import count_each
 from secateurs.masks.topk import largest, largest_of_each, largest_of_rows
 
 Chosen = TypeVar("Chosen")

@@ -15,7 +15,7 @@ from secateurs.base.parameters import Params, check_model
 from secateurs.base.parametrized import parts_of_weights
 from secateurs.base.prunable import Where, prunable
 from secateurs.errors import ArgumentError, ParameterError, TrainingError
-from secateurs.masks.counts import count_each
+from secateurs.masks.pieces import count_each
 from secateurs.optim.holding import family, trained_by, unwrap_optimizer
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from secateurs.base.sharding import laid_as, local, local_mask, one_source, sums
 from secateurs.errors import ArgumentError, TrainingError
 from secateurs.masks import on_device, select
 from secateurs.masks.budget import AmountFields, ScopeLike
-from secateurs.masks.counts import count_each, on_gpu
+from secateurs.masks.pieces import count_each, on_gpu, sound
 from secateurs.masks.topk import largest_of_each
-from secateurs.masks.values import sound
 from secateurs.optim.attached import (
     StepMethod,
     TrainingCost,

@@ -18,7 +18,7 @@ from secateurs.masks import SparsityReport, apply_, sparsity_report
 from secateurs.masks.apply import check as check_masks
 from secateurs.masks.apply import fit_masks
 from secateurs.masks.budget import entries
-from secateurs.masks.counts import count_each, count_true
+from secateurs.masks.pieces import count_each, count_true
 from secateurs.prune.recipe import Recipe, RecipeFields, ScoreInputs
 from secateurs.prune.rounds import Round, entries_left
 from secateurs.scores import Inputs, Loss, Rule

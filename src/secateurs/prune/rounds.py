@@ -15,8 +15,8 @@ from secateurs.base.parameters import Params
 from secateurs.base.registry import Registry
 from secateurs.errors import ArgumentError
 from secateurs.masks.budget import Keep, ScopeLike, Selection
-from secateurs.masks.counts import count_each
 from secateurs.masks.patterns import Unstructured, pattern_of
+from secateurs.masks.pieces import count_each
 from secateurs.masks.select import CheckedSelection, best, check_selection, choose_masks
 from secateurs.masks.topk import cut_products_, kernel_for, largest
 from secateurs.masks.units import TensorUnits

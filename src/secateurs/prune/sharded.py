@@ -18,8 +18,8 @@ from secateurs.base.prunable import prunable
 from secateurs.base.sharding import add_, gather_before, local, local_mask, whole_mask
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks import on_device
-from secateurs.masks.counts import count_each
 from secateurs.masks.patterns import Unstructured, pattern_of
+from secateurs.masks.pieces import count_each
 from secateurs.masks.select import best, choice_of
 from secateurs.masks.units import Units
 from secateurs.prune.recipe import Recipe

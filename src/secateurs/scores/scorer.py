@@ -19,7 +19,7 @@ from secateurs.base.random import check_generator
 from secateurs.base.registry import unknown
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
 from secateurs.masks.apply import mask_misfits
-from secateurs.masks.values import sound
+from secateurs.masks.pieces import sound
 from secateurs.scores.cut import first_mask, recut_
 from secateurs.scores.task import (
     SCORES,
