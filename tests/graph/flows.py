@@ -28,7 +28,7 @@ from secateurs.proof.affine import AffineForms
 from secateurs.proof.descent import Descent, NodeRanges, RangedZonotopes, _Ranges
 from secateurs.proof.domain import Domain, ball_domain
 from secateurs.proof.forms import ParameterPair
-from secateurs.proof.interval import Interval
+from secateurs.proof.interval import Interval, TwoStream
 from secateurs.proof.linear import Probe, Relaxation, Relaxed
 from secateurs.proof.lipschitz import LemmaE1
 from secateurs.proof.methods import both_ends
@@ -40,7 +40,6 @@ from secateurs.proof.problem import NetworkPair, read_problem
 from secateurs.proof.rounding import Evaluation, Rounding
 from secateurs.proof.scaling import Coupling, ScaleFlow, coupling
 from secateurs.proof.training import Coarse
-from secateurs.proof.two_stream import TwoStream
 from secateurs.proof.zonotope import Pair, Zonotopes, nodes_alone
 from secateurs.theory.partition import KindsFlow
 from tiny_networks import KINDS, pruned, randomize

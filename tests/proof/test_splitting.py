@@ -13,6 +13,7 @@ import secateurs as sc
 from secateurs.errors import ArgumentError
 from secateurs.proof import recheck, splitting
 from secateurs.proof.dense_chain import DenseChain, chain_of
+from secateurs.proof.kept import read_parts
 from secateurs.proof.problem import read_problem
 from secateurs.proof.splitting import Parts
 
@@ -193,7 +194,7 @@ def test_every_ball_has_its_own_parts():
     cert = sc.certify(f, g, around=x, radius=0.8, target=target)
     assert cert.answer == "proven" and bool((cert.balls <= plain.balls).all())
     kept = json.loads(cert.to_json())["options"]["parts"]
-    sizes = [len(Parts.unpack(text, 2)) for text in kept]
+    sizes = [len(read_parts(text, 2)) for text in kept]
     assert sizes[int(plain.balls.argmin())] == 1 and max(sizes) > 1
     # Margins ask their own balls: splitting is none of their methods.
     assert cert.certified(x, radius=1e-6).shape == (5,)
@@ -220,7 +221,7 @@ def test_nothing_is_lost_between_the_parts():
     target = 1.02 * sc.certify(f, g, box=(lo, hi)).lower_bound
     cert = sc.certify(f, g, box=(lo, hi), target=target)
     (text,) = json.loads(cert.to_json())["options"]["parts"]
-    parts = Parts.unpack(text, 3)
+    parts = read_parts(text, 3)
     assert len(parts) > 30
     lo, hi = lo[0].double(), hi[0].double()
     boxes = [*parts.boxes(lo, hi)]
@@ -242,8 +243,8 @@ def test_nothing_is_lost_between_the_parts():
 
 def test_parts_as_text():
     parts = Parts(cuts=(2, 0, 1, 0, 0))
-    assert len(parts) == 3 and Parts.unpack(parts.pack(), 2) == parts
-    assert Parts.unpack(Parts(cuts=(0,)).pack(), 1).cuts == (0,)
+    assert len(parts) == 3 and read_parts(parts.pack(), 2) == parts
+    assert read_parts(Parts(cuts=(0,)).pack(), 1).cuts == (0,)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,7 @@ def test_parts_as_text():
 )
 def test_parts_that_are_no_tree_are_refused(text):
     with pytest.raises(ArgumentError, match="the parts of a box"):
-        Parts.unpack(text, 2)
+        read_parts(text, 2)
 
 
 def test_an_edited_tree_does_not_hold():
@@ -358,7 +359,7 @@ def test_an_input_of_no_width_is_never_cut():
     cert = sc.certify(f, g, box=(lo, hi), target=1.2 * sc.certify(f, g, box=(lo, hi)).lower_bound)
     assert cert.answer == "proven" and cert.share == pytest.approx(1)
     (text,) = cert.options["parts"]
-    assert 2 not in Parts.unpack(text, 3).cuts
+    assert 2 not in read_parts(text, 3).cuts
 
 
 # Cuts at neurons, where inputs are many.
@@ -403,7 +404,7 @@ def test_many_inputs_are_proven_by_cutting_neurons(seed):
     cert = sc.certify(f, g, box=ends, target=target, seconds=60)
     assert cert.answer == "proven" and cert.bound <= target and cert.share == 1
     (text,) = cert.request.parts
-    parts = Parts.unpack(text, 20 + 2 * 24)
+    parts = read_parts(text, 20 + 2 * 24)
     assert len(parts) > 1 and max(parts.cuts) > 20
     # Together the halves are the whole, and every input obeys the bound.
     share = torch.rand(4000, 20, generator=torch.Generator().manual_seed(seed)).double()
@@ -508,6 +509,6 @@ def test_a_share_counts_what_both_signs_prove():
 
 def test_a_cut_of_a_neuron_that_is_not_there_is_refused():
     packed = Parts(cuts=(3, 0, 0)).pack()
-    assert Parts.unpack(packed, 3).cuts == (3, 0, 0)
+    assert read_parts(packed, 3).cuts == (3, 0, 0)
     with pytest.raises(ArgumentError, match="not a tree of cuts"):
-        Parts.unpack(packed, 2)
+        read_parts(packed, 2)

@@ -9,6 +9,7 @@ import secateurs as sc
 from proof.test_splitting import Joined, box, mlp, moved
 from secateurs.errors import ArgumentError
 from secateurs.proof.domain import box_domain
+from secateurs.proof.kept import read_parts
 from secateurs.proof.problem import read_problem
 from secateurs.proof.recheck import recheck
 from secateurs.proof.splitting import Parts, chain_of
@@ -82,7 +83,7 @@ def test_what_is_not_proven_is_not_kept_as_proven():
     f, g = f.float(), g.float()
     cert = sc.certify(f, g, box=box(2), claim="top-1", margin=1.2 * lead + 1e-3)
     record = json.loads(cert.to_json())
-    assert len(Parts.unpack(record["options"]["parts"][0], 2)) > 1
+    assert len(read_parts(record["options"]["parts"][0], 2)) > 1
     record["options"]["parts"] = [Parts(cuts=(0,)).pack()]
     found = recheck(json.dumps(record), f, g)
     assert "the claim is not proven by the parts that were kept" in found.problems

@@ -20,6 +20,7 @@ from secateurs.proof.forms import (
     Bounds,
     Form,
     ParameterPair,
+    StreamValues,
     constant,
     gamma,
     gap,
@@ -30,9 +31,15 @@ from secateurs.proof.forms import (
     signed_sum,
     terms,
 )
-from secateurs.proof.interval import Interval, Intervals, activate, centre_and_radius, from_bounds
+from secateurs.proof.interval import (
+    Interval,
+    Intervals,
+    TwoStream,
+    activate,
+    centre_and_radius,
+    from_bounds,
+)
 from secateurs.proof.planes import Band, band_mass, chosen, narrowest, runner_up
-from secateurs.proof.two_stream import StreamValues, TwoStream
 
 
 class TooLarge(Exception):

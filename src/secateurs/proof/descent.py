@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from secateurs.graph.primitives import Node
-from secateurs.proof.forms import Bounds
+from secateurs.proof.forms import Bounds, StreamValues
 from secateurs.proof.linear import Relaxation, Relaxed
 from secateurs.proof.patches import Cone
 from secateurs.proof.planes import costliest
-from secateurs.proof.two_stream import StreamValues
 from secateurs.proof.zonotope import Pair, Zonotopes
 
 

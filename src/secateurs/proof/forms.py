@@ -1,5 +1,6 @@
 """What the flows of certificates share: the parameters of two networks, batches of boxes, affine
-forms (a centre, multiples of shared symbols in [−1, 1], a remainder), and ends of a pair's values.
+forms (a centre, multiples of shared symbols in [−1, 1], a remainder), ends of a pair's values and
+their sizes.
 """
 
 from collections.abc import Callable, Sequence
@@ -283,3 +284,11 @@ class Bounds:
     def largest(self) -> Tensor:
         """The largest |δ|."""
         return torch.maximum(self.dh, -self.dl)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamValues:
+    """m bounds the value in f, d the difference between f and g; both (boxes, *shape)."""
+
+    m: Tensor
+    d: Tensor

@@ -4,8 +4,10 @@ Anybody can edit a text, so what is read here is a claim, and whatever is no cer
 """
 
 import base64
+import binascii
 import json
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from secateurs.proof.record import (
     as_json,
     domain_hash,
 )
+from secateurs.proof.splitting import LONGEST, Parts
 
 # The boxes of a record: from its text, or from the file next to it.
 
@@ -83,6 +86,29 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except SafetensorError as error:
         raise DomainError(f"{path} is damaged: {error}.") from None
+
+
+def read_parts(text: str, most: int) -> Parts:
+    """The parts of a box that were packed; anything else is refused. most: inputs and neurons
+    together.
+    """
+    try:
+        unzip = zlib.decompressobj()
+        raw = unzip.decompress(base64.b64decode(text, validate=True), 4 * LONGEST)
+        if unzip.unconsumed_tail or not unzip.eof or len(raw) % 4:
+            raise ValueError("too long, or cut short")
+        cuts = tuple(numpy.frombuffer(raw, dtype="<u4").tolist())
+    except (ValueError, zlib.error, binascii.Error) as error:
+        raise ArgumentError(f"the parts of a box cannot be read: {error}.") from None
+    # Each cut opens one more part than it closes.
+    left = 1
+    for number, cut in enumerate(cuts):
+        left += 1 if cut else -1
+        if cut > most or (left == 0) != (number == len(cuts) - 1):
+            raise ArgumentError("the parts of a box are not a tree of cuts.")
+    if left:
+        raise ArgumentError("the parts of a box are not a tree of cuts.")
+    return Parts(cuts=cuts)
 
 
 # The fields of a record: of every text each is read with the type that it is declared with.

@@ -14,6 +14,7 @@ from secateurs.proof.forms import (
     FIELDS,
     Bounds,
     ParameterPair,
+    StreamValues,
     gamma,
     gap,
     lift,
@@ -22,7 +23,7 @@ from secateurs.proof.forms import (
     terms,
     terms_back,
 )
-from secateurs.proof.interval import Interval, centre_and_radius
+from secateurs.proof.interval import Interval, TwoStream, centre_and_radius
 from secateurs.proof.patches import ActivationPlanes, Box, Cone, Mapped, Record, cone, ends
 from secateurs.proof.planes import (
     Above,
@@ -38,7 +39,6 @@ from secateurs.proof.planes import (
     relu_below,
 )
 from secateurs.proof.problem import Pace, TimeLimit
-from secateurs.proof.two_stream import StreamValues, TwoStream
 
 _CELLS = 2**24  # entries of one backward pass: 128 MB in float64
 

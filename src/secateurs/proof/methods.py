@@ -17,7 +17,7 @@ from secateurs.proof.dense_chain import chain_of, is_dense
 from secateurs.proof.descent import Descent, NodeRanges, RangedZonotopes
 from secateurs.proof.domain import Domain
 from secateurs.proof.forms import Bounds
-from secateurs.proof.interval import Interval
+from secateurs.proof.interval import Interval, TwoStream
 from secateurs.proof.linear import (
     WIDE,
     Improved,
@@ -29,7 +29,6 @@ from secateurs.proof.linear import (
 )
 from secateurs.proof.patches import cone
 from secateurs.proof.problem import NetworkPair, Pace
-from secateurs.proof.two_stream import TwoStream
 from secateurs.proof.zonotope import Pair, nodes_alone
 
 
@@ -613,7 +612,7 @@ def relax(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
     kept = before.of(problem, domain)
     if kept is not None:
         forms = AffineForms(symbols=symbols(problem), unit=problem.unit) if kept.by_forms else None
-        return _relax_with(problem, domain, 0.0, forms, kept.known)
+        return relax_with(problem, domain, 0.0, forms, kept.known)
     flow, y = _relax(problem, domain)
     if not flow.hurried:
         before.keep(problem, domain, flow)
@@ -683,7 +682,7 @@ def _relax(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed]:
         late = Pace(clock=problem.clock.within(0.8)).late("linear: affine forms")
         forms = AffineForms(symbols=symbols(problem), unit=problem.unit, late=late)
         try:
-            return _relax_with(problem, domain, problem.effort - cells, forms)
+            return relax_with(problem, domain, problem.effort - cells, forms)
         except TooLarge:
             # Too many symbols, or too little time.
             flow, y = _probe(problem, domain, problem.effort - cells)
@@ -708,20 +707,20 @@ _WORTH = 2 / 3
 
 def _probe(problem: NetworkPair, domain: Domain, effort: float) -> tuple[Relaxation, Relaxed]:
     if _is_cheap(problem) or neuron_cells(problem) > problem.effort:
-        return _relax_with(problem, domain, effort, None)
+        return relax_with(problem, domain, effort, None)
     flow, y, now, then = _guess(problem, domain)
     # Written so that a NaN, of bounds that overflow, counts as promising.
     promising = ~(then.sum(dim=1) >= _WORTH * now.sum(dim=1))
     if not bool(promising.any()):
         return flow, y
-    return _relax_with(problem, domain, effort * promising, None)
+    return relax_with(problem, domain, effort * promising, None)
 
 
 def _guess(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed, Tensor, Tensor]:
     """The relaxed output without passes; bounds of its widest outputs; and the bounds that passes
     from all neurons promise for these.
     """
-    flow, y = _relax_with(problem, domain, 0.0, None)
+    flow, y = relax_with(problem, domain, 0.0, None)
     with torch.enable_grad():
         probe = Probe(unit=problem.unit)
         guess = propagate(problem.graph, probe, [problem.flow_input(domain)], problem.pair)
@@ -731,7 +730,7 @@ def _guess(problem: NetworkPair, domain: Domain) -> tuple[Relaxation, Relaxed, T
     return flow, y, largest(flow, y, index), largest(probe, guess, index)
 
 
-def _relax_with(
+def relax_with(
     problem: NetworkPair,
     domain: Domain,
     effort: float | Tensor,
@@ -755,13 +754,6 @@ def _relax_with(
     with torch.enable_grad():
         y = propagate(problem.graph, flow, [problem.flow_input(domain)], problem.pair)
     return flow, y
-
-
-def relax_fully(
-    problem: NetworkPair, domain: Domain, *, passes: bool
-) -> tuple[Relaxation, Relaxed]:
-    """The relaxed output from intervals, and with `passes` from every open neuron."""
-    return _relax_with(problem, domain, 1e15 if passes else 0.0, None)
 
 
 def contains_forms(problem: NetworkPair, domain: Domain) -> bool:

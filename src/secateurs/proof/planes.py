@@ -15,8 +15,7 @@ from torch import Tensor
 
 from secateurs.base.interrupts import Uninterrupted
 from secateurs.graph.primitives import Pool
-from secateurs.proof.forms import Bounds, lift
-from secateurs.proof.two_stream import StreamValues
+from secateurs.proof.forms import Bounds, StreamValues, lift
 
 # A plane over a pre-activation and its difference, and the planes around one ReLU.
 

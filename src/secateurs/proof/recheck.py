@@ -24,7 +24,7 @@ from secateurs.proof.certify import (
     split_for_target,
 )
 from secateurs.proof.domain import Domain
-from secateurs.proof.kept import boxes_of_record, brief, read_record, text_of
+from secateurs.proof.kept import boxes_of_record, brief, read_parts, read_record, text_of
 from secateurs.proof.problem import OWN_UNIT, NetworkPair, TimeLimit, read_problem
 from secateurs.proof.record import (
     BoxesRecord,
@@ -430,7 +430,7 @@ def _plan(request: Request, domain: Domain, problem: NetworkPair) -> list[Parts]
             f"{len(domain)}."
         )
     most = cuttable(problem, domain.lo[0].numel())
-    return [Parts.unpack(text, most) for text in parts]
+    return [read_parts(text, most) for text in parts]
 
 
 def _open_points(

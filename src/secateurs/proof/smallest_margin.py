@@ -481,7 +481,9 @@ class _Cutting:
         some = some[self.domain.contains(some)]
         if not len(some):
             return
-        sure = self.claim.lead_at(self.problem, some)
+        lead, wrong = self.claim.for_certain(self.problem, some)
+        # Where g certainly answers another class, no smaller margin than f's lead holds.
+        sure = torch.where(wrong > 0, lead, -math.inf)
         index = int(sure.nan_to_num(nan=-math.inf).argmax())
         if float(sure[index]) > self.refuted:
             self.refuted, self.witness = float(sure[index]), some[index].clone()

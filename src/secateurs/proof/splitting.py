@@ -14,7 +14,6 @@ The parts of a box are kept as a tree (`Parts`), from which the same proof can b
 """
 
 import base64
-import binascii
 import math
 import zlib
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secateurs.errors import ArgumentError
 from secateurs.proof.dense_chain import DenseChain, chain_of
 from secateurs.proof.domain import Domain
 from secateurs.proof.methods import run_methods
@@ -63,7 +61,7 @@ _AT_ONCE = 128
 """Parts whose signs are used together."""
 
 _LEAF = 0
-_LONGEST = 2**22
+LONGEST = 2**22
 """The most nodes of a kept tree, and of a proof: otherwise a hostile text of a few kilobytes could
 ask for days of work.
 """
@@ -85,27 +83,6 @@ class Parts:
         """As short text."""
         raw = np.asarray(self.cuts, dtype="<u4").tobytes()
         return base64.b64encode(zlib.compress(raw, 9)).decode()
-
-    @classmethod
-    def unpack(cls, text: str, most: int) -> "Parts":
-        """The tree that was packed; anything else is refused. most: inputs and neurons together."""
-        try:
-            unzip = zlib.decompressobj()
-            raw = unzip.decompress(base64.b64decode(text, validate=True), 4 * _LONGEST)
-            if unzip.unconsumed_tail or not unzip.eof or len(raw) % 4:
-                raise ValueError("too long, or cut short")
-            cuts = tuple(np.frombuffer(raw, dtype="<u4").tolist())
-        except (ValueError, zlib.error, binascii.Error) as error:
-            raise ArgumentError(f"the parts of a box cannot be read: {error}.") from None
-        # Each cut opens one more part than it closes.
-        left = 1
-        for number, cut in enumerate(cuts):
-            left += 1 if cut else -1
-            if cut > most or (left == 0) != (number == len(cuts) - 1):
-                raise ArgumentError("the parts of a box are not a tree of cuts.")
-        if left:
-            raise ArgumentError("the parts of a box are not a tree of cuts.")
-        return cls(cuts=cuts)
 
     def boxes(self, lo: Tensor, hi: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The ends of every part, in the order of the tree, flat; a half cut at a neuron has those
@@ -548,7 +525,7 @@ class _Splitting:
 
     def _has_room(self) -> bool:
         """Whether every tree can still be kept after one more batch of cuts."""
-        room = _LONGEST - 2 * self.bounder.batch
+        room = LONGEST - 2 * self.bounder.batch
         return self.planned or max(len(tree.cuts) for tree in self.trees) <= room
 
     def outcome(self) -> SplitProof:

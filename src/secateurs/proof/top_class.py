@@ -57,17 +57,11 @@ class TopClass:
 
     def violation_at(self, problem: NetworkPair, x: Tensor) -> Tensor:
         """At most the violation of the real networks: above 0 the claim is broken for certain."""
-        lead, wrong = self._for_certain(problem, x)
+        lead, wrong = self.for_certain(problem, x)
         return torch.minimum(lead - self.margin, wrong)
 
-    def lead_at(self, problem: NetworkPair, x: Tensor) -> Tensor:
-        """At most f's lead where g certainly answers another class: no smaller margin holds; −∞
-        elsewhere.
-        """
-        lead, wrong = self._for_certain(problem, x)
-        return torch.where(wrong > 0, lead, -math.inf)
-
-    def _for_certain(self, problem: NetworkPair, x: Tensor) -> tuple[Tensor, Tensor]:
+    def for_certain(self, problem: NetworkPair, x: Tensor) -> tuple[Tensor, Tensor]:
+        """For each input at most f's lead, and how far g exceeds the output of f's class."""
         (f, of_f), (g, of_g) = problem.near(0, x), problem.near(1, x)
         # Once more the error covers the differences, which are rounded, too.
         own = 4 * torch.finfo(f.dtype).eps

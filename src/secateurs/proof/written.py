@@ -31,7 +31,8 @@ from secateurs.proof.certificate import Certificate
 from secateurs.proof.dense_chain import DenseChain, chain_of
 from secateurs.proof.domain import Domain
 from secateurs.proof.forms import FIELDS, Bounds
-from secateurs.proof.methods import both_ends, neuron_cells, relax_fully
+from secateurs.proof.kept import read_parts
+from secateurs.proof.methods import both_ends, neuron_cells, relax_with
 from secateurs.proof.patches import keeps_order
 from secateurs.proof.planes import difference_above, difference_below, relu_below
 from secateurs.proof.problem import NetworkPair
@@ -118,7 +119,7 @@ def write_proof(
     inputs, trees = low.shape[1], [Parts(cuts=(0,))] * len(low)
     if certificate.request.parts:
         most = cuttable(problem, inputs)
-        trees = [Parts.unpack(text, most) for text in certificate.request.parts]
+        trees = [read_parts(text, most) for text in certificate.request.parts]
     if any(cut > inputs for tree in trees for cut in tree.cuts):
         raise UnsupportedOperation(
             "write_proof: boxes of this certificate were cut at neurons, and a proof has cuts of"
@@ -343,7 +344,8 @@ class _Prover:
             radius=None,
             description="",
         )
-        flow, y = relax_fully(self.problem, domain, passes=self.passes)
+        # From intervals, or from every open neuron.
+        flow, y = relax_with(self.problem, domain, 1e15 if self.passes else 0.0, None)
         largest = flow.bounds(y).largest.flatten(1).detach()
         if self.passes:
             index = torch.arange(self.problem.outputs, device=lo.device)

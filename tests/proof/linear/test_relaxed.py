@@ -10,7 +10,7 @@ from proof.pairs import problem_of
 from secateurs.proof import METHODS
 from secateurs.proof.domain import ball_domain
 from secateurs.proof.linear import sided
-from secateurs.proof.methods import _relax_with, run_methods
+from secateurs.proof.methods import relax_with, run_methods
 from tiny_networks import randomize, tuned
 
 
@@ -64,7 +64,7 @@ def test_what_is_summed_behind_the_second_network_is_what_it_sums_as_the_first(u
     found = []
     for pair in ((dense, sparse), (sparse, dense)):
         problem = replace(problem_of(*pair, x), unit=unit)
-        found.append(_relax_with(problem, domain, 0.0, None)[1])
+        found.append(relax_with(problem, domain, 0.0, None)[1])
     one, other = found
     assert bool((one.mass_g > 100 * one.mass.m).all())
     torch.testing.assert_close(one.mass_g, other.mass.m, rtol=1e-3, atol=0)
@@ -88,7 +88,7 @@ def relaxed_pair(model, generator, effort=1e9):
     x = torch.randn(2, 12, generator=generator, dtype=torch.float64)
     problem = problem_of(dense, sparse, x)
     domain = ball_domain(x, 0.3)
-    return run_methods(problem, domain, ("interval", "linear"))[0], _relax_with(
+    return run_methods(problem, domain, ("interval", "linear"))[0], relax_with(
         problem, domain, effort, None
     )
 

@@ -2,8 +2,8 @@
 
 import torch
 
+from secateurs.proof.forms import StreamValues
 from secateurs.proof.planes import Band, Plane, band_mass
-from secateurs.proof.two_stream import StreamValues
 
 
 def test_the_mass_of_a_band_counts_each_of_its_terms():
