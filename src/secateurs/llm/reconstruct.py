@@ -10,7 +10,7 @@ the patches that it sees, group by group.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from secateurs.base.interrupts import Uninterrupted
@@ -174,9 +175,9 @@ def rows_together(inputs: int) -> int:
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def is_convolution(module: nn.Module) -> bool:
-    """Whether the module is a convolution that computes as torch's own: one that pads or changes
-    its weight in a forward of its own sees other patches, or other weights.
+def convolves_plainly(module: nn.Module) -> bool:
+    """Whether the module is a convolution that computes as torch's own. Another sees what it is
+    given only after a forward of its own, which pads, or changes the weight.
     """
     for kind in CONVOLUTIONS:
         if isinstance(module, kind):
@@ -196,9 +197,9 @@ def layers_of(
         for key, parameter in module._parameters.items()
         if key == "weight"
         and parameter is not None
-        and (lies_along(module) or (convolutions and is_convolution(module)))
+        and (lies_along(module) or (convolutions and isinstance(module, CONVOLUTIONS)))
     }
-    kinds = "linear layer or a plain convolution" if convolutions else "linear layer"
+    kinds = "linear layer or a convolution" if convolutions else "linear layer"
     found, missed = dict[str, nn.Module](), dict[str, str]()
     parameters = dict(block.named_parameters())
     for name in names:
@@ -283,10 +284,8 @@ def _view(layer: nn.Module) -> tuple[object, ...]:
     """How a layer looks at what it is given: two convolutions may see other patches of it."""
     if not isinstance(layer, CONVOLUTIONS):
         return ()
-    return (
-        *(layer.kernel_size, layer.stride, layer.padding, layer.dilation),
-        *(layer.groups, layer.padding_mode),
-    )
+    sizes = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    return (*map(_sizes, sizes), layer.groups, layer.padding_mode)
 
 
 class _Collected(Exception):
@@ -334,13 +333,59 @@ def _watching(
 
         return before
 
+    own = {
+        name: layer
+        for name, layer in layers.items()
+        if isinstance(layer, CONVOLUTIONS) and not convolves_plainly(layer)
+    }
     handles = list[RemovableHandle]()
     try:
         with Uninterrupted():
             for name, layer in layers.items():
-                handles.append(layer.register_forward_pre_hook(hook(name), with_kwargs=True))
-        yield
+                if name not in own:
+                    handles.append(layer.register_forward_pre_hook(hook(name), with_kwargs=True))
+        with _Convolving(own, see) if own else nullcontext():
+            yield
     finally:
         with Uninterrupted():
             for handle in handles:
                 handle.remove()
+
+
+class _Convolving(TorchFunctionMode):
+    """Calls `see` where a convolution with a forward of its own, such as one that pads as
+    TensorFlow does, convolves with its weight, by the stride and padding that it says."""
+
+    def __init__(self, layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None]) -> None:
+        super().__init__()
+        self.layers = {id(layer.weight): (name, layer) for name, layer in layers.items()}
+        self.see = see
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (F.conv1d, F.conv2d, F.conv3d):
+            given = dict(zip(_CONVOLVED, args, strict=False)) | kwargs
+            name, layer = self.layers.get(id(given["weight"]), ("", None))
+            if layer is not None and _as_it_says(layer, given):
+                self.see(name, given["input"].detach())
+        return func(*args, **kwargs)
+
+
+_CONVOLVED = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+
+
+def _as_it_says(layer: nn.Module, given: Mapping[str, Any]) -> bool:
+    """Whether a call of conv2d has what the layer's attributes say."""
+    usual = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+    for name, value in usual.items():
+        own, asked = _sizes(getattr(layer, name)), _sizes(given.get(name, value))
+        if own != (asked * len(own) if len(asked) == 1 else asked):
+            return False
+    return bool(layer.padding_mode == "zeros")
+
+
+def _sizes(value: Any) -> tuple[Any, ...]:
+    """A size, or one of each dimension: layers of others keep lists."""
+    return (value,) if isinstance(value, int | str) else tuple(value)

@@ -26,9 +26,11 @@ from secateurs.base.printing import Printed
 from secateurs.base.progress import Progress, show_progress
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.llm.reconstruct import (
+    CONVOLUTIONS,
     DAMPING,
     Reconstruction,
     Stage,
+    convolves_plainly,
     inputs_of,
     layers_of,
     rows_given,
@@ -237,6 +239,8 @@ def _moments(layer: nn.Module, other: nn.Module, pairs: list[Pair], stage: Stage
                 else:
                     for total, (a, b) in zip(sums, products, strict=True):
                         total.baddbmm_(a.mT, b)
+    if not sums and isinstance(layer, CONVOLUTIONS) and not convolves_plainly(layer):
+        return "its own forward changes the weight, the stride or the padding"
     if not sums:
         return "it met no inputs"
     return _Moments(gram=sums[0], cross=sums[1], dense=sums[2], samples=samples)
