@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 from secateurs.base.onnx_session import session_of
 from secateurs.errors import ArgumentError, MissingExtra, ShipError, first_line
 from secateurs.graph import Example
+from secateurs.ship.fast.module import Fixed
 from secateurs.ship.fast.trace import arguments
-from secateurs.ship.fixed import Fixed
 from secateurs.ship.programs import (
     Free,
     largest_difference,

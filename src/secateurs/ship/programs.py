@@ -17,8 +17,8 @@ from secateurs.graph import Example
 from secateurs.graph.export import TRACING, cache_advice
 from secateurs.graph.replay import fill_caches
 from secateurs.graph.untouched import keeping, quietly, untouched
+from secateurs.ship.fast.module import Fixed
 from secateurs.ship.fast.trace import arguments, random_call
-from secateurs.ship.fixed import Fixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,11 +35,10 @@ from secateurs.ship.fast.choose import (
 from secateurs.ship.fast.compiled import KernelLibrary, Shortcut, shortcut
 from secateurs.ship.fast.convolve import Choice
 from secateurs.ship.fast.eight_bits import EightBits, eight_bit_kernel, in_blocks
-from secateurs.ship.fast.module import FastReport, Layer
+from secateurs.ship.fast.module import FastReport, Fixed, Layer
 from secateurs.ship.fast.operations import Conv, Planes, Segment, numbers, work
 from secateurs.ship.fast.plan import groups_of, program_of
 from secateurs.ship.fast.trace import apart_by, arguments
-from secateurs.ship.fixed import Fixed
 
 if TYPE_CHECKING:
     from secateurs.ship.fast.gpu_lists import Listed
