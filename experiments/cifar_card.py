@@ -37,8 +37,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.cifar import SPARSE
-from secateurs.base.cells import write_csv
-from secateurs.base.prunable import prunable
 from secateurs.base.random import generator
 from secateurs.masks import apply_
 from secateurs.optim import FactorizedSGD
@@ -47,9 +45,9 @@ from secateurs_lab.data import Dataset, from_tensors
 from secateurs_lab.models import build
 from secateurs_lab.study.config import Chains, Run, waiting_row
 from secateurs_lab.study.database import Row
-from secateurs_lab.study.export import run_lines
+from secateurs_lab.study.export import run_lines, write_lines
 from secateurs_lab.study.fitting import TRAINERS, Trainer, TrainingJob
-from secateurs_lab.study.measure import machine, versions
+from secateurs_lab.study.measure import machine, remaining, versions
 from secateurs_lab.study.methods import Dense, Dwf, Gradual, Method, Prune, RigLMethod
 from secateurs_lab.study.settings import Data, Net
 from secateurs_lab.train import cosine
@@ -445,13 +443,7 @@ class Fit:
             optimizer = self.trainer.optimizer
             accuracy = self.accuracy() if isinstance(optimizer, FactorizedSGD) else before
             cost = self.trainer.cost
-            weights = list(prunable(self.model).values())
-            kept, total = (
-                sum(int(w.count_nonzero()) for w in weights),
-                sum(w.numel() for w in weights),
-            )
-            kept_all = sum(int(p.count_nonzero()) for p in self.parameters)
-            total_all = sum(p.numel() for p in self.parameters)
+            found = remaining(self.model)
             loss = float(self.loss)
             gap: dict[str, float] = {}
             if isinstance(optimizer, FactorizedSGD):
@@ -466,18 +458,13 @@ class Fit:
         metrics = {
             "accuracy": accuracy,
             "accuracy_uncollapsed": before,
-            "compression": total / max(1, kept),
-            "compression_all": total_all / max(1, kept_all),
+            "compression_all": found["total_all"] / max(1, found["kept_all"]),
             "cost.share": share,
             "cost.steps": share * self.done,
             "epochs": self.done / self.per_epoch,
             **gap,
-            "kept": kept,
-            "kept_all": kept_all,
             "last_loss": loss if math.isfinite(loss) else -1.0,
-            "sparsity": 1 - kept / total,
-            "total": total,
-            "total_all": total_all,
+            **found,
         }
         if self.scale.device == "cuda":
             metrics["process_peak_mb"] = torch.cuda.max_memory_allocated() / 1e6
@@ -487,10 +474,10 @@ class Fit:
             state="done" if whole else "cancelled",
             reason="" if whole else f"the time was over after {metrics['epochs']:.1f} epochs",
             accuracy=accuracy,
-            compression=metrics["compression"],
-            sparsity=metrics["sparsity"],
-            kept=kept,
-            total=total,
+            compression=found["compression"],
+            sparsity=found["sparsity"],
+            kept=int(found["kept"]),
+            total=int(found["total"]),
             seconds=sum(self.timings.values()),
             progress=self.done / self.total,
             metrics={**metrics, "aim": self.wish.compression or 1.0},
@@ -692,13 +679,7 @@ class Table:
 
     def write(self) -> Path:
         """All rows as a study exports them."""
-        lines = list(run_lines(self.rows))
-        names = list(dict.fromkeys(name for line in lines for name in line))
-        path = self.folder / "rows.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            cells = ([line.get(name, "") for name in names] for line in lines)
-            write_csv(file, [names, *cells], end="\r\n")
-        return path
+        return write_lines(run_lines(self.rows), self.folder / "rows.csv")
 
 
 def oversee(

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from secateurs.errors import StoreError
 from secateurs_lab.study.artefacts import Artefacts, is_name, link_error
@@ -390,7 +390,6 @@ class Certified:
 State: TypeAlias = Literal[
     "waiting", "running", "done", "diverged", "collapsed", "failed", "cancelled"
 ]
-STATES: tuple[str, ...] = get_args(State)
 ENDED: tuple[str, ...] = ("done", "diverged", "collapsed", "failed", "cancelled")
 """Closed vocabulary of ends: done; diverged (the loss became NaN or infinite); collapsed (the
 network no longer depends

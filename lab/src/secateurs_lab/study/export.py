@@ -1,7 +1,7 @@
 """The tables of a study as CSV, which any program reads."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,6 @@ from secateurs.base.safefile import replacing
 from secateurs.errors import ArgumentError
 from secateurs_lab.study.database import SUMMARY, Row
 from secateurs_lab.study.store import Store
-
-TABLES = ("runs", "history", "layers", "rows")
 
 
 def export(store: Store, path: str | Path, *, table: str = "runs") -> Path:
@@ -27,9 +25,14 @@ def export(store: Store, path: str | Path, *, table: str = "runs") -> Path:
     path = Path(path)
     if table not in TABLES:
         raise ArgumentError(f"there is no table {table!r}; there are {', '.join(TABLES)}.")
-    lines = [dict(line) for line in _LINES[table](store.rows())]
     if path.suffix != ".csv":
         raise ArgumentError(f"{path} does not end in .csv.")
+    return write_lines(TABLES[table](store.rows()), path)
+
+
+def write_lines(lines: Iterable[Mapping[str, Any]], path: Path) -> Path:
+    """Lines as CSV, with a column for every name that one of them has."""
+    lines = [*lines]
     with (
         replacing(path) as part,
         part.open("w", newline="", encoding="utf-8") as file,
@@ -75,7 +78,7 @@ def job_lines(rows: Iterable[Row]) -> Iterator[Mapping[str, str]]:
         yield from row.rows
 
 
-_LINES = {
+TABLES = {
     "runs": run_lines,
     "history": history_lines,
     "layers": layer_lines,
@@ -105,7 +108,7 @@ def _who(row: Row) -> dict[str, Any]:
     }
 
 
-def _columns(lines: list[dict[str, Any]]) -> list[str]:
+def _columns(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     # The columns of a listing come first and in its order, the others as they appear.
     names = dict.fromkeys(SUMMARY) if lines and "state" in lines[0] else {}
     for line in lines:

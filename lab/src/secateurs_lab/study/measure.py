@@ -23,7 +23,6 @@ from secateurs_lab.models import MODELS, build
 from secateurs_lab.study import own
 from secateurs_lab.study.database import HISTOGRAM_EDGES, Certified, LayerKept
 from secateurs_lab.study.settings import Certify, Data, Net
-from secateurs_lab.train import evaluate
 from secateurs_lab.train.evaluate import fastest_device
 
 ZERO = 1.1920929e-07
@@ -40,11 +39,6 @@ def share_of_zeros(model: nn.Module) -> float:
     return float(small.sum()) / sum(weight.numel() for weight in weights)
 
 
-def accuracy(model: nn.Module, data: Dataset) -> float:
-    """The share of test examples that are classified correctly."""
-    return evaluate(model, data).accuracy
-
-
 def figures(
     model: nn.Module,
     data: Dataset,
@@ -53,15 +47,21 @@ def figures(
     own: Mapping[str, Any],
 ) -> dict[str, float]:
     """Accuracy and loss as tested, and remaining weights; own metrics as "own.NAME"."""
-    weights = list(prunable(model).values())
-    kept, total = (
-        sum(int(w.count_nonzero()) for w in weights),
-        sum(w.numel() for w in weights),
-    )
-    every = list(model.parameters())
-    found = {
+    return {
         "accuracy": test[0],
         "loss": test[1],
+        **remaining(model),
+        **{f"own.{name}": _own(name, metric, model, data) for name, metric in own.items()},
+    }
+
+
+def remaining(model: nn.Module) -> dict[str, float]:
+    """How much is left of the prunable weights, and of all parameters."""
+    weights = list(prunable(model).values())
+    kept = sum(int(w.count_nonzero()) for w in weights)
+    total = sum(w.numel() for w in weights)
+    every = list(model.parameters())
+    return {
         "kept": kept,
         "total": total,
         "sparsity": 1 - kept / total,
@@ -69,10 +69,6 @@ def figures(
         "compression": total / max(1, kept),
         "kept_all": sum(int(p.count_nonzero()) for p in every),
         "total_all": sum(p.numel() for p in every),
-    }
-    return {
-        **found,
-        **{f"own.{name}": _own(name, metric, model, data) for name, metric in own.items()},
     }
 
 

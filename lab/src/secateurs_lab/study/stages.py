@@ -72,7 +72,7 @@ def cut(work: Work) -> None:
         # Only the weights are rewound: the mask stays that of the trained network.
         put_weights_(work.model, work.needed("rewind"))
     apply_(work.model, work.masks)
-    work.metrics["accuracy_before"] = measure.accuracy(work.model, work.data)
+    work.metrics["accuracy_before"] = evaluate(work.model, work.data).accuracy
     if monotonic() - start > SLOW:
         tensors = {
             **under("model", weights_of(work.model)),
