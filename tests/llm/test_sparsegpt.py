@@ -11,7 +11,7 @@ import secateurs as sc
 from llm.test_reconstruct import WIDTH, Attention, Convolving, Net, Routed, data, make_gpt2
 from secateurs.errors import ArgumentError, PatternError, ScoreError
 from secateurs.llm.least_squares import energies
-from secateurs.llm.sparsegpt import _Chooser, factorize_, sweep, sweep_plainly
+from secateurs.llm.sparsegpt import _Chooser, factorize_, sweep
 from secateurs.masks.budget import entries
 from secateurs.masks.patterns import NM
 
@@ -23,6 +23,26 @@ def layer(rows=24, columns=300, seed=0, dtype=torch.float64):
     weights = torch.randn(rows, columns, generator=g, dtype=torch.float64).to(dtype)
     gram = (x.double().T @ x.double()).to(dtype)
     return weights, gram, 0.01 * float(gram.diagonal().mean())
+
+
+def sweep_plainly(weights, gram, damping, choose, every=128):
+    """The weights and the mask of SparseGPT: one column after the other, an inverse for each.
+
+    This is the definition, exact and slow. `choose` is given w² / [H⁻¹]_cc of the next `every`
+    columns (algorithm 1 of Frantar & Alistarh 2023), where the inverse of column c is that of H
+    without the rows and columns before c.
+    """
+    rest, mask = weights.clone(), torch.ones_like(weights, dtype=torch.bool)
+    whole = gram + damping * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    rows = [torch.linalg.inv(whole[j:, j:])[0] for j in range(len(whole))]
+    sizes = torch.stack([row[0] for row in rows])
+    for j, row in enumerate(rows):
+        if j % every == 0:
+            mask[:, j : j + every] = choose(rest[:, j : j + every] ** 2 / sizes[j : j + every])
+        error = torch.where(mask[:, j], 0.0, rest[:, j]) / row[0]
+        rest[:, j:] -= error[:, None] * row
+        rest[:, j] = torch.where(mask[:, j], rest[:, j], 0.0)
+    return rest, mask
 
 
 def keep_half(costs):

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from optim.factorized.nets import batch, make, net, train
-from secateurs.errors import ArgumentError, MaskError, ParameterError
+from secateurs.errors import ArgumentError, ParameterError
+from secateurs.masks import apply_
 from secateurs.optim import FactorizedSGD, hold
 from secateurs.optim.factorized.maths import product
 
@@ -123,13 +124,9 @@ def test_held_zeros_stay_with_or_without_hold():
     train(model, optimizer, 20)  # absorbing: no hold is needed
     assert not model[0].weight[~masks["0.weight"]].any()
     assert model[0].weight[masks["0.weight"]].all()
-    optimizer.mask_({"0.weight": torch.zeros(16, 12, dtype=torch.bool)})
+    apply_(model, {"0.weight": torch.zeros(16, 12, dtype=torch.bool)})
     train(model, optimizer, 5)
     assert not model[0].weight.any()
-    with pytest.raises(MaskError, match="'2.bias' has shape .* its mask"):
-        optimizer.mask_({"2.bias": torch.ones(3, dtype=torch.bool)})
-    with pytest.raises(MaskError, match="no parameter '0.wieght'. Did you mean '0.weight'"):
-        optimizer.mask_({"0.wieght": torch.ones(3, dtype=torch.bool)})
 
 
 def test_frozen_parameters_are_left_alone_and_groups_can_be_added():
@@ -194,26 +191,3 @@ def test_a_parameter_without_entries_has_nothing_to_do(fused, options, shape):
     optimizer.step()
     assert not torch.equal(full, before)
     assert optimizer.collapse_().total == 12
-
-
-def test_masks_that_cannot_be_taken():
-    model = net()
-    groups = [
-        {"params": [model[0].weight]},
-        {"params": [model[0].bias], "depth": None},
-    ]
-    optimizer = FactorizedSGD(groups, lr=0.1)
-    before = copy.deepcopy(model.state_dict())
-    for dtype in (torch.float32, torch.uint8):
-        with pytest.raises(MaskError, match=f"'0.weight' has a mask of {dtype} values"):
-            optimizer.mask_({"0.weight": torch.zeros(16, 12, dtype=dtype)}, model=model)
-    with pytest.raises(
-        MaskError,
-        match=r"'0.bias' has no factors.*hold\(model, masks, optimizer\) keeps its zeros",
-    ):
-        optimizer.mask_(
-            {"0.weight": torch.zeros(16, 12) > 0, "0.bias": torch.zeros(16) > 0},
-            model=model,
-        )
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    optimizer.mask_({"0.bias": torch.ones(16, dtype=torch.bool)}, model=model)

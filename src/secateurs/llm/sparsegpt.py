@@ -48,28 +48,6 @@ Choose = Callable[[Tensor], Tensor]
 """From what pruning each weight of some columns costs to what is kept of them, left to right."""
 
 
-def sweep_plainly(
-    weights: Tensor, gram: Tensor, damping: float, choose: Choose, every: int = COLUMNS
-) -> tuple[Tensor, Tensor]:
-    """The weights and the mask of SparseGPT: one column after the other, an inverse for each.
-
-    This is the definition, exact and slow. `choose` is given w² / [H⁻¹]_cc of the next `every`
-    columns (algorithm 1 of Frantar & Alistarh 2023), where the inverse of column c is that of H
-    without the rows and columns before c.
-    """
-    rest, mask = weights.clone(), torch.ones_like(weights, dtype=torch.bool)
-    whole = gram + damping * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    rows = [torch.linalg.inv(whole[j:, j:])[0] for j in range(len(whole))]
-    sizes = torch.stack([row[0] for row in rows])
-    for j, row in enumerate(rows):
-        if j % every == 0:
-            mask[:, j : j + every] = choose(rest[:, j : j + every] ** 2 / sizes[j : j + every])
-        error = torch.where(mask[:, j], 0.0, rest[:, j]) / row[0]
-        rest[:, j:] -= error[:, None] * row
-        rest[:, j] = torch.where(mask[:, j], rest[:, j], 0.0)
-    return rest, mask
-
-
 def sweep(
     weights: Tensor, factor: Tensor, choose: Choose, *, every: int, columns: int
 ) -> tuple[Tensor, float]:

@@ -76,10 +76,6 @@ class TopClass:
         wrong = (g - of_g) - (g + of_g).gather(1, chosen)
         return lead, wrong.scatter(1, chosen, -math.inf).amax(dim=1)
 
-    def sizes(self, ends: Tensor, *, complete: bool = False) -> Tensor:
-        """How far each box is from a proof, at most 0 where it is one; see `needs`."""
-        return self.needs(ends, complete=complete).amax(dim=(1, 2)) - self.margin
-
     def needs(self, ends: Tensor, *, complete: bool = False) -> Tensor:
         """For each box and two classes (c, j) a δ such that f never leads with c by more where g
         puts j first or as high: the largest of a box is a margin that holds there. Below 0 if f

@@ -509,23 +509,6 @@ def exact_order_statistic(rank: int, count: int, *, below: float) -> float:
     return float(stats.beta.cdf(below, rank, count - rank + 1))
 
 
-def theorem_4_gap(rank: int, count: int) -> float:
-    """sup_x of the gap between the two, on a grid over all x that matter: what the limit is off by.
-
-    >>> theorem_4_gap(1000, 1_000_000) < theorem_4_gap(100, 10_000) < 0.03
-    True
-    """
-    check_rank(rank, count)
-    # Eight deviations: beyond them both laws are 0 or 1 to the last digit.
-    reach = 8 * math.sqrt(rank)
-    low, high = max(0.0, rank - reach) / count, min(1.0, (rank + reach) / count)
-    grid = [low + (high - low) * (i + 0.5) / 2001 for i in range(2001)]
-    return max(
-        abs(theorem_4(rank, count, below=x) - exact_order_statistic(rank, count, below=x))
-        for x in grid
-    )
-
-
 def _check(rank: int, count: int, below: float) -> None:
     check_rank(rank, count)
     if below not in (0.0, 1.0):

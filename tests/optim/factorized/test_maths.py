@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from secateurs.optim.factorized.maths import (
     StepRule,
     balanced,
-    gradient,
     is_balanced,
     minimal_penalty,
     misalignment,
@@ -32,13 +31,15 @@ def draw(depth, *shape, dtype=torch.float64, scale=1.0):
 
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 4), (2, 3, 3, 3)])
-def test_gradient_is_that_of_autograd(depth, shape):
+def test_the_step_follows_the_gradient_of_autograd(depth, shape):
     factors, strength = draw(depth, *shape).requires_grad_(), 0.3
     weight = factors.prod(0)
     loss = (weight.sin()).sum() + strength / depth * factors.square().sum()
     (expected,) = torch.autograd.grad(loss, factors)
-    found = gradient(factors.detach(), weight.detach().cos(), strength=strength)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    rule = StepRule(lr=1.0, momentum=0.0, decay=2 * strength / depth, freeze=0.0)
+    before = factors.detach()
+    moved, _, _ = step(before, torch.zeros_like(before), weight.detach().cos(), rule)
+    torch.testing.assert_close(before - moved, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)

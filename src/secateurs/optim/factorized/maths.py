@@ -67,13 +67,6 @@ def others(factors: Tensor) -> Tensor:
     return result
 
 
-def gradient(factors: Tensor, grad: Tensor, *, strength: float = 0.0) -> Tensor:
-    """Gradient of the penalised loss by every factor: ∂L/∂w ⊙ Π_{k≠d}ω_k + (2λ/D) ω_d (eq. 3
-    differentiated).
-    """
-    return others(factors) * grad + (2 * strength / len(factors)) * factors
-
-
 def step(
     factors: Tensor, momenta: Tensor, grad: Tensor, rule: StepRule
 ) -> tuple[Tensor, Tensor, Tensor]:

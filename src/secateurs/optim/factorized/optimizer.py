@@ -227,20 +227,6 @@ class FactorizedOptimizer(Optimizer):
         return strength_in_force(self.members, self.length)
 
     @torch.no_grad()
-    def mask_(self, masks: Mapping[str, Tensor], *, model: nn.Module | None = None) -> None:
-        """Zero the weights that a mask drops (False), and their factors: they stay exactly zero
-        from now on.
-        """
-        names = {name: parameter for parameter, name in self.names(model).items()}
-        # All masks are checked before the first one is applied.
-        options.check_masks(masks, names, {parameter for _, parameter in self.factorized()})
-        for group, parameter in self.factorized():
-            for name, mask in masks.items():
-                if names[name] is parameter:
-                    kept = local_mask(mask.to(parameter.device), parameter)
-                    self.kill_(group, parameter, ~kept)
-
-    @torch.no_grad()
     def adopt_(self) -> None:
         """Take the weights as they are now (loaded, averaged, edited) and start from balanced
         factors of them.

@@ -3,7 +3,7 @@ parameters.
 """
 
 import math
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from secateurs.base.parameters import mask_misfit, not_real, without_values
+from secateurs.base.parameters import not_real, without_values
 from secateurs.base.registry import unknown
 from secateurs.base.sharding import local, strange_placements
-from secateurs.errors import ArgumentError, MaskError, ParameterError
+from secateurs.errors import ArgumentError, ParameterError
 from secateurs.optim.factorized.start import INITS
 
 # Everything that can be wrong with the input of a factorized optimizer, collected and raised once.
@@ -94,30 +94,6 @@ def refuse_others(given: Mapping[str, object], taken: Iterable[str]) -> None:
             f" Factorized(params, base=torch.optim.AdamW, base_kwargs={{{name!r}: ...}})."
         )
     raise ArgumentError(unknown("option of the optimizer", name, sorted(taken)))
-
-
-def check_masks(
-    given: Mapping[str, Tensor],
-    names: Mapping[str, nn.Parameter],
-    factorized: Container[nn.Parameter],
-) -> None:
-    """Masks must name parameters of the optimizer, have their shapes, and drop entries only of
-    those with factors.
-    """
-    problems = []
-    for name, mask in given.items():
-        if name not in names:
-            problems.append(unknown("parameter", name, list(names)[:12]).rstrip("."))
-        elif problem := mask_misfit(mask, names[name].shape):
-            problems.append(f"{name!r} {problem}")
-        # A mask that keeps everything asks for nothing, so it is accepted.
-        elif names[name] not in factorized and not bool(mask.all()):
-            problems.append(
-                f"{name!r} has no factors (excluded, or frozen): hold(model, masks, optimizer)"
-                " keeps its zeros"
-            )
-    if problems:
-        raise MaskError(f"{len(problems)} mask(s) do not fit: {'; '.join(problems)}.")
 
 
 def check_name(name: str, names: Mapping[str, object]) -> None:

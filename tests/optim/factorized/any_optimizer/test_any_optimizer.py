@@ -31,7 +31,7 @@ BASES = {
     "ASGD": {"t0": 2},
     "Adafactor": {},
 }
-WAYS = ("collapse_", "mask_", "multiplied", "locked")
+WAYS = ("collapse_", "multiplied", "locked")
 
 
 def net(dtype=torch.float32, seed=0):
@@ -367,8 +367,6 @@ class Restless(torch.optim.SGD):
 def kill(way, model, optimizer):
     if way == "collapse_":
         optimizer.collapse_(threshold=0.1)
-    if way == "mask_":
-        optimizer.mask_({name: p.detach().abs() > 0.1 for name, p in model.named_parameters()})
     if way == "multiplied":
         with torch.no_grad():
             for parameter in model.parameters():

@@ -11,6 +11,7 @@ from torch import nn
 
 from optim.factorized.nets import batch, make, net, train
 from secateurs.errors import TrainingError
+from secateurs.masks import apply_
 from secateurs.optim.factorized import compiled as fused
 from secateurs.optim.factorized.maths import is_balanced, product
 
@@ -90,7 +91,7 @@ def test_the_compiled_step_sees_changes_through_data(edit, share):
     model = nn.Sequential(nn.Linear(784, 300), nn.Linear(300, 10))
     optimizer = make(model)
     if share < 1:
-        optimizer.mask_({name: torch.rand(p.shape) < share for name, p in model.named_parameters()})
+        apply_(model, {name: torch.rand(p.shape) < share for name, p in model.named_parameters()})
 
     def step():
         optimizer.zero_grad()

@@ -21,6 +21,7 @@ from optim.pieces import (
     whole,
 )
 from secateurs.errors import ParameterError, TrainingError
+from secateurs.masks import apply_
 from secateurs.optim import Factorized, FactorizedSGD
 from secateurs.optim.factorized.dynamics import Dynamics
 
@@ -162,7 +163,7 @@ def check_calls():
     for model, optimizer in pairs:
         dynamics = Dynamics(optimizer)
         optimizer.set_factors("0.weight", drawn)
-        optimizer.mask_({"2.weight": mask})
+        apply_(model, {"2.weight": mask})
         step_with(model, optimizer, 0, 2)
         with torch.no_grad():
             model[4].bias.fill_(0.5)
