@@ -1,4 +1,4 @@
-"""A model in pieces on two processes is pruned as the whole one, bit for bit."""
+"""A model in pieces on several processes is pruned as the whole one, bit for bit."""
 
 import os
 import traceback
@@ -51,6 +51,81 @@ def sharded(model):
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     fully_shard(model[0], mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def even(kind):
+    """Layers that two by two processes divide."""
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4)
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if kind == "tied":
+                parameter.copy_((4 * parameter).round() / 4)
+    return model
+
+
+def by_tensors(model, mesh):
+    """Rows of the first weight, columns of the second; the last is whole on every process."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def over_rows_and_tensors(model):
+    """On two by two processes; the last weight lies in pieces on the rows alone."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "tp"))
+    return fully_shard(by_tensors(model, mesh["tp"]), mesh=mesh["rows"])
+
+
+def twice(model):
+    """Two groups of two processes, each with the whole model in pieces."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b")))
+
+
+def compare_layouts():
+    """Whatever is cut, and however often: as the whole model."""
+    amounts = ({"density": 0.02}, {"sparsity": 0.6}, {"density": 0.75}, {"scope": {"*": 0.3}})
+    for kind in ("tied", "drawn"):
+        for layout in (over_rows_and_tensors, twice):
+            for options in amounts:
+                for masked in (False, True):
+                    plain, model = even(kind), layout(even(kind))
+                    g = torch.Generator().manual_seed(2)
+                    within = {"2.weight": torch.rand(16, 12, generator=g) < 0.6} if masked else None
+                    expected = sc.prune_(plain, "magnitude", within=within, **options)
+                    found = sc.prune_(model, "magnitude", within=within, **options)
+                    case = (kind, layout.__name__, options, masked)
+                    assert equal(dict(found.masks), dict(expected.masks)), case
+                    assert equal(whole(model), values(plain)), case
+                    assert found.rounds == expected.rounds, case
+
+
+def compare_tensors():
+    """Columns of a weight, whose equal entries do not lie one after the other."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    where = ["0.weight", "2.weight"]
+    for kind in ("tied", "drawn"):
+        for density in (0.02, 0.13, 0.5, 0.9):
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+            plain, model = even(kind), by_tensors(even(kind), mesh)
+            expected = sc.prune_(plain, "magnitude", density=density, where=where)
+            found = sc.prune_(model, "magnitude", density=density, where=where)
+            assert equal(dict(found.masks), dict(expected.masks)), (kind, density)
+    with pytest.raises(SecateursError, match=r"'4.weight' lies whole on every process.*where="):
+        sc.prune_(by_tensors(even("drawn"), mesh), "magnitude", sparsity=0.5)
 
 
 def whole(model):
@@ -117,9 +192,13 @@ def _rank(rank, folder, size):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     try:
-        compare("drawn", "tied", "bfloat16")
-        hold_what_was_cut()
-        refuse()
+        if size == 4:
+            compare_layouts()
+        else:
+            compare("drawn", "tied", "bfloat16")
+            compare_tensors()
+            hold_what_was_cut()
+            refuse()
         said = "right"
     except BaseException:
         said = traceback.format_exc()
@@ -139,6 +218,8 @@ def test_one_process(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes(tmp_path):
-    run_ranks(_rank, str(tmp_path), 2, ranks=2)
-    assert [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)] == ["right"] * 2
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_several_processes(ranks, tmp_path):
+    run_ranks(_rank, str(tmp_path), ranks, ranks=ranks)
+    said = [(tmp_path / f"{rank}.txt").read_text() for rank in range(ranks)]
+    assert said == ["right"] * ranks

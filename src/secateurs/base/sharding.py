@@ -42,19 +42,6 @@ def add_(values: Tensor, group: "dist.ProcessGroup") -> None:
         values.copy_(moved)
 
 
-def gather_before(values: Tensor, group: "dist.ProcessGroup") -> Tensor:
-    """Of each value, the sum of all that come before it: the earlier ones of every process, and
-    that one of the earlier processes.
-    """
-    moved = values.to(_moves_from(values.device, group))
-    gathered = [torch.empty_like(moved) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(gathered, moved, group=group)
-    # Value by value, and of each process by process.
-    table = torch.stack(gathered, dim=1)
-    sums = (table.flatten().cumsum(0) - table.flatten()).view(table.shape)
-    return sums[:, dist.get_rank(group)].to(values.device)
-
-
 def take_first_(values: Tensor, group: "dist.ProcessGroup") -> None:
     """The values of the first process of the group, in place."""
     moved = values.to(_moves_from(values.device, group))
@@ -155,12 +142,31 @@ def local_mask(mask: Tensor, like: Tensor) -> Tensor:
     # Every process has the whole mask, so nothing is sent.
     front = mask.ndim - like.ndim
     for at, dim in _cuts(like):
-        mesh: Any = like.device_mesh  # type: ignore[attr-defined]
-        pieces = mask.chunk(mesh.size(at), dim + front)
-        number = mesh.get_local_rank(at)
-        # Of few rows the last processes have none.
-        mask = pieces[number] if number < len(pieces) else mask.narrow(dim + front, 0, 0)
+        mask = _cut_here(mask, like, at, dim + front)
     return mask.clone(memory_format=torch.contiguous_format)
+
+
+def _cut_here(values: Tensor, like: Any, at: int, dim: int) -> Tensor:
+    """The part of this process, where the dimension `at` of the processes of `like` cuts `dim`."""
+    pieces = values.chunk(like.device_mesh.size(at), dim)
+    number = like.device_mesh.get_local_rank(at)
+    # Of few rows the last processes have none.
+    return pieces[number] if number < len(pieces) else values.narrow(dim, 0, 0)
+
+
+def whole_places(places: Tensor, like: Tensor) -> Tensor:
+    """Where entries of the piece that is here, by their places in row-major order, lie in the whole
+    tensor. They rise together, since every cut keeps what it takes in order.
+    """
+    here = [torch.arange(size, device=places.device) for size in like.shape]
+    for at, dim in _cuts(like):
+        here[dim] = _cut_here(here[dim], like, at, 0)
+    found, step = torch.zeros_like(places), 1
+    for size, indices in zip(reversed(like.shape), reversed(here), strict=True):
+        many = max(1, len(indices))  # of an empty piece there are no places either
+        found += step * indices[places % many]
+        places, step = places // many, step * size
+    return found
 
 
 def joined(piece: Tensor, like: Tensor, shape: Sequence[int] = ()) -> Tensor:

@@ -8,7 +8,7 @@ launches than one.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
@@ -24,6 +24,9 @@ _BASE = 1 << _DIGIT
 _MOST = 32
 """So many tensors at most are ranked at once, each by itself: each needs half a megabyte of
 counters."""
+
+_LIMITS = 1024
+"""So many places are tried at once, where processes agree which equal scores come first."""
 
 ROW = 1 << 27
 """Scores that are put in one row: half a gigabyte of float32, and twice as much on the way."""
@@ -101,31 +104,72 @@ def largest_of_pieces_(
     *,
     within: Mapping[str, Tensor],
     absolute: bool = False,
+    counted: Container[str],
+    sizes: Mapping[str, int],
     add_: Callable[[Tensor], None],
-    before: Callable[[Tensor], Tensor],
+    places: Callable[[str, Tensor], Tensor],
 ) -> None:
     """Write this process's pieces of the masks of the `count` largest entries of whole tensors, as
     `largest_` would choose them; every process calls this with its own pieces.
 
-    `add_` sums counters over the processes, in place: half a megabyte a digit. Of numbers of each
-    tensor's piece, `before` tells how many there are in all pieces that come before it.
+    counted: names of the pieces that are counted here; where several processes hold the same one,
+    one of them counts it.
+    sizes: of the whole tensors.
+    add_: sums counters over the processes, in place: half a megabyte a digit.
+    places: where entries of the piece of this name lie in the whole tensor.
     """
-    ranked = _Ranked(pieces, within, absolute)
+    others = {n: _all(p).logical_not() for n, p in pieces.items() if n not in counted}
+    counts = {**within, **others}
+    ranked = _Ranked(pieces, counts, absolute)
     cut, left = _threshold(ranked, [count], add_)
     # Made anew where they are read, for as long as that takes.
-    each = [({n: p}, within, absolute) for n, p in pieces.items()]
-    ties = torch.stack([_count_ties(_Ranked(*one, dtype=ranked.dtype), cut) for one in each])
-    for one, earlier in zip(each, torch.unbind(before(ties)), strict=True):
-        some = {name: masks[name] for name in one[0]}
-        _write_(some, _Ranked(*one, dtype=ranked.dtype), cut, left - earlier.to(left.device))
+    each = {n: ({n: p}, within, absolute) for n, p in pieces.items()}
+    tied = [
+        len(_ties(_Ranked({n: p}, counts, absolute, dtype=ranked.dtype), cut))
+        for n, p in pieces.items()
+    ]
+    whole = torch.tensor(tied, dtype=torch.int64, device=ranked.device)
+    add_(whole)
+    rest = int(left)
+    for (name, one), ties in zip(each.items(), whole.tolist(), strict=True):
+        mine = pieces[name].numel() if rest >= ties else 0
+        if 0 < rest < ties:
+            # The only tensor that keeps some of its ties and not others.
+            at = places(name, _ties(_Ranked(*one, dtype=ranked.dtype), cut))
+            mine = _among_first(at, rest, sizes[name], add_, name in counted)
+        _write_({name: masks[name]}, _Ranked(*one, dtype=ranked.dtype), cut, left.new_tensor(mine))
+        rest = max(0, rest - ties)
 
 
-def _count_ties(ranked: "_Ranked", cut: Tensor) -> Tensor:
-    count = torch.zeros((), dtype=torch.int64, device=ranked.device)
+def _ties(ranked: "_Ranked", cut: Tensor) -> Tensor:
+    """The places of the entries with this key, one after the other."""
+    # A piece may have no entries, and so no parts.
+    found, begin = [torch.zeros(0, dtype=torch.int64, device=ranked.device)], 0
     for part in ranked.parts():
         tied = part.keys == part.spread(cut)
-        count += (tied if part.allowed is None else tied.logical_and_(part.allowed)).count_nonzero()
-    return count
+        tied = tied if part.allowed is None else tied.logical_and_(part.allowed)
+        found.append(begin + tied.nonzero().flatten())
+        begin += len(part.keys)
+    return torch.cat(found)
+
+
+def _among_first(
+    at: Tensor, count: int, size: int, add_: Callable[[Tensor], None], counted: bool
+) -> int:
+    """How many of these rising numbers, all below `size`, are among the `count` smallest of all
+    processes. A thousand limits are tried at once: each sum over the processes takes its time.
+    """
+    # Below `low` are too few, below `high` enough.
+    low, high = 0, size
+    while high - low > 1:
+        step = -(-(high - low) // _LIMITS)
+        limits = torch.arange(low + step, high + step, step, device=at.device).clamp(max=high)
+        below = torch.searchsorted(at, limits)
+        seen = below if counted else torch.zeros_like(below)
+        add_(seen)
+        first = int((seen < count).sum())
+        low, high = (int(limits[first - 1]) if first else low), int(limits[first])
+    return int(torch.searchsorted(at, high))
 
 
 def groups(scores: Mapping[str, Tensor]) -> Iterator[list[str]]:

@@ -1,21 +1,29 @@
-"""Magnitude pruning of a model that lies in pieces on several processes (`fully_shard`): the masks
-of one process, without a whole weight anywhere.
+"""Magnitude pruning of a model that lies in pieces on several processes (`fully_shard`, tensor
+parallelism, or both): the masks of one process, without a whole weight anywhere.
 
 Each process counts its own pieces; half a megabyte of counters is summed for each digit of the
-threshold, and of equal weights it is known how many lie on the processes before.
+threshold. Of equal weights at the threshold the processes agree, by counting, up to which place in
+the whole tensor they stay.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from secateurs.base.parameters import Params
+from secateurs.base.parameters import Params, is_sharded
 from secateurs.base.parametrized import names_of_weights
 from secateurs.base.prunable import prunable
-from secateurs.base.sharding import add_, gather_before, local, local_mask, whole_mask
+from secateurs.base.sharding import (
+    add_,
+    local,
+    local_mask,
+    meshes_of,
+    strange_placements,
+    whole_mask,
+    whole_places,
+)
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.masks import on_device
 from secateurs.masks.patterns import Unstructured, pattern_of
@@ -52,8 +60,9 @@ class PieceUnits(Units[Tensor]):
     whole = False
 
     def __init__(self, parameters: Params, within: Params) -> None:
-        mesh, dim = _layout(parameters)
-        self.group = mesh.get_group(dim)
+        self.parameters = parameters
+        self.mesh = _mesh_of(parameters)
+        self.counted = {name for name, p in parameters.items() if _counts(p, self.mesh)}
         self.weights = {name: local(p) for name, p in parameters.items()}
         self.allowed = {
             n: local_mask(mask.to(parameters[n].device), parameters[n])
@@ -79,8 +88,10 @@ class PieceUnits(Units[Tensor]):
                 keep,
                 within=self.allowed,
                 absolute=True,
-                add_=partial(add_, group=self.group),
-                before=partial(gather_before, group=self.group),
+                counted=self.counted,
+                sizes={name: p.numel() for name, p in self.parameters.items()},
+                add_=self.add_,
+                places=lambda name, at: whole_places(at, self.parameters[name]),
             )
         return masks
 
@@ -97,10 +108,16 @@ class PieceUnits(Units[Tensor]):
     def sums(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Numbers of all processes together."""
         device = next(iter(self.weights.values())).device
-        numbers = torch.tensor([*counts.values()], dtype=torch.int64, device=device)
+        own = [count if name in self.counted else 0 for name, count in counts.items()]
+        numbers = torch.tensor(own, dtype=torch.int64, device=device)
         if counts:
-            add_(numbers, self.group)
+            self.add_(numbers)
         return dict(zip(counts, numbers.tolist(), strict=True))
+
+    def add_(self, values: Tensor) -> None:
+        """Add the values of every process, in place."""
+        for group in self.mesh.get_all_groups():
+            add_(values, group)
 
     def _check_finite(self) -> None:
         # Counted on every process, so that all raise the same.
@@ -128,27 +145,45 @@ def _refuse(model: nn.Module, recipe: Recipe, of: str, parameters: Params) -> No
     if problems:
         raise ArgumentError(
             f"{', '.join(problems)} needs whole weights, and these lie in pieces on several"
-            " processes (fully_shard), where prune_ takes one round of 'magnitude' with any amount"
-            f" and scope {', '.join(SCOPES)}. Prune the model before it is sharded, and give the"
-            " masks to hold."
+            " processes (fully_shard, tensor parallelism), where prune_ takes one round of"
+            f" 'magnitude' with any amount and scope {', '.join(SCOPES)}. Prune the model before it"
+            " is sharded, and give the masks to hold."
         )
 
 
-def _layout(parameters: Params) -> tuple[Any, int]:
-    """The processes, and along which of their dimensions rows are dealt out."""
-    meshes, strange = [], []
-    for name, parameter in parameters.items():
-        placements = getattr(parameter, "placements", ())
-        kinds = [type(placement).__name__ for placement in placements]
-        rows = [i for i, kind in enumerate(kinds) if kind == "Shard" and placements[i].dim == 0]
-        if len(rows) != 1 or kinds.count("Replicate") != len(kinds) - 1:
-            strange.append(f"{name!r} {tuple(placements)}")
-        else:
-            meshes.append((parameter.device_mesh, rows[0]))  # type: ignore[attr-defined]
-    if strange or any(mesh != meshes[0] for mesh in meshes):
-        where = ", ".join(strange) or "parameters on several meshes"
+def _mesh_of(parameters: Params) -> Any:
+    """The processes on which all of them lie: of several, those that the others are a part of."""
+    meshes = [mesh for mesh, _ in meshes_of(parameters.values())]
+    mesh = max(meshes, key=lambda m: m.ndim)
+    strange = [f"{name!r} {why}" for name, p in parameters.items() if (why := _strange(p, mesh))]
+    if strange:
         raise ParameterError(
-            f"prune_ takes weights of which each process has some rows: {where}. Prune the model"
-            " before it is sharded, and give the masks to hold."
+            f"prune_ counts weights piece by piece, and {'; '.join(strange)}. Leave these out by"
+            " where=, or prune the model before it is sharded, and give the masks to hold."
         )
-    return meshes[0]
+    return mesh
+
+
+def _strange(parameter: Tensor, mesh: Any) -> str:
+    """Why its pieces cannot be counted by these processes; empty if they can."""
+    if not is_sharded(parameter):
+        return "lies whole on every process, which may not be the same one"
+    own: Any = parameter.device_mesh  # type: ignore[attr-defined]
+    if own != mesh:
+        names = own.mesh_dim_names or ()
+        if not set(names) or not set(names) < set(mesh.mesh_dim_names or ()) or mesh[names] != own:
+            return f"lies on {own}, which is no part of {mesh}"
+    return strange_placements(parameter)
+
+
+def _counts(parameter: Any, mesh: Any) -> bool:
+    """Whether this process counts its piece: of those that hold the same one, the first does."""
+    own = parameter.device_mesh
+    names = own.mesh_dim_names if own != mesh else range(mesh.ndim)
+    cut = {
+        name
+        for name, placement in zip(names, parameter.placements, strict=True)
+        if hasattr(placement, "dim")
+    }
+    every = mesh.mesh_dim_names if own != mesh else range(mesh.ndim)
+    return all(name in cut or mesh.get_local_rank(name) == 0 for name in every)
