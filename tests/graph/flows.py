@@ -25,10 +25,10 @@ from secateurs.paths.enumeration import Depth
 from secateurs.paths.mass import MassFlow, NormFlow
 from secateurs.paths.reach import Arrival, Reachability, SpanFlow
 from secateurs.proof.affine import AffineForms
-from secateurs.proof.descent import Descent, NodeRanges, RangedZonotopes, _Ranges
+from secateurs.proof.descent import Descent, NodeRanges, RangedZonotopes
 from secateurs.proof.domain import Domain, ball_domain
 from secateurs.proof.forms import ParameterPair
-from secateurs.proof.interval import Interval, TwoStream
+from secateurs.proof.interval import Interval, Known, TwoStream
 from secateurs.proof.linear import Probe, Relaxation, Relaxed
 from secateurs.proof.lipschitz import LemmaE1
 from secateurs.proof.methods import both_ends
@@ -237,8 +237,8 @@ CASES: dict[type, Case] = {
         read=lambda f, v: largest_of_one_box(v),
         **{**BOXES, "feed": around_all_balls},
     ),
-    _Ranges: Case(
-        make=lambda s: _Ranges(ranges(s)),
+    Known: Case(
+        make=lambda s: Known({name: one.bounds for name, one in ranges(s).items()}),
         read=lambda f, v: f.bounds(v).largest.flatten(1).expand(3, -1),
         **{**BOXES, "feed": around_all_balls},
     ),

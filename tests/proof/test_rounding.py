@@ -2,16 +2,20 @@
 
 import copy
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal, weight_norm
+from torch.overrides import TorchFunctionMode
 
 import secateurs as sc
 from proof.pairs import pair, problem_of
 from secateurs.errors import ArgumentError, UnsupportedOperation
 from secateurs.proof.domain import ball_domain
+from secateurs.proof.methods import run_methods
 from tiny_networks import KINDS, ConvBatchNorm, randomize
 
 
@@ -125,15 +129,172 @@ def test_a_class_that_float64_gets_wrong_is_not_certified():
     assert not bool(cert.certified(x).any()) and "certifies 0 of 1" in cert.verdict
 
 
-def test_a_sum_of_n_products_errs_by_n_roundings():
-    """One layer, no bias: both networks err by at least n·u·Σ|w||x| and at most (n + 3)·u·Σ|w||x|,
-    to first order.
+@pytest.mark.parametrize("zeros", [0, 60])
+def test_a_sum_of_n_products_errs_by_n_roundings_of_its_parts(zeros):
+    """One layer, no bias: both networks err, to first order, by n − 1 to n + 1 roundings of (|S| +
+    Σ|w||x|)/2, and by one or two of each product; products with zero err by nothing.
     """
-    model = nn.Linear(100, 1, bias=False)
-    x = torch.rand(1, 100)
-    error = float(problem_of(model, model, x).rounding_errors(ball_domain(x, 0.0)))
-    mass = (model.weight.abs().double() @ x.T.double()).item()
-    assert 2 * 100 * 2.0**-24 * mass <= error <= 2 * 103 * 2.0**-24 * mass * 1.001
+    model = nn.Linear(100 + zeros, 1, bias=False)
+    x = torch.rand(1, 100 + zeros)
+    x[:, 100:] = 0
+    error = float(problem_of(model, model, x).rounding_errors(ball_domain(x, 0.0))) * 2.0**23
+    weight = model.weight.detach().double()
+    mass = (weight.abs() @ x.T.double()).item()
+    part = (abs((weight @ x.T.double()).item()) + mass) / 2
+    assert 99 * part + mass <= error <= (101 * part + 2 * mass) * 1.001
+
+
+def test_no_sum_of_some_terms_is_larger_than_half_of_the_whole_and_of_the_sizes(generator):
+    for _ in range(20):
+        t = torch.randn(8, generator=generator).double()
+        some = torch.cartesian_prod(*[torch.tensor([0.0, 1.0]).double()] * 8) @ t
+        assert float(some.abs().max()) == pytest.approx(float(t.sum().abs() + t.abs().sum()) / 2)
+
+
+class InOrder(TorchFunctionMode):
+    """Products of matrices and convolutions, term by term in the given order, each rounded."""
+
+    def __init__(self, order: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.order = order
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is nn.functional.linear:
+            x, weight, bias = args
+            return self.total(x.unsqueeze(-2) * weight, bias)
+        if function is torch.conv2d:
+            x, weight, bias, stride, padding, *_ = args
+            cut = nn.functional.unfold(x, weight.shape[2:], padding=padding, stride=stride)
+            products = cut.transpose(1, 2).unsqueeze(2) * weight.flatten(1)
+            side = (x.shape[2] + 2 * padding[0] - weight.shape[2]) // stride[0] + 1
+            y = self.total(products, bias).transpose(1, 2)
+            return y.reshape(*y.shape[:2], side, -1)
+        return function(*args, **(kwargs or {}))
+
+    def total(self, products: Tensor, bias: Tensor | None) -> Tensor:
+        if bias is not None:
+            last = bias.unsqueeze(-1).expand(*products.shape[:-1], 1)
+            products = torch.cat([products, last], dim=-1)
+        products = products.gather(-1, self.order(products))
+        total = products[..., 0]
+        for k in range(1, products.shape[-1]):
+            total = total + products[..., k]
+        return total
+
+
+ORDERS = {
+    "as they come": lambda t: torch.arange(t.shape[-1]).expand(t.shape),
+    # All that is positive first: the parts of the sum are as large as they can be.
+    "largest first": lambda t: t.argsort(dim=-1, descending=True),
+    "smallest last": lambda t: t.argsort(dim=-1),
+    "any": lambda t: torch.rand(t.shape).argsort(dim=-1),
+}
+
+
+class Deep(nn.Module):
+    """Convolutions with batch norms and skips, a max-pool, a leaky ReLU, and an average."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 6, 3, padding=1)
+        self.convs = nn.ModuleList(nn.Conv2d(6, 6, 3, padding=1) for _ in range(depth))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(6) for _ in range(depth))
+        self.pool, self.leaky = nn.MaxPool2d(2), nn.LeakyReLU(0.1)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).relu()
+        for number, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+            x = (x + norm(conv(x))).relu() if number % 2 else self.leaky(norm(conv(x)))
+            x = self.pool(x) if number == 1 else x
+        return self.last(torch.cat([x, x.flip(1)], dim=1)[:, 3:9].mean((2, 3)))
+
+
+def narrowed(model: nn.Module, x: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+    """The errors of one network on a ball, by passes on the ranges of zonotopes and through |W|."""
+    problem = replace(problem_of(model, copy.deepcopy(model), x), evaluated=torch.float32)
+    domain = ball_domain(x.double(), radius)
+    wide = problem.rounding_errors(domain)
+    run_methods(problem, domain, ["zonotope"])
+    return problem.rounding_errors(domain)[0] / 2, wide[0] / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("order", ORDERS)
+def test_no_order_of_summation_exceeds_what_passes_bound(order, dtype, generator):
+    torch.manual_seed(5)
+    close = 0.0
+    for seed in range(4):
+        model = randomize(Deep(6), generator).to(dtype)
+        x = torch.randn(1, 2, 8, 8, generator=generator).to(dtype)
+        radius = 1e-3
+        errors, _ = narrowed(model, x, radius)
+        points = x + radius * (2 * torch.rand(16, *x.shape[1:], generator=generator) - 1)
+        points = points.to(dtype).clamp(x - radius, x + radius)
+        # The corners are rounded to this dtype: what lies outside of the ball is put back.
+        points = torch.where((points.double() - x.double()).abs() <= radius, points, x)
+        with torch.no_grad(), InOrder(ORDERS[order]):
+            seen = model(points).double()
+        with torch.no_grad():
+            exact = copy.deepcopy(model).double()(points.double())
+        gap = (seen - exact).abs().amax(dim=0)
+        assert bool((gap <= errors).all()), seed
+        close = max(close, float((gap / errors).max()))
+    # In half precision many neurons are in doubt.
+    assert close > (1e-2 if dtype == torch.float32 else 1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_passes_cover_what_single_precision_computes(kind, generator):
+    make, shape = KINDS[kind]
+    for _ in range(4):
+        model = randomize(make(), generator)
+        x = torch.randn(1, *shape, generator=generator)
+        errors, wide = narrowed(model, x, 0.0)
+        with torch.no_grad():
+            gap = (model(x).double() - copy.deepcopy(model).double()(x.double())).abs()
+        assert bool((gap.flatten() <= errors).all()) and bool((errors <= wide).all())
+
+
+def test_where_no_neuron_is_in_doubt_errors_are_those_of_one_linear_map(generator):
+    """Every neuron is on: the nodes add r, and the output is off by Σ |L| r."""
+    model = randomize(nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), generator)
+    with torch.no_grad():
+        model[0].bias.fill_(50.0)
+    x = torch.randn(1, 5, generator=generator)
+    errors, wide = narrowed(model, x, 1e-3)
+    # Two layers: |W₂| r₁ + r₂ is already the sum over one linear map.
+    assert torch.allclose(errors, wide, rtol=1e-2)
+    deeper = nn.Sequential(model[0], nn.ReLU(), nn.Linear(7, 7), nn.Linear(7, 3))
+    randomize(deeper[2:], generator)
+    with torch.no_grad():
+        deeper[0].bias.fill_(50.0)
+    errors, wide = narrowed(deeper, x, 1e-3)
+    (w, v), first = (layer.weight.detach().double() for layer in deeper[2:]), deeper[0]
+    r = narrowed(nn.Sequential(first), x, 1e-3)[0]
+    # The later layers add at least nothing, and what they add is that of `wide`.
+    linear = (v @ w).abs() @ r - v.abs() @ w.abs() @ r
+    assert torch.allclose(errors - wide, linear, rtol=5e-2)
+
+
+def test_passes_undo_the_growth_through_deep_networks(generator):
+    model = randomize(Deep(24), generator, scale=1.4)
+    x = torch.randn(1, 2, 8, 8, generator=generator)
+    errors, wide = narrowed(model, x, 1e-6)
+    with torch.no_grad():
+        size = copy.deepcopy(model).double()(x.double()).abs().max()
+    assert bool((wide > 1e3 * errors).all()) and float(errors.max()) < 0.05 * size
+
+
+def test_without_effort_for_passes_errors_grow_through_the_weights(generator):
+    model = randomize(Deep(6), generator)
+    x = torch.randn(1, 2, 8, 8, generator=generator)
+    errors, wide = narrowed(model, x, 1e-6)
+    problem = replace(problem_of(model, model, x), evaluated=torch.float32, effort=1e-3)
+    domain = ball_domain(x.double(), 1e-6)
+    run_methods(problem, domain, ["zonotope"])
+    none = problem.rounding_errors(domain)[0] / 2
+    assert bool((errors < 0.9 * none).all()) and bool((none <= wide).all())
 
 
 class Inner(nn.Module):

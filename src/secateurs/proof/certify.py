@@ -438,10 +438,11 @@ def prove(
     proven, skipped = _require_bounds(evaluated, domain, methods, spare=spare)
     error = problem.added_errors(domain, rounding)
     evaluation = _evaluation_of_ending(problem, error, rounding)
-    # Each output takes its best method; the error of computed weights, or of evaluation in the
-    # models' own precision, is added, unless the method has covered it along the way.
+    # Each output takes its best method; the error of evaluation in the models' own precision is
+    # added, or that of computed weights, unless the method has covered it along the way.
     none = torch.zeros_like(error)
-    added = {name: none if reach.complete else error for name, reach in proven.items()}
+    covered = error if rounding is True else none
+    added = {name: covered if reach.complete else error for name, reach in proven.items()}
     inner = torch.stack([r.per_output + added[name] for name, r in proven.items()]).amin(dim=0)
     low, high = ends_of_f(proven, added)
     per_box = problem.carried(inner, low, high) + evaluation

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from secateurs.graph.primitives import Node
-from secateurs.proof.forms import Bounds, StreamValues
+from secateurs.proof.forms import Bounds, StreamValues, Widened
+from secateurs.proof.interval import Known
 from secateurs.proof.linear import Relaxation, Relaxed
 from secateurs.proof.patches import Cone
 from secateurs.proof.planes import costliest
@@ -49,8 +50,8 @@ class RangedZonotopes(Zonotopes):
 
     input = affine = activation = pool = structural = add = opaque = _of
 
-    def _added(self, which: int, error: Any) -> Tensor | float:
-        self._now[which] = super()._added(which, error)
+    def _added(self, which: int, *given: Any) -> Tensor | float:
+        self._now[which] = super()._added(which, *given)
         return self._now[which]
 
     def _see(self, node: Node, x: Pair) -> Pair:
@@ -65,39 +66,6 @@ class RangedZonotopes(Zonotopes):
         return x
 
 
-class _Ranges:
-    """The flow of what is known already: the bounds of every node."""
-
-    def __init__(self, seen: dict[str, NodeRanges]) -> None:
-        self.seen = seen
-
-    def bounds(self, x: Bounds) -> Bounds:
-        """The value itself."""
-        return x
-
-    def _of(self, node: Node, *_: Any) -> Bounds:
-        return self.seen[node.name].bounds
-
-    input = affine = activation = pool = structural = add = opaque = _of
-
-
-class _Widened(torch.autograd.Function):
-    """A value that is off by at most `slack`: whatever slope a pass has here, times this, is added
-    to its constant.
-    """
-
-    @staticmethod
-    def forward(context: Any, value: Tensor, one: Tensor, slack: Tensor) -> Tensor:
-        context.save_for_backward(slack)
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(context: Any, *cotangents: Tensor) -> tuple[Tensor, Tensor, None]:
-        (slack,) = context.saved_tensors
-        (slope,) = cotangents
-        return slope, (slope.abs() * slack).sum(dim=list(range(1, slack.ndim))), None
-
-
 _TRIED = 4
 """Neurons of a layer that are tried before all others."""
 
@@ -109,7 +77,7 @@ class Descent(Relaxation):
     """The relaxation on known ranges; fed with the box of these."""
 
     def __init__(self, seen: dict[str, NodeRanges], **options: Any) -> None:
-        super().__init__(inner=_Ranges(seen), **options)
+        super().__init__(inner=Known({name: one.bounds for name, one in seen.items()}), **options)
         self.seen = seen
 
     def _of(self, node: Node, *given: Any, **more: Any) -> Any:
@@ -136,7 +104,7 @@ class Descent(Relaxation):
         # What has no tape is zero in every network.
         if not value.requires_grad:
             return value
-        return _Widened.apply(value, self._one, slack)  # type: ignore[no-any-return, no-untyped-call]
+        return Widened.apply(value, self._one, slack)  # type: ignore[no-any-return, no-untyped-call]
 
     def _cone(self, name: str) -> Cone | None:
         # Passes on windows do not know what a node adds.

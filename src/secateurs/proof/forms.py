@@ -292,3 +292,20 @@ class StreamValues:
 
     m: Tensor
     d: Tensor
+
+
+class Widened(torch.autograd.Function):
+    """A value that is off by at most `slack`: whatever slope a pass has here, times this, is added
+    to its constant.
+    """
+
+    @staticmethod
+    def forward(context: Any, value: Tensor, one: Tensor, slack: Tensor) -> Tensor:
+        context.save_for_backward(slack)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(context: Any, *cotangents: Tensor) -> tuple[Tensor, Tensor, None]:
+        (slack,) = context.saved_tensors
+        (slope,) = cotangents
+        return slope, (slope.abs() * slack).sum(dim=list(range(1, slack.ndim))), None

@@ -6,13 +6,23 @@ bound of f − g is never looser than the intervals of f and g alone imply, and 
 relative to the difference, not to the values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from secateurs.graph.primitives import Activation, Add, Affine, Input, Opaque, Pool, Structural
+from secateurs.graph.primitives import (
+    Activation,
+    Add,
+    Affine,
+    Input,
+    Node,
+    Opaque,
+    Pool,
+    Structural,
+)
 from secateurs.proof import hardswish
 from secateurs.proof.forms import (
     Bounds,
@@ -261,6 +271,22 @@ class Interval:
             cd=y.cd,
             rd=y.rd + share * (of_d + y.rd + (b - c).abs()),
         )
+
+
+class Known:
+    """The flow of what is known already: the bounds of every node, by name."""
+
+    def __init__(self, of_node: Mapping[str, Bounds]) -> None:
+        self.of_node = of_node
+
+    def bounds(self, x: Bounds) -> Bounds:
+        """The value itself."""
+        return x
+
+    def _of(self, node: Node, *_: Any) -> Bounds:
+        return self.of_node[node.name]
+
+    input = affine = activation = pool = structural = add = opaque = _of
 
 
 def centre_and_radius(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:

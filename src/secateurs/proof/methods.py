@@ -44,7 +44,7 @@ class MethodBounds:
     per box.
 
     ends: Below and above f itself, where the method knows them.
-    complete: They hold for what `NetworkPair.added_errors` would add, too.
+    complete: They hold for networks of real numbers, whose weights may be computed.
     """
 
     per_output: Tensor
@@ -122,6 +122,8 @@ def zonotope(problem: NetworkPair, domain: Domain) -> MethodBounds:
         found[number] = proven.pair.difference(problem.unit)
         below, above = proven.pair.ends(problem.unit)[0]
         low[number], high[number] = below.flatten(), above.flatten()
+        if problem.evaluated is not None and problem.unit:
+            problem.evaluate_on(box, {name: one.bounds for name, one in proven.seen.items()})
         if proven.known is not None:
             flow, y = passes_below(problem, box, proven.seen, proven.known)
             passed, _ = _by_outputs(problem, flow, y, 1)
@@ -163,14 +165,14 @@ def by_zonotopes(problem: NetworkPair, domain: Domain) -> Proven:
     """What they prove on one box; the last results are kept."""
     kept: list[tuple[Tensor, Tensor, Any, Proven]]
     kept = problem.shared.setdefault("zonotopes", [])
-    settings = (problem.unit, problem.symbols, problem.evaluated, problem.effort)
+    settings = (problem.unit, problem.symbols, problem.effort)
     for lo, hi, how, found in kept:
         if how == settings and torch.equal(lo, domain.lo) and torch.equal(hi, domain.hi):
             return found
     most = _ZONOTOPES // problem.widest if problem.symbols is None else problem.symbols
     flow = RangedZonotopes(
         unit=problem.unit,
-        errors=problem.node_errors() if problem.unit else None,
+        radii=problem.weight_radii() if problem.unit else ({}, {}),
         most=most,
         alone=nodes_alone(problem.graph),
         late=Pace(clock=problem.clock).late("zonotope: one layer further"),

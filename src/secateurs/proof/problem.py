@@ -18,11 +18,15 @@ from secateurs.graph import Graph, State, affines, capture, evaluate, joint, pro
 from secateurs.graph.ir import Ending
 from secateurs.proof.domain import Domain
 from secateurs.proof.ending import carry, error_of
-from secateurs.proof.forms import ParameterPair
-from secateurs.proof.rounding import Evaluation, NodeErrors, Radii, Rounding, radii_of
+from secateurs.proof.forms import Bounds, ParameterPair
+from secateurs.proof.rounding import Evaluation, Radii, Rounding, radii_of
 
 OWN_UNIT = 2.0**-53
 """The rounding unit of the certificates' own float64 arithmetic."""
+
+
+_EVALUATION = 32
+"""Passes for the errors of one evaluation may take this many times the cells of `effort`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,8 @@ class NetworkPair:
             widest value of one box.
         clock: The time that the proof may take.
         output: The output of the models that it is about, as passed by the caller.
-        evaluated: The precision whose evaluation `complete` methods cover; None for real numbers.
+        evaluated: The precision whose evaluation the bound will have to cover; None for real
+            numbers.
         shared: Objects computed once for both networks; the same for copies with another clock.
     """
 
@@ -158,27 +163,41 @@ class NetworkPair:
         of_f, of_g = self.weight_errors(domain)
         return of_f + of_g
 
-    def node_errors(self) -> tuple[NodeErrors, NodeErrors]:
-        """What each node of f and of g adds to the values of the networks as they were read."""
-        found = []
-        for which, own in enumerate(self.own):
-            radii = self._radii(which, self.evaluated or torch.float64)
-            # The joint graph has the nodes of each network in the same order, renumbered.
-            pairs = zip(self.graph.nodes, own.graph.nodes, strict=True)
-            found.append(
-                NodeErrors(
-                    rounding=Rounding(self.evaluated, radii),
-                    nodes={joint.name: node for joint, node in pairs},
-                    state=own.state,
-                )
-            )
-        return found[0], found[1]
+    def weight_radii(self) -> tuple[Radii, Radii]:
+        """Around the computed weights of f and of g, by the nodes of the joint graph."""
+        found = [self._radii(which, torch.float64) for which in (0, 1)]
+        names = [{own: joint for joint, own in self._names(which)} for which in (0, 1)]
+        of_f, of_g = (
+            {name[node]: radius for node, radius in radii.items()}
+            for name, radii in zip(names, found, strict=True)
+        )
+        return of_f, of_g
+
+    def _names(self, which: int) -> list[tuple[str, str]]:
+        """Nodes of the joint graph and of a network's own, which has them in the same order."""
+        pairs = zip(self.graph.nodes, self.own[which].graph.nodes, strict=True)
+        return [(joint.name, own.name) for joint, own in pairs]
 
     def rounding_errors(self, domain: Domain) -> Tensor:
         """Per box and output, how far both evaluations in the models' own precision can be from
-        real arithmetic; infinite if a value may overflow.
+        real arithmetic, by what `evaluate_on` has found where that is less; infinite if a value
+        may overflow.
         """
-        return self._errors_of(0, domain, self.dtype) + self._errors_of(1, domain, self.dtype)
+        found = self._errors_of(0, domain, self.dtype) + self._errors_of(1, domain, self.dtype)
+        for lo, hi, errors in self.shared.get("evaluated", ()):
+            here = ((domain.lo == lo) & (domain.hi == hi)).flatten(1).all(dim=1, keepdim=True)
+            found = torch.where(here, torch.minimum(found, errors), found)
+        return found
+
+    def evaluate_on(self, box: Domain, known: dict[str, Bounds]) -> None:
+        """Narrow the errors of evaluation on one box by passes, on these bounds of all nodes."""
+        total = box.lo.new_zeros(1, self.outputs)
+        for which in (0, 1):
+            of_node = {own: known[joint] for joint, own in self._names(which)}
+            if which:
+                of_node = {name: b.exchanged() for name, b in of_node.items()}
+            total = total + self._errors_of(which, box, self.dtype, of_node)
+        self.shared.setdefault("evaluated", []).append((box.lo, box.hi, total))
 
     def weight_errors(self, domain: Domain) -> tuple[Tensor, Tensor]:
         """Per box and output, how far each network of real numbers can be from the one whose
@@ -242,16 +261,24 @@ class NetworkPair:
             and all(torch.equal(t, two.state[name]) for name, t in one.state.items())
         )
 
-    def _errors_of(self, which: int, domain: Domain, dtype: torch.dtype | None) -> Tensor:
+    def _errors_of(
+        self,
+        which: int,
+        domain: Domain,
+        dtype: torch.dtype | None,
+        known: dict[str, Bounds] | None = None,
+    ) -> Tensor:
         """The errors of one network, along the graph it was read into."""
         own, radii = self.own[which], self._radii(which, dtype or torch.float64)
         if dtype is None and (not radii or self._same):
             return domain.lo.new_zeros(len(domain), self.outputs)
-        flow = Rounding(dtype, radii)
+        pace = Pace(clock=self.clock)
+        flow = Rounding(dtype, radii, known=known, effort=_EVALUATION * self.effort, pace=pace)
         pair = ParameterPair(f=own.state, g=own.state)
+        with torch.set_grad_enabled(known is not None):
+            y = propagate(own.graph, flow, [self.flow_input(domain)], pair)
         # NaN comes from ∞ · 0 after an overflow, where nothing is known.
-        errors = propagate(own.graph, flow, [self.flow_input(domain)], pair).e
-        flat = errors.flatten(1).expand(len(domain), -1)
+        flat = flow.narrowest(y).flatten(1).expand(len(domain), -1)
         return flat.nan_to_num(nan=math.inf, posinf=math.inf)
 
 

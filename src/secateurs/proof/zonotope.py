@@ -39,7 +39,7 @@ from secateurs.proof.forms import (
 )
 from secateurs.proof.interval import centre_and_radius
 from secateurs.proof.planes import chosen, runner_up
-from secateurs.proof.rounding import NodeErrors
+from secateurs.proof.rounding import Radii
 from secateurs.proof.twofold import DEEP, Twofold, mapped, two_sum
 
 _BATCH = 2**18
@@ -386,9 +386,8 @@ def nodes_alone(graph: Graph) -> frozenset[str]:
 class Zonotopes:
     """The flow; fed with the ends of one box, (lo, hi).
 
-    errors: for f and g, what the numbers of each node add to those of real numbers (radii of
-    computed weights, or evaluation in the models' own precision); None where nothing is added.
-    most: symbols of one value, those of remainders apart. alone: see `nodes_alone`. late:
+    radii: those of computed weights of f and of g, by the nodes' names; none where they add
+    nothing. most: symbols of one value, those of remainders apart. alone: see `nodes_alone`. late:
     called at every layer; once it returns True the flow gives up.
     """
 
@@ -396,12 +395,12 @@ class Zonotopes:
         self,
         *,
         unit: float,
-        errors: tuple[NodeErrors, NodeErrors] | None = None,
+        radii: tuple[Radii, Radii] = ({}, {}),
         most: int = 2**16,
         alone: Container[str] = (),
         late: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.unit, self.errors, self.alone, self.late = unit, errors, alone, late
+        self.unit, self.radii, self.alone, self.late = unit, radii, alone, late
         self.room = most
         self._next = 0
         # The symbols of remainders, of each value of a pair.
@@ -420,13 +419,7 @@ class Zonotopes:
         self._device = center.device
         self._rest = [self._number(0)] * 3
         x = point(center).with_symbols(self._number(len(at)), at, radius.flatten()[at])
-        xs = [x, x, point(torch.zeros_like(center))]
-        return Pair(
-            *(
-                replace(y, e=y.e + self._added(which, lambda errors, _: errors.of_sum(0, x.reach)))
-                for which, y in enumerate(xs)
-            )
-        )
+        return Pair(x, x, point(torch.zeros_like(center)))
 
     def affine(self, node: Affine, x: Pair | None, params: ParameterPair) -> Pair:
         """W on the centre and on every symbol, |W| on the remainder; of the difference W' on itself
@@ -450,9 +443,7 @@ class Zonotopes:
         out = []
         for which in range(3):
             y = self._affine(node, maps[which], sums[which])
-            added = self._added(
-                which, lambda errors, k: errors.of_map(node, reaches[k], weights[k])
-            )
+            added = self._added(which, node, reaches)
             out.append(replace(y, e=y.e + added + (lost if which == _GAP else 0.0)))
         return Pair(*out)
 
@@ -495,14 +486,15 @@ class Zonotopes:
             e = e + moved * (1 + 2 * share) + far
         return replace(point(center.hi), low=center.lo, ids=symbols, g=g, mass=mass, e=e)
 
-    def _added(
-        self, which: int, error: Callable[[NodeErrors, int], Tensor | float]
-    ) -> Tensor | float:
-        """What numbers add to the real values: of one network, or of both to their difference."""
-        if self.errors is None:
-            return 0.0
-        networks = (0, 1) if which == _GAP else (which,)
-        return sum((error(self.errors[k], k) for k in networks), torch.zeros(()))
+    def _added(self, which: int, node: Affine, reaches: Sequence[Tensor | None]) -> Tensor | float:
+        """What computed weights add: of one network, or of both to their difference."""
+        total: Tensor | float = 0.0
+        for k in (0, 1) if which == _GAP else (which,):
+            around, off = self.radii[k].get(node.name, (None, None))
+            total = total + (0.0 if off is None else off)
+            if around is not None and (reach := reaches[k]) is not None:
+                total = total + linear(node, reach, around) * (1 + 1e-9)
+        return total
 
     def activation(self, node: Activation, x: Pair) -> Pair:
         """slope·z + shift ± half for a neuron that is open, parallel to the chord; for its
@@ -545,7 +537,7 @@ class Zonotopes:
         return Pair(*out)
 
     def _bent(self, which: int, node: Activation, x: Pair, line: "_Line") -> Zonotope:
-        """slope·z + shift, with what an evaluation adds."""
+        """slope·z + shift."""
         z = x.all[which]
         y = z.scaled(line.slope, line.shift, self.unit)
         if node.slope:
@@ -555,10 +547,7 @@ class Zonotopes:
             y = replace(y, e=y.e + lost * reach)
         # To multiply by 0 or 1 rounds nothing.
         exact = (line.half == 0) & (line.shift == 0) & ((line.slope == 0) | (line.slope == 1))
-        y = replace(y, e=torch.where(exact, line.slope * z.e, y.e))
-        reaches = [value.reach for value in x.all[:2]] if self.errors else []
-        added = self._added(which, lambda errors, k: errors.of_slope(node.slope, reaches[k]))
-        return replace(y, e=y.e + added)
+        return replace(y, e=torch.where(exact, line.slope * z.e, y.e))
 
     def opaque(self, node: Opaque, xs: Sequence[Pair]) -> Pair:
         """The bands of a hardswish, each with symbols of its own."""
@@ -574,8 +563,7 @@ class Zonotopes:
             at = of_f.flatten().nonzero().flatten()
             if len(at):
                 y = y.plus_at(at, of_f.flatten()[at], x.f, self.unit)
-            added = self._added(which, lambda errors, k: errors.of_hardswish(x.all[k].reach))
-            y, *_ = self._opened(which, replace(y, e=y.e + lost[which] + added), band.half)
+            y, *_ = self._opened(which, replace(y, e=y.e + lost[which]), band.half)
             out.append(self._hold(which, node, y))
         return Pair(*out)
 
@@ -699,19 +687,12 @@ class Zonotopes:
     ) -> Pair:
         """A map of several values that copies entries, or adds `count` of them."""
         out = []
-        sizes = (
-            [self._sizes(function, [x.all[k].reach for x in xs], shape, count) for k in (0, 1)]
-            if self.errors and count
-            else []
-        )
         for which in range(3):
             zs = [x.all[which] for x in xs]
             symbols, g, mass = _mapped(function, zs, shape, self.unit)
             share, deep = gamma(count + 2, self.unit), count * (DEEP if self.unit else 0.0)
             lost = [z.e + share * z.spread + deep * z.c.abs() for z in zs]
             e = self._sizes(function, lost, shape, count)
-            if sizes:
-                e = e + self._added(which, lambda errors, k: errors.of_sum(count, sizes[k]))
             center = self._center(function, zs, shape, count)
             out.append(replace(point(center.hi), low=center.lo, ids=symbols, g=g, mass=mass, e=e))
         return Pair(*out)
