@@ -21,6 +21,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -138,9 +139,11 @@ class OnDevice(torch.Tensor):
     """A tensor that says it is on the device; `held` is the CPU tensor with its numbers."""
 
     held: Tensor
+    family: "list[weakref.ref[OnDevice]]"
+    """Views of each other, whose changes torch counts together."""
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> "OnDevice":
+    def __new__(cls, held: Tensor, of: "OnDevice | None" = None) -> "OnDevice":
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             held.size(),
@@ -151,6 +154,8 @@ class OnDevice(torch.Tensor):
             device=CUDA,
         )
         made.held = held
+        made.family = [] if of is None else of.family
+        made.family.append(weakref.ref(made))
         return made
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -181,7 +186,9 @@ class OnDevice(torch.Tensor):
 
     @property
     def data(self):
-        return torch.Tensor.data.__get__(self)
+        found = torch.Tensor.data.__get__(self)
+        found.family = [weakref.ref(found)]  # changes through it are not counted
+        return found
 
     @data.setter
     def data(self, value):
@@ -254,7 +261,7 @@ def _run(func, args, kwargs):
     if name == "_to_copy" and wanted is not None:
         return _moved(_computed(func, args, kwargs), target, there)
     if name == "copy_" and there and here:
-        return _copied(_computed(func, args, kwargs), *args[:2])
+        return _copied(func, args, kwargs)
     if there:
         _refuse_mixture(name, args, here)
     drawn = [x for x in given if isinstance(x, torch.Generator) and x.device.type == "cpu"]
@@ -262,11 +269,27 @@ def _run(func, args, kwargs):
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
     _count(name, args, kwargs)
     result = _computed(func, args, kwargs)
+    _count_changes(func, args, kwargs)
     if name in HOST or target != "cuda":
         return result
     writes = func._schema.is_mutable and (name.endswith("_") or _writes_out(func._schema))
     known = {id(value.held): value for value in there} if writes else {}
-    return tree_map(lambda x: known[id(x)] if id(x) in known else _placed(x), result)
+    of = {value.held.untyped_storage()._cdata: value for value in there}
+    return tree_map(lambda x: known[id(x)] if id(x) in known else _placed(x, of), result)
+
+
+def _count_changes(func, args, kwargs):
+    """Torch counts the changes of a tensor for all of its views, which are tensors of their own
+    here."""
+    if not func._schema.is_mutable:
+        return
+    for number, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[number] if number < len(args) else kwargs.get(argument.name)
+            for tensor in tree_leaves(given):
+                if isinstance(tensor, OnDevice):
+                    alive = [found for one in tensor.family if (found := one()) is not None]
+                    torch.autograd.graph.increment_version(alive)
 
 
 def _computed(func, args, kwargs):
@@ -286,9 +309,12 @@ def _computed(func, args, kwargs):
     return result
 
 
-def _placed(value):
+def _placed(value, of=None):
     plain = isinstance(value, Tensor) and not isinstance(value, OnDevice)
-    return OnDevice(value) if plain else value
+    if not plain:
+        return value
+    place = value.untyped_storage()._cdata
+    return OnDevice(value, (of or {}).get(place))
 
 
 def _moved(result, target, there):
@@ -305,15 +331,53 @@ def _moved(result, target, there):
     return result.clone() if any(result is value.held for value in there) else result
 
 
-def _copied(_, target, source):
+def _copied(func, args, kwargs):
     """`copy_` between the devices."""
+    target, source, *more = args
+    waits = not (more[0] if more else kwargs.get("non_blocking", False))
     if isinstance(target, OnDevice):
+        _computed(func, args, kwargs)
+        _count_changes(func, args, kwargs)
         _launch("copy_")
         _travelled("to_device", target)
+    elif hasattr(target, "pinned") and not waits:
+        # It is there when an event says so, and not before.
+        _on_their_way.append((target, source.held.clone()))
+        _launch("copy_")
+        _travelled("to_host", target)
     else:
+        _computed(func, args, kwargs)
         _wait("copy to the host")
         _travelled("to_host", target)
     return target
+
+
+_on_their_way: list[tuple[Tensor, Tensor]] = []
+
+
+class Event:
+    """What was launched before `record`. A device that is `behind` has not done it until somebody
+    waits."""
+
+    behind = False
+
+    def record(self, *_):
+        self._copies = [*_on_their_way]
+        _on_their_way.clear()
+
+    def query(self):
+        if not self.behind:
+            self._arrive()
+        return not self.behind
+
+    def synchronize(self):
+        _wait("event")
+        self._arrive()
+
+    def _arrive(self):
+        while self._copies:
+            target, value = self._copies.pop(0)
+            target.copy_(value)
 
 
 def _travelled(way, tensor):
@@ -409,6 +473,10 @@ class _Functions(TorchFunctionMode):
         kwargs = {**(kwargs or {})}
         if "device" in kwargs:
             kwargs["device"] = _numbered(kwargs["device"])
+        if kwargs.get("pin_memory"):
+            made = self.__torch_function__(func, types, args, {**kwargs, "pin_memory": False})
+            made.pinned = True
+            return made
         if func is torch.Tensor.cuda:
             return args[0].to(CUDA)
         if func is torch.Tensor.to:
@@ -459,6 +527,7 @@ def _replace_questions():
         "set_rng_state": lambda *_, **__: None,
         "default_generators": (torch.Generator(),),
         "device": lambda *_: contextlib.nullcontext(),
+        "Event": Event,
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)

@@ -162,6 +162,7 @@ ACROSS = {
     "gpu/test_kernels.py",
     "gpu/test_launches.py",
     "gpu/test_selection.py",
+    "gpu/test_skipped_steps.py",
     "gpu/test_studies.py",
     "strange/test_lifetime.py",
     "strange/test_strange.py",

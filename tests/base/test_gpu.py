@@ -70,3 +70,31 @@ def test_blocks_of_large_tensors_begin_beyond_32_bits():
     owner, begin = gpu.blocks((10, 3 * 2**31), 2**30, torch.device("cpu"))
     assert owner.tolist() == [0, *[1] * 6]
     assert begin.tolist() == [0, *(n * 2**30 for n in range(6))]
+
+
+class Clock:
+    """An event of a card: what was sent is there once it says so."""
+
+    def __init__(self):
+        self.calls, self.ready = [], False
+
+    def record(self):
+        self.calls.append("record")
+
+    def query(self):
+        return self.ready
+
+    def synchronize(self):
+        self.calls.append("synchronize")
+
+
+def test_a_number_that_has_not_arrived_is_waited_for_and_no_other(monkeypatch):
+    later, clock = gpu.Later(torch.device("cpu")), Clock()
+    later.send_(torch.tensor(3.0))
+    assert later.read() == 3
+    monkeypatch.setattr(later, "_arrived", clock)
+    later.send_(torch.tensor(4.0))
+    assert later.read() == 4 and clock.calls == ["record", "synchronize"]
+    clock.ready = True
+    later.send_(torch.tensor(0.0))
+    assert later.read() == 0 and clock.calls == ["record", "synchronize", "record"]

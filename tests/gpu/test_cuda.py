@@ -216,7 +216,7 @@ def test_factorized_steps_are_those_of_the_cpu(depth, init):
             optimizer.step()
         weights.append([p.detach().cpu() for p in model.parameters()])
     # The last one is on the device.
-    movers = [type(mover).__name__ for _, mover in optimizer._route._together]
+    movers = [type(mover).__name__ for _, mover, _ in optimizer._route._together]
     assert movers == ["WholeStep" if has_kernels(torch.device("cuda", 0)) else "AllAtOnce"]
     for here, there in zip(*weights, strict=True):
         torch.testing.assert_close(there, here, rtol=1e-2, atol=1e-4)

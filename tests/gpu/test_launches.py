@@ -97,10 +97,17 @@ CASES = {
                 m.parameters(), depth=depth, **FACTORIZED
             ),
             most,
-            1,
+            0,
         )
-        for depth, most in ((2, 13), (3, 20), (4, 28))
+        for depth, most in ((2, 11), (3, 17), (4, 23))
     },
+    "factorized, norms and biases not": (
+        lambda m: sc.optim.FactorizedSGD(
+            m.named_parameters(), depth=3, where=lambda _, p: p.ndim > 1, **FACTORIZED
+        ),
+        15,
+        0,
+    ),
     "factorized AdamW": (
         lambda m: sc.optim.Factorized(
             m.parameters(),
@@ -110,7 +117,7 @@ CASES = {
             strength=1e-4,
             init="dwf",
         ),
-        37,
+        33,
         1,
     ),
     "ham": (lambda m: attached(sc.optim.HAM, m), 13, 0),
@@ -176,11 +183,11 @@ def test_a_step_launches_as_much_for_any_network(name, kind):
 @pytest.mark.parametrize(
     ("kind", "most"),
     [
-        ("every 16th", {2: 26, 3: 37, 4: 49}),
-        ("bfloat16", {2: 14, 3: 21, 4: 29}),
-        ("channels last", {2: 50, 3: 57, 4: 65}),
-        ("held", {2: 18, 3: 25, 4: 33}),
-        ("llama", {2: 13, 3: 20, 4: 28}),
+        ("every 16th", {2: 21, 3: 28, 4: 35}),
+        ("bfloat16", {2: 13, 3: 19, 4: 25}),
+        ("channels last", {2: 49, 3: 56, 4: 63}),
+        ("held", {2: 13, 3: 19, 4: 25}),
+        ("llama", {2: 9, 3: 14, 4: 19}),
     ],
 )
 @pytest.mark.parametrize("depth", [2, 3, 4])
@@ -200,7 +207,28 @@ def test_a_factorized_step_stays_within_its_budget(kind, most, depth):
     with pretend.counted() as counts:
         optimizer.step()
     assert counts.launched <= most[depth], counts.launches
-    assert counts.waited <= 1, counts.waits
+    assert counts.waited == 0, counts.waits
+
+
+def test_a_device_that_is_behind_is_waited_for_once_and_before_anything_is_launched(monkeypatch):
+    """For what it has done before the pass that is over: it goes on with that one meanwhile."""
+    model = network()
+    optimizer = held(model, sc.optim.FactorizedSGD(model.parameters(), depth=3, **FACTORIZED))
+    for _ in range(4):
+        give_gradients(model)
+        optimizer.step()
+    monkeypatch.setattr(torch.cuda.Event, "behind", True)
+    with pretend.counted() as counts:
+        optimizer.settle_()
+    assert (counts.launched, counts.waited) == (0, 1)
+    give_gradients(model)
+    with pretend.counted() as counts:
+        optimizer.step()
+    assert counts.waited == 0, counts.waits
+    give_gradients(model)
+    with pretend.counted() as counts:
+        optimizer.step()
+    assert counts.waited == 1 and all(wait.startswith("event") for wait in counts.waits)
 
 
 SCALED = {
@@ -212,7 +240,7 @@ SCALED = {
     "d-gating": (34, 1),
     "power propagation": (30, 1),
     "rigl": (13, 1),
-    "factorized, D = 3": (28, 2),
+    "factorized, D = 3": (25, 1),
 }
 
 

@@ -142,3 +142,29 @@ def stream(device: torch.device) -> int:
         return 0
     # Every launch asks: torch.cuda.current_stream makes an object, in thirty times the time.
     return int(torch._C._cuda_getCurrentRawStream(device.index))
+
+
+class Later:
+    """A number of a device on its way to the host, which goes on meanwhile: one at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        on_card = device.type == "cuda"
+        self._device = device
+        self._arrived: Any = None
+        if on_card:
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        # The host waits for a copy to any other memory.
+        self._number = torch.zeros((), pin_memory=on_card)
+
+    def send_(self, number: Tensor) -> None:
+        """Let it leave when what was launched so far is done."""
+        with on(self._device):
+            self._number.copy_(number, non_blocking=True)
+            if self._arrived is not None:
+                self._arrived.record()
+
+    def read(self) -> float:
+        """The number that was sent, with a wait if it has not arrived."""
+        if self._arrived is not None and not self._arrived.query():
+            self._arrived.synchronize()
+        return float(self._number)

@@ -488,10 +488,18 @@ class Held:
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, *_: object) -> None:
         self._unwatch()
-        self._clear(self._gradients() if _moves_entries_alone(optimizer) else ())
+        gradients = self._gradients() if _moves_entries_alone(optimizer) else ()
+        # An optimizer that looks out for changed weights is told that these are ours.
+        follow: Callable[[Callable[[], object]], None] | None
+        if (follow := getattr(optimizer, "clear_held_", None)) is not None:
+            follow(partial(self._clear, gradients))
+        else:
+            self._clear(gradients)
 
-    def _clear(self, gradients: Sequence[tuple[Keep, Tensor]] = ()) -> None:
-        """Weights and states, and these gradients with them."""
+    def _clear(self, gradients: Sequence[tuple[Keep, Tensor]] = ()) -> Clearing:
+        """Weights and states, and these gradients with them; returns what is another object where
+        masks or tensors are others.
+        """
         # Every step comes here, and hardly one finds other tensors than the step before.
         parameters, states = [*self._parameters.values()], [*self._states()]
         owned = [state.get(parameter) for state in states for parameter in parameters]
@@ -510,6 +518,7 @@ class Held:
             plain = all(part is None or isinstance(part, Tensor) for part in parts)
             self._parts = parts if plain else []
         self._late.clear_(gradients)
+        return self._late
 
     def _states(self) -> Iterable[Mapping[Tensor, Any]]:
         """Of the optimizers, and of wrappers that keep something for a parameter themselves."""

@@ -162,7 +162,7 @@ def test_a_step_in_which_nothing_moves_copies_nothing():
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")], ids=str)
 def test_it_sees_a_gradient_that_is_not_finite_wherever_it_is(kind, odd):
     weights, grads, factors, momenta = problem(2, kind, last=True)
-    mover, broken = WholeStep(weights, factors, momenta), torch.zeros((), dtype=torch.int32)
+    mover, broken = WholeStep(weights, factors, momenta), torch.zeros(())
     large = torch.finfo(kind).max
     for grad in grads:
         grad.copy_(torch.where(grad > 1, large, grad))
@@ -182,12 +182,33 @@ def test_it_sees_a_gradient_that_is_not_finite_wherever_it_is(kind, odd):
     assert broken == 1
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_broken_step_writes_nothing(momentum):
+    for depth, last in itertools.product((2, 3, 4), (False, True)):
+        made = problem(depth, last=last)
+        before = copy.deepcopy(made)
+        rule = RULES["heavy" if momentum else "plain"]
+        WholeStep(made[0], made[2], made[3]).step_(made[1], rule, torch.ones(()))
+        for one, other in zip(before, made, strict=True):
+            assert all(map(torch.equal, one, other))
+
+
+def test_it_says_which_gradients_were_not_finite_and_forgets_it():
+    weights, grads, factors, momenta = problem(3)
+    mover, broken = WholeStep(weights, factors, momenta), torch.zeros(())
+    grads[2][0], grads[8][4, 3] = float("nan"), float("inf")
+    mover.look_(grads, broken)
+    assert broken == 1
+    assert mover.odd() == [i in (2, 8) for i in range(len(grads))]
+    assert mover.odd() == [False] * len(grads)
+
+
 def test_gradients_that_were_looked_at_are_laid_out_once(monkeypatch):
     weights, grads, factors, momenta = problem(2)
     mover, laid = WholeStep(weights, factors, momenta), []
     real = WholeStep._lay_out
     monkeypatch.setattr(WholeStep, "_lay_out", lambda *given: laid.append(1) or real(*given))
-    mover.look_(grads, torch.zeros((), dtype=torch.int32))
+    mover.look_(grads, torch.zeros(()))
     mover.step_(grads, RULES["heavy"])
     assert len(laid) == 1
     mover.step_([grad.clone() for grad in grads], RULES["heavy"])
@@ -315,9 +336,9 @@ def trained(fused, **options):
 @pytest.mark.parametrize("options", [{}, {"depth": 2, "momentum": 0.0}, {"depth": 4}], ids=str)
 def test_the_optimizer_takes_it_and_steps_as_torch_does(card, options):
     (model, ours), (plain, theirs) = trained(None, **options), trained(False, **options)
-    kinds = [type(mover).__name__ for _, mover in ours._route._together]
+    kinds = [type(mover).__name__ for _, mover, _ in ours._route._together]
     assert sorted(kinds) == ["AllAtOnce", "WholeStep"]
-    assert {type(mover).__name__ for _, mover in theirs._route._together} == {"AllAtOnce"}
+    assert {type(mover).__name__ for _, mover, _ in theirs._route._together} == {"AllAtOnce"}
     for one, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     assert not model[0].weight[0].any() and not ours.factors(model[0].weight)[:, 0].any()
@@ -336,6 +357,33 @@ def test_a_step_that_is_not_finite_is_skipped_and_the_next_one_taken(card):
     optimizer.step()
     assert len(optimizer.skipped) == 1
     assert not torch.equal(before["0.weight"], model[0].weight)
+
+
+@pytest.mark.parametrize("options", [{"depth": 2}, {"steps": 50, "schedule": "ramp-hold-relax"}])
+def test_the_host_hears_of_a_broken_step_at_the_next_one(card, monkeypatch, options):
+    found = []
+    for waits in (False, True):
+        if waits:
+            monkeypatch.setattr(FactorizedSGD, "_can_settle_later", lambda _: False)
+        model = network()
+        draw = torch.Generator().manual_seed(0)
+        optimizer = FactorizedSGD(model.parameters(), lr=0.1, init="dwf", generator=draw, **options)
+        for number in range(8):
+            draw = torch.Generator().manual_seed(number)
+            for p in model.parameters():
+                p.grad = torch.randn(p.shape, generator=draw) * 0.1
+            if number in (2, 3, 6):
+                model[1].bias.grad[1] = float("inf")
+            optimizer.step()
+            if not waits and number == 2:  # of which it has not heard yet
+                assert optimizer.param_groups[0]["taken"] == 3 and not optimizer.skips.steps
+        found.append(
+            (optimizer.taken, optimizer.skipped, [*model.parameters()], optimizer.strength)
+        )
+    (taken, skipped, ours, strength), (*counts, theirs, other) = found
+    assert [taken, skipped] == counts and taken == 5 and strength == other
+    assert [(s.step, s.parameters) for s in skipped] == [(2, ("3",)), (2, ("3",)), (4, ("3",))]
+    assert all(map(torch.equal, ours, theirs))
 
 
 def test_a_copy_of_the_optimizer_moves_its_own(card):
@@ -396,7 +444,7 @@ def test_it_compiles_for_cards_and_every_offset_has_64_bits():
         )
     ]
     signature = dict.fromkeys(tables, "*i64") | dict.fromkeys(numbers, "fp32")
-    signature |= {"block_tensor": "*i32", "block_begin": "*i64"}
+    signature |= {"block_tensor": "*i32", "block_begin": "*i64", "broken": "*fp32"}
     found = cubins.texts_of(gpu_step.__name__, "step_kernel", signature, variants)
     assert len(found) == len(variants) * len(cubins.CARDS)
     for text in found:

@@ -19,16 +19,21 @@ from secateurs.optim.factorized import checkpoint, options
 from secateurs.optim.factorized.layouts import State
 from secateurs.optim.factorized.maths import TINY, StepRule, root
 from secateurs.optim.factorized.members import Group
-from secateurs.optim.factorized.optimizer import FactorizedOptimizer, are_finite, call_closure
+from secateurs.optim.factorized.optimizer import (
+    FactorizedOptimizer,
+    are_finite,
+    call_closure,
+    names_of_nonfinite,
+)
 from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.step import (
     FLUSH_EVERY,
     all_gradients,
-    all_times,
+    as_laid,
     clear_dead_,
-    copy_all_,
     largest_of,
     rows_of,
+    write_products_,
 )
 
 # What a base optimizer cannot be: classes and options that cannot move factors.
@@ -277,7 +282,7 @@ class Alike:
                 parameter.grad = joined(grad, parameter)
             return
         rows = rows_of(factors)
-        plain = [_like(grad, own) for (_, grad), own in zip(self.moved, rows[0], strict=True)]
+        plain = [as_laid(grad, own) for (_, grad), own in zip(self.moved, rows[0], strict=True)]
         slopes = [torch.empty_like(own) for own in factors]
         for leaf, slope in zip(self.leaves, slopes, strict=True):
             leaf.grad = joined(slope, leaf)
@@ -288,7 +293,7 @@ class Alike:
             torch._foreach_add_(slopes, factors, alpha=self._sign * rule.decay)
         # Dead means all factors zero. One zero factor alone still has a gradient and
         # may come back.
-        self._dead = largest_of(rows) == 0
+        self._dead = largest_of(factors) == 0
 
     def write_back_(self, base: Optimizer, forget: bool) -> None:
         """New weights. What was dead stays dead, though the base may have moved it by momentum, or
@@ -297,23 +302,15 @@ class Alike:
         if self._dead is None:
             return
         rows = rows_of(self.factors)
-        dead = self._dead | (largest_of(rows) < root(self.rule.freeze, len(rows)))
+        dead = self._dead | (largest_of(self.factors) < root(self.rule.freeze, len(rows)))
         cleared = [self.factors]
         if forget:
             cleared += map(list, zip(*(state_of(base, own) for own in self.leaves), strict=True))
-        for tensors in cleared:
-            clear_dead_(tensors, dead)
-        copy_all_([local(p) for p, _ in self.moved], all_times(rows[1:], rows[0]))
+        clear_dead_(cleared, dead)
+        write_products_([local(p) for p, _ in self.moved], rows)
         for own in self.leaves:
             # They are D times the size of the weight: they are not kept between steps.
             own.grad = None
-
-
-def _like(grad: Tensor, factor: Tensor) -> Tensor:
-    """A gradient in the dtype and layout of the factors."""
-    if grad.dtype == factor.dtype and grad.stride() == factor.stride():
-        return grad
-    return torch.empty_like(factor).copy_(grad)
 
 
 class Factorized(FactorizedOptimizer):
@@ -409,7 +406,8 @@ class Factorized(FactorizedOptimizer):
         # its averages.
         (broken,) = self._agree(not are_finite([grad for *_, grad in found]))
         if broken:
-            self.skips.skip(self.members, found)
+            names = names_of_nonfinite(self.names(), found)
+            self.skips.skip(self.members, [(group, p) for group, p, _ in found], names)
             return loss
         now = self._next_rules()
         # Groups are dictionaries and have no hash, so they are looked up by identity.
@@ -438,7 +436,7 @@ class Factorized(FactorizedOptimizer):
         forget = self.taken % FLUSH_EVERY == 0
         for move in moves:
             move.write_back_(self.base, forget)
-        self._finish(now)
+        self._finish(now, found)
         return loss
 
     def state_dict(self) -> dict[str, Any]:

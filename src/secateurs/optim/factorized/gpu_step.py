@@ -42,12 +42,14 @@ class WholeStep:
         # All have a momentum, or none has.
         self._has_momenta = bool(moving)
         self._members = list(weights), list(factors), moving or list(factors)
+        self._odd = torch.zeros(len(weights), dtype=torch.int32, device=weights[0].device)
         self._device, self._block = weights[0].device, block
         self._step = Repeated(step_kernel, num_warps=warps)
         self._look = Repeated(look_kernel, num_warps=warps)
         self._lying: Lying | None = None
         self._given: LaidGrads | None = None
-        self._looked_at: tuple[Sequence[Tensor], list[Tensor]] = (), []
+        self._looked_at: tuple[Sequence[Tensor], tuple[Lying, LaidGrads, list[Tensor]]] | None
+        self._looked_at = None
 
     @staticmethod
     def takes(weight: Tensor, factors: Tensor, momenta: Tensor | None) -> bool:
@@ -64,22 +66,43 @@ class WholeStep:
         )
 
     def look_(self, grads: Sequence[Tensor], broken: Tensor) -> None:
-        """Write a 1 into `broken` if a gradient holds a NaN or an infinity, without a wait."""
+        """Write a 1 into `broken`, one number in float32, if a gradient holds a NaN or an infinity,
+        without a wait.
+        """
         with gpu.on(self._device):
             own, given, laid = self._lay_out(grads)
-            self._looked_at = grads, laid
-            arguments = given.table(laid), own.counts, *own.blocks, broken
+            self._looked_at = grads, (own, given, laid)
+            arguments = given.table(laid), own.counts, *own.blocks, broken, self._odd
             constants = {"ALIGNED": given.aligned, "GRAD": TYPES[given.kind], "BLOCK": self._block}
             self._look(len(own.blocks[0]), arguments, constants)
 
-    def step_(self, grads: Sequence[Tensor], rule: StepRule, *, flush: bool = True) -> None:
-        """Move factors, momenta and weights in place, as `maths.step` does. Dead weights and
-        denormals are looked for in any case, since that costs nothing here.
+    def odd(self) -> list[bool]:
+        """Which gradients were not finite when some were not, with a wait; forgets it."""
+        found = [number != 0 for number in self._odd.tolist()]
+        self._odd.zero_()
+        return found
+
+    def step_(
+        self,
+        grads: Sequence[Tensor],
+        rule: StepRule,
+        broken: Tensor | None = None,
+        *,
+        flush: bool = True,
+    ) -> None:
+        """Move factors, momenta and weights in place, as `maths.step` does, unless `broken` is
+        given and not 0. Dead weights and denormals are looked for in any case, since that costs
+        nothing here.
         """
+        if broken is None:
+            broken = torch.zeros((), device=self._device)
         weights, factors, _ = self._members
         depth = len(factors[0])
         with gpu.on(self._device):
-            own, given, laid = self._laid_out_again(grads) or self._lay_out(grads)
+            # As a rule these gradients were looked at a moment ago.
+            seen, self._looked_at = self._looked_at, None
+            known = seen is not None and all(map(is_, grads, seen[0]))
+            own, given, laid = seen[1] if seen and known else self._lay_out(grads)
             at = given.table(laid)
             numbers = rule.lr, rule.momentum, rule.decay, root(rule.freeze, depth)
             constants = {
@@ -94,7 +117,8 @@ class WholeStep:
                 "GRAD": TYPES[given.kind],
                 "BLOCK": self._block,
             }
-            arguments = *own.tables, at, own.counts, *own.shapes, *own.blocks, *map(float, numbers)
+            where = *own.tables, at, own.counts, *own.shapes, *own.blocks, broken
+            arguments = *where, *map(float, numbers)
             self._step(len(own.blocks[0]), arguments, constants)
         # The kernel writes without autograd's knowledge: tell it that the weights have changed.
         torch.autograd.graph.increment_version(weights)
@@ -115,15 +139,6 @@ class WholeStep:
         for i in given.others:
             laid[i] = torch.empty_like(weights[i], dtype=given.kind).copy_(grads[i])
         return own, given, laid
-
-    def _laid_out_again(
-        self, grads: Sequence[Tensor]
-    ) -> "tuple[Lying, LaidGrads, list[Tensor]] | None":
-        """What was found for gradients that were looked at a moment ago, as a rule these."""
-        (seen, laid), self._looked_at = self._looked_at, ((), [])
-        if not seen or self._lying is None or self._given is None or not all(map(is_, grads, seen)):
-            return None
-        return self._lying, self._given, laid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +239,10 @@ def try_step(device: torch.device) -> type[WholeStep]:
     grad, weight = torch.linspace(1, 2, 11, device=device), torch.zeros(11, device=device)
     rule = StepRule(lr=0.1, decay=0.01, momentum=0.9)
     expected = step(factors, momenta, grad, rule)
-    WholeStep([weight], [factors], [momenta]).step_([grad], rule)
+    mover = WholeStep([weight], [factors], [momenta])
+    mover.step_([grad], rule)
+    # The next one is not taken.
+    mover.step_([grad], rule, torch.ones((), device=device))
     # 1e-6 allows for another order of rounding (fused multiply-add) and for nothing else.
     if not all(
         torch.allclose(a, b, atol=1e-6)
@@ -241,11 +259,12 @@ def look_kernel(
     block_tensor,
     block_begin,
     broken,
+    odd,
     ALIGNED: tl.constexpr,
     GRAD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A 1 for `broken` if an entry of any tensor is a NaN or an infinity."""
+    """A 1 for `broken` if an entry of any tensor is a NaN or an infinity, and for this tensor."""
     block = tl.program_id(0)
     t = tl.load(block_tensor + block)
     i = tl.multiple_of(tl.load(block_begin + block), BLOCK) + tl.arange(0, BLOCK)
@@ -253,9 +272,10 @@ def look_kernel(
     if ALIGNED:
         g = tl.multiple_of(g, 16)
     x = tl.load(g + i, i < tl.load(counts + t), other=0.0).to(tl.float32)
-    odd = (x != x) | (tl.abs(x) == float("inf"))
-    if tl.max(odd.to(tl.int32), 0) > 0:
-        tl.store(broken, 1)
+    strange = (x != x) | (tl.abs(x) == float("inf"))
+    if tl.max(strange.to(tl.int32), 0) > 0:
+        tl.store(broken, 1.0)
+        tl.store(odd + t, 1)
 
 
 @triton.jit
@@ -297,6 +317,7 @@ def _move_block(
     i,
     at,
     n,
+    stop,
     lr,
     momentum,
     decay,
@@ -308,8 +329,11 @@ def _move_block(
     DECOUPLED: tl.constexpr,
     WEIGHT: tl.constexpr,
 ):
-    """Entries `i` of the factors of one tensor, which are entries `at` of its weight."""
+    """Entries `i` of the factors of one tensor, which are entries `at` of its weight. All is read,
+    and written unless `stop` is not 0: no load waits for that.
+    """
     ok = i < n
+    put = ok & (tl.broadcast_to(stop, i.shape) == 0)
     w, f, m = w + at, f + i, m + i
     g = tl.load(g + at, ok, other=0.0).to(tl.float32)
     f0 = tl.load(f, ok, other=0.0)
@@ -349,22 +373,22 @@ def _move_block(
         f3, m3 = _moved(f3, m3, s3, lr, momentum, decay, MOMENTUM, NESTEROV, DECOUPLED)
         dead = dead & (tl.abs(f3) < threshold)
         product = product * f3
-    tl.store(f, tl.where(dead, 0.0, f0), ok)
-    tl.store(f + n, tl.where(dead, 0.0, f1), ok)
+    tl.store(f, tl.where(dead, 0.0, f0), put)
+    tl.store(f + n, tl.where(dead, 0.0, f1), put)
     if D > 2:
-        tl.store(f + 2 * n, tl.where(dead, 0.0, f2), ok)
+        tl.store(f + 2 * n, tl.where(dead, 0.0, f2), put)
     if D > 3:
-        tl.store(f + 3 * n, tl.where(dead, 0.0, f3), ok)
+        tl.store(f + 3 * n, tl.where(dead, 0.0, f3), put)
     if HAS_MOMENTA:
         # A momentum of 0 leaves the buffers as they are, but for those of the dead.
-        wrote = ok if MOMENTUM else ok & dead
+        wrote = put if MOMENTUM else put & dead
         tl.store(m, tl.where(dead, 0.0, m0), wrote)
         tl.store(m + n, tl.where(dead, 0.0, m1), wrote)
         if D > 2:
             tl.store(m + 2 * n, tl.where(dead, 0.0, m2), wrote)
         if D > 3:
             tl.store(m + 3 * n, tl.where(dead, 0.0, m3), wrote)
-    tl.store(w, _without_denormals(tl.where(dead, 0.0, product)).to(WEIGHT), ok)
+    tl.store(w, _without_denormals(tl.where(dead, 0.0, product)).to(WEIGHT), put)
 
 
 @triton.jit
@@ -378,6 +402,7 @@ def step_kernel(
     outer,
     block_tensor,
     block_begin,
+    broken,
     lr,
     momentum,
     decay,
@@ -397,8 +422,9 @@ def step_kernel(
     TRANSPOSED, weights and gradients have their channels last: entry (n, c, s) of the factors is
     entry (n, s, c) of the weight, `inner` is the number of s, `outer` that of (c, s).
 
-    Every offset comes from the tables and has 64 bits.
+    Every offset comes from the tables and has 64 bits. Nothing is written unless `broken` is 0.
     """
+    stop = tl.load(broken)
     block = tl.program_id(0)
     t = tl.load(block_tensor + block)
     n = tl.load(counts + t)
@@ -420,16 +446,16 @@ def step_kernel(
         # for other tensors, as well.
         if n % 4 == 0:
             _move_block(
-                w, f, m, g, i, at, n // 4 * 4, lr, momentum, decay, threshold,
+                w, f, m, g, i, at, n // 4 * 4, stop, lr, momentum, decay, threshold,
                 D, HAS_MOMENTA, MOMENTUM, NESTEROV, DECOUPLED, WEIGHT,
             )  # fmt: skip
         else:
             _move_block(
-                w, f, m, g, i, at, n, lr, momentum, decay, threshold,
+                w, f, m, g, i, at, n, stop, lr, momentum, decay, threshold,
                 D, HAS_MOMENTA, MOMENTUM, NESTEROV, DECOUPLED, WEIGHT,
             )  # fmt: skip
     else:
         _move_block(
-            w, f, m, g, i, at, n, lr, momentum, decay, threshold,
+            w, f, m, g, i, at, n, stop, lr, momentum, decay, threshold,
             D, HAS_MOMENTA, MOMENTUM, NESTEROV, DECOUPLED, WEIGHT,
         )  # fmt: skip

@@ -5,7 +5,7 @@ process works on its own.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,33 +27,6 @@ class Penalties:
 
     least: float
     misalignment: float
-
-
-class FactorLayout(Protocol):
-    """What the optimizer needs of a way to keep factors."""
-
-    def start(self, factors: Tensor, momentum: bool, *, like: Tensor) -> State:
-        """The state of the parameter `like` that starts with these stacked factors: of a sharded
-        one, those of its piece.
-        """
-
-    def weight(self, state: State) -> Tensor:
-        """The weight that the state stands for, or the piece of it that is here."""
-
-    def stacked(self, state: State) -> Tensor:
-        """All D factors, each in the shape of the weight."""
-
-    def put_(self, state: State, factors: Tensor) -> None:
-        """Write these factors, stacked as `stacked` gives them, into the state."""
-
-    def penalties(self, state: State) -> Penalties:
-        """What the factors cost, without λ; of whole ones."""
-
-    def step_(self, weight: Tensor, grad: Tensor, state: State, rule: StepRule) -> None:
-        """Move the state of one parameter, and its weight."""
-
-    def kill_(self, state: State, dead: Tensor) -> None:
-        """Set the factors of these weights to zero, which they never leave again (Lemma 4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,3 +113,7 @@ class Plain:
 
     def kill_(self, state: State, dead: Tensor) -> None:
         """Nothing to do."""
+
+
+FactorLayout: TypeAlias = Stacked | Plain
+"""What the optimizer needs of a way to keep the factors of one parameter, and of its momenta."""

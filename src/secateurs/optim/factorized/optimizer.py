@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +59,10 @@ Gradients: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
 """The parameters that have a gradient, with their groups: of sharded ones, the gradient of the
 piece that is here."""
 
+
+Hear: TypeAlias = Callable[[], Sequence[int]]
+"""Asks a device which gradients were not finite, by their numbers: none, if a step was taken."""
+
 Zeroed: TypeAlias = list[tuple[Group, nn.Parameter, Tensor]]
 """Parameters in which somebody has set weights to zero, and which weights."""
 
@@ -71,6 +76,10 @@ class FactorizedOptimizer(Optimizer):
     """
 
     keeps_momentum = True
+    _unheard: tuple[Hear, Pairs, list[float]] | None = None
+    """Of a step of which the host has not heard: its parameters, and "shrunk" before it."""
+    _held: WeakSet[Any] | None = None
+    """Masks of `hold` whose dropped weights have been found dead."""
 
     def __init__(
         self,
@@ -109,6 +118,7 @@ class FactorizedOptimizer(Optimizer):
     @property
     def members(self) -> Members:
         """The parameters with their groups, states and names."""
+        self.settle_()
         return Members(self.param_groups, self.state, self.versions, self.shrinks)
 
     def factorized(self) -> Iterator[tuple[Group, nn.Parameter]]:
@@ -129,6 +139,7 @@ class FactorizedOptimizer(Optimizer):
     @property
     def skipped(self) -> "list[Skipped]":
         """Steps that were not taken because a gradient was NaN or infinite."""
+        self.settle_()
         return self.skips.steps
 
     # ------------------------------------------------------------------ what a user calls
@@ -150,6 +161,7 @@ class FactorizedOptimizer(Optimizer):
         Momenta stay as they are, but for weights whose factors are all zero, which never move
         again.
         """
+        self._held = None
         group, parameter = self.members.member(parameter)
         kept, state = layout(group), self.state[parameter]
         options.check_factors(factors, kept.stacked(state), self.names()[parameter])
@@ -259,11 +271,30 @@ class FactorizedOptimizer(Optimizer):
         """Write the product of the factors into every weight, after factors were changed by
         hand.
         """
+        self._held = None
         for group, parameter in self.factorized():
             local(parameter).copy_(self.members.weight(group, parameter))
             self.versions[id(parameter)] = version(parameter)
 
+    def settle_(self) -> None:
+        """On a GPU, hear whether the last step was taken: until then it counts as if it was. The
+        next step asks, and whatever reads or saves a count.
+        """
+        if self._unheard is None:
+            return
+        (hear, moved, before), self._unheard = self._unheard, None
+        if odd := hear():
+            for group, shrunk in zip(self.param_groups, before, strict=True):
+                group.update(taken=group["taken"] - 1, shrunk=shrunk)
+            names = self.names()
+            self.skips.skip(self.members, moved, tuple(names[moved[i][1]] for i in odd))
+
     # ------------------------------------------------------------------ saving and loading
+
+    def state_dict(self) -> dict[str, Any]:
+        """Factors, momenta and counts: tensors and numbers alone."""
+        self.settle_()
+        return super().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume: factors and momenta bit for bit in their own dtype, weights as their product.
@@ -287,6 +318,7 @@ class FactorizedOptimizer(Optimizer):
         self.refresh_()
 
     def __getstate__(self) -> dict[str, Any]:
+        self.settle_()
         # Versions are kept by id, and a copy has other tensors: it begins with none.
         own = {"length": self.length, "watch": self.watch, "skips": self.skips}
         new = {"_started": True, "versions": {}, "_drifted": []}
@@ -296,6 +328,7 @@ class FactorizedOptimizer(Optimizer):
         """Add a group; its parameters are factorized at once. On an error the optimizer is as
         before.
         """
+        self.settle_()
         super().add_param_group(param_group)
         if not self._started:
             return
@@ -332,6 +365,20 @@ class FactorizedOptimizer(Optimizer):
 
     # ------------------------------------------------------------------ helpers
 
+    def clear_held_(self, clear_: Callable[[], object]) -> None:
+        """Let `hold` lay its masks over the weights: `clear_` returns another object when they are
+        others. The next step finds what they drop, and its factors are dead from then on: torch
+        counts a change where there is none.
+        """
+        own: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
+        ours = [*map(self.versions.get, map(id, own))] == versions(own)
+        masks = clear_()
+        if self._held is None:
+            self._held = WeakSet()
+        if ours and masks in self._held:
+            self.versions.update(zip(map(id, own), versions(own), strict=True))
+        self._held.add(masks)
+
     @torch.no_grad()
     def _begin_(self, groups: list[Group], generator: torch.Generator | None) -> None:
         """Check these groups, then factorize their parameters."""
@@ -347,6 +394,7 @@ class FactorizedOptimizer(Optimizer):
 
     def _take_(self, drawn: begin.Drawn) -> None:
         """Make these factors the state of their parameters, and their product the weights."""
+        self._held = None
         for group, parameter, factors in drawn:
             kept = layout(group)
             momentum = self.keeps_momentum and bool(group.get("momentum", 0.0))
@@ -443,14 +491,31 @@ class FactorizedOptimizer(Optimizer):
         state["cut"] += found
         return int(state["cut"])
 
-    def _finish(self, applied: Sequence[StepRule]) -> None:
-        """Count the step, and remember that the weights are as we left them."""
+    def _can_settle_later(self) -> bool:
+        """Whether the next thing that hangs on this step's being taken is the next step: not where
+        the user wants to know, λ is about to be steered, or a forecast to be said.
+        """
+        taken, length = self.taken, self.length
+        if self.skips.nonfinite == "raise" or not taken:
+            return False
+        steers = length.control is not None and taken % length.control.every == 0
+        return not steers and not self.watch.reviews(length, taken + 1)
+
+    def _finish(
+        self, applied: Sequence[StepRule], found: Gradients, hear: Hear | None = None
+    ) -> None:
+        """Count the step, and remember that the weights are as we left them; with `hear`, until it
+        says that they have not moved.
+        """
+        shrunk = [group["shrunk"] for group in self.param_groups]
         # Only here is a step counted. A skipped one returns earlier, so schedules do not run ahead.
         for group in self.param_groups:
             group["taken"] += 1
             own = group["params"]
             self.versions.update(zip(map(id, own), versions(own), strict=True))
         self.watch.follow(self.members, self.length, applied)
+        if hear is not None:
+            self._unheard = hear, [(group, p) for group, p, _ in found], shrunk
 
 
 # Checked before a step: gradients that are sparse or not finite, weights that somebody else has
@@ -599,10 +664,12 @@ class Skips:
     in_a_row: int = 0
     """Steps skipped since the last one taken."""
 
-    def skip(self, members: Members, found: Gradients) -> None:
-        """Report (or raise, as asked for) that this step is not taken."""
+    def skip(self, members: Members, moved: Pairs, broken: tuple[str, ...]) -> None:
+        """Report (or raise, as asked for) that a step is not taken, or was not: of the parameters
+        that it would have moved, the gradients of these are not finite.
+        """
         names = members.names()
-        skipped = Skipped(step=members.taken, parameters=_names_of_nonfinite(names, found))
+        skipped = Skipped(step=members.taken, parameters=broken)
         listed = ", ".join(skipped.parameters)
         if self.nonfinite == "raise":
             raise TrainingError(f"the gradient of {listed} is not finite at step {skipped.step}.")
@@ -618,19 +685,20 @@ class Skips:
         self.in_a_row = self.in_a_row + 1 if again else 1
         self.steps.append(skipped)
         if self.in_a_row in LONG:
-            self._say_again(skipped, found)
+            self._say_again(skipped, moved)
 
-    def _say_again(self, skipped: Skipped, found: Gradients) -> None:
+    def _say_again(self, skipped: Skipped, moved: Pairs) -> None:
         _log.warning(
             "%d steps in a row skipped at step %d, gradients not finite: %s; weights go up to %.2g."
             " A run that has diverged does not recover: start again with a smaller lr.",
             self.in_a_row,
             skipped.step,
             ", ".join(skipped.parameters),
-            max(float(w.abs().max()) for _, p, _ in found if (w := local(p)).numel()),
+            max(float(w.abs().max()) for _, p in moved if (w := local(p)).numel()),
         )
 
 
-def _names_of_nonfinite(names: Names, found: Gradients) -> tuple[str, ...]:
+def names_of_nonfinite(names: Names, found: Gradients) -> tuple[str, ...]:
+    """The parameters whose gradient is not finite."""
     here = {names[p]: int(not bool(grad.isfinite().all())) for _, p, grad in found}
     return tuple(n for n, count in sums(here, {names[p]: p for _, p, _ in found}).items() if count)

@@ -16,7 +16,12 @@ from secateurs.base.where import Pick
 from secateurs.optim.factorized import options
 from secateurs.optim.factorized.compiled import PreStepCheck
 from secateurs.optim.factorized.maths import TINY
-from secateurs.optim.factorized.optimizer import FactorizedOptimizer, Gradients, call_closure
+from secateurs.optim.factorized.optimizer import (
+    FactorizedOptimizer,
+    Gradients,
+    call_closure,
+    names_of_nonfinite,
+)
 from secateurs.optim.factorized.schedules import Schedule
 from secateurs.optim.factorized.step import FLUSH_EVERY, Route
 
@@ -132,25 +137,33 @@ class FactorizedSGD(FactorizedOptimizer):
         A closure is called once, before, with gradients on; its loss is returned.
         """
         loss = call_closure(closure)
+        self.settle_()
         found = self._gather_gradients()
         route = self._find_route(found)
+        hear = route.hear if route.later is not None and self._can_settle_later() else None
+        if hear is None and self._is_broken(route, found):
+            names = names_of_nonfinite(self.names(), found)
+            self.skips.skip(self.members, [(group, p) for group, p, _ in found], names)
+            return loss
+        # After the check of the gradients: a skipped step must not move the controller of a target.
+        rules = self._next_rules()
+        move_ = route.step_ if hear is None else route.look_and_step_
+        move_(found, rules, self.taken % FLUSH_EVERY == 0)
+        self._finish(rules, found, hear)
+        return loss
+
+    def _is_broken(self, route: Route, found: Gradients) -> bool:
+        """Whether a gradient holds a NaN or an infinity, anywhere."""
         # One pass over the gradients looks for NaN and brings them into the cache,
         # where the step then finds them.
         seen = route.check(found)
         broken, drifted = self._agree(seen == PreStepCheck.BROKEN, seen == PreStepCheck.DRIFTED)
-        if broken:
-            self.skips.skip(self.members, found)
-            return loss
         # Changes through `.data` do not move torch's version counters. The sample in
         # `check` sees them, and only then is every weight compared.
-        if drifted:
+        if drifted and not broken:
             self._follow_changes_(every=True)
             self._agree()
-        # After the check of the gradients: a skipped step must not move the controller of a target.
-        rules = self._next_rules()
-        route.step_(found, rules, self.taken % FLUSH_EVERY == 0)
-        self._finish(rules)
-        return loss
+        return broken
 
     def __getstate__(self) -> dict[str, Any]:
         # The route stays behind: it holds the addresses of this optimizer's tensors.

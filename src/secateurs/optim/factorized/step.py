@@ -3,21 +3,23 @@ lists of tensors.
 """
 
 import logging
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, zip_longest
+from itertools import chain, compress, islice, zip_longest
 from operator import is_
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from secateurs.base.bits import INTEGERS
-from secateurs.base.gpu import by_triton
+from secateurs.base.gpu import Later, by_triton
 from secateurs.base.parameters import is_sharded
-from secateurs.base.sharding import local
+from secateurs.base.sharding import any_sharded, local
+from secateurs.errors import TrainingError
 from secateurs.optim.factorized.compiled import CompiledStep, PreStepCheck, StepKernel, kernel
 from secateurs.optim.factorized.layouts import FactorLayout, Stacked
 from secateurs.optim.factorized.maths import StepRule, root
@@ -38,6 +40,9 @@ class Route:
 
     Factors are moved by the compiled step, on a GPU by one launch, or by torch; weights without
     factors, and tensors that none of them takes, by their layout.
+
+    On a GPU the host need not wait to hear whether the gradients are finite: what moves there looks
+    at a number of the device (`broken`) and leaves everything as it was unless that is 0.
 
     A step of a small net takes as long in Python as in the kernel, so nothing that outlives a step
     is looked up twice.
@@ -63,37 +68,43 @@ class Route:
         ]
         self._compiled: list[int] = []
         self._by_layout: dict[int, FactorLayout] = {}
-        together: dict[tuple[type[Mover], object], list[int]] = {}
+        together: dict[tuple[type[AllAtOnce] | type[WholeStep], object], list[int]] = {}
         compiled = kernel() if fused else None
         for i, (group, _, grad) in enumerate(found):
             parameter = self._weights[i]
             kept, factors = layout(group), self._states[i].get("factors")
+            mover: type[AllAtOnce] | type[WholeStep] | None = AllAtOnce
+            momenta = self._states[i].get("momentum")
             if not isinstance(kept, Stacked):
-                self._by_layout[i] = kept
+                as_one = parameter.is_cuda and bool(group["momentum"]) == (momenta is not None)
+                mover = AllAtOnce if as_one and _like_one_factor(parameter, momenta) else None
             elif compiled is not None and StepKernel.takes(parameter, grad, factors):
                 self._compiled.append(i)
-            elif not _torch_takes(factors, momenta := self._states[i].get("momentum")):
+                continue
+            elif not _torch_takes(factors, momenta):
+                mover = None
+            elif fused and (launched := whole_step(factors.device)) is not None:
+                mover = launched if launched.takes(parameter, factors, momenta) else mover
+            if mover is None:
                 self._by_layout[i] = kept
-            else:
-                mover: type[Mover] = AllAtOnce
-                launched = whole_step(factors.device) if fused else None
-                if launched is not None and launched.takes(parameter, factors, momenta):
-                    mover = launched
-                alike = self._numbers[i], factors.device, factors.dtype, parameter.dtype
-                together.setdefault((mover, (*alike, momenta is not None)), []).append(i)
-        self._together = [
-            (some, mover(*self._tensors(some))) for (mover, _), some in together.items()
-        ]
-        # Whose kernels look at the gradients, and where they leave what they find.
-        self._looking: list[tuple[list[int], WholeStep, Tensor]] = []
-        broken: dict[torch.device, Tensor] = {}
-        for some, movers in self._together:
-            if not isinstance(movers, AllAtOnce):
-                device = self._weights[some[0]].device
-                flag = broken.setdefault(device, torch.zeros((), dtype=torch.int32, device=device))
-                self._looking.append((some, cast("WholeStep", movers), flag))
-        looked = {*chain(*(some for some, *_ in self._looking))}
+                continue
+            kind = parameter.dtype if factors is None else factors.dtype
+            alike = self._numbers[i], parameter.device, kind, parameter.dtype
+            together.setdefault((mover, (*alike, momenta is not None)), []).append(i)
+        self._broken: dict[torch.device, Tensor] = {}
+        self._together: list[tuple[list[int], AllAtOnce | WholeStep, Tensor | None]] = []
+        for (mover, _), some in together.items():
+            device, broken = self._weights[some[0]].device, None
+            # Those of torch for CUDA can be told to leave everything as it was.
+            if mover is not AllAtOnce or device.type == "cuda":
+                broken = self._broken.setdefault(device, torch.zeros((), device=device))
+            self._together.append((some, mover(*self._tensors(some)), broken))
+        looked = {*chain(*(some for some, _, broken in self._together if broken is not None))}
         self._rest = [i for i in (*chain(*together.values()), *self._by_layout) if i not in looked]
+        self._on_card = any(device.type == "cuda" for device in self._broken)
+        every = len(looked) == len(found) and not any_sharded([p for _, p, _ in found])
+        # Whether a device alone can decide about a step, and how the host hears of it.
+        self.later = Later(*self._broken) if every and len(self._broken) == 1 else None
         self._block = self._compiled_step(found, compiled) if compiled and self._compiled else None
 
     def holds(self, members: Members, found: Gradients) -> bool:
@@ -114,38 +125,68 @@ class Route:
         seen = PreStepCheck.FINE if self._block is None else self._block.check()
         if seen == PreStepCheck.BROKEN or not are_finite([found[i][2] for i in self._rest]):
             return PreStepCheck.BROKEN
-        return seen if self._looks_fine(found) else PreStepCheck.BROKEN
+        self.look_(found)
+        # One wait for each device.
+        if any(map(bool, self._broken.values())):
+            self.odd()
+            return PreStepCheck.BROKEN
+        return seen
 
-    def _looks_fine(self, found: Gradients) -> bool:
-        """What the kernels that look find, with one wait for a device."""
-        for some, movers, broken in self._looking:
-            movers.look_([found[i][2] for i in some], broken)
-        flags = {id(broken): broken for *_, broken in self._looking}.values()
-        fine = not any(map(bool, flags))
-        if not fine:
-            for broken in flags:
-                broken.zero_()
-        return fine
+    def look_(self, found: Gradients) -> None:
+        """Let devices look whether the gradients are finite, without a wait."""
+        if self._on_card and torch.cuda.is_current_stream_capturing():
+            raise TrainingError(
+                "a factorized step counts itself, which a captured CUDA graph does not: take it"
+                " outside of the graph, after forward and backward pass."
+            )
+        for some, mover, broken in self._together:
+            if broken is not None:
+                mover.look_([found[i][2] for i in some], broken)
+
+    def hear(self) -> list[int]:
+        """The gradients of such a step that were not finite, by their numbers; none if it was
+        taken.
+        """
+        return self.odd() if self.later is not None and self.later.read() else []
+
+    def odd(self) -> list[int]:
+        """Those that devices have found, with a wait; the devices forget them."""
+        guarded = [(some, mover) for some, mover, broken in self._together if broken is not None]
+        odd = sorted(i for some, mover in guarded for i in compress(some, mover.odd()))
+        for broken in self._broken.values():
+            broken.zero_()
+        return odd
 
     def step_(self, found: Gradients, rules: Sequence[StepRule], flush: bool) -> None:
         """Move factors, momenta and weights; one rule per group."""
         if self._block is not None:
             self._block.step_(rules)
-        for some, movers in self._together:
-            movers.step_([found[i][2] for i in some], rules[self._numbers[some[0]]], flush=flush)
+        for some, mover, broken in self._together:
+            rule = rules[self._numbers[some[0]]]
+            mover.step_([found[i][2] for i in some], rule, broken, flush=flush)
         for i, kept in self._by_layout.items():
             rule = rules[self._numbers[i]]
             kept.step_(self._weights[i], found[i][2], self._states[i], rule)
 
+    def look_and_step_(self, found: Gradients, rules: Sequence[StepRule], flush: bool) -> None:
+        """The same if the gradients are finite, of which the host hears `later`."""
+        self.look_(found)
+        self.step_(found, rules, flush)
+        if self.later is not None:
+            self.later.send_(*self._broken.values())
+
     def _tensors(
         self, some: Sequence[int]
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
-        """Weights, factors and momenta of these parameters."""
-        states = [self._states[i] for i in some]
+        """Weights, factors and momenta of these parameters: a weight without factors is one."""
+        weights, states = [self._weights[i] for i in some], [self._states[i] for i in some]
+        momenta = [state.get("momentum") for state in states]
+        if "factors" in states[0]:
+            return weights, [state["factors"] for state in states], momenta
         return (
-            [self._weights[i] for i in some],
-            [state["factors"] for state in states],
-            [state.get("momentum") for state in states],
+            weights,
+            [w.detach()[None] for w in weights],
+            [m if m is None else m[None] for m in momenta],
         )
 
     def _compiled_step(self, found: Gradients, kernel: StepKernel) -> CompiledStep:
@@ -153,20 +194,6 @@ class Route:
         step = CompiledStep(kernel, *self._tensors(some), rules=[self._numbers[i] for i in some])
         step.point([found[i][2] for i in some])
         return step
-
-
-class Mover(Protocol):
-    """Parameters of one depth, dtype and device that are moved together."""
-
-    def __init__(
-        self,
-        weights: Sequence[Tensor],
-        factors: Sequence[Tensor],
-        momenta: Sequence[Tensor | None],
-    ) -> None: ...
-
-    def step_(self, grads: Sequence[Tensor], rule: StepRule, *, flush: bool) -> None:
-        """Move factors, momenta and weights in place, as `maths.step` does."""
 
 
 @cache
@@ -187,6 +214,13 @@ def whole_step(device: torch.device) -> "type[WholeStep] | None":
         fallback="torch's foreach kernels take it",
         log=_log,
     )
+
+
+def _like_one_factor(weight: Tensor, momentum: Tensor | None) -> bool:
+    """Whether what moves factors can move a weight that has none, as SGD does."""
+    like = weight if momentum is None else momentum
+    dense = torch.empty_like(weight, device="meta").stride() == weight.stride() == like.stride()
+    return dense and like.dtype == weight.dtype and weight.is_floating_point()
 
 
 def _torch_takes(factors: Tensor, momenta: Tensor | None) -> bool:
@@ -266,24 +300,55 @@ class AllAtOnce:
         factors: Sequence[Tensor],
         momenta: Sequence[Tensor | None],
     ) -> None:
-        self._weights, self._dtype = list(weights), factors[0].dtype
+        self._weights, self._first = list(weights), [own[0] for own in factors]
+        self._largest: Sequence[Tensor] = ()
+        self._one = torch.ones((), device=factors[0].device)
         self._batches = [
             Batch(parts, factors, momenta)
             for parts in _batches(weights, PIECE if factors[0].is_cpu else sys.maxsize)
         ]
 
-    def step_(self, grads: Sequence[Tensor], rule: StepRule, *, flush: bool) -> None:
-        """Move factors, momenta and weights in place, as `maths.step` does; dead weights and
-        denormals are looked for only if `flush`.
+    def step_(
+        self, grads: Sequence[Tensor], rule: StepRule, broken: Tensor | None = None, *, flush: bool
+    ) -> None:
+        """Move factors, momenta and weights in place, as `maths.step` does, unless `broken` is
+        given and not 0; dead weights and denormals are looked for only if `flush`.
         """
-        plain = [grad.contiguous() for grad in grads]
-        if plain[0].dtype != self._dtype and not plain[0].is_cpu:
-            given, plain = plain, [torch.empty_like(grad, dtype=self._dtype) for grad in plain]
+        plain = [
+            grad.contiguous() if own.is_contiguous() else as_laid(grad, own)
+            for grad, own in zip(grads, self._first, strict=True)
+        ]
+        dtype = self._first[0].dtype
+        if plain[0].dtype != dtype and not plain[0].is_cpu:
+            given, plain = plain, [torch.empty_like(grad, dtype=dtype) for grad in plain]
             torch._foreach_copy_(plain, given)
         for batch in self._batches:
-            slopes = [part.of(plain).to(self._dtype) for part in batch.parts]
+            slopes = [part.of(plain).to(dtype) for part in batch.parts]
             weights = [part.of(self._weights) for part in batch.parts]
-            batch.step_(weights, slopes, rule, flush)
+            batch.step_(weights, slopes, rule, broken, flush)
+
+    def look_(self, grads: Sequence[Tensor], broken: Tensor) -> None:
+        """Write a 1 into `broken` if a gradient is not finite, without a wait."""
+        # The largest of no entries is an error.
+        some = [grad if grad.numel() else self._one for grad in grads]
+        # Older versions of torch have no such check of bfloat16.
+        double = any(grad.dtype == torch.float64 for grad in some)
+        # Unlike other norms this one does not overflow.
+        self._largest = torch._foreach_norm(
+            some, math.inf, dtype=torch.float64 if double else torch.float32
+        )
+        torch._amp_foreach_non_finite_check_and_unscale_([*self._largest], broken, self._one)
+
+    def odd(self) -> list[bool]:
+        """Which gradients were not, with a wait."""
+        return [not math.isfinite(size) for size in torch.stack([*self._largest]).tolist()]
+
+
+def as_laid(grad: Tensor, like: Tensor) -> Tensor:
+    """A gradient in dtype and layout of another tensor."""
+    if grad.dtype == like.dtype and grad.stride() == like.stride():
+        return grad
+    return torch.empty_like(like).copy_(grad)
 
 
 def _batches(weights: Sequence[Tensor], most: int) -> Iterator[list[Part]]:
@@ -320,21 +385,51 @@ class Batch:
         self._rows, self._moving = rows_of(self._factors), rows_of(self._momenta)
 
     def step_(
-        self, weights: list[Tensor], grads: list[Tensor], rule: StepRule, flush: bool
+        self,
+        weights: list[Tensor],
+        grads: list[Tensor],
+        rule: StepRule,
+        broken: Tensor | None,
+        flush: bool,
     ) -> None:
         rows = self._rows
-        slopes = all_gradients(rows, grads)
-        _sgd_(tuple(chain(*rows)), tuple(chain(*slopes)), tuple(chain(*self._moving)), rule)
+        every, momenta = [*chain(*rows)], [*chain(*self._moving)]
+        slopes = [*chain(*all_gradients(rows, grads))]
+        if rule.decoupled and rule.decay:
+            left = 1 - rule.lr * rule.decay
+            if broken is None:
+                torch._foreach_mul_(every, left)
+            else:
+                by = torch.full_like(broken, left, dtype=every[0].dtype)
+                torch._foreach_mul_(every, by.masked_fill_(broken != 0, 1))
+        moving = bool(momenta) and rule.momentum != 0
+        torch._fused_sgd_(
+            every,
+            slopes,
+            momenta if moving else [],
+            weight_decay=0.0 if rule.decoupled else rule.decay,
+            momentum=rule.momentum if moving else 0.0,
+            lr=rule.lr,
+            dampening=0.0,
+            nesterov=rule.nesterov and moving,
+            maximize=False,
+            # Our buffers begin at zero, so that no step has to be the first.
+            is_first_step=False,
+            found_inf=broken,
+        )
+        if len(rows) == 1:
+            return
+        del slopes
         if flush and self._factors[0].is_cpu:
-            for factors, momenta in zip_longest(self._factors, self._momenta):
-                flush_(factors, momenta, rule.freeze)
+            for factors, buffers in zip_longest(self._factors, self._momenta):
+                flush_(factors, buffers, rule.freeze)
         elif flush:
             # Denormals cost nothing elsewhere.
-            dead = largest_of(rows) < root(rule.freeze, len(rows))
-            for stacked in filter(None, (self._factors, self._momenta)):
-                clear_dead_(stacked, dead)
-        # A product of float32 factors is rounded once, at the end, into a bfloat16 weight.
-        copy_all_(weights, all_times(rows[1:], rows[0]))
+            sizes, below = largest_of(self._factors), root(rule.freeze, len(rows))
+            # Below a negative number is nothing.
+            least = below if broken is None else torch.rsub(broken.to(sizes), below, alpha=1e30)
+            clear_dead_([*filter(None, (self._factors, self._momenta))], sizes < least)
+        write_products_(weights, rows)
 
 
 def rows_of(stacked: Sequence[Tensor]) -> list[Rows]:
@@ -344,81 +439,92 @@ def rows_of(stacked: Sequence[Tensor]) -> list[Rows]:
 
 def all_gradients(rows: list[Rows], grads: list[Tensor]) -> list[list[Tensor]]:
     """grad · Π_{k≠d} ω_k for every d, in 2, 5, 8 products for D = 2, 3, 4: one half shares grad
-    times the other half.
+    times the other half. The gradients stay as they are.
 
     >>> rows = [(torch.tensor([2.0]),), (torch.tensor([3.0]),), (torch.tensor([5.0]),)]
     >>> [float(slope) for slope, in all_gradients(rows, [torch.tensor([10.0])])]
     [150.0, 100.0, 60.0]
     """
-    if len(rows) == 1:
-        return [grads]
-    half = len(rows) // 2
-    left, right = rows[:half], rows[half:]
-    return [
-        *all_gradients(left, all_times(right, grads)),
-        *all_gradients(right, all_times(left, grads)),
-    ]
+    parts, first = [(rows, grads)], True
+    while len(parts) < len(rows):
+        cut = [(own[: len(own) // 2], own[len(own) // 2 :], made) for own, made in parts]
+        split = [part for part in cut if part[0]]
+        # Each half is for the other one. All in one list: on a GPU a launch takes many tensors.
+        right, left = (
+            [(one, made) for _, one, made in split],
+            [(one, made) for one, _, made in split],
+        )
+        fresh = _products(right + left if first else right)
+        if not first:
+            _times_(left)
+            fresh += [made for _, made in left]
+        of_left, of_right = iter(fresh[: len(split)]), iter(fresh[len(split) :])
+        parts, first = [], False
+        for some, others, made in cut:
+            parts += [(some, next(of_left))] if some else []
+            parts += [(others, next(of_right) if some else made)]
+    return [made for _, made in parts]
 
 
-def all_times(rows: Sequence[Rows], grads: list[Tensor] | Rows) -> list[Tensor]:
-    result = torch._foreach_mul(rows[0], grads)
-    for row in rows[1:]:
-        torch._foreach_mul_(result, row)
-    return list(result)
+def _products(parts: Sequence[tuple[list[Rows], list[Tensor]]]) -> list[list[Tensor]]:
+    """Of each part the product of all of its rows and of its tensors, which stay as they are."""
+    rows = [*chain(*(rows[0] for rows, _ in parts))]
+    made = iter(torch._foreach_mul(rows, [*chain(*(times for _, times in parts))]))
+    found = [[*islice(made, len(times))] for _, times in parts]
+    _times_([(rows[1:], own) for (rows, _), own in zip(parts, found, strict=True)])
+    return found
 
 
-def copy_all_(weights: Sequence[Tensor], made: Sequence[Tensor]) -> None:
-    """Write many tensors. One that is laid out otherwise would cost a launch for each of the
-    others, too.
+def _times_(parts: Sequence[tuple[list[Rows], list[Tensor]]]) -> None:
+    """The same, written over the tensors."""
+    for k in range(max(len(rows) for rows, _ in parts)):
+        some = [(rows[k], own) for rows, own in parts if len(rows) > k]
+        torch._foreach_mul_([*chain(*(o for _, o in some))], [*chain(*(row for row, _ in some))])
+
+
+def write_products_(weights: Sequence[Tensor], rows: list[Rows]) -> None:
+    """The products of all factors, as `maths.product` has them, into the weights. Together, those
+    that are laid out otherwise would cost a launch for each of the others, too.
     """
-    alike: tuple[list[Tensor], list[Tensor]] = ([], [])
-    for weight, new in zip(weights, made, strict=True):
-        if weight.stride() == new.stride():
-            alike[0].append(weight)
-            alike[1].append(new)
-        else:
-            weight.copy_(new)
-    if alike[0]:
-        torch._foreach_copy_(*alike)
+    kinds = [
+        (own.dtype == first.dtype, own.stride() == first.stride())
+        for own, first in zip(weights, rows[0], strict=True)
+    ]
+    for kind in dict.fromkeys(kinds):
+        some = [one == kind for one in kinds]
+        written, own = [*compress(weights, some)], [tuple(compress(row, some)) for row in rows]
+        # A product of float32 factors is rounded once, at the end, into a bfloat16 weight.
+        made = own[0] if all(kind) else _products([(own[1:], [*own[0]])])[0]
+        torch._foreach_copy_(written, made)
+        if all(kind):
+            _times_([(own[1:], written)])
 
 
-def largest_of(rows: Sequence[Rows]) -> Tensor:
+def largest_of(stacked: list[Tensor]) -> Tensor:
     """The largest |ω| of each weight, of all parameters in one row."""
-    largest = torch._foreach_abs(rows[0])
-    for row in rows[1:]:
-        torch._foreach_maximum_(largest, torch._foreach_abs(row))
+    largest, *others = rows_of(torch._foreach_abs(stacked))
+    for row in others:
+        torch._foreach_maximum_(largest, row)
     return torch.cat([own.flatten() for own in largest])
 
 
-def clear_dead_(stacked: Sequence[Tensor], dead: Tensor) -> None:
-    """Zero what belongs to the dead, whatever it is: multiplied as integers (`base.bits`)."""
-    integer = INTEGERS[stacked[0].element_size()]
-    rows = rows_of([own.detach().view(integer) for own in stacked])
-    parts = torch.split((~dead).to(integer), [own.numel() for own in rows[0]])
-    alive = [part.view(own.shape) for part, own in zip(parts, rows[0], strict=True)]
-    torch._foreach_mul_([*chain(*rows)], alive * len(rows))
-
-
-# The fused SGD, and every few steps the search for dead weights.
-
-
-def _sgd_(rows: Rows, grads: Rows, momenta: Rows, rule: StepRule) -> None:
-    if rule.decoupled:
-        torch._foreach_mul_(rows, 1 - rule.lr * rule.decay)
-    moving = bool(momenta) and rule.momentum != 0
-    torch._fused_sgd_(
-        rows,
-        grads,
-        momenta if moving else (),
-        weight_decay=0.0 if rule.decoupled else rule.decay,
-        momentum=rule.momentum if moving else 0.0,
-        lr=rule.lr,
-        dampening=0.0,
-        nesterov=rule.nesterov and moving,
-        maximize=False,
-        # Our buffers begin at zero, so that no step has to be the first.
-        is_first_step=False,
-    )
+def clear_dead_(kinds: Sequence[Sequence[Tensor]], dead: Tensor) -> None:
+    """Zero what belongs to the dead, whatever it is: multiplied as integers (`base.bits`). Each
+    kind (factors, momenta, …) has a stacked tensor of every parameter.
+    """
+    first = kinds[0]
+    integer, depth = INTEGERS[first[0].element_size()], len(first[0])
+    alive = torch.split(~dead, [own[0].numel() for own in first])
+    if dead.is_cpu:
+        masks = [
+            kept.to(integer).view(own[0].shape) for kept, own in zip(alive, first, strict=True)
+        ]
+    else:  # one launch takes what is shaped alike
+        every = torch.cat([kept for kept in alive for _ in range(depth)]).to(integer)
+        parts = torch.split(every, [own.numel() for own in first])
+        masks = [kept.view(own.shape) for kept, own in zip(parts, first, strict=True)]
+    stacked = [own.detach().view(integer) for kind in kinds for own in kind]
+    torch._foreach_mul_(stacked, masks * len(kinds))
 
 
 def flush_(factors: Tensor, momenta: Tensor | None, freeze: float) -> None:

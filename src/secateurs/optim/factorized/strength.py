@@ -300,15 +300,15 @@ class SparsityWatch:
                 group["shrunk"] += shrinkage(
                     rule.decay, group["depth"], rule.lr, rule.momentum, rule.decoupled
                 )
-        steps, taken = length.steps, members.taken
-        if (
-            length.control is None
-            and steps
-            and taken <= steps
-            # True once in every quarter, whether or not 4 divides the number of steps.
-            and 4 * taken % steps < 4
-        ):
-            self._review(members, length, ended=taken == steps)
+        if self.reviews(length, members.taken):
+            self._review(members, length, ended=members.taken == length.steps)
+
+    @staticmethod
+    def reviews(length: RunLength, taken: int) -> bool:
+        """Whether it forecasts anew after so many steps."""
+        steps = length.steps
+        # True once in every quarter, whether or not 4 divides the number of steps.
+        return bool(length.control is None and steps and taken <= steps and 4 * taken % steps < 4)
 
     def before_collapse(self, members: Members, length: RunLength, threshold: float) -> None:
         """Warn that no weight has come down to the threshold, unless that was said at the end of

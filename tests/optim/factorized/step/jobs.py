@@ -118,9 +118,9 @@ WAYS = {
     "step.AllAtOnce": all_at_once,
     "layouts.Stacked": by_layout,
 }
-# `Plain` is ordinary SGD; `Route` only chooses among the ways, `AllAtOnce` hands its pieces to
-# `Batch`, and `FactorLayout` is a protocol.
-OTHERS = {"layouts.FactorLayout", "layouts.Plain", "step.Batch", "step.Mover", "step.Route"}
+# `Plain` is ordinary SGD; `Route` only chooses among the ways, and `AllAtOnce` hands its pieces to
+# `Batch`.
+OTHERS = {"layouts.Plain", "step.Batch", "step.Route"}
 
 
 def modules_with_a_step():
