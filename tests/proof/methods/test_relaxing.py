@@ -200,14 +200,14 @@ def test_forms_that_gave_up_may_have_lacked_time_if_there_was_a_limit(
     """Too many symbols would be too many again; too little time would not."""
     dense, sparse, x = deep(generator)
     problem = replace(read_problem(dense, sparse, x[:1]), effort=3e3)
-    relax_with = methods._relax_with
+    relax_with = methods.relax_with
 
     def give_up(problem, domain, effort, inner, *known):
         if inner is not None:
             raise methods.TooLarge("no symbols left")
         return relax_with(problem, domain, effort, inner, *known)
 
-    monkeypatch.setattr(methods, "_relax_with", give_up)
+    monkeypatch.setattr(methods, "relax_with", give_up)
     limited = replace(problem, clock=TimeLimit(seconds=seconds))
     flow, _ = methods.relax(limited, ball_domain(x, 0.2))
     assert flow.hurried is (seconds < torch.inf)
