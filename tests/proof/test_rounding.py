@@ -363,7 +363,7 @@ def worst(model: nn.Module, points: Tensor, r: float, generator: torch.Generator
         return y + added[module]
 
     exact, moved = model.requires_grad_(False)(points), None
-    layers = nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.Linear
+    layers = nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.Linear
     hooks = [m.register_forward_hook(off_by) for m in model.modules() if isinstance(m, layers)]
     for number in range(exact.shape[1]):
         added.clear()
@@ -379,8 +379,20 @@ def worst(model: nn.Module, points: Tensor, r: float, generator: torch.Generator
     return moved
 
 
+LAYERED = {
+    "deep": (lambda: Deep(4), (2, 6, 6)),
+    "leaky": (
+        lambda: nn.Sequential(
+            *(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.LeakyReLU(0.5)),
+            *(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.LeakyReLU(0.5), nn.Linear(6, 2)),
+        ),
+        (4,),
+    ),
+}
+
+
 @pytest.mark.parametrize("r", [1e-4, 0.05])
-@pytest.mark.parametrize("kind", ["deep", *KINDS])
+@pytest.mark.parametrize("kind", [*LAYERED, *KINDS])
 def test_no_errors_of_nodes_move_an_output_further_than_passes_say(kind, r, generator, monkeypatch):
     """Large ones, too, which leave most neurons in doubt."""
 
@@ -388,7 +400,7 @@ def test_no_errors_of_nodes_move_an_output_further_than_passes_say(kind, r, gene
         return torch.full((1, *node.shape), r, dtype=torch.float64)
 
     monkeypatch.setattr(Rounding, "added", added)
-    make, shape = KINDS.get(kind, (lambda: Deep(4), (2, 6, 6)))
+    make, shape = (LAYERED | KINDS)[kind]
     close = []
     for _ in range(4):
         model = randomize(make(), generator).double()
