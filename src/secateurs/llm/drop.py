@@ -116,8 +116,8 @@ def drop_blocks_(
         raise ArgumentError(f"n={n!r}: {where!r} has {len(found)} blocks and {staying}: {way}.")
     influence, tokens = _influence(model, where, found, batch)
     names = list(found)
-    # From the last to the first, and sorting is stable: of equal blocks the later goes (the rule
-    # in masks/topk.py).
+    # From the last to the first, and sorting is stable: of equal blocks the later goes
+    # (the rule in masks/topk.py).
     candidates = [name for name in reversed(names) if name not in alone]
     gone = set(sorted(candidates, key=lambda name: influence[name])[:n])
     kept = [number for number, name in enumerate(names) if name not in gone]

@@ -259,7 +259,8 @@ def share(raw: Mapping[str, float | Fraction], demand: Demand) -> dict[str, int]
     wanted = _fill(ideal, demand)
     counts = {name: math.floor(value) for name, value in wanted.items()}
     left = demand.keep - sum(counts.values())
-    # Python's sort is stable: among equal remainders the earlier parameter comes first.
+    # Python's sort is stable: among equal remainders the earlier parameter comes first
+    # (the rule in masks/topk.py).
     for name in sorted(counts, key=lambda name: counts[name] - wanted[name]):
         if left and counts[name] < demand.capacity[name]:
             counts[name] += 1

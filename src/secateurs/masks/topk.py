@@ -3,8 +3,9 @@ or where a GPU has them.
 
 **The rule for equal scores**, here and wherever else something is ranked (groups, runs, rows,
 files, draws): the earlier stays, in the order of the mapping and, inside a tensor, of row-major
-indices. Each place where something is ranked says "the rule in masks/topk.py";
-`tests/masks/topk/test_equal_scores.py` holds them to it.
+indices. Each place where something is ranked elsewhere says "the rule in masks/topk.py", on one
+line, for `grep`. `tests/masks/topk/test_equal_scores.py` holds selections and draws to it; budgets,
+the ranking of channels, and blocks have a test of equals among their own tests.
 """
 
 import ctypes

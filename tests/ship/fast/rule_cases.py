@@ -1,7 +1,9 @@
 """A case for each rule of the fast path: an operator on an input and some weights.
 
 Most are those of `graph/every_operator.py`. A new rule inherits the laws of `test_rules.py` by an
-entry here or there; without one a test fails by its name.
+entry here or there; without one a test fails by its name. A case that the rule refuses
+(`NotCovered`) runs in torch and passes whatever the rule does: such a rule needs a case of its own
+here.
 """
 
 import torch
