@@ -7,7 +7,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import architectures
 import secateurs as sc
-from secateurs.channels.prune import channels
+from secateurs.channels.prune import _keep_best, channels
 from secateurs.errors import ShipError
 
 
@@ -209,3 +209,13 @@ def test_channels_behind_weight_norm_go_by_their_norms():
             optimizer.step()
     torch.testing.assert_close(sc.compact(model, x)(x), model(x))
     assert int((first.weight.flatten(1) == 0).all(1).sum()) == 8
+
+
+def test_of_equal_channels_of_a_stream_the_earlier_stay():
+    members, kept = torch.tensor([1, 2, 4, 5, 7]), torch.zeros(8, dtype=torch.bool)
+    rank = torch.tensor([9.0, 3, 3, 9, 3, 3, 9, 3])
+    chosen = _keep_best(kept, members, 3, rank)
+    assert chosen.nonzero().flatten().tolist() == [1, 2, 4]
+    # What is kept already comes first, whatever its rank.
+    kept[7] = True
+    assert _keep_best(kept, members, 3, rank).nonzero().flatten().tolist() == [1, 2, 7]
