@@ -595,12 +595,19 @@ class Held:
         if len(self._optimizers) == 1:
             return
         for name, parameter in parameters.items():
-            if parameter.requires_grad and parameter.is_leaf:
-                self._handles.append(
-                    parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                        partial(_clear_gradient, self._keeps[name])
-                    )
+            trained = parameter.requires_grad
+            if not parameter.is_leaf or not (trained or _can_be_trained(parameter)):
+                continue
+            # A frozen one may be trained later, but torch takes hooks of trained ones alone.
+            if not trained:
+                parameter.requires_grad_(True)
+            self._handles.append(
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    partial(_clear_gradient, self._keeps[name])
                 )
+            )
+            if not trained:
+                parameter.requires_grad_(False)
 
     def _unwatch(self) -> None:
         if self._watcher is not None:
@@ -613,7 +620,7 @@ class Held:
 
     def _misfits(self, masks: Params) -> list[str]:
         strangers = [
-            unknown("held parameter", name, self._keeps)
+            unknown("held parameter", name, self._keeps).removesuffix(".")
             for name in masks
             if name not in self._keeps
         ]
@@ -700,6 +707,11 @@ def _moves_entries_alone(optimizer: Optimizer) -> bool:
     return type(optimizer) in _ENTRYWISE and len(optimizer._optimizer_step_pre_hooks) == 1
 
 
+def _can_be_trained(parameter: Tensor) -> bool:
+    """Whether torch lets it ask for a gradient, should it be frozen now."""
+    return parameter.is_floating_point() and not parameter.is_inference()
+
+
 def _clear_gradient(keep: Keep, parameter: Tensor) -> None:
     clear_all_(keep.gradient(parameter))
 
@@ -755,7 +767,8 @@ def hold(
     Every step looks whether the model still has the parameters that are held. Those that were
     replaced (`load_state_dict(assign=True)`, `layer.weight = …`) are held in their place, and the
     log says so where the optimizer trains the old ones; a parameter that is gone, or has another
-    shape, is a MaskError.
+    shape, is a MaskError. A layer that the model gets later needs a `hold` of its own, with the
+    same optimizer, once its parameters are there.
 
     Copies of the optimizer (`deepcopy`, unpickling) carry no hooks, as always in torch: hold them
     as well. A copy of the model made before the hold, such as an average of its weights, is cleared

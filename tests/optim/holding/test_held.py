@@ -150,6 +150,21 @@ def test_parameter_groups_added_later():
     assert clean(model, masks) and clean_state(model, masks, optimizer)
 
 
+def test_a_layer_that_comes_later_has_a_hold_of_its_own():
+    model, masks, optimizer = make()
+    held = hold(model, masks, optimizer)
+    model.append(nn.Linear(2, 2))
+    later = {"3.weight": torch.eye(2).bool()}
+    optimizer.add_param_group({"params": model[3].parameters()})
+    with pytest.raises(
+        MaskError, match=r"no held parameter '3.weight'.*[^.]\. Nothing was changed"
+    ):
+        held.change(later)
+    hold(model, later, optimizer)
+    train(model, optimizer)
+    assert clean(model, masks | later) and clean_state(model, masks | later, optimizer)
+
+
 def test_dense_checkpoints_loaded_after_the_hold_are_cleared():
     model, masks, optimizer = make()
     train(model, optimizer)

@@ -77,6 +77,27 @@ def test_sam_keeps_zeros_also_while_it_probes(base, caplog):
     assert set(held.masks) == set(result.masks)
 
 
+@pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.AdamW])
+def test_sam_keeps_zeros_of_a_layer_that_is_thawed_later_while_it_probes(base):
+    model, result = pruned()
+    model[0].requires_grad_(False)
+    optimizer = SAM(model[2].parameters(), base, lr=0.1)
+    held = hold(model, result, optimizer)
+    assert not model[0].weight.requires_grad
+    model[0].requires_grad_(True)
+    optimizer.base_optimizer.add_param_group({"params": list(model[0].parameters())})
+    for _ in range(3):
+        backward(model)
+        optimizer.first_step()
+        assert not revived(model, result.masks)
+        backward(model)
+        optimizer.second_step()
+        assert not revived(model, result.masks)
+    held.release()
+    backward(model)
+    assert model[0].weight.grad[~result.masks["0.weight"]].any()
+
+
 def test_an_update_that_bypasses_the_hooks_is_said(caplog):
     model, result = pruned()
     optimizer = Alone(model.parameters(), lr=0.1)
