@@ -26,7 +26,8 @@ class Executor(Protocol):
     Attributes:
         own_process: Whether a job has a process of its own. If not, it must leave torch's random
             numbers as they were, and it is stopped by an exception only.
-        room: Jobs at a time.
+        room: Jobs at a time; in one process only one. Each job seeds torch's own generator, from
+            which dropout draws: two of them would draw each other's numbers.
     """
 
     @property

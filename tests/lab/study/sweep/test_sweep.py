@@ -75,6 +75,13 @@ class Mine(nn.Module):
         return self.body(x)
 
 
+class Dropping(Mine):
+    """Draws from torch's own generator while it trains."""
+
+    def forward(self, x):
+        return super().forward(nn.functional.dropout(x, 0.5, self.training))
+
+
 def builder(generator):
     model = Mine()
     with torch.no_grad():
@@ -124,6 +131,22 @@ def table(store):
 @pytest.mark.parametrize("engine", [e for e in ENGINES if e not in ("in-process", "ray")])
 def test_the_table_is_the_same_on_any_engine(engine, tmp_path):
     study = digits(methods=[Prune(), Imp(per_round=0.5), Dwf()], seeds=[0, 1])
+    with run(study, tmp_path / "here") as here:
+        assert set(here.counts()) == {"done"}
+        with run(study, tmp_path / "two", how=How(engine=engine, workers=2)) as two:
+            assert table(two) == table(here)
+
+
+@pytest.mark.parametrize("engine", [e for e in ENGINES if e not in ("in-process", "ray")])
+def test_runs_side_by_side_do_not_draw_each_others_numbers(engine, tmp_path):
+    study = Study(
+        model=Dropping,
+        data=noise,
+        methods=[Prune()],
+        compressions=[4],
+        seeds=[0, 1, 2, 3],
+        train=Training(length="8ep", batch=16),
+    )
     with run(study, tmp_path / "here") as here:
         assert set(here.counts()) == {"done"}
         with run(study, tmp_path / "two", how=How(engine=engine, workers=2)) as two:
