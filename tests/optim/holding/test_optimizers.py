@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from secateurs import apply_, hold, prune_
-from secateurs.errors import ArgumentError, MaskError
+from secateurs.errors import ArgumentError, MaskError, TrainingError
+from secateurs.optim import FactorizedSGD
 
 
 class SAM(torch.optim.Optimizer):
@@ -317,3 +318,31 @@ def test_masks_that_are_none():
         hold(model, torch.ones(2), torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(MaskError, match="is a list, not a tensor"):
         hold(model, {"0.weight": [1]}, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_a_change_by_another_hook_is_seen_although_the_weight_is_cleared_after_it():
+    torch.manual_seed(0)
+    model = nn.Linear(400, 300, bias=False)
+    mask = torch.rand(300, 400) < 0.7
+    where = tuple(mask.nonzero()[60_000])
+    optimizer = FactorizedSGD(model.named_parameters(), lr=1e-6, strength=0.0)
+
+    def step():
+        model(torch.ones(2, 400)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def move(*_):
+        # One of so many entries, in the third step, that no sample meets it.
+        if optimizer.taken == 3:
+            with torch.no_grad():
+                model.weight[where] += 0.5
+
+    # Registered before the hold, so that it runs between the step and the clearing.
+    hook = optimizer.register_step_post_hook(move)
+    hold(model, {"weight": mask}, optimizer)
+    for _ in range(3):
+        step()
+    hook.remove()
+    with pytest.raises(TrainingError, match="changed outside of the optimizer"):
+        step()
