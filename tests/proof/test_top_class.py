@@ -184,3 +184,23 @@ def test_outputs_that_are_no_classes():
     f = mlp(2, 3, 1)
     with pytest.raises(ArgumentError, match="2 to 64 classes"):
         sc.certify(f, f, box=box(2), claim="top-1")
+
+
+def test_points_are_tried_only_where_whole_boxes_are_not_enough(monkeypatch):
+    """Beyond the effort a point costs as much as a proof."""
+    f, tried = mlp(6, 12, 12, 4), []
+    g = moved(f, 0.01)
+    search = prover._counterexample
+
+    def counted(*args):
+        tried.append(args)
+        return search(*args)
+
+    monkeypatch.setattr(prover, "_counterexample", counted)
+    ask = {"around": torch.zeros(1, 6), "claim": "top-1", "seconds": 20}
+    assert sc.certify(f, g, radius=1e-4, effort=1, **ask).answer == "proven" and not tried
+    assert sc.certify(f, g, radius=1e-4, **ask).answer == "proven" and len(tried) == 1
+    h = moved(f, 1.0)
+    cert = sc.certify(f, h, radius=1.0, effort=1, **ask)
+    assert cert.answer == "refuted" and len(tried) == 2
+    assert disagreements(f, h, cert.claim.counterexample[None], 0.0).all()

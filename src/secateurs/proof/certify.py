@@ -51,7 +51,7 @@ from secateurs.proof.problem import (
 )
 from secateurs.proof.record import ALONE, Request, Rounding, StateHashes
 from secateurs.proof.search import Found, search
-from secateurs.proof.splitting import Parts, split, volume_shares
+from secateurs.proof.splitting import Parts, SplitProof, split, volume_shares
 from secateurs.proof.top_class import ClassAnswer, TopClass, check_classes
 
 
@@ -610,11 +610,9 @@ def compare_classes(
     if request.rounding == "auto":
         slack = torch.stack([error.amax(dim=0) for error in problem.weight_errors(domain)])
     claim = TopClass(margin=margin, slack=slack)
-    counterexample = None if plan is not None else _counterexample(problem, domain, claim)
-    parts: Sequence[Parts] = [Parts(cuts=(0,))] * len(domain)
-    share, complete = 0.0, False
-    if counterexample is None:
-        made = split(
+
+    def proved(plan: Sequence[Parts] | None) -> SplitProof:
+        return split(
             problem,
             domain,
             proof.inner,
@@ -625,7 +623,18 @@ def compare_classes(
             plan=plan,
             claim=claim,
         )
-        parts, share, complete = made.parts, made.share, made.complete
+
+    whole = [Parts(cuts=(0,))] * len(domain)
+    made, counterexample = None, None
+    # Where trying points costs as much as a proof, boxes that need no cut are spared it.
+    if plan is None and beyond_effort(problem):
+        made = proved(whole)
+    if made is None or not made.complete:
+        counterexample = None if plan is not None else _counterexample(problem, domain, claim)
+        made = proved(plan) if counterexample is None else None
+    parts: Sequence[Parts] = whole if made is None else made.parts
+    share, complete = (0.0, False) if made is None else (made.share, made.complete)
+    if made is not None and made.witness is not None:
         counterexample = made.witness
     answer: Literal["proven", "refuted", "open"] = "proven" if complete else "open"
     if counterexample is not None:
