@@ -358,73 +358,77 @@ def _divide(model: nn.Module, p: Mapping[str, torch.Tensor]) -> None:
 # The tables of the page.
 
 
-def tables(rows: list[dict[str, str]]) -> None:
-    """Means over the seeds that all ways of a sparsity have, and in how many pairs of equal start,
-    sparsity and seed one way is ahead of another."""
-    for name, protocol in PROTOCOLS.items():
-        for init in protocol.inits:
-            own = {
-                (r["way"], float(r["sparsity"]), int(r["seed"])): float(r["accuracy"])
-                for r in rows
-                if (r["network"], r["init"]) == (name, init)
-            }
-            there = {key[0] for key in own}
-            ways = [w for w in WAYS if w in there]
-            more = [w for w in CLOSER if w in there]
-            if ways:
-                _print_means(f"{name}, {init}", ways, own)
-                _print_pairs(BEST, ways, own)
-            if more:
-                _print_means(f"{name}, {init}", [BEST, *more, SYNFLOW], own)
-                for way in more:
-                    _print_pairs(way, [BEST, SYNFLOW], own)
-
-
 Cells = dict[tuple[str, float, int], float]
 
 
-def _print_means(title: str, ways: list[str], own: Cells) -> None:
-    dense = [accuracy for (way, _, _), accuracy in own.items() if way == DENSE]
-    if dense:
-        title += f" (dense {sum(dense) / len(dense):.1f})"
-    print(f"\n| {title}: zeros | seeds | {' | '.join(ways).replace('|w|', WEIGHT)} |")
-    print("| --- " * (len(ways) + 2) + "|")
-    for sparsity in sorted({key[1] for key in own} - {0.0}):
-        seeds = sorted({k[2] for k in own if all((w, sparsity, k[2]) in own for w in ways)})
-        if seeds:
-            means = [sum(own[w, sparsity, s] for s in seeds) / len(seeds) for w in ways]
-            texts = [f"**{m:.1f}**" if m == max(means) else f"{m:.1f}" for m in means]
-            print(f"| {sparsity:.0%} | {len(seeds)} | {' | '.join(texts)} |")
+def tables(rows: list[dict[str, str]]) -> None:
+    """Means over the seeds that all ways of a sparsity have, and in how many pairs of equal start,
+    sparsity and seed the best p is ahead of another way, and others are ahead of it and SynFlow."""
+    groups: dict[str, Cells] = {}
+    for r in rows:
+        cell = r["way"], float(r["sparsity"]), int(r["seed"])
+        groups.setdefault(f"{r['network']}, {r['init']}", {})[cell] = float(r["accuracy"])
+    _print_means(tuple(WAYS), groups)
+    _print_pairs([BEST], [way for way in WAYS if way != BEST], groups)
+    closer = {
+        name: cells for name, cells in groups.items() if any(way in CLOSER for way, _, _ in cells)
+    }
+    _print_means((BEST, *CLOSER, SYNFLOW), closer)
+    _print_pairs(list(CLOSER), [BEST, SYNFLOW], closer)
 
 
-def _print_pairs(way: str, others: list[str], own: Cells) -> None:
-    for other in others:
-        pairs = [
-            (own[way, *key[1:]], accuracy)
-            for key, accuracy in own.items()
-            if key[0] == other and way != other and (way, *key[1:]) in own
-        ]
-        if pairs:
-            ahead = sum(one > two for one, two in pairs)
-            print(f"{way} ahead of {other}: {ahead} of {len(pairs)}")
+def _head(first: Sequence[str], ways: Sequence[str]) -> None:
+    print(f"\n| {' | '.join([*first, *ways])} |".replace("|w|", WEIGHT))
+    print("| --- " * (len(first) + len(ways)) + "|")
+
+
+def _print_means(ways: tuple[str, ...], groups: dict[str, Cells]) -> None:
+    _head(("network, start", "zeros", "seeds"), ways)
+    for name, cells in groups.items():
+        there = [way for way in ways if any(way == key[0] for key in cells)]
+        for sparsity in sorted({key[1] for key in cells} - {0.0}):
+            seeds = {s for _, z, s in cells if z == sparsity}
+            seeds = {s for s in seeds if all((way, sparsity, s) in cells for way in there)}
+            if not seeds:
+                continue
+            means = {w: sum(cells[w, sparsity, s] for s in seeds) / len(seeds) for w in there}
+            best = f"{max(means.values()):.1f}"
+            texts = [f"{means[way]:.1f}" if way in means else "–" for way in ways]
+            texts = [f"**{text}**" if text == best else text for text in texts]
+            print(f"| {name} | {sparsity:.0%} | {len(seeds)} | {' | '.join(texts)} |")
+
+
+def _print_pairs(ways: list[str], others: list[str], groups: dict[str, Cells]) -> None:
+    _head(("network, start", "ahead"), [f"of {other}" for other in others])
+    for name, cells in groups.items():
+        for way in ways:
+            texts = []
+            for other in others:
+                pairs = [
+                    (cells[way, *key[1:]], accuracy)
+                    for key, accuracy in cells.items()
+                    if key[0] == other and (way, *key[1:]) in cells
+                ]
+                ahead = sum(one > two for one, two in pairs)
+                texts.append(f"{ahead} of {len(pairs)}" if pairs else "–")
+            print(f"| {name} | {way} | {' | '.join(texts)} |")
 
 
 def tables_trained(rows: list[dict[str, str]]) -> None:
-    """Means over the draws: error of the paths, change of the logits, accuracy."""
-    for name in dict.fromkeys(r["network"] for r in rows):
-        own = [r for r in rows if r["network"] == name]
-        dense = next((r["accuracy"] for r in own if r["way"] == DENSE), "")
-        print(f"\n| {name} (dense {dense}) | zeros | paths | change | accuracy |")
-        print("| --- | --- | --- | --- | --- |")
-        for way, sparsity in dict.fromkeys((r["way"], r["sparsity"]) for r in own):
-            if way == DENSE:
-                continue
-            cells = [r for r in own if (r["way"], r["sparsity"]) == (way, sparsity)]
-            paths, change, share = (
-                sum(float(r[f]) for r in cells) / len(cells) for f in CUT_FIELDS[4:]
-            )
-            text = way.replace("|w|", WEIGHT)
-            print(f"| {text} | {float(sparsity):.0%} | {paths:.3g} | {change:.3g} | {share:.1f} |")
+    """Means over the draws of a sparsity: error of the paths, change of the logits, accuracy."""
+    _head(("network", "way"), [f"{z:.0%}: paths, change, accuracy" for z in CUT_SPARSITIES])
+    for name, way in dict.fromkeys((r["network"], r["way"]) for r in rows):
+        texts = []
+        for sparsity in CUT_SPARSITIES if way != DENSE else (0.0, 0.0):
+            own = [
+                [float(r[field]) for field in CUT_FIELDS[4:]]
+                for r in rows
+                if (r["network"], r["way"], float(r["sparsity"])) == (name, way, sparsity)
+            ]
+            if own:
+                paths, change, share = (sum(each) / len(own) for each in zip(*own, strict=True))
+                texts.append(f"{paths:.3g}, {change:.3g}, {share:.1f}")
+        print(f"| {name} | {way.replace('|w|', WEIGHT)} | {' | '.join(texts)} |")
 
 
 def main() -> None:
