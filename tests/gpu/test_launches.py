@@ -99,7 +99,7 @@ CASES = {
             most,
             0,
         )
-        for depth, most in ((2, 11), (3, 17), (4, 23))
+        for depth, most in ((2, 11), (3, 17), (4, 18))
     },
     "factorized, norms and biases not": (
         lambda m: sc.optim.FactorizedSGD(
@@ -183,24 +183,30 @@ def test_a_step_launches_as_much_for_any_network(name, kind):
 @pytest.mark.parametrize(
     ("kind", "most"),
     [
-        ("every 16th", {2: 21, 3: 28, 4: 35}),
-        ("bfloat16", {2: 13, 3: 19, 4: 25}),
-        ("channels last", {2: 49, 3: 56, 4: 63}),
-        ("held", {2: 13, 3: 19, 4: 25}),
-        ("llama", {2: 9, 3: 14, 4: 19}),
+        ("every 16th", {2: 18, 3: 24, 4: 25}),
+        ("bfloat16", {2: 13, 3: 19, 4: 20}),
+        # As any step, whatever the optimizer was given first.
+        ("channels last", {2: 11, 3: 17, 4: 18}),
+        ("channels last, later", {2: 11, 3: 17, 4: 18}),
+        ("channels last, bfloat16", {2: 13, 3: 19, 4: 20}),
+        ("channels last, every 16th", {2: 18, 3: 24, 4: 25}),
+        ("held", {2: 13, 3: 19, 4: 20}),
+        ("llama", {2: 9, 3: 14, 4: 16}),
     ],
 )
 @pytest.mark.parametrize("depth", [2, 3, 4])
 def test_a_factorized_step_stays_within_its_budget(kind, most, depth):
     model = llama() if kind == "llama" else network()
-    if kind == "bfloat16":
+    if "bfloat16" in kind:
         model = model.bfloat16()
-    if kind == "channels last":
+    if "channels last" in kind and "later" not in kind:
         model = model.to(memory_format=torch.channels_last)
     optimizer = sc.optim.FactorizedSGD(model.parameters(), depth=depth, **FACTORIZED)
+    if "later" in kind:
+        model.to(memory_format=torch.channels_last)
     if kind == "held":
         optimizer = held(model, optimizer)
-    for _ in range(16 if kind == "every 16th" else 4):
+    for _ in range(16 if "every 16th" in kind else 4):
         give_gradients(model)
         optimizer.step()
     give_gradients(model)

@@ -160,6 +160,34 @@ def test_a_run_goes_on_bit_for_bit_from_a_state_after_a_skipped_step(monkeypatch
         assert torch.equal(one, two)
 
 
+@pytest.mark.parametrize("depth", [2, 4])
+def test_factors_that_come_to_lie_as_their_weights_are_the_same_numbers(depth):
+    """Channels last, also in a state that goes on where they lie otherwise."""
+    runs = []
+    for way in ("plain", "turned", "turned and back"):
+        model = network()
+        optimizer = made(model, depth=depth, fused=False, freeze=0.4**depth)
+        if way != "plain":
+            model.to(memory_format=torch.channels_last)
+        tensors = [*optimizer.state[model[0].weight].values()]
+        for number in range(30):
+            if way == "turned and back" and number == 10:
+                saved = copy.deepcopy(optimizer.state_dict())
+                model.to(memory_format=torch.contiguous_format)
+                optimizer.load_state_dict(saved)
+                tensors = [*optimizer.state[model[0].weight].values()]
+            push(model, optimizer, number, number in BROKEN)
+            assert all(own.stride()[1:] == model[0].weight.stride() for own in tensors)
+        # Whoever holds them sees them move.
+        now = optimizer.state[model[0].weight].values()
+        assert all(a is b for a, b in zip(tensors, now, strict=True))
+        runs.append([*model.state_dict().values(), *tensors])
+    for found in runs[1:]:
+        assert all(map(torch.equal, found, runs[0]))
+    # Some have died.
+    assert not runs[0][-2].any(0).all()
+
+
 def test_who_wants_an_error_gets_it_in_the_step(monkeypatch):
     model = network()
     optimizer = made(model, nonfinite="raise")

@@ -281,12 +281,12 @@ class Alike:
             for parameter, grad in self.moved:
                 parameter.grad = joined(grad, parameter)
             return
-        rows = rows_of(factors)
-        plain = [as_laid(grad, own) for (_, grad), own in zip(self.moved, rows[0], strict=True)]
+        first = [own[0] for own in factors]
+        plain = [as_laid(g, f).to(f.dtype) for (_, g), f in zip(self.moved, first, strict=True)]
         slopes = [torch.empty_like(own) for own in factors]
         for leaf, slope in zip(self.leaves, slopes, strict=True):
             leaf.grad = joined(slope, leaf)
-        torch._foreach_copy_([*chain(*rows_of(slopes))], [*chain(*all_gradients(rows, plain))])
+        torch._foreach_copy_([*chain(*rows_of(slopes))], all_gradients(rows_of(factors), plain))
         if rule.decoupled:
             torch._foreach_mul_(factors, 1 - rule.lr * rule.decay)  # as AdamW: shrink, then move
         else:  # a base that climbs the loss turns the sign of all it is given

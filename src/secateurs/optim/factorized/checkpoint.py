@@ -276,7 +276,7 @@ def _of_another(members: Members, saved: Saved) -> Iterator[str]:
         if not _equal(product, local(parameter))
         for other in products
         # Zeros, and biases that all start alike, prove nothing.
-        if _equal(product, local(other)) and bool((product != product.view(-1)[:1]).any())
+        if _equal(product, local(other)) and bool((product != product.flatten()[:1]).any())
     ]
     if moved:
         yield (

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, compress, islice, zip_longest
+from itertools import chain, compress, pairwise, zip_longest
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -78,13 +78,16 @@ class Route:
             if not isinstance(kept, Stacked):
                 as_one = parameter.is_cuda and bool(group["momentum"]) == (momenta is not None)
                 mover = AllAtOnce if as_one and _like_one_factor(parameter, momenta) else None
-            elif compiled is not None and StepKernel.takes(parameter, grad, factors):
-                self._compiled.append(i)
-                continue
-            elif not _torch_takes(factors, momenta):
+            elif factors.device.type not in FUSED:
                 mover = None
-            elif fused and (launched := whole_step(factors.device)) is not None:
-                mover = launched if launched.takes(parameter, factors, momenta) else mover
+            else:
+                launched = whole_step(factors.device) if fused else None
+                lay_(parameter, factors, momenta, plainly=parameter.is_cpu or launched is not None)
+                if compiled is not None and StepKernel.takes(parameter, grad, factors):
+                    self._compiled.append(i)
+                    continue
+                if launched is not None and launched.takes(parameter, factors, momenta):
+                    mover = launched
             if mover is None:
                 self._by_layout[i] = kept
                 continue
@@ -223,10 +226,15 @@ def _like_one_factor(weight: Tensor, momentum: Tensor | None) -> bool:
     return dense and like.dtype == weight.dtype and weight.is_floating_point()
 
 
-def _torch_takes(factors: Tensor, momenta: Tensor | None) -> bool:
-    """Whether torch's fused SGD can take these: contiguous, on a device that has it."""
-    plain = factors.is_contiguous() and (momenta is None or momenta.is_contiguous())
-    return plain and factors.device.type in FUSED
+def lay_(weight: Tensor, *stacked: Tensor | None, plainly: bool) -> None:
+    """Let factors and momenta lie plainly, as kernels want them, or as their weight does, so that
+    torch takes many such tensors in one launch. They stay the same tensors.
+    """
+    kind = torch.contiguous_format if plainly else torch.preserve_format
+    row = torch.empty_like(weight, device="meta", memory_format=kind).stride()
+    for own in stacked:
+        if own is not None and own.stride() != (strides := (weight.numel(), *row)):
+            own.data = own.new_empty_strided(own.shape, strides).copy_(own)
 
 
 def _fixed_parts(members: Members, found: Gradients) -> list[object]:
@@ -257,7 +265,7 @@ def _begin_momenta_(members: Members, found: Gradients) -> None:
 # are written, then one fused SGD does decay, momentum and step.
 
 Rows: TypeAlias = tuple[Tensor, ...]
-"""The factors of one parameter, or their gradients."""
+"""One tensor of every parameter, such as their first factors."""
 
 PIECE = 1 << 18
 """Entries of a parameter that a CPU moves at once, so that intermediate results are small and stay
@@ -314,10 +322,7 @@ class AllAtOnce:
         """Move factors, momenta and weights in place, as `maths.step` does, unless `broken` is
         given and not 0; dead weights and denormals are looked for only if `flush`.
         """
-        plain = [
-            grad.contiguous() if own.is_contiguous() else as_laid(grad, own)
-            for grad, own in zip(grads, self._first, strict=True)
-        ]
+        plain = [*map(as_laid, grads, self._first)]
         dtype = self._first[0].dtype
         if plain[0].dtype != dtype and not plain[0].is_cpu:
             given, plain = plain, [torch.empty_like(grad, dtype=dtype) for grad in plain]
@@ -345,10 +350,11 @@ class AllAtOnce:
 
 
 def as_laid(grad: Tensor, like: Tensor) -> Tensor:
-    """A gradient in dtype and layout of another tensor."""
-    if grad.dtype == like.dtype and grad.stride() == like.stride():
+    """A gradient in the layout of another tensor."""
+    # Of a dimension of one entry the stride says nothing.
+    if (grad.is_contiguous() and like.is_contiguous()) or grad.stride() == like.stride():
         return grad
-    return torch.empty_like(like).copy_(grad)
+    return torch.empty_like(like, dtype=grad.dtype).copy_(grad)
 
 
 def _batches(weights: Sequence[Tensor], most: int) -> Iterator[list[Part]]:
@@ -382,7 +388,14 @@ class Batch:
         self._factors = [part.of(factors, 1) for part in parts]
         # All parameters of a batch have a momentum, or none has.
         self._momenta = [part.of(moving, 1) for part in parts] if moving else []
-        self._rows, self._moving = rows_of(self._factors), rows_of(self._momenta)
+        self._rows, self._halves = rows_of(self._factors), list[Rows]()
+        every, moved = self._rows, rows_of(self._momenta)
+        # One launch takes so many tensors, and halves are fewer; on a CPU a piece has none.
+        if len(self._rows) > 3 and not self._factors[0].is_cpu:
+            every, moved = halves_of(self._factors), halves_of(self._momenta)
+            self._flat = rows_of([*map(as_rows, self._factors)])
+            self._halves = every[-2:]
+        self._every, self._moving = [*chain(*every)], [*chain(*moved)]
 
     def step_(
         self,
@@ -392,9 +405,12 @@ class Batch:
         broken: Tensor | None,
         flush: bool,
     ) -> None:
-        rows = self._rows
-        every, momenta = [*chain(*rows)], [*chain(*self._moving)]
-        slopes = [*chain(*all_gradients(rows, grads))]
+        rows, every, momenta = self._rows, self._every, self._moving
+        if self._halves:
+            flat = [grad.as_strided((grad.numel(),), (1,)) for grad in grads]
+            slopes = all_gradients(self._flat, flat, self._halves)
+        else:
+            slopes = all_gradients(rows, grads)
         if rule.decoupled and rule.decay:
             left = 1 - rule.lr * rule.decay
             if broken is None:
@@ -425,10 +441,8 @@ class Batch:
                 flush_(factors, buffers, rule.freeze)
         elif flush:
             # Denormals cost nothing elsewhere.
-            sizes, below = largest_of(self._factors), root(rule.freeze, len(rows))
-            # Below a negative number is nothing.
-            least = below if broken is None else torch.rsub(broken.to(sizes), below, alpha=1e30)
-            clear_dead_([*filter(None, (self._factors, self._momenta))], sizes < least)
+            dead = largest_of(self._factors) < root(rule.freeze, len(rows))
+            clear_dead_([*filter(None, (self._factors, self._momenta))], dead, broken)
         write_products_(weights, rows)
 
 
@@ -437,49 +451,63 @@ def rows_of(stacked: Sequence[Tensor]) -> list[Rows]:
     return list(zip(*(own.unbind(0) for own in stacked), strict=True))
 
 
-def all_gradients(rows: list[Rows], grads: list[Tensor]) -> list[list[Tensor]]:
-    """grad · Π_{k≠d} ω_k for every d, in 2, 5, 8 products for D = 2, 3, 4: one half shares grad
-    times the other half. The gradients stay as they are.
+def as_rows(stacked: Tensor) -> Tensor:
+    """The factors of a parameter as they lie in memory, one a row."""
+    count = stacked.numel() // len(stacked)
+    return stacked.as_strided((len(stacked), count), (count, 1))
+
+
+def halves_of(stacked: Sequence[Tensor]) -> list[Rows]:
+    """The factors of all parameters in two halves as they lie in memory, after the first factors if
+    they are odd in number.
+    """
+    depth = len(stacked[0]) if stacked else 0
+    ends = [*[0] * (depth % 2), depth % 2, depth - depth // 2, depth]
+    rows = [*map(as_rows, stacked)]
+    return [tuple(own[a:b].view(-1) for own in rows) for a, b in pairwise(ends)]
+
+
+def all_gradients(
+    rows: list[Rows], grads: Sequence[Tensor], halves: Sequence[Rows] = ()
+) -> list[Tensor]:
+    """grad · Π_{k≠d} ω_k for every d, in 2, 5, 8 products for D = 2, 3, 4: those of each pair, one
+    factor of either half, share what they are multiplied with. The gradients stay as they are.
+
+    Where all is given as it lies in memory, `halves` of the factors have their gradients as halves.
 
     >>> rows = [(torch.tensor([2.0]),), (torch.tensor([3.0]),), (torch.tensor([5.0]),)]
-    >>> [float(slope) for slope, in all_gradients(rows, [torch.tensor([10.0])])]
+    >>> [float(slope) for slope in all_gradients(rows, [torch.tensor([10.0])])]
     [150.0, 100.0, 60.0]
     """
-    parts, first = [(rows, grads)], True
-    while len(parts) < len(rows):
-        cut = [(own[: len(own) // 2], own[len(own) // 2 :], made) for own, made in parts]
-        split = [part for part in cut if part[0]]
-        # Each half is for the other one. All in one list: on a GPU a launch takes many tensors.
-        right, left = (
-            [(one, made) for _, one, made in split],
-            [(one, made) for one, _, made in split],
-        )
-        fresh = _products(right + left if first else right)
-        if not first:
-            _times_(left)
-            fresh += [made for _, made in left]
-        of_left, of_right = iter(fresh[: len(split)]), iter(fresh[len(split) :])
-        parts, first = [], False
-        for some, others, made in cut:
-            parts += [(some, next(of_left))] if some else []
-            parts += [(others, next(of_right) if some else made)]
-    return [made for _, made in parts]
-
-
-def _products(parts: Sequence[tuple[list[Rows], list[Tensor]]]) -> list[list[Tensor]]:
-    """Of each part the product of all of its rows and of its tensors, which stay as they are."""
-    rows = [*chain(*(rows[0] for rows, _ in parts))]
-    made = iter(torch._foreach_mul(rows, [*chain(*(times for _, times in parts))]))
-    found = [[*islice(made, len(times))] for _, times in parts]
-    _times_([(rows[1:], own) for (rows, _), own in zip(parts, found, strict=True)])
-    return found
-
-
-def _times_(parts: Sequence[tuple[list[Rows], list[Tensor]]]) -> None:
-    """The same, written over the tensors."""
-    for k in range(max(len(rows) for rows, _ in parts)):
-        some = [(rows[k], own) for rows, own in parts if len(rows) > k]
-        torch._foreach_mul_([*chain(*(o for _, o in some))], [*chain(*(row for row, _ in some))])
+    count, odd, half = len(grads), len(rows) % 2, len(rows) // 2
+    first, second = rows[odd : odd + half], rows[odd + half :]
+    made, of_lone = [*grads], list[Tensor]()
+    if half == 0:
+        return made
+    # In one list: on a GPU a launch takes many tensors.
+    if odd:
+        both = torch._foreach_mul([*rows[0], *rows[1]], made * 2)
+        made, of_lone = [*both[:count]], [*both[count:]]
+        for row in rows[2:]:
+            torch._foreach_mul_(of_lone, row)
+    elif half == 1:
+        return [*torch._foreach_mul([*second[0], *first[0]], made * 2)]
+    others = [[*chain(*own[k:], *own[:k])] for k in range(1, half) for own in (first, second)]
+    by_first, by_second = halves or (tuple(chain(*first)), tuple(chain(*second)))
+    if halves:
+        joined = torch.cat([own for own in made for _ in range(half)])
+        parts = torch.split(joined, [len(own) for own in made for _ in range(half)])
+        whole = torch.split(joined, [half * len(own) for own in made])
+        made = [*chain(*(parts[k::half] for k in range(half)))]
+    elif others:
+        made = [*torch._foreach_mul(others.pop(), made * half)]
+    for each in others:
+        torch._foreach_mul_(made, each)
+    if halves:
+        made = [*whole]
+    of_first = torch._foreach_mul(by_second, made)
+    torch._foreach_mul_(made, by_first)
+    return [*of_lone, *of_first, *made]
 
 
 def write_products_(weights: Sequence[Tensor], rows: list[Rows]) -> None:
@@ -493,36 +521,42 @@ def write_products_(weights: Sequence[Tensor], rows: list[Rows]) -> None:
     for kind in dict.fromkeys(kinds):
         some = [one == kind for one in kinds]
         written, own = [*compress(weights, some)], [tuple(compress(row, some)) for row in rows]
-        # A product of float32 factors is rounded once, at the end, into a bfloat16 weight.
-        made = own[0] if all(kind) else _products([(own[1:], [*own[0]])])[0]
-        torch._foreach_copy_(written, made)
         if all(kind):
-            _times_([(own[1:], written)])
+            torch._foreach_copy_(written, own[0])
+        # A product of float32 factors is rounded once, at the end, into a bfloat16 weight.
+        made = written if all(kind) else torch._foreach_mul(own[0], own[1])
+        for row in own[1 if all(kind) else 2 :]:
+            torch._foreach_mul_(made, row)
+        if not all(kind):
+            torch._foreach_copy_(written, made)
 
 
-def largest_of(stacked: list[Tensor]) -> Tensor:
-    """The largest |ω| of each weight, of all parameters in one row."""
-    largest, *others = rows_of(torch._foreach_abs(stacked))
-    for row in others:
-        torch._foreach_maximum_(largest, row)
-    return torch.cat([own.flatten() for own in largest])
+def largest_of(stacked: Sequence[Tensor]) -> Tensor:
+    """The largest |ω| of each weight, of all parameters in one row, as they lie in memory."""
+    rows = torch.cat([*map(as_rows, stacked)], 1)
+    # On a CPU this norm takes 300 times as long.
+    return rows.abs_().amax(0) if rows.is_cpu else torch.linalg.vector_norm(rows, math.inf, 0)
 
 
-def clear_dead_(kinds: Sequence[Sequence[Tensor]], dead: Tensor) -> None:
-    """Zero what belongs to the dead, whatever it is: multiplied as integers (`base.bits`). Each
-    kind (factors, momenta, …) has a stacked tensor of every parameter.
+def clear_dead_(
+    kinds: Sequence[Sequence[Tensor]], dead: Tensor, broken: Tensor | None = None
+) -> None:
+    """Zero what belongs to the dead, whatever it is, unless `broken` is given and not 0: multiplied
+    as integers (`base.bits`). Each kind (factors, momenta, …) has a stacked tensor of every
+    parameter.
     """
-    first = kinds[0]
-    integer, depth = INTEGERS[first[0].element_size()], len(first[0])
-    alive = torch.split(~dead, [own[0].numel() for own in first])
-    if dead.is_cpu:
-        masks = [
-            kept.to(integer).view(own[0].shape) for kept, own in zip(alive, first, strict=True)
-        ]
-    else:  # one launch takes what is shaped alike
-        every = torch.cat([kept for kept in alive for _ in range(depth)]).to(integer)
-        parts = torch.split(every, [own.numel() for own in first])
-        masks = [kept.view(own.shape) for kept, own in zip(parts, first, strict=True)]
+    every = kinds[0]
+    integer, shaped = INTEGERS[every[0].element_size()], [own[0] for own in every]
+    # Written as integers at once, and true where a comparison of NaN was false.
+    alive = torch.empty_like(dead, dtype=integer)
+    torch.le(dead, 0 if broken is None else broken, out=alive)
+    parts = torch.split(alive, [own.numel() for own in shaped])
+    if not dead.is_cpu:  # one launch takes what is shaped alike
+        alive = torch.cat([kept for kept in parts for _ in range(len(every[0]))])
+        shaped, parts = [*every], torch.split(alive, [own.numel() for own in every])
+    masks = [
+        kept.as_strided(own.shape, own.stride()) for kept, own in zip(parts, shaped, strict=True)
+    ]
     stacked = [own.detach().view(integer) for kind in kinds for own in kind]
     torch._foreach_mul_(stacked, masks * len(kinds))
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+import math
 
 import pytest
 import torch
@@ -11,15 +12,16 @@ from torch import nn
 from optim.factorized.step.jobs import RULES, all_at_once, assert_close, jobs
 from secateurs.optim import FactorizedSGD
 from secateurs.optim.factorized import step as steps
-from secateurs.optim.factorized.maths import product, step
+from secateurs.optim.factorized.maths import others, product, step
 
 
 @pytest.mark.parametrize("size", [1, 64, 65, 128, 200])
 @pytest.mark.parametrize("rule", ["heavy", "plain"])
-def test_a_large_parameter_is_moved_in_pieces(size, rule, monkeypatch):
+@pytest.mark.parametrize("depth", [3, 4, 5])
+def test_a_large_parameter_is_moved_in_pieces(size, rule, depth, monkeypatch):
     monkeypatch.setattr(steps, "PIECE", 64)
     # Beside small ones, which fill a piece up.
-    together = list(jobs(3, torch.float64, RULES[rule], sizes=(5, size, 60, 7)))
+    together = list(jobs(depth, torch.float64, RULES[rule], sizes=(5, size, 60, 7)))
     expected = []
     for made in together:
         given = torch.zeros_like(made.factors) if made.momenta is None else made.momenta
@@ -55,6 +57,49 @@ def test_half_precision_weights_of_full_precision_factors(depth):
     all_at_once([dataclasses.replace(made, weight=weight, grad=grad)])
     assert_close(made.factors, expected[0])
     assert torch.equal(weight, product(made.factors).bfloat16())
+
+
+@pytest.mark.parametrize("depth", range(1, 10))
+def test_the_gradients_of_factors_are_those_of_the_reference(depth):
+    """Whatever lies how: an image's tensor has its channels last."""
+    draw = torch.Generator().manual_seed(depth)
+    stacked = [
+        torch.randn(depth, *shape, generator=draw, dtype=torch.float64)
+        for shape in ((7,), (4, 3, 2, 5), (0, 3), (), (2, 1))
+    ]
+    stacked[1] = stacked[1].transpose(2, 4).contiguous().transpose(2, 4)
+    grads = [torch.randn_like(own[0]) for own in stacked]
+    kept = [grad.clone() for grad in grads]
+    rows = steps.rows_of(stacked)
+    apart = steps.all_gradients(rows, grads)
+    for d, row in enumerate(rows):
+        expected = [others(own)[d] * grad for own, grad in zip(stacked, grads, strict=True)]
+        torch.testing.assert_close(apart[d * len(row) : (d + 1) * len(row)], expected)
+    if depth > 3:
+        flat = [grad.as_strided((grad.numel(),), (1,)) for grad in grads]
+        memory, halves = map(steps.as_rows, stacked), steps.halves_of(stacked)
+        found = steps.all_gradients(steps.rows_of([*memory]), flat, halves[-2:])
+        expected = [
+            torch.empty_like(own).copy_(others(own) * grad)
+            for own, grad in zip(stacked, grads, strict=True)
+        ]
+        torch.testing.assert_close(found, [*itertools.chain(*steps.halves_of(expected))])
+    assert all(map(torch.equal, grads, kept))
+
+
+def test_the_dead_are_cleared_unless_the_step_is_not_taken():
+    """Of the diverged, no number is below anything: they do not die quietly."""
+    nan = math.nan
+    kept = torch.tensor([[3.0, -1e-9, 1e-9], [1e-9, -1e-9, nan]])
+    for broken in (None, torch.tensor(0.0), torch.tensor(1.0)):
+        factors, momenta = [kept.clone()], [torch.tensor([[1.0, nan, 3.0], [4.0, -5.0, 6.0]])]
+        dead = steps.largest_of(factors) < 1e-6
+        before = copy.deepcopy((factors, momenta))
+        steps.clear_dead_([factors, momenta], dead, broken)
+        stays = broken is not None and bool(broken)
+        for (found,), (given,) in zip((factors, momenta), before, strict=True):
+            expected = given if stays else given.masked_fill(torch.tensor([0, 1, 0]).bool(), 0)
+            assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
 
 
 def test_the_look_for_the_dead_waits_for_a_flush():
@@ -96,6 +141,20 @@ def test_tensors_of_any_strides_take_the_same_step(turned, piece, monkeypatch):
     torch.testing.assert_close(*(model.weight.detach() for model in models))
     found = [o.factors(m.weight) for m, o in zip(models, optimizers, strict=True)]
     torch.testing.assert_close(*found)
+
+
+def test_factors_lie_as_they_are_wanted_and_stay_the_same_tensors():
+    weight = torch.randn(4, 3, 2, 5).to(memory_format=torch.channels_last)
+    factors, momenta = torch.randn(2, 3, *weight.shape)
+    kept = factors.clone()
+    steps.lay_(weight, factors, momenta, plainly=False)
+    assert factors[0].stride() == momenta[2].stride() == weight.stride()
+    assert torch.equal(factors, kept)
+    place = factors.data_ptr()
+    steps.lay_(weight, factors, None, plainly=False)
+    assert factors.data_ptr() == place
+    steps.lay_(weight, factors, momenta, plainly=True)
+    assert factors.is_contiguous() and momenta.is_contiguous() and torch.equal(factors, kept)
 
 
 def test_a_device_without_a_fused_step_takes_the_reference(monkeypatch):
