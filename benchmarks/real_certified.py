@@ -1,10 +1,12 @@
-"""ResNets of others against a pruned or rounded copy: the bound on a ball, and what was found.
+"""Networks of others against a pruned or rounded copy: the bound on a ball, and what was found.
 
     python benchmarks/real_certified.py resnet20 resnet56 --weights FOLDER --images CIFAR
+    python benchmarks/real_certified.py efficientnet --weights FILE --images PHOTOGRAPHS
 
-Each test image, two copies (a tenth of the weights pruned by magnitude; weights rounded to int8 a
-row), balls in normalised pixels. Rows that are in --out are not measured again. Where weights and
-images come from: docs/real_networks.md.
+Each test image (of the others a calibration input; of a photograph 64 × 64 pixels, of which the 8 ×
+8 in the middle vary), two copies (a tenth of the weights pruned by magnitude; weights rounded to
+int8 a row), balls in normalised pixels. Rows that are in --out are not measured again. Where
+weights and images come from: docs/real_networks.md.
 """
 
 import argparse
@@ -15,12 +17,13 @@ import time
 from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import secateurs as sc
-from real_networks import Images, resnet
+from real_networks import TASKS, Images, resnet
 
 IMAGES = 200
 """Those of which the share is asked that keep their class, spread over all classes."""
@@ -46,6 +49,24 @@ def changed(dense: nn.Module, how: str) -> nn.Module:
                 step = step.view(-1, *[1] * (weight.ndim - 1))
                 weight.copy_((weight / step).round() * step)
     return other
+
+
+def asked(name: str, args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
+    """The network, inputs, and 1 where they vary."""
+    if name.startswith("resnet"):
+        data = Images(args.images)
+        # Images of different classes: folders are read class by class.
+        x = data.test[torch.linspace(0, len(data.test) - 1, args.count).long()]
+        return resnet(int(name.removeprefix("resnet")), args.weights), x, torch.ones_like(x[:1])
+    task = TASKS[name](name, args)
+    x = torch.cat(task.given)
+    vary = torch.ones_like(x[:1])
+    if name == "efficientnet":
+        middle = slice(80, 144)
+        x = x[:, :, middle, middle]
+        vary = torch.zeros_like(x[:1])
+        vary[:, :, 28:36, 28:36] = 1
+    return task.dense, x, vary
 
 
 def keep_classes(args: argparse.Namespace, data: Images, minutes: float = 5) -> None:
@@ -81,9 +102,9 @@ def keep_classes(args: argparse.Namespace, data: Images, minutes: float = 5) -> 
 def main() -> None:
     """Measure what is not in the file yet, and print medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("networks", nargs="+", choices=["resnet20", "resnet56"])
+    parser.add_argument("networks", nargs="+", choices=[*TASKS])
     parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--images", type=Path, required=True)
+    parser.add_argument("--images", type=Path)
     parser.add_argument("--count", type=int, default=10, help="of test images")
     parser.add_argument("--radius", type=float, nargs="+", default=[1e-5, 1e-4, 3e-4])
     parser.add_argument("--copies", nargs="+", default=["pruned", "int8"])
@@ -99,17 +120,20 @@ def main() -> None:
     with args.out.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     known = {tuple(row[f] for f in FIELDS[:5]) for row in rows}
-    data = Images(args.images)
-    # Images of different classes: folders are read class by class.
-    chosen = torch.linspace(0, len(data.test) - 1, args.count).long()
+    networks = {name: asked(name, args) for name in args.networks}
     cells = product(args.networks, args.copies, range(args.count), args.radius)
     for name, how, number, radius in cells:
         if (name, how, str(number), str(radius), str(args.rounding)) in known:
             continue
-        dense = resnet(int(name.removeprefix("resnet")), args.weights)
-        x, begin = data.test[chosen[number]][None].contiguous(), time.process_time()
+        dense, inputs, vary = networks[name]
+        x, begin = inputs[number : number + 1].contiguous(), time.process_time()
+        ball: dict[str, Any] = {"around": x, "radius": radius}
+        if not bool(vary.all()):
+            ball = {"box": (x.double() - radius * vary, x.double() + radius * vary)}
+        if name == "rnet":
+            ball["output"] = 1
         rounding = True if args.rounding else "auto"
-        cert = sc.certify(dense, changed(dense, how), around=x, radius=radius, rounding=rounding)
+        cert = sc.certify(dense, changed(dense, how), rounding=rounding, **ball)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         row = (
             *(name, how, number, radius, args.rounding, cert.method),
