@@ -27,6 +27,8 @@ from real_networks import TASKS, Images, resnet
 
 IMAGES = 200
 """Those of which the share is asked that keep their class, spread over all classes."""
+SECONDS = 300
+"""For one such ball."""
 
 FIELDS = (
     *("network", "copy", "image", "radius", "rounding", "method"),
@@ -69,7 +71,7 @@ def asked(name: str, args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tenso
     return task.dense, x, vary
 
 
-def keep_classes(args: argparse.Namespace, data: Images, minutes: float = 5) -> None:
+def keep_classes(args: argparse.Namespace, data: Images) -> None:
     """For each image the largest of the radii at which the whole ball provably has one class in
     both networks; each ball lies within the next.
     """
@@ -87,7 +89,7 @@ def keep_classes(args: argparse.Namespace, data: Images, minutes: float = 5) -> 
         dense, begin = resnet(int(name.removeprefix("resnet")), args.weights), time.process_time()
         sparse, x, proven = changed(dense, how), data.test[places[number]][None].contiguous(), 0.0
         for radius in sorted(args.radius, reverse=True):
-            options = {"restarts": 0, "seconds": 60 * minutes}
+            options = {"restarts": 0, "seconds": SECONDS}
             cert = sc.certify(dense, sparse, around=x, radius=radius, claim="top-1", **options)
             if cert.answer == "proven":
                 proven = radius

@@ -1,6 +1,7 @@
 import importlib
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -204,3 +205,22 @@ def test_points_are_tried_only_where_whole_boxes_are_not_enough(monkeypatch):
     cert = sc.certify(f, h, radius=1.0, effort=1, **ask)
     assert cert.answer == "refuted" and len(tried) == 2
     assert disagreements(f, h, cert.claim.counterexample[None], 0.0).all()
+
+
+def test_what_whole_boxes_prove_is_kept_where_no_time_is_left(monkeypatch):
+    """One of two balls needs cuts, of which there are none."""
+    f = mlp(6, 12, 12, 4)
+    g, made, cut = moved(f, 0.05), [], prover.split
+
+    def late(*args, **options):
+        found = cut(*args, **options)
+        made.append(found if not made else replace(found, share=0.0, complete=False))
+        return made[-1]
+
+    monkeypatch.setattr(prover, "split", late)
+    monkeypatch.setattr(prover, "_counterexample", lambda *args: None)
+    lo = torch.zeros(2, 6)
+    hi = lo + torch.tensor([[1e-4], [1.0]])
+    cert = sc.certify(f, g, box=(lo, hi), claim="top-1", effort=1, seconds=2)
+    assert len(made) == 2 and 0 < made[0].share == cert.claim.share < 1
+    assert cert.answer == "open"

@@ -630,8 +630,12 @@ def compare_classes(
     if plan is None and beyond_effort(problem):
         made = proved(whole)
     if made is None or not made.complete:
+        before = made
         counterexample = None if plan is not None else _counterexample(problem, domain, claim)
         made = proved(plan) if counterexample is None else None
+        # There may have been no time for what was proven before.
+        if before and made and made.witness is None and made.share < before.share:
+            made = before
     parts: Sequence[Parts] = whole if made is None else made.parts
     share, complete = (0.0, False) if made is None else (made.share, made.complete)
     if made is not None and made.witness is not None:
