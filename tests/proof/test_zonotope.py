@@ -270,6 +270,23 @@ def test_a_convolution_of_a_window_is_that_of_the_map(seed):
     assert torch.allclose(found, linear(node, rows, layer.weight.detach()), atol=1e-12)
 
 
+def test_memory_that_held_something_else_changes_nothing(monkeypatch):
+    dense = nn.Sequential(
+        *(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 2, 3, stride=2, padding=1)),
+        *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3)),
+    ).double()
+    randomize(dense, generator(0))
+    sparse = pruned(dense, generator(0))
+    x = torch.randn(1, 1, 8, 8, generator=generator(1), dtype=torch.float64)
+    clean = bound_of(dense, sparse, x, 0.01).per_box
+    # So few at once that symbols of neighbouring inputs reach a window alone.
+    monkeypatch.setattr(zonotope, "_BATCH", 128)
+    monkeypatch.setattr(
+        zonotope.Slabs, "empty", lambda _, like, shape: like.new_full(tuple(shape), math.nan)
+    )
+    assert torch.allclose(bound_of(dense, sparse, x, 0.01).per_box, clean, rtol=1e-9)
+
+
 def test_remainders_get_symbols_only_where_no_skip_is_left():
     class Net(nn.Module):
         def __init__(self):

@@ -40,6 +40,7 @@ from secateurs.proof.forms import (
 from secateurs.proof.interval import centre_and_radius
 from secateurs.proof.planes import chosen, runner_up
 from secateurs.proof.rounding import Radii
+from secateurs.proof.slabs import Slabs
 from secateurs.proof.twofold import DEEP, Twofold, mapped, two_sum
 
 _BATCH = 2**18
@@ -226,30 +227,6 @@ Where = tuple[slice, slice]
 _NOWHERE: Where = (slice(0), slice(0))
 
 
-def _mapped(
-    function: Callable[..., Tensor | tuple[Tensor, Where]],
-    xs: Sequence[Zonotope],
-    shape: tuple[int, ...],
-    unit: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The symbols of some values, their generators after a linear map, and at least the sum of
-    absolute values of these.
-    """
-    symbols = torch.unique(torch.cat([x.symbols for x in xs]))
-    # Zeros that are not written take neither time nor memory.
-    g = xs[0].c.new_zeros(len(symbols), *shape)
-    mass = xs[0].c.new_zeros(1, *shape)
-    widest = max(torch.Size(shape).numel(), *(x.c.numel() for x in xs))
-    done = 0
-    for part in torch.split(symbols, max(1, _BATCH // widest)) if len(symbols) else ():
-        found = function(*(x.rows(part) for x in xs))
-        out, where = found if isinstance(found, tuple) else (found, ())
-        g[done : done + len(part)][(..., *where)] = out
-        mass[(..., *where)] += out.abs().sum(dim=0, keepdim=True)
-        done += len(part)
-    return symbols, g, mass * (1 + gamma(len(symbols) + 2, unit))
-
-
 def _convolved(node: Affine, weight: Tensor, rows: Tensor) -> Tensor | tuple[Tensor, Where]:
     """The map of some generators; of a convolution only the window of the result that is not zero:
     symbols of neighbouring inputs reach few pixels in the first layers.
@@ -258,13 +235,14 @@ def _convolved(node: Affine, weight: Tensor, rows: Tensor) -> Tensor | tuple[Ten
     if how is None or how.groups is None or rows.ndim != 5:
         return linear(node, rows, weight)
     full = rows.flatten(0, 1)
+    largest = full.abs().amax(dim=(0, 1))
     parts, where, missing = [], [], []
     for axis in (0, 1):
         kernel, stride, pad, step = (
             getattr(how, name)[axis] for name in ("kernel", "stride", "padding", "dilation")
         )
         length, out = full.shape[2 + axis], node.shape[2 + axis]
-        used = (full != 0).any(dim=3 - axis).flatten(0, 1).any(dim=0).nonzero().flatten()
+        used = largest.amax(dim=1 - axis).nonzero().flatten()
         if not len(used):
             return full.new_zeros(()), _NOWHERE
         span = (kernel - 1) * step
@@ -405,6 +383,7 @@ class Zonotopes:
         self._next = 0
         # The symbols of remainders, of each value of a pair.
         self._rest: list[Tensor] = []
+        self._slabs = Slabs()
         self.dropped = 0
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Pair:
@@ -471,7 +450,7 @@ class Zonotopes:
     def _mapped_sum(self, node: Affine, maps: list[tuple[Zonotope, Tensor]]) -> Zonotope:
         unit = self.unit
         xs, weights = zip(*maps, strict=True)
-        symbols, g, mass = _mapped(partial(_convolved_sum, node, weights), xs, node.shape, unit)
+        symbols, g, mass = self._mapped(partial(_convolved_sum, node, weights), xs, node.shape)
         center = Twofold(hi=torch.zeros_like(mass), lo=torch.zeros_like(mass))
         e = torch.zeros_like(mass)
         for x, weight in maps:
@@ -485,6 +464,31 @@ class Zonotopes:
             moved = linear(node, x.e + share * x.spread, magnitude(weight))
             e = e + moved * (1 + 2 * share) + far
         return replace(point(center.hi), low=center.lo, ids=symbols, g=g, mass=mass, e=e)
+
+    def _mapped(
+        self,
+        function: Callable[..., Tensor | tuple[Tensor, Where]],
+        xs: Sequence[Zonotope],
+        shape: tuple[int, ...],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The symbols of some values, their generators after a linear map, and at least the sum of
+        absolute values of these.
+        """
+        symbols = torch.unique(torch.cat([x.symbols for x in xs]))
+        g = self._slabs.empty(xs[0].c, (len(symbols), *shape))
+        mass = xs[0].c.new_zeros(1, *shape)
+        widest = max(torch.Size(shape).numel(), *(x.c.numel() for x in xs))
+        done = 0
+        for part in torch.split(symbols, max(1, _BATCH // widest)) if len(symbols) else ():
+            found = function(*(x.rows(part) for x in xs))
+            out, where = found if isinstance(found, tuple) else (found, ())
+            to = g[done : done + len(part)]
+            if to[(..., *where)].shape != to.shape:
+                to.zero_()
+            to[(..., *where)] = out
+            mass[(..., *where)] += out.abs().sum(dim=0, keepdim=True)
+            done += len(part)
+        return symbols, g, mass * (1 + gamma(len(symbols) + 2, self.unit))
 
     def _added(self, which: int, node: Affine, reaches: Sequence[Tensor | None]) -> Tensor | float:
         """What computed weights add: of one network, or of both to their difference."""
@@ -648,7 +652,7 @@ class Zonotopes:
         pick: Callable[[Tensor], Tensor],
     ) -> Zonotope:
         keeps = window.keeps
-        symbols, g, mass = _mapped(lambda rows: pick(rows) * keeps, [z], node.shape, self.unit)
+        symbols, g, mass = self._mapped(lambda rows: pick(rows) * keeps, [z], node.shape)
         kept = Twofold(hi=pick(z.c), lo=pick(z.low)).plus((window.less + window.more) / 2)
         c = torch.where(keeps, kept.hi, (window.low + window.high) / 2)
         width = torch.where(keeps, window.more - window.less, window.high - window.low)
@@ -689,7 +693,7 @@ class Zonotopes:
         out = []
         for which in range(3):
             zs = [x.all[which] for x in xs]
-            symbols, g, mass = _mapped(function, zs, shape, self.unit)
+            symbols, g, mass = self._mapped(function, zs, shape)
             share, deep = gamma(count + 2, self.unit), count * (DEEP if self.unit else 0.0)
             lost = [z.e + share * z.spread + deep * z.c.abs() for z in zs]
             e = self._sizes(function, lost, shape, count)
