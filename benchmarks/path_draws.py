@@ -33,6 +33,7 @@ from torch.nn import functional as F
 import secateurs as sc
 from secateurs.masks.systematic import inclusion_of_all
 from secateurs.paths import draw_variance, keep_probabilities
+from secateurs.scores import probe
 from secateurs_lab import data, models
 
 SPARSITIES = (0.5, 0.8, 0.9, 0.95, 0.98)
@@ -54,6 +55,22 @@ CLOSER: dict[str, tuple[str, dict[str, Any]]] = {
     "draw SynFlow, 50 rounds": ("synflow", {**DRAWN, "rounds": 50}),
 }
 """What may bring a draw nearer to SynFlow, on the smallest network alone."""
+SAMPLED = {"how": "sample"}
+SKETCHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "top SNIP": ("snip", {}),
+    "draw SNIP": ("snip", SAMPLED),
+    "top SNIP on noise": ("snip", {}),
+    "draw SNIP on noise": ("snip", SAMPLED),
+    "draw SynFlow": ("synflow", {**SAMPLED, "rounds": 50}),
+}
+"""The sketching paper's own comparison, drawn as there: at two sparsities, on CIFAR-10 alone."""
+SKETCHED_AT = (0.9, 0.98)
+SKETCHED_PAIRS = (
+    ("draw SNIP", "top SNIP"),
+    ("draw SNIP on noise", "top SNIP on noise"),
+    ("draw SNIP on noise", "top SNIP"),
+    ("draw SynFlow", SYNFLOW),
+)
 DENSE = "dense"
 WEIGHT = r"\|w\|"
 
@@ -101,7 +118,7 @@ PROTOCOLS = {
         batch=64,
         rate=0.1,
         sparsities=(0.8, 0.9, 0.98),
-        ways=(DENSE, "top |w|", "top path cost", "draw |w|", BEST, SYNFLOW),
+        ways=(DENSE, "top |w|", "top path cost", "draw |w|", BEST, SYNFLOW, *SKETCHED),
     ),
 }
 """A batch of 64 makes more of three epochs; a ResNet-20 takes a minute each."""
@@ -144,7 +161,7 @@ def accuracy(
     model = models.build(
         name, in_channels=protocol.channels, classes=10, size=protocol.size, init=init
     ).to(memory_format=torch.channels_last)
-    masks = None if way == DENSE else prune(model, way, sparsity, seed, torch.ones(shape))
+    masks = None if way == DENSE else prune(model, way, sparsity, seed, torch.ones(shape), images)
     if sc.path_norm(model.eval(), torch.ones(shape), split=True).inputs == 0:
         # No training brings a path back: one answer for all images, a tenth of which it fits.
         return 10.0
@@ -153,19 +170,43 @@ def accuracy(
 
 
 def prune(
-    model: nn.Module, way: str, sparsity: float, seed: int, example: torch.Tensor
+    model: nn.Module,
+    way: str,
+    sparsity: float,
+    seed: int,
+    example: torch.Tensor,
+    images: data.Dataset,
 ) -> dict[str, torch.Tensor]:
     """The masks, which the model has on return."""
-    score, more = {**WAYS, **CLOSER}[way]
+    score, more = {**WAYS, **CLOSER, **SKETCHED}[way]
     generator = torch.Generator().manual_seed(100 + seed)
+    if score == "snip":
+        # As in the paper, on the statistics of the batch.
+        more = {**more, "batch": _scored(way, generator, images), "loss": F.cross_entropy}
     p: Mapping[str, torch.Tensor] = {}
     if way.endswith("over p"):
         p = keep_probabilities(model.eval(), example, sparsity=sparsity)
     done = sc.prune_(
-        model.eval(), score, sparsity=sparsity, example=example, generator=generator, **more
+        model.train(score == "snip"),
+        score,
+        sparsity=sparsity,
+        example=example,
+        generator=generator,
+        **more,
     )
     _divide(model, p)
     return dict(done.masks)
+
+
+def _scored(
+    way: str, generator: torch.Generator, images: data.Dataset
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """256 images, or as many of normal numbers with their mean and deviation."""
+    if way.endswith("noise"):
+        about = {"mean": images.mean, "std": images.std, "classes": 10}
+        return probe("random", images.train_x[:1], generator=generator, **about)
+    rows = torch.randperm(len(images.train_y), generator=generator)[:256]
+    return images.train_x[rows], images.train_y[rows]
 
 
 def train(
@@ -235,6 +276,7 @@ def measure(out: Path, names: Sequence[str], seeds: Sequence[int]) -> None:
             for sparsity in (0.0, *protocol.sparsities)
             for way in protocol.ways
             if (way == DENSE) == (sparsity == 0)
+            and (way not in SKETCHED or sparsity in SKETCHED_AT)
         )
         for cell in cells:
             if (name, *map(str, cell)) in known:
@@ -375,6 +417,14 @@ def tables(rows: list[dict[str, str]]) -> None:
     }
     _print_means((BEST, *CLOSER, SYNFLOW), closer)
     _print_pairs(list(CLOSER), [BEST, SYNFLOW], closer)
+    sketched = {
+        name: {key: value for key, value in cells.items() if key[1] in SKETCHED_AT}
+        for name, cells in groups.items()
+        if any(way in SKETCHED for way, _, _ in cells)
+    }
+    _print_means((*SKETCHED, SYNFLOW), sketched)
+    for drawn, top in SKETCHED_PAIRS:
+        _print_pairs([drawn], [top], sketched)
 
 
 def _head(first: Sequence[str], ways: Sequence[str]) -> None:
