@@ -44,6 +44,9 @@ METHODS = {
 RESNET_18 = ((64, 2), (128, 2), (256, 2), (512, 2))
 
 
+RESNET_20 = ((16, 3), (32, 3), (64, 3))
+
+
 RESNET_8 = ((8, 1), (16, 1), (32, 1))
 """Stages of a residual network: (width, blocks)."""
 
@@ -61,6 +64,7 @@ class PathSettings:
         rewind: Epochs after which the dense network is stored.
         factors: What a hidden channel may be multiplied by.
         momentum: Our choice: the paper names none.
+        precision: "bf16" for autocast of the forward pass, with images stored channels last.
     """
 
     data: str = "fashion-mnist"
@@ -76,6 +80,7 @@ class PathSettings:
     momentum: float = 0.9
     decay: float = 1e-4
     augment: bool = False
+    precision: str = "float32"
     percents: tuple[int, ...] = (10, 20, 40, 60, 80)
     factors: tuple[float, ...] = (1, 128, 4096)
     seed: int = 0
@@ -135,6 +140,8 @@ def train(settings: PathSettings) -> TrainedDense:
     model = ResNet([*settings.stages], channels, classes)
     initialise_(model, generator=generator(settings.seed, "paths/initialise"))
     model.to(chosen_device())
+    if settings.precision == "bf16":
+        model.to(memory_format=torch.channels_last)
     _fit(model, split, settings, 0, settings.rewind, {})
     rewind = deepcopy(model)
     curves = _fit(model, split, settings, settings.rewind, settings.epochs, {})
@@ -226,6 +233,7 @@ def _fit(
         augment=sets.augment if settings.augment else None,
         generator=generator(settings.seed, f"paths/order {first}"),
         evaluate_every=0,
+        precision=settings.precision,
         verbose=False,
     )
     if held is not None:
@@ -417,6 +425,17 @@ SMOKE = PathSettings(
     batch=64,
 )
 FASHION = PathSettings()
+CIFAR = PathSettings(
+    data="cifar-10-jpeg",
+    stages=RESNET_20,
+    examples=10_000,
+    tested=4000,
+    epochs=6,
+    drops=(2, 4, 5),
+    batch=64,
+    percents=(40, 60, 80),
+    precision="bf16",
+)
 LARGE = PathSettings(stages=RESNET_18, examples=2048, tested=1000, epochs=2, drops=(1,), batch=64)
 """The paper's network on what an hour carries: two epochs of 2,048 images, for table 1 and figure 3
 only.
@@ -440,7 +459,7 @@ FULL = PathSettings(
 
 def jobs(scale: Scale) -> list[Measurement]:
     """Every protocol of the scale; at "cpu" the masks of a ResNet-18 too."""
-    chosen = {"smoke": (SMOKE,), "cpu": (FASHION,), "full": (WHOLE, FULL)}[scale]
+    chosen = {"smoke": (SMOKE,), "cpu": (FASHION, CIFAR), "full": (WHOLE, FULL)}[scale]
     found = [job for settings in chosen for job in _protocol(settings)]
     return found + ([_masks(LARGE)] if scale == "cpu" else [])
 
@@ -504,7 +523,8 @@ publish(
         compare=compare,
         settings={
             "smoke": "a residual network of two blocks on digits, 3 epochs, 60 %",
-            "cpu": "ResNet-8 (width 8), 4,096 images of Fashion-MNIST, 12 epochs; ResNet-18: masks",
+            "cpu": "ResNet-8 (width 8), 4,096 images of Fashion-MNIST, 12 epochs; ResNet-20,"
+            " 10,000 of CIFAR-10, 6 epochs; ResNet-18: masks",
             "full": "ResNet-18 on all of Fashion-MNIST, 15 epochs; then on Tiny ImageNet, 90"
             " epochs, batch 1024 (the paper: ImageNet)",
         },

@@ -359,6 +359,9 @@ class Loop(Training):
             return Running(self, standing, show or Progress()).run()
 
 
+PRECISIONS = ("float32", "bf16")
+
+
 class Settings(TypedDict, total=False):
     """The options of a training beside its model, data and optimizer; defaults as in `Loop`."""
 
@@ -370,6 +373,7 @@ class Settings(TypedDict, total=False):
     augment: Augment | None
     generator: torch.Generator | None
     evaluate_every: int
+    precision: str
 
 
 def fit_(
@@ -400,6 +404,7 @@ def fit_(
         generator: order of the examples and augmentation; PyTorch's global one when left out.
         evaluate_every: epochs between two test evaluations (the last epoch always has one); 0 for
             never.
+        precision: "float32", or "bf16" for autocast of the forward pass.
 
     Raises:
         TrainingError: the loss became NaN or infinite; the message names the step.
@@ -408,6 +413,8 @@ def fit_(
     for name in settings.keys() - Settings.__annotations__.keys():
         known = ("length", "device", "verbose", *Settings.__annotations__)
         raise ArgumentError(unknown("argument of fit_", name, known))
+    if (precision := settings.get("precision", "float32")) not in PRECISIONS:
+        raise ArgumentError(unknown("precision", precision, PRECISIONS))
     loop = Loop(model=model, data=data, optimizer=optimizer, length=length, **settings)
     # Read before the model is moved: an invalid length must change nothing.
     total = loop.total

@@ -317,3 +317,25 @@ def test_evaluate_counts_by_hand(data):
     assert result.loss == pytest.approx(F.cross_entropy(outputs, data.test_y).item(), rel=1e-5)
     assert result.accuracy == result.correct / 21 and model.training
     assert evaluate(model, data, split="train").examples == 50
+
+
+def test_the_forward_pass_runs_in_the_precision_that_was_asked(data):
+    seen = []
+
+    def loss(outputs, labels):
+        seen.append(outputs.dtype)
+        return F.cross_entropy(outputs, labels)
+
+    for how in ({}, {"precision": "bf16"}):
+        model = net()
+        fit_(model, data, optimizer=sgd(model), length="1it", loss=loss, evaluate_every=0, **how)
+        assert all(p.dtype == torch.float32 for p in model.parameters())
+    assert seen == [torch.float32, torch.bfloat16]
+
+
+def test_an_unknown_precision_changes_nothing(data):
+    model = net()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ArgumentError, match="bf16"):
+        fit_(model, data, optimizer=sgd(model), length="1it", verbose=False, precision="bf61")
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
