@@ -141,7 +141,7 @@ def train(settings: PathSettings) -> TrainedDense:
     initialise_(model, generator=generator(settings.seed, "paths/initialise"))
     model.to(chosen_device())
     if settings.precision == "bf16":
-        model.to(memory_format=torch.channels_last)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     _fit(model, split, settings, 0, settings.rewind, {})
     rewind = deepcopy(model)
     curves = _fit(model, split, settings, settings.rewind, settings.epochs, {})
