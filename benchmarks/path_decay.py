@@ -1,6 +1,6 @@
 """Weight decay on the paths of factors, against weight decay on the factors.
 
-    python benchmarks/path_decay.py [--out FILE] [--seeds 0 1] [--epochs 200]
+    python benchmarks/path_decay.py [--out FILE] [--seeds 0 1 2] [--epochs 200]
 
 Each weight of a network 64-300-100-10 without biases is a product of D explicit factors, trained on
 scikit-learn's digits by SGD with momentum; to the loss comes λ/D · Σ‖ω‖², or μ times
@@ -103,7 +103,7 @@ def result(model: nn.Sequential, factors: dict[str, Tensor], x: Tensor, y: Tenso
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/path_decay.csv"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=200)
     options = parser.parse_args()
     torch.set_num_threads(1)
