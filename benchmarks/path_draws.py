@@ -423,8 +423,10 @@ def tables(rows: list[dict[str, str]]) -> None:
         if any(way in SKETCHED for way, _, _ in cells)
     }
     _print_means((*SKETCHED, SYNFLOW), sketched)
-    for drawn, top in SKETCHED_PAIRS:
-        _print_pairs([drawn], [top], sketched)
+    _head(("network, start",), [f"{drawn}, of {top}" for drawn, top in SKETCHED_PAIRS])
+    for name, cells in sketched.items():
+        texts = [_ahead(drawn, top, cells) for drawn, top in SKETCHED_PAIRS]
+        print(f"| {name} | {' | '.join(texts)} |")
 
 
 def _head(first: Sequence[str], ways: Sequence[str]) -> None:
@@ -452,16 +454,19 @@ def _print_pairs(ways: list[str], others: list[str], groups: dict[str, Cells]) -
     _head(("network, start", "ahead"), [f"of {other}" for other in others])
     for name, cells in groups.items():
         for way in ways:
-            texts = []
-            for other in others:
-                pairs = [
-                    (cells[way, *key[1:]], accuracy)
-                    for key, accuracy in cells.items()
-                    if key[0] == other and (way, *key[1:]) in cells
-                ]
-                ahead = sum(one > two for one, two in pairs)
-                texts.append(f"{ahead} of {len(pairs)}" if pairs else "–")
+            texts = [_ahead(way, other, cells) for other in others]
             print(f"| {name} | {way} | {' | '.join(texts)} |")
+
+
+def _ahead(way: str, other: str, cells: Cells) -> str:
+    """In how many pairs of equal sparsity and seed one way is ahead of another."""
+    pairs = [
+        (cells[way, *key[1:]], accuracy)
+        for key, accuracy in cells.items()
+        if key[0] == other and (way, *key[1:]) in cells
+    ]
+    ahead = sum(one > two for one, two in pairs)
+    return f"{ahead} of {len(pairs)}" if pairs else "–"
 
 
 def tables_trained(rows: list[dict[str, str]]) -> None:
