@@ -40,8 +40,9 @@ def test_the_smallest_that_fits_is_lent_and_what_is_too_small_is_freed():
     sizes = {n: pool.empty(LIKE, (n,)) for n in (100, 1000)}
     places = {n: one.data_ptr() for n, one in sizes.items()}
     del sizes
-    small = pool.empty(LIKE, (90,))
-    assert small.data_ptr() == places[100]
+    middle, small = pool.empty(LIKE, (500,)), pool.empty(LIKE, (90,))
+    assert (middle.data_ptr(), small.data_ptr()) == (places[1000], places[100])
+    del middle
     large = pool.empty(LIKE, (10_000,)).fill_(3.0)
     assert not pool._free and float(large.sum()) == 30_000
 
