@@ -15,13 +15,13 @@ from torch.nn.utils.parametrizations import weight_norm
 import secateurs as sc
 from proof.pairs import problem_of
 from secateurs.base.random import generator
-from secateurs.graph import Activation, Affine, capture
+from secateurs.graph import Activation, capture
 from secateurs.proof import zonotope
 from secateurs.proof.certify import prove, search_boxes
 from secateurs.proof.domain import ball_domain
-from secateurs.proof.forms import linear
 from secateurs.proof.methods import by_zonotopes, run_methods
-from secateurs.proof.zonotope import _convolved, _Line, nodes_alone, point
+from secateurs.proof.slabs import Slabs
+from secateurs.proof.zonotope import _Line, nodes_alone, point
 from tiny_networks import pruned, randomize
 
 
@@ -247,29 +247,6 @@ def test_windows_of_pools_and_joined_branches_share_symbols():
     assert found <= cert.bound <= 2 * found
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_a_convolution_of_a_window_is_that_of_the_map(seed):
-    g = generator(seed, "windows")
-
-    def draw(low, high):
-        return int(torch.randint(low, high, (), generator=g))
-
-    how = {name: (draw(1, 4), draw(1, 4)) for name in ("kernel_size", "stride")}
-    how |= {"padding": (draw(0, 4), draw(0, 4)), "dilation": (draw(1, 3), draw(1, 3))}
-    layer = nn.Conv2d(4, 6, **how, groups=1 + seed % 2, bias=False).double()
-    height, width = draw(6, 12), draw(6, 12)
-    graph = capture(layer, torch.randn(1, 4, height, width).double())
-    node = next(n for n in graph.nodes if isinstance(n, Affine))
-    rows = torch.zeros(3, 1, 4, height, width, dtype=torch.float64)
-    top, left = draw(0, height), draw(0, width)
-    area = rows[..., top : draw(top, height) + 1, left : draw(left, width) + 1]
-    area.copy_(torch.randn(area.shape, generator=g))
-    part, where = _convolved(node, layer.weight.detach(), rows)
-    found = torch.zeros(3, *node.shape, dtype=torch.float64)
-    found[(..., *where)] = part
-    assert torch.allclose(found, linear(node, rows, layer.weight.detach()), atol=1e-12)
-
-
 def test_memory_that_held_something_else_changes_nothing(monkeypatch):
     dense = nn.Sequential(
         *(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 2, 3, stride=2, padding=1)),
@@ -323,7 +300,7 @@ def small_pair(module, other, x, radius, **options):
 def test_a_value_and_a_multiple_of_another_have_both_remainders():
     x = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
     f = replace(point(x), e=torch.tensor([[0.25, 0.5]], dtype=torch.float64))
-    y = f.plus_at(torch.tensor([1]), torch.tensor([-3.0], dtype=torch.float64), f, 0.0)
+    y = f.plus_at(torch.tensor([1]), torch.tensor([-3.0], dtype=torch.float64), f, 0.0, Slabs())
     assert y.c.tolist() == [[1.0, 4.0]] and y.e.tolist() == [[0.25, 2.0]]
 
 

@@ -22,11 +22,11 @@ from itertools import chain
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from secateurs.graph import Activation, Add, Affine, Graph, Input, Opaque, Pool, Structural
 from secateurs.proof import hardswish
 from secateurs.proof.affine import TooLarge
+from secateurs.proof.convolve import Convolution, Rows
 from secateurs.proof.forms import (
     FIELDS,
     Bounds,
@@ -106,9 +106,21 @@ class Zonotope:
 
     def rows(self, symbols: Tensor) -> Tensor:
         """The generators of some symbols, sorted; zeros where the value does not have one."""
+        found = self.unscaled(symbols)
+        if found is None:
+            return self.g.new_zeros(len(symbols), *self.g.shape[1:])
+        rows, scale = found
+        return rows if scale is None else rows * scale
+
+    def unscaled(self, symbols: Tensor) -> Rows | None:
+        """The same as they are kept, and the factor that they lack; None where the value has none
+        of the symbols.
+        """
         first, count = self._place(symbols)
         if count == len(symbols):
-            return self.g[first : first + count] * self.scale
+            return self.g[first : first + count], self.scale
+        if not bool(torch.isin(symbols, self.symbols).any()):
+            return None
         found = self.g.new_zeros(len(symbols), *self.g.shape[1:])
         if len(self.ids):
             place = torch.searchsorted(self.ids, symbols).clamp(max=len(self.ids) - 1)
@@ -119,7 +131,7 @@ class Zonotope:
             here = self.new[place] == symbols
             flat = found.flatten(1)
             flat[here.nonzero().flatten(), self.at[place[here]]] = self.size[place[here]]
-        return found
+        return found, None
 
     def _place(self, symbols: Tensor) -> tuple[int, int]:
         """Where consecutive symbols begin in g, and how many of them there are in a row."""
@@ -149,10 +161,15 @@ class Zonotope:
             e=(factor.abs() * self.e + lost) * (1 + 8 * unit),
         )
 
-    def plus_at(self, at: Tensor, factor: Tensor, other: "Zonotope", unit: float) -> "Zonotope":
+    def plus_at(
+        self, at: Tensor, factor: Tensor, other: "Zonotope", unit: float, slabs: Slabs
+    ) -> "Zonotope":
         """The value and factor · other at some entries; the factors may be off by a rounding."""
         symbols = torch.unique(torch.cat([self.symbols, other.symbols]))
-        g = self.rows(symbols)
+        g = slabs.empty(self.c, (len(symbols), *self.c.shape[1:]))
+        many = max(1, _BATCH // self.c.numel())
+        for to, of in zip(torch.split(g, many), torch.split(symbols, many), strict=True):
+            to.copy_(self.rows(of))
         part = g.flatten(1)[:, at]
         part.index_add_(0, torch.searchsorted(symbols, other.symbols), factor * other.columns(at))
         g.flatten(1)[:, at] = part
@@ -221,73 +238,10 @@ def point(center: Tensor) -> Zonotope:
     )
 
 
-Where = tuple[slice, slice]
-"""A window of a map."""
-
-_NOWHERE: Where = (slice(0), slice(0))
-
-
-def _convolved(node: Affine, weight: Tensor, rows: Tensor) -> Tensor | tuple[Tensor, Where]:
-    """The map of some generators; of a convolution only the window of the result that is not zero:
-    symbols of neighbouring inputs reach few pixels in the first layers.
-    """
-    how = node.operation.sliding
-    if how is None or how.groups is None or rows.ndim != 5:
-        return linear(node, rows, weight)
-    full = rows.flatten(0, 1)
-    largest = full.abs().amax(dim=(0, 1))
-    parts, where, missing = [], [], []
-    for axis in (0, 1):
-        kernel, stride, pad, step = (
-            getattr(how, name)[axis] for name in ("kernel", "stride", "padding", "dilation")
-        )
-        length, out = full.shape[2 + axis], node.shape[2 + axis]
-        used = largest.amax(dim=1 - axis).nonzero().flatten()
-        if not len(used):
-            return full.new_zeros(()), _NOWHERE
-        span = (kernel - 1) * step
-        # Output o reads the inputs o·stride − pad + t·step.
-        first = max(0, -((span - pad - int(used[0])) // stride))
-        last = min(out - 1, (int(used[-1]) + pad) // stride)
-        start, stop = first * stride - pad, last * stride - pad + span + 1
-        parts.append(slice(max(0, start), min(length, stop)))
-        missing.append((max(0, -start), max(0, stop - length)))
-        where.append(slice(first, max(first, last + 1)))
-    if any(place.stop <= place.start for place in where):
-        return full.new_zeros(()), _NOWHERE
-    cut = F.pad(full[:, :, parts[0], parts[1]], (*missing[1], *missing[0]))
-    y = F.conv2d(cut, weight, stride=how.stride, dilation=how.dilation, groups=how.groups)
-    return y.reshape(*rows.shape[:2], *y.shape[1:]), (where[0], where[1])
-
-
-def _convolved_sum(
-    node: Affine, weights: Sequence[Tensor], *rows: Tensor
-) -> Tensor | tuple[Tensor, Where]:
+def _linear_sum(node: Affine, weights: Sequence[Tensor], *rows: Tensor) -> Tensor:
     """The sum of the maps of some generators."""
-    total = _convolved(node, weights[0], rows[0])
-    for weight, x in zip(weights[1:], rows[1:], strict=True):
-        more = _convolved(node, weight, x)
-        if isinstance(total, tuple) and isinstance(more, tuple):
-            total = _joined(total, more)
-        elif isinstance(total, Tensor) and isinstance(more, Tensor):
-            total = total + more
-    return total
-
-
-def _joined(one: tuple[Tensor, Where], other: tuple[Tensor, Where]) -> tuple[Tensor, Where]:
-    """The sum of two maps that are zero but for their windows."""
-    if one[1] == other[1]:
-        return one[0] + other[0], one[1]
-    if _NOWHERE in (one[1], other[1]):
-        return one if other[1] == _NOWHERE else other
-    both = list(zip(one[1], other[1], strict=True))
-    high, wide = (slice(min(a.start, b.start), max(a.stop, b.stop)) for a, b in both)
-    total = one[0].new_zeros(*one[0].shape[:-2], high.stop - high.start, wide.stop - wide.start)
-    for y, (up, left) in (one, other):
-        up = slice(up.start - high.start, up.stop - high.start)
-        left = slice(left.start - wide.start, left.stop - wide.start)
-        total[..., up, left] += y
-    return total, (high, wide)
+    each = zip(rows, weights, strict=True)
+    return torch.stack([linear(node, x, weight) for x, weight in each]).sum(dim=0)
 
 
 _GAP = 2
@@ -450,7 +404,8 @@ class Zonotopes:
     def _mapped_sum(self, node: Affine, maps: list[tuple[Zonotope, Tensor]]) -> Zonotope:
         unit = self.unit
         xs, weights = zip(*maps, strict=True)
-        symbols, g, mass = self._mapped(partial(_convolved_sum, node, weights), xs, node.shape)
+        function = Convolution.of(node, weights) or partial(_linear_sum, node, weights)
+        symbols, g, mass = self._mapped(function, xs, node.shape)
         center = Twofold(hi=torch.zeros_like(mass), lo=torch.zeros_like(mass))
         e = torch.zeros_like(mass)
         for x, weight in maps:
@@ -467,7 +422,7 @@ class Zonotopes:
 
     def _mapped(
         self,
-        function: Callable[..., Tensor | tuple[Tensor, Where]],
+        function: Convolution | Callable[..., Tensor],
         xs: Sequence[Zonotope],
         shape: tuple[int, ...],
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -480,13 +435,13 @@ class Zonotopes:
         widest = max(torch.Size(shape).numel(), *(x.c.numel() for x in xs))
         done = 0
         for part in torch.split(symbols, max(1, _BATCH // widest)) if len(symbols) else ():
-            found = function(*(x.rows(part) for x in xs))
-            out, where = found if isinstance(found, tuple) else (found, ())
             to = g[done : done + len(part)]
-            if to[(..., *where)].shape != to.shape:
-                to.zero_()
-            to[(..., *where)] = out
-            mass[(..., *where)] += out.abs().sum(dim=0, keepdim=True)
+            if isinstance(function, Convolution):
+                function.into(to, mass, [x.unscaled(part) for x in xs])
+            else:
+                out = function(*(x.rows(part) for x in xs))
+                to.copy_(out)
+                mass += out.abs().sum(dim=0, keepdim=True)
             done += len(part)
         return symbols, g, mass * (1 + gamma(len(symbols) + 2, self.unit))
 
@@ -530,7 +485,7 @@ class Zonotopes:
         change = torch.where(apart, lines[0].slope - lines[1].slope, 0.0).flatten()
         at = change.nonzero().flatten()
         if len(at):
-            y = y.plus_at(at, change[at], x.f, self.unit)
+            y = y.plus_at(at, change[at], x.f, self.unit, self._slabs)
         for sign, line, (new, where) in zip((1, -1), lines, held, strict=True):
             half = line.half * apart
             here = apart.flatten()[where]
@@ -566,7 +521,7 @@ class Zonotopes:
             y = x.all[which].scaled(own, band.plane.c, self.unit)
             at = of_f.flatten().nonzero().flatten()
             if len(at):
-                y = y.plus_at(at, of_f.flatten()[at], x.f, self.unit)
+                y = y.plus_at(at, of_f.flatten()[at], x.f, self.unit, self._slabs)
             y, *_ = self._opened(which, replace(y, e=y.e + lost[which]), band.half)
             out.append(self._hold(which, node, y))
         return Pair(*out)
@@ -677,8 +632,8 @@ class Zonotopes:
         """Signed sums; shared symbols cancel."""
 
         def total(*parts: Tensor) -> Tensor:
-            signed = (p if sign > 0 else -p for sign, p in zip(node.signs, parts, strict=True))
-            return sum(signed, torch.zeros((), dtype=parts[0].dtype))
+            first, *rest = (p if s > 0 else -p for s, p in zip(node.signs, parts, strict=True))
+            return sum(rest, first)
 
         return self._combined(total, xs, node.shape, len(xs))
 
