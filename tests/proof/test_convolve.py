@@ -85,14 +85,15 @@ def test_several_values_are_summed_and_those_without_these_symbols_left_out():
     assert not bool(out.any()) and not bool(mass.any())
 
 
-def test_a_number_that_is_none_spreads_no_further_than_its_windows():
+@pytest.mark.parametrize("value", [2.0, -5e-324, math.inf, math.nan])
+def test_a_single_number_of_any_size_is_not_taken_for_zero(value):
     node = node_of(nn.Conv2d(1, 1, 3, padding=1), 1, 6, 6)
     rows = torch.zeros(1, 1, 1, 6, 6, dtype=torch.float64)
-    rows[..., 1, 1] = math.nan
+    rows[..., 1, 1] = value
     weight = torch.ones(1, 1, 3, 3, dtype=torch.float64)
     out = torch.zeros(1, *node.shape, dtype=torch.float64)
     Convolution.of(node, [weight]).into(out, torch.zeros_like(out), [(rows, None)])
-    assert torch.equal(out.isnan(), linear(node, rows, weight).isnan())
+    assert torch.equal(out.nan_to_num(nan=7.0), linear(node, rows, weight).nan_to_num(nan=7.0))
 
 
 def test_the_bits_do_not_depend_on_the_number_of_threads():
