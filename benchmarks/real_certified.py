@@ -83,11 +83,15 @@ def keep_classes(args: argparse.Namespace, data: Images) -> None:
     # A prefix is spread over all classes, too.
     places = torch.linspace(0, len(data.test) - 1, IMAGES).long()
     order = [number * 47 % IMAGES for number in range(args.classes)]
+    networks = {
+        name: resnet(int(name.removeprefix("resnet")), args.weights) for name in args.networks
+    }
+    pairs = {(n, how): (d, changed(d, how)) for n, d in networks.items() for how in args.copies}
     for name, how, number in product(args.networks, args.copies, order):
         if (name, how, str(number)) in known:
             continue
-        dense, begin = resnet(int(name.removeprefix("resnet")), args.weights), time.process_time()
-        sparse, x, proven = changed(dense, how), data.test[places[number]][None].contiguous(), 0.0
+        (dense, sparse), begin, proven = pairs[name, how], time.process_time(), 0.0
+        x = data.test[places[number]][None].contiguous()
         for radius in sorted(args.radius, reverse=True):
             options = {"restarts": 0, "seconds": SECONDS}
             cert = sc.certify(dense, sparse, around=x, radius=radius, claim="top-1", **options)
