@@ -121,7 +121,7 @@ def accelerate(
             layers stay exact.
         rivals: other forms of the model that are timed too, by a name for messages. The fastest of
             all is returned. By default the model in onnxruntime, where that is installed and layers
-            are timed (`in_onnxruntime`); `{}` for ours and torch's alone.
+            are timed (`in_onnxruntime`), and compacted there, too; `{}` for ours and torch's alone.
         progress: called with a line of text for each step.
 
     Returns:
@@ -208,7 +208,9 @@ def _accelerate(
     made, timed, exact = small or model, tune == "time", values == "exact"
     own = rivals is None
     if rivals is None and timed and exact and keep == "faster" and not gpu:
-        rivals = by_onnxruntime(made, example, say)
+        rivals = by_onnxruntime(
+            {"": model} | ({} if small is None else {"compact": small}), example, say
+        )
 
     def whole() -> FastModule | SecateursError:
         return _program(made, example, kernels, dtype, timed, say)
@@ -286,22 +288,29 @@ LARGEST_RIVAL = 1 << 27
 """Weights of a model up to which onnxruntime is tried: half a gigabyte is written for it."""
 
 
-def by_onnxruntime(model: nn.Module, example: Example, say: Progress) -> dict[str, nn.Module]:
-    """The model in onnxruntime, where it can be had; no rival otherwise."""
+def by_onnxruntime(
+    models: Mapping[str, nn.Module], example: Example, say: Progress
+) -> dict[str, nn.Module]:
+    """The models in onnxruntime, by these names behind its own, where they can be had: of a network
+    that lost channels both, since some of its kernels want them in multiples of eight or sixteen.
+    """
     if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
-        return {}
-    if sum(p.numel() for p in model.parameters()) > LARGEST_RIVAL:
         return {}
     # Imported here: most models on most machines run without it.
     from secateurs.ship.onnx import in_onnxruntime
 
-    say("writing it for onnxruntime")
-    try:
-        return {"onnxruntime": in_onnxruntime(model, example)}
-    # Nobody has asked for it, so whatever is wrong with three packages of others ends nothing here.
-    except Exception as problem:
-        _log.debug("%s is not tried in onnxruntime: %s", type(model).__name__, problem)
-        return {}
+    found: dict[str, nn.Module] = {}
+    for name, model in models.items():
+        if sum(p.numel() for p in model.parameters()) > LARGEST_RIVAL:
+            continue
+        say("writing it for onnxruntime")
+        try:
+            found[f"onnxruntime {name}".strip()] = in_onnxruntime(model, example)
+        # Nobody has asked for it, so whatever is wrong with three packages of others ends nothing
+        # here.
+        except Exception as problem:
+            _log.debug("%s is not tried in onnxruntime: %s", type(model).__name__, problem)
+    return found
 
 
 def _dtype_of(model: nn.Module, example: Example) -> torch.dtype:
@@ -541,7 +550,7 @@ def _shapes(
     reports = {name: cast(FastReport, form.report) for name, form in found.items()}
     return (
         torch.get_num_threads(),
-        importlib.metadata.version("onnxruntime") if "onnxruntime" in forms else "",
+        importlib.metadata.version("onnxruntime") if any("onnxruntime" in f for f in forms) else "",
         [(name, t.shape, str(t.dtype)) for name, t in enumerate((*args, *kwargs.values()))],
         [
             (
