@@ -31,7 +31,7 @@ Rows = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class ConvolutionKernel:
     """The compiled functions.
 
     Attributes:
@@ -47,7 +47,7 @@ class Kernel:
 class Convolution:
     """The sum of convolutions of several values by one node, each with its own weight."""
 
-    kernel: Kernel
+    kernel: ConvolutionKernel
     how: Sliding
     weights: tuple[Tensor, ...]
 
@@ -75,7 +75,7 @@ class Convolution:
 
 
 @cache
-def compiled() -> Kernel | None:
+def compiled() -> ConvolutionKernel | None:
     """The kernel, built at the first call on a machine; None if that is impossible (a log line says
     why).
     """
@@ -89,7 +89,7 @@ def compiled() -> Kernel | None:
     )
 
 
-def _load(library: ctypes.CDLL) -> Kernel:
+def _load(library: ctypes.CDLL) -> ConvolutionKernel:
     """Load the library and try it once, so that a wrong binary is refused rather than trusted."""
     library.secateurs_convolve.restype = library.secateurs_add_sizes.restype = None
 
@@ -119,7 +119,7 @@ def _load(library: ctypes.CDLL) -> Kernel:
     def add_sizes(total: Tensor, x: Tensor) -> None:
         library.secateurs_add_sizes(at(total), at(x), *numbers(len(x), total.numel()))
 
-    kernel = Kernel(convolve=convolve, add_sizes=add_sizes)
+    kernel = ConvolutionKernel(convolve=convolve, add_sizes=add_sizes)
     x = torch.arange(2 * 2 * 5 * 7, dtype=torch.float64).reshape(2, 2, 5, 7) - 30
     weight = torch.arange(5 * 2 * 2 * 3, dtype=torch.float64).reshape(5, 2, 2, 3) - 20
     how = Sliding(kernel=(2, 3), stride=(1, 2), padding=(1, 0))
