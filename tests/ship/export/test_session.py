@@ -182,6 +182,21 @@ def test_a_network_that_lost_channels_is_tried_there_before_and_after(fastest, m
 
 
 @pytest.mark.with_onnxruntime
+def test_onnxruntime_may_be_installed_under_another_name(monkeypatch):
+    """As `onnxruntime-gpu`; and a rival of others may have its name in its own."""
+    import importlib.metadata
+
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    monkeypatch.setenv("SECATEURS_TUNING", "0")
+    net, example = nn.Linear(32, 32).eval(), torch.zeros(1, 32)
+    for more in ({}, {"rivals": {"my onnxruntime": nn.Identity()}}):
+        assert sc.accelerate(net, example, **more) is not None
+
+
+@pytest.mark.with_onnxruntime
 def test_a_model_that_onnxruntime_cannot_run_is_accelerated_without_it():
     class Counted(nn.Linear):
         def forward(self, x):

@@ -1,8 +1,8 @@
 """`accelerate`: a model as a program of compiled kernels that run only its non-zeros."""
 
-import importlib.metadata
 import logging
 import statistics
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -550,7 +550,8 @@ def _shapes(
     reports = {name: cast(FastReport, form.report) for name, form in found.items()}
     return (
         torch.get_num_threads(),
-        importlib.metadata.version("onnxruntime") if any("onnxruntime" in f for f in forms) else "",
+        # Its distribution has other names for a GPU; imported if it is among the forms.
+        getattr(sys.modules.get("onnxruntime"), "__version__", ""),
         [(name, t.shape, str(t.dtype)) for name, t in enumerate((*args, *kwargs.values()))],
         [
             (
