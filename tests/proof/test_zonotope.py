@@ -15,14 +15,14 @@ from torch.nn.utils.parametrizations import weight_norm
 import secateurs as sc
 from proof.pairs import problem_of
 from secateurs.base.random import generator
-from secateurs.graph import Activation, capture
-from secateurs.proof import zonotope
+from secateurs.graph import Activation, capture, propagate
+from secateurs.proof import methods, zonotope
 from secateurs.proof.certify import prove, search_boxes
 from secateurs.proof.domain import ball_domain
 from secateurs.proof.methods import by_zonotopes, run_methods
 from secateurs.proof.slabs import Slabs
-from secateurs.proof.zonotope import _Line, nodes_alone, point
-from tiny_networks import pruned, randomize
+from secateurs.proof.zonotope import Mapped, Zonotopes, _Line, nodes_alone, point
+from tiny_networks import KINDS, pruned, randomize
 
 
 def network(depth: int = 4, width: int = 20, seed: int = 0) -> tuple[nn.Module, nn.Module]:
@@ -262,6 +262,58 @@ def test_memory_that_held_something_else_changes_nothing(monkeypatch):
         zonotope.Slabs, "empty", lambda _, like, shape: like.new_full(tuple(shape), math.nan)
     )
     assert torch.allclose(bound_of(dense, sparse, x, 0.01).per_box, clean, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "hardswish"])
+def test_generators_that_are_computed_anew_are_those_that_were_kept(kind, monkeypatch):
+    g = generator(12, "zonotopes")
+    make, shape = KINDS.get(kind, (hardswished, (2, 6, 6)))
+    dense = randomize(make().double(), g)
+    x = torch.randn(1, *shape, generator=g, dtype=torch.float64)
+    problem = problem_of(dense, pruned(dense, g), x, ending=True)
+    # Some at a time, which every value that reads them asks for in parts of its own.
+    monkeypatch.setattr(zonotope, "_BATCH", 300)
+    kept, anew = (
+        propagate(
+            problem.graph,
+            Zonotopes(unit=2.0**-52, stored=stored),
+            [problem.flow_input(ball_domain(x, 0.3))],
+            problem.pair,
+        )
+        for stored in (math.inf, 0)
+    )
+    for one, other in zip(kept.all, anew.all, strict=True):
+        assert isinstance(one.g, torch.Tensor) and (isinstance(other.g, Mapped) or not one.numbers)
+        assert torch.equal(one.symbols, other.symbols)
+        rows = one.rows(one.symbols)
+        assert torch.allclose(other.rows(one.symbols), rows, rtol=1e-9, atol=1e-12)
+        at = torch.arange(one.c.numel())
+        assert torch.allclose(other.columns(at), rows.flatten(1), rtol=1e-9, atol=1e-12)
+        assert torch.allclose(other.spread, one.spread, rtol=1e-9, atol=1e-12)
+        assert torch.allclose(other.e, one.e, rtol=1e-3, atol=1e-12)
+
+
+def hardswished() -> nn.Module:
+    """Whose difference takes a part of what enters the neurons of f."""
+    return nn.Sequential(
+        *(nn.Conv2d(2, 3, 3, padding=1), nn.Hardswish(), nn.Conv2d(3, 3, 3, stride=2)),
+        *(nn.Hardswish(), nn.Flatten(), nn.Linear(12, 2)),
+    )
+
+
+def test_more_inputs_than_could_be_kept_get_a_symbol_each_where_their_maps_are_affordable(
+    monkeypatch,
+):
+    dense, sparse = network()
+    x = torch.randn(1, 20, generator=generator(13), dtype=torch.float64)
+    usual = bound_of(dense, sparse, x, 0.01).bound
+    # Half of the inputs would fit.
+    monkeypatch.setattr(methods, "_ZONOTOPES", 10 * 20)
+    few = bound_of(dense, sparse, x, 0.01)
+    assert few.bound == pytest.approx(usual, rel=1e-9)
+    problem = replace(problem_of(dense, sparse, x), effort=300)
+    _, skipped = run_methods(problem, ball_domain(x, 0.01), ["interval", "zonotope"])
+    assert "20 open inputs need a symbol each, 10 are allowed" in skipped["zonotope"]
 
 
 def test_remainders_get_symbols_only_where_no_skip_is_left():

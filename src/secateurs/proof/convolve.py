@@ -62,16 +62,17 @@ class Convolution:
         kernel = compiled()
         return None if kernel is None else Convolution(kernel, how, tuple(weights))
 
-    def into(self, out: Tensor, mass: Tensor, rows: Sequence[Rows | None]) -> None:
-        """Write the result for some symbols, and add its absolute values; None for a value that has
-        none of them.
+    def into(self, out: Tensor, mass: Tensor | None, rows: Sequence[Rows | None]) -> None:
+        """Write the result for some symbols, and add its absolute values to `mass`; None for a
+        value that has none of them.
         """
         there = [(*x, w) for x, w in zip(rows, self.weights, strict=True) if x is not None]
         if not there:
             out.zero_()
         for number, (x, scale, weight) in enumerate(there):
             self.kernel.convolve(out, x, scale, weight, self.how, number > 0)
-        self.kernel.add_sizes(mass, out)
+        if mass is not None:
+            self.kernel.add_sizes(mass, out)
 
 
 @cache

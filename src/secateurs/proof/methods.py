@@ -137,7 +137,9 @@ def zonotope(problem: NetworkPair, domain: Domain) -> MethodBounds:
 
 
 _ZONOTOPES = 2**27
-"""Numbers that the generators of one value may take: 1 GB, of which there are eight at a time."""
+"""Numbers that the generators of one value may take: 1 GB, of which there are eight at a time.
+Larger ones are computed anew whenever they are read.
+"""
 
 _DOWN = 16
 """Backward passes from neurons may take this many times the cells of `effort`: minutes, which only
@@ -171,11 +173,12 @@ def by_zonotopes(problem: NetworkPair, domain: Domain) -> Proven:
     for lo, hi, how, found in kept:
         if how == settings and torch.equal(lo, domain.lo) and torch.equal(hi, domain.hi):
             return found
-    most = _ZONOTOPES // problem.widest if problem.symbols is None else problem.symbols
+    own = problem.symbols is not None
     flow = RangedZonotopes(
         unit=problem.unit,
         radii=problem.weight_radii() if problem.unit else ({}, {}),
-        most=most,
+        most=problem.symbols if own else _symbols_of_zonotopes(problem, domain),
+        stored=math.inf if own else _ZONOTOPES,
         alone=nodes_alone(problem.graph),
         late=Pace(clock=problem.clock).late("zonotope: one layer further"),
     )
@@ -189,7 +192,7 @@ def by_zonotopes(problem: NetworkPair, domain: Domain) -> Proven:
     kept.append((domain.lo, domain.hi, settings, found))
     # A node has nine numbers for each of its values, and those of an activation six more.
     numbers = 16 * _cells(problem)
-    while len(kept) > 1 and sum(numbers + one.pair.f.g.numel() for *_, one in kept) > 2**20:
+    while len(kept) > 1 and sum(numbers + one.pair.f.numbers for *_, one in kept) > 2**20:
         kept.pop(0)
     return found
 
@@ -499,15 +502,34 @@ def _leaves_out_zonotopes(problem: NetworkPair, domain: Domain) -> str:
     """Why zonotopes are not computed beside `linear`; empty if they are."""
     if not beyond_effort(problem):
         return _PASSED
-    open_ = int((domain.widths != 0).flatten(1).sum(dim=1).max())
-    cells = float(open_) * _cells(problem)
+    cells = _cells_of_maps(problem, domain)
     if cells > _MAPPED * problem.effort:
         return (
-            f"{open_} symbols take {cells:.1e} cells of maps, and {_MAPPED} times effort ="
-            f" {problem.effort:.1e} are allowed; say effort= to allow more, or let fewer inputs"
+            f"{_varying(domain)} symbols take {cells:.1e} cells of maps, and {_MAPPED} times effort"
+            f" = {problem.effort:.1e} are allowed; say effort= to allow more, or let fewer inputs"
             " vary"
         )
     return ""
+
+
+def _symbols_of_zonotopes(problem: NetworkPair, domain: Domain) -> int:
+    """As many as can be kept for the widest layer; for more inputs than that one each, and as many
+    again for neurons, if their maps are affordable.
+    """
+    kept, open_ = _ZONOTOPES // problem.widest, _varying(domain)
+    if _cells_of_maps(problem, domain) > _MAPPED * problem.effort:
+        return kept
+    return max(kept, 2 * open_)
+
+
+def _varying(domain: Domain) -> int:
+    """Inputs that vary, in the box with most of them."""
+    return int((domain.widths != 0).flatten(1).sum(dim=1).max())
+
+
+def _cells_of_maps(problem: NetworkPair, domain: Domain) -> float:
+    """What the maps of a symbol for each input take."""
+    return float(_varying(domain)) * _cells(problem)
 
 
 def _among(found: MethodBounds, chosen: Tensor, name: str) -> MethodBounds:
@@ -764,9 +786,8 @@ def contains_forms(problem: NetworkPair, domain: Domain) -> bool:
     """Whether `relax` will take its forward bounds from affine forms: computing these separately,
     too, would double the cost and could not be tighter.
     """
-    needed = int((domain.widths != 0).flatten(1).sum(dim=1).max())
     affordable = output_cells(problem) <= problem.effort < neuron_cells(problem)
-    return affordable and needed <= symbols(problem)
+    return affordable and _varying(domain) <= symbols(problem)
 
 
 _DEAR = 5e6

@@ -24,10 +24,17 @@ class Slabs:
     The system takes back what is freed of large tensors, and hands out pages that it has to clear
     first: a flow of gigabytes, each written once, spends a third of its time on that. What is kept
     is freed with this object.
+
+    most: numbers of one tensor.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = math.inf) -> None:
         self._free: list[Tensor] = []
+        self._most = most
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape may be asked for."""
+        return math.prod(shape) <= self._most
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """A tensor of any content."""

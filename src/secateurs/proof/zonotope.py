@@ -59,11 +59,52 @@ has come a hundred times as near.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """Generators of some values after a linear map, computed a few symbols at a time."""
+
+    function: "Convolution | Callable[..., Tensor]"
+    xs: Sequence["Zonotope"]
+    shape: tuple[int, ...]
+
+    @property
+    def symbols(self) -> Tensor:
+        """Those of any of the values, in order."""
+        every: Tensor = torch.unique(torch.cat([x.symbols for x in self.xs]))
+        return every
+
+    def parts(self, symbols: Tensor) -> Sequence[Tensor]:
+        """The symbols, as many at a time as stay in the cache."""
+        widest = max(math.prod(self.shape), *(x.c.numel() for x in self.xs))
+        count = max(1, _BATCH // widest)
+        return [symbols[k : k + count] for k in range(0, len(symbols), count)]
+
+    def into(self, to: Tensor, symbols: Tensor, mass: Tensor | None = None) -> None:
+        """Write the generators of some symbols, and add their absolute values."""
+        if isinstance(self.function, Convolution):
+            self.function.into(to, mass, [x.unscaled(symbols) for x in self.xs])
+            return
+        out = self.function(*(x.rows(symbols) for x in self.xs))
+        to.copy_(out)
+        if mass is not None:
+            mass += out.abs().sum(dim=0, keepdim=True)
+
+    def rows(self, symbols: Tensor) -> Tensor:
+        """The generators of some symbols."""
+        out: Tensor = self.xs[0].c.new_empty(len(symbols), *self.shape)
+        done = 0
+        for part in self.parts(symbols):
+            self.into(out[done : done + len(part)], part)
+            done += len(part)
+        return out
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zonotope:
     """c + Σ_k scale·g[k]·ε[ids[k]] + Σ_j size[j]·ε[new[j]] at entry at[j] ± e.
 
-    g is (symbols, *shape), all others (1, *shape). A factor for each entry (a slope, a batch norm)
+    g is (symbols, *shape), or the map that computes it anew each time, where it is too large to be
+    kept; all others are (1, *shape). A factor for each entry (a slope, a batch norm)
     is multiplied into `scale`, and a symbol of one entry alone is kept as such: both wait for the
     next map that mixes entries, since each pass over the generators takes as long as the memory.
 
@@ -75,7 +116,7 @@ class Zonotope:
     c: Tensor
     low: Tensor
     ids: Tensor
-    g: Tensor
+    g: Tensor | Mapped
     scale: Tensor
     mass: Tensor
     e: Tensor
@@ -95,6 +136,11 @@ class Zonotope:
         return self.c.abs() + self.low.abs() + self.spread + self.e
 
     @property
+    def numbers(self) -> int:
+        """Those of all generators."""
+        return len(self.ids) * self.c.numel()
+
+    @property
     def symbols(self) -> Tensor:
         """All symbols of the value, in order; those of single entries are always the newest."""
         return torch.cat([self.ids, self.new])
@@ -108,7 +154,7 @@ class Zonotope:
         """The generators of some symbols, sorted; zeros where the value does not have one."""
         found = self.unscaled(symbols)
         if found is None:
-            return self.g.new_zeros(len(symbols), *self.g.shape[1:])
+            return self.c.new_zeros(len(symbols), *self.c.shape[1:])
         rows, scale = found
         return rows if scale is None else rows * scale
 
@@ -118,20 +164,24 @@ class Zonotope:
         """
         first, count = self._place(symbols)
         if count == len(symbols):
-            return self.g[first : first + count], self.scale
+            return self._kept(slice(first, first + count)), self.scale
         if not bool(torch.isin(symbols, self.symbols).any()):
             return None
-        found = self.g.new_zeros(len(symbols), *self.g.shape[1:])
+        found = self.c.new_zeros(len(symbols), *self.c.shape[1:])
         if len(self.ids):
             place = torch.searchsorted(self.ids, symbols).clamp(max=len(self.ids) - 1)
             here = self.ids[place] == symbols
-            found[here] = self.g[place[here]] * self.scale
+            found[here] = self._kept(place[here]) * self.scale
         if len(self.new):
             place = torch.searchsorted(self.new, symbols).clamp(max=len(self.new) - 1)
             here = self.new[place] == symbols
             flat = found.flatten(1)
             flat[here.nonzero().flatten(), self.at[place[here]]] = self.size[place[here]]
         return found, None
+
+    def _kept(self, places: slice | Tensor) -> Tensor:
+        """The generators at some places of g."""
+        return self.g.rows(self.ids[places]) if isinstance(self.g, Mapped) else self.g[places]
 
     def _place(self, symbols: Tensor) -> tuple[int, int]:
         """Where consecutive symbols begin in g, and how many of them there are in a row."""
@@ -143,9 +193,13 @@ class Zonotope:
 
     def columns(self, at: Tensor) -> Tensor:
         """The generators of some entries, (symbols, entries)."""
-        old = self.g.flatten(1)[:, at] * self.scale.flatten()[at]
+        if isinstance(self.g, Mapped):
+            parts = [self.g.rows(part).flatten(1)[:, at] for part in self.g.parts(self.ids)]
+            old = torch.cat(parts)
+        else:
+            old = self.g.flatten(1)[:, at]
         alone = (self.at.unsqueeze(1) == at) * self.size.unsqueeze(1)
-        return torch.cat([old, alone])
+        return torch.cat([old * self.scale.flatten()[at], alone])
 
     def scaled(self, factor: Tensor, shift: Tensor, unit: float) -> "Zonotope":
         """factor · value + shift, entry by entry, with the roundings of this."""
@@ -165,14 +219,18 @@ class Zonotope:
         self, at: Tensor, factor: Tensor, other: "Zonotope", unit: float, slabs: Slabs
     ) -> "Zonotope":
         """The value and factor · other at some entries; the factors may be off by a rounding."""
-        symbols = torch.unique(torch.cat([self.symbols, other.symbols]))
-        g = slabs.empty(self.c, (len(symbols), *self.c.shape[1:]))
-        many = max(1, _BATCH // self.c.numel())
-        for to, of in zip(torch.split(g, many), torch.split(symbols, many), strict=True):
-            to.copy_(self.rows(of))
-        part = g.flatten(1)[:, at]
+        made = Mapped(partial(_add_at, at, factor), (self, other), tuple(self.c.shape[1:]))
+        symbols = made.symbols
+        part = self.c.new_zeros(len(symbols), len(at))
+        part[torch.searchsorted(symbols, self.symbols)] = self.columns(at)
         part.index_add_(0, torch.searchsorted(symbols, other.symbols), factor * other.columns(at))
-        g.flatten(1)[:, at] = part
+        g: Tensor | Mapped = made
+        if slabs.fits(shape := (len(symbols), *made.shape)):
+            g = slabs.empty(self.c, shape)
+            many = max(1, _BATCH // self.c.numel())
+            for to, of in zip(torch.split(g, many), torch.split(symbols, many), strict=True):
+                to.copy_(self.rows(of))
+            g.flatten(1)[:, at] = part
         more = Twofold(hi=other.c.flatten()[at], lo=other.low.flatten()[at]).times(factor)
         center = Twofold(hi=self.c.flatten()[at], lo=self.low.flatten()[at])
         center = center.plus(more.hi).plus(more.lo)
@@ -181,14 +239,13 @@ class Zonotope:
         mass = flat.index_copy(0, at, part.abs().sum(dim=0)) * (1 + gamma(len(symbols) + 8, unit))
         e = self.e.flatten() + 4 * unit * flat
         e = e.index_add(0, at, (size * other.e.flatten()[at] + lost) * (1 + 8 * unit))
-        shape = self.c.shape
         return replace(
-            point(self.c.flatten().index_copy(0, at, center.hi).reshape(shape)),
-            low=self.low.flatten().index_copy(0, at, center.lo).reshape(shape),
+            point(self.c.flatten().index_copy(0, at, center.hi).reshape(self.c.shape)),
+            low=self.low.flatten().index_copy(0, at, center.lo).reshape(self.c.shape),
             ids=symbols,
             g=g,
-            mass=mass.reshape(shape),
-            e=e.reshape(shape),
+            mass=mass.reshape(self.c.shape),
+            e=e.reshape(self.c.shape),
         )
 
     def with_symbols(self, new: Tensor, at: Tensor, size: Tensor) -> "Zonotope":
@@ -203,8 +260,8 @@ class Zonotope:
     def without(self, symbols: Tensor, unit: float) -> "Zonotope":
         """The value with these symbols in its remainder."""
         old, alone = torch.isin(self.ids, symbols), torch.isin(self.new, symbols)
-        gone = self.g[old].abs().sum(dim=0, keepdim=True) * self.scale.abs()
-        kept = self.g[~old]
+        gone = self._kept(old).abs().sum(dim=0, keepdim=True) * self.scale.abs()
+        kept = self._kept(~old)
         single = torch.zeros_like(gone).flatten()
         single = single.index_add(0, self.at[alone], self.size[alone].abs()).reshape(gone.shape)
         share = 1 + gamma(len(old) + len(alone) + 8, unit)
@@ -236,6 +293,12 @@ def point(center: Tensor) -> Zonotope:
         at=none.long(),
         size=none,
     )
+
+
+def _add_at(at: Tensor, factor: Tensor, rows: Tensor, more: Tensor) -> Tensor:
+    """The generators and factor · others at some entries."""
+    rows.flatten(1).index_add_(1, at, factor * more.flatten(1)[:, at])
+    return rows
 
 
 def _linear_sum(node: Affine, weights: Sequence[Tensor], *rows: Tensor) -> Tensor:
@@ -319,8 +382,9 @@ class Zonotopes:
     """The flow; fed with the ends of one box, (lo, hi).
 
     radii: those of computed weights of f and of g, by the nodes' names; none where they add
-    nothing. most: symbols of one value, those of remainders apart. alone: see `nodes_alone`. late:
-    called at every layer; once it returns True the flow gives up.
+    nothing. most: symbols of one value, those of remainders apart. stored: numbers of the
+    generators of one value; those of larger ones are computed anew when they are read. alone: see
+    `nodes_alone`. late: called at every layer; once it returns True the flow gives up.
     """
 
     def __init__(
@@ -329,6 +393,7 @@ class Zonotopes:
         unit: float,
         radii: tuple[Radii, Radii] = ({}, {}),
         most: int = 2**16,
+        stored: float = math.inf,
         alone: Container[str] = (),
         late: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -337,7 +402,7 @@ class Zonotopes:
         self._next = 0
         # The symbols of remainders, of each value of a pair.
         self._rest: list[Tensor] = []
-        self._slabs = Slabs()
+        self._slabs = Slabs(most=stored)
         self.dropped = 0
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Pair:
@@ -425,23 +490,23 @@ class Zonotopes:
         function: Convolution | Callable[..., Tensor],
         xs: Sequence[Zonotope],
         shape: tuple[int, ...],
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The symbols of some values, their generators after a linear map, and at least the sum of
-        absolute values of these.
+    ) -> tuple[Tensor, Tensor | Mapped, Tensor]:
+        """The symbols of some values, their generators after a linear map, or that map if they are
+        too large, and at least the sum of absolute values of these.
         """
-        symbols = torch.unique(torch.cat([x.symbols for x in xs]))
-        g = self._slabs.empty(xs[0].c, (len(symbols), *shape))
-        mass = xs[0].c.new_zeros(1, *shape)
-        widest = max(torch.Size(shape).numel(), *(x.c.numel() for x in xs))
+        made = Mapped(function, tuple(xs), tuple(shape))
+        symbols, mass = made.symbols, xs[0].c.new_zeros(1, *shape)
+        g: Tensor | Mapped = made
+        if self._slabs.fits(size := (len(symbols), *shape)):
+            g = self._slabs.empty(mass, size)
         done = 0
-        for part in torch.split(symbols, max(1, _BATCH // widest)) if len(symbols) else ():
-            to = g[done : done + len(part)]
-            if isinstance(function, Convolution):
-                function.into(to, mass, [x.unscaled(part) for x in xs])
-            else:
-                out = function(*(x.rows(part) for x in xs))
-                to.copy_(out)
-                mass += out.abs().sum(dim=0, keepdim=True)
+        for part in made.parts(symbols):
+            to = (
+                g[done : done + len(part)]
+                if isinstance(g, Tensor)
+                else mass.new_empty(len(part), *shape)
+            )
+            made.into(to, part, mass)
             done += len(part)
         return symbols, g, mass * (1 + gamma(len(symbols) + 2, self.unit))
 
@@ -546,7 +611,7 @@ class Zonotopes:
     def _hold(self, which: int, node: Activation | Opaque | Pool, y: Zonotope) -> Zonotope:
         """The value, its remainder made of symbols where that is needed and affordable."""
         # Beside a skip that keeps its remainder nothing would be gained.
-        if node.name not in self.alone:
+        if node.name not in self.alone or isinstance(y.g, Mapped):
             return y
         largest, radius = float(y.e.max()), float(y.spread.max())
         numbers = int((y.e != 0).sum()) * y.c.numel()
