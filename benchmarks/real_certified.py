@@ -1,12 +1,13 @@
 """Networks of others against a pruned or rounded copy: the bound on a ball, and what was found.
 
     python benchmarks/real_certified.py resnet20 resnet56 --weights FOLDER --images CIFAR
+    python benchmarks/real_certified.py rnet onet --weights FOLDER --images CIFAR --copies pruned
     python benchmarks/real_certified.py efficientnet --weights FILE --images PHOTOGRAPHS
 
-Each test image (of the others a calibration input; of a photograph 64 × 64 pixels, of which the 8 ×
-8 in the middle vary), two copies (a tenth of the weights pruned by magnitude; weights rounded to
-int8 a row), balls in normalised pixels. Rows that are in --out are not measured again. Where
-weights and images come from: docs/real_networks.md.
+Each test image (scaled for the networks of MTCNN; of the others a calibration input; of a
+photograph 64 × 64 pixels, of which the 8 × 8 in the middle vary), two copies (a tenth of the
+weights pruned by magnitude; weights rounded to int8 a row), balls in normalised pixels. Rows that
+are in --out are not measured again. Where weights and images come from: docs/real_networks.md.
 """
 
 import argparse
@@ -29,6 +30,8 @@ IMAGES = 200
 """Those of which the share is asked that keep their class, spread over all classes."""
 SECONDS = 300
 """For one such ball."""
+SIDES = {"rnet": 24, "onet": 48}
+"""The inputs of MTCNN's networks."""
 
 FIELDS = (
     *("network", "copy", "image", "radius", "rounding", "method"),
@@ -53,13 +56,50 @@ def changed(dense: nn.Module, how: str) -> nn.Module:
     return other
 
 
+class Face(nn.Module):
+    """R-Net or O-Net of MTCNN (Zhang et al. 2016), in front of the softmax of "a face"."""
+
+    def __init__(self, state: dict[str, Tensor]) -> None:
+        super().__init__()
+        maps, count = list[nn.Module](), sum(name.startswith("conv") for name in state) // 2
+        for number in range(1, count + 1):
+            weight = state[f"conv{number}.weight"]
+            maps += [
+                nn.Conv2d(weight.shape[1], len(weight), weight.shape[-1]),
+                nn.PReLU(len(weight)),
+            ]
+            if number < count:
+                maps.append(nn.MaxPool2d(3 if number < 3 else 2, 2, ceil_mode=True))
+        ends = [state[f"dense{count + 1}.weight"], state[f"dense{count + 2}_1.weight"]]
+        first, last = (nn.Linear(weight.shape[1], len(weight)) for weight in ends)
+        self.maps = nn.Sequential(*maps)
+        self.head = nn.Sequential(first, nn.PReLU(len(ends[0])), last)
+        # Both have their tensors in the order in which they run.
+        names = [
+            name for name in state if "_" not in name or name.startswith(f"dense{count + 2}_1")
+        ]
+        for parameter, name in zip(self.parameters(), names, strict=True):
+            parameter.data = state[name]
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.maps(x).permute(0, 3, 2, 1).flatten(1))
+        return found
+
+
 def asked(name: str, args: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor]:
     """The network, inputs, and 1 where they vary."""
-    if name.startswith("resnet"):
+    if name in SIDES or name.startswith("resnet"):
         data = Images(args.images)
         # Images of different classes: folders are read class by class.
         x = data.test[torch.linspace(0, len(data.test) - 1, args.count).long()]
-        return resnet(int(name.removeprefix("resnet")), args.weights), x, torch.ones_like(x[:1])
+        if name in SIDES:
+            x = nn.functional.interpolate(x, size=SIDES[name], mode="bilinear")
+            dense: nn.Module = Face(
+                torch.load(args.weights / f"{name}.pt", weights_only=True)
+            ).eval()
+        else:
+            dense = resnet(int(name.removeprefix("resnet")), args.weights)
+        return dense, x, torch.ones_like(x[:1])
     task = TASKS[name](name, args)
     x = torch.cat(task.given)
     vary = torch.ones_like(x[:1])
@@ -108,7 +148,7 @@ def keep_classes(args: argparse.Namespace, data: Images) -> None:
 def main() -> None:
     """Measure what is not in the file yet, and print medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("networks", nargs="+", choices=[*TASKS])
+    parser.add_argument("networks", nargs="+", choices=[*TASKS, "onet"])
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--images", type=Path)
     parser.add_argument("--count", type=int, default=10, help="of test images")
@@ -136,8 +176,6 @@ def main() -> None:
         ball: dict[str, Any] = {"around": x, "radius": radius}
         if not bool(vary.all()):
             ball = {"box": (x.double() - radius * vary, x.double() + radius * vary)}
-        if name == "rnet":
-            ball["output"] = 1
         rounding = True if args.rounding else "auto"
         cert = sc.certify(dense, changed(dense, how), rounding=rounding, **ball)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -9,6 +9,7 @@ networks: F(z, δ) = −F(z', −δ).
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -240,8 +241,8 @@ def _exchange(plane: Plane) -> Plane:
 # Which entry of a pool's window can be the largest, and what that says of the maximum.
 #
 # The windows are known only by two functions, their maxima and their sums; derivatives of these
-# tell which entry leads and which windows share an entry. What cannot be told (an entry of several
-# windows, a tie) is answered on the safe side.
+# tell which entry leads and which windows share an entry. Windows that overlap are asked in groups
+# that do not. What cannot be told (a tie) is answered on the safe side.
 
 
 def pick(node: Pool, point: Tensor, x: Tensor) -> Tensor:
@@ -269,28 +270,65 @@ def chosen(node: Pool, point: Tensor, x: Tensor) -> Tensor:
 def runner_up(node: Pool, point: Tensor, high: Tensor) -> Tensor:
     """The largest `high` of each window without the entry where `point` is largest.
 
-    Where that entry lies in several windows, or is not alone, it is not left out.
+    An entry that is not alone there is not left out.
     """
     with torch.enable_grad():
         leaf = point.detach().clone().requires_grad_()
         top = lift(node.maximum, leaf)
-    leads = torch.autograd.grad(top, leaf, torch.ones_like(top))[0] == 1
     total, entries = _total(node, point)
-    # Gradient 1 means alone at the top of its windows; a tie shares it. In more than
-    # one window an entry may lead one and not the other, so it stays.
-    out = leads & (_back(total, entries, torch.ones_like(total)) == 1)
-    return lift(node.maximum, high.masked_fill(out, -torch.inf))
+    found = top.detach()
+    for own in _apart(node, point):
+        share = own.to(top.dtype).expand(top.shape)
+        # Gradient 1 means alone at the top of a window of the group; a tie shares it. In more than
+        # one window an entry may lead one and not the other, so it stays.
+        leads = torch.autograd.grad(top, leaf, share, retain_graph=True)[0] == 1
+        out = leads & (_back(total, entries, share) == 1)
+        found = torch.where(own, lift(node.maximum, high.masked_fill(out, -torch.inf)), found)
+    return found
 
 
 def can_lead(node: Pool, low: Tensor, high: Tensor) -> Tensor:
     """Entries that may be the largest of a window, given their bounds."""
     total, leaf = _total(node, low)
-    cover = _back(total, leaf, torch.ones_like(total))
-    # Each entry sees the threshold of its own window: the transposed window sum copies it back.
-    threshold = _back(total, leaf, lift(node.maximum, low))
-    # Without outward rounding a lower end may lie above its upper one by a last digit; the leader
-    # must be among the candidates even then.
-    return (torch.maximum(high, low) >= threshold) | (cover != 1)
+    threshold = lift(node.maximum, low)
+    may = torch.zeros_like(low, dtype=torch.bool)
+    for own in _apart(node, low):
+        share = own.to(total.dtype).expand(total.shape)
+        cover = _back(total, leaf, share)
+        # Each entry sees the threshold of its own window: the transposed window sum copies it back.
+        least = _back(total, leaf, torch.where(own, threshold, 0.0))
+        # Without outward rounding a lower end may lie above its upper one by a last digit; the
+        # leader must be among the candidates even then.
+        may |= ((torch.maximum(high, low) >= least) & (cover == 1)) | (cover > 1)
+    return may
+
+
+_GROUPS = 27
+"""Groups into which windows that overlap may be parted: kernels of 5 × 5 need 25."""
+
+
+def _apart(node: Pool, like: Tensor) -> list[Tensor]:
+    """Windows in groups, (1, *shape) each, so that no entry lies in two of a group; all of them in
+    one if no grid of the last axes parts them.
+    """
+    total, entries = _total(node, like[:1])
+    whole = torch.ones_like(total, dtype=torch.bool)
+    grids = [(0, 1), *product(range(1, min(4, total.ndim)), range(2, _GROUPS + 1))]
+    for axes, step in sorted(grids, key=lambda grid: grid[1] ** grid[0]):
+        if step**axes > _GROUPS:
+            break
+        groups = []
+        for starts in product(range(step), repeat=axes):
+            own = whole.clone()
+            for axis, start in enumerate(starts, own.ndim - axes):
+                place = torch.arange(own.shape[axis], device=own.device) % step == start
+                own &= place.view(-1, *[1] * (own.ndim - axis - 1))
+            if float(_back(total, entries, own.to(total.dtype)).amax()) > 1:
+                break
+            groups.append(own)
+        else:
+            return groups
+    return [whole]
 
 
 def _total(node: Pool, like: Tensor) -> tuple[Tensor, Tensor]:

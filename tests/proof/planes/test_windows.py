@@ -10,19 +10,21 @@ from secateurs.proof.interval import Interval, Intervals
 from secateurs.proof.planes import can_lead, chosen, runner_up
 
 
-@pytest.mark.parametrize("stride", [2, 1])
-def test_windows_by_enumeration(stride, generator):
-    """The leader, the best of the others, and who can lead; on the safe side where shared."""
-    model = nn.MaxPool2d(2, stride=stride)
-    x = torch.randn(3, 1, 2, 4, 4, generator=generator, dtype=torch.float64)
+@pytest.mark.parametrize(("size", "stride"), [(2, 2), (2, 1), (3, 2), (3, 1), (5, 1), (6, 1)])
+def test_windows_by_enumeration(size, stride, generator):
+    """The leader, the best of the others, and who can lead; on the safe side where more than 27
+    windows share an entry.
+    """
+    model = nn.MaxPool2d(size, stride=stride)
+    x = torch.randn(3, 1, 2, 13, 13, generator=generator, dtype=torch.float64)
+    told = size < 6
     node = next(n for n in capture(model, x[0]).nodes if isinstance(n, Pool))
     high = x + torch.rand(x.shape, generator=generator, dtype=torch.float64)
     other = torch.randn(x.shape, generator=generator, dtype=torch.float64)
 
     def windows(values):
-        return nn.functional.unfold(
-            values.reshape(6, 1, 4, 4), 2, stride=stride
-        )  # 6, entries, windows
+        # 6, entries, windows
+        return nn.functional.unfold(values.reshape(6, 1, 13, 13), size, stride=stride)
 
     flat, leader = windows(high), windows(x).argmax(1, keepdim=True)
     picked = windows(other).gather(1, leader).flatten()
@@ -30,11 +32,12 @@ def test_windows_by_enumeration(stride, generator):
     best = flat.scatter(1, leader, -torch.inf).amax(1).flatten()
     found = runner_up(node, x, high).flatten()
     assert bool((found >= best).all())
-    assert torch.equal(found, best) == (stride == 2)
+    assert torch.equal(found, best) == told
     may = windows(can_lead(node, x, high).double()).bool()
     truth = flat >= windows(x).amax(1, keepdim=True)
     assert bool((may >= truth).all())
-    assert torch.equal(may, truth) == (stride == 2)
+    # An entry that can lead one of its windows is a candidate in all of them.
+    assert torch.equal(may, truth) == (stride >= size)
     assert torch.equal(lift(node.maximum, x), chosen(node, x, x))
 
 
