@@ -64,6 +64,13 @@ class ScoreInputs(TypedDict):
     loss: Loss | None
 
 
+_DATA = dict.fromkeys(
+    ("data", "batches", "inputs", "loader", "dataloader", "examples"),
+    " Inputs are no part of a recipe: give them beside it, as batch= or example=.",
+)
+"""What some fields that do not exist are taken for."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe(Selection):
     """Any score with any budget, pattern, selection and schedule. Checked when it is made, all
@@ -105,7 +112,7 @@ class Recipe(Selection):
             raise ArgumentError(f"a recipe is written with names: Recipe(score={args[0]!r}, ...).")
         known = [entry.name for entry in fields(cls)]
         strange = [
-            UnknownNameError(unknown("field of a recipe", name, known))
+            UnknownNameError(unknown("field of a recipe", name, known) + _DATA.get(name, ""))
             for name in given
             if name not in known
         ]

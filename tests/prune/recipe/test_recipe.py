@@ -96,6 +96,7 @@ def text(renderable):
             {"sparsty": 0.5},
             "there is no field of a recipe 'sparsty'. Did you mean 'sparsity'",
         ),
+        ({"loader": []}, "give them beside it, as batch= or example="),
     ],
 )
 def test_what_cannot_be_read_is_refused_when_the_recipe_is_made(fields, message):
