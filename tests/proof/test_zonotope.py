@@ -293,6 +293,24 @@ def test_generators_that_are_computed_anew_are_those_that_were_kept(kind, monkey
         assert torch.allclose(other.e, one.e, rtol=1e-3, atol=1e-12)
 
 
+def test_a_remainder_gets_symbols_only_in_generators_that_are_kept():
+    class Watched(Zonotopes):
+        seen = 0
+
+        def _hold(self, which, node, y):
+            self.seen += float(y.e.max()) > 1e-5 * float(y.spread.max())
+            y = super()._hold(which, node, y)
+            assert isinstance(y.g, Mapped)
+            return y
+
+    dense, sparse = network(depth=30)
+    x = torch.randn(1, 20, generator=generator(14), dtype=torch.float64)
+    problem = problem_of(dense, sparse, x)
+    flow = Watched(unit=2.0**-30, stored=0, alone=nodes_alone(problem.graph))
+    propagate(problem.graph, flow, [problem.flow_input(ball_domain(x, 1e-6))], problem.pair)
+    assert flow.seen
+
+
 def hardswished() -> nn.Module:
     """Whose difference takes a part of what enters the neurons of f."""
     return nn.Sequential(
@@ -311,7 +329,14 @@ def test_more_inputs_than_could_be_kept_get_a_symbol_each_where_their_maps_are_a
     monkeypatch.setattr(methods, "_ZONOTOPES", 10 * 20)
     few = bound_of(dense, sparse, x, 0.01)
     assert few.bound == pytest.approx(usual, rel=1e-9)
-    problem = replace(problem_of(dense, sparse, x), effort=300)
+    # The outputs would fit, the layers before them not.
+    problem, domain = problem_of(dense, sparse, x), ball_domain(x, 0.01)
+    monkeypatch.setattr(methods, "_ZONOTOPES", 10)
+    assert isinstance(by_zonotopes(problem, domain).pair.f.g, Mapped)
+    asked = by_zonotopes(replace(problem, symbols=40, shared={}), domain)
+    assert isinstance(asked.pair.f.g, torch.Tensor)
+    monkeypatch.setattr(methods, "_ZONOTOPES", 10 * 20)
+    problem = replace(problem, effort=300)
     _, skipped = run_methods(problem, ball_domain(x, 0.01), ["interval", "zonotope"])
     assert "20 open inputs need a symbol each, 10 are allowed" in skipped["zonotope"]
 
