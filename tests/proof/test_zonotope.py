@@ -21,7 +21,7 @@ from secateurs.proof.certify import prove, search_boxes
 from secateurs.proof.domain import ball_domain
 from secateurs.proof.methods import by_zonotopes, run_methods
 from secateurs.proof.slabs import Slabs
-from secateurs.proof.zonotope import Mapped, Zonotopes, _Line, nodes_alone, point
+from secateurs.proof.zonotope import Recomputed, Zonotopes, _Line, nodes_alone, point
 from tiny_networks import KINDS, pruned, randomize
 
 
@@ -283,7 +283,9 @@ def test_generators_that_are_computed_anew_are_those_that_were_kept(kind, monkey
         for stored in (math.inf, 0)
     )
     for one, other in zip(kept.all, anew.all, strict=True):
-        assert isinstance(one.g, torch.Tensor) and (isinstance(other.g, Mapped) or not one.numbers)
+        assert isinstance(one.g, torch.Tensor) and (
+            isinstance(other.g, Recomputed) or not one.numbers
+        )
         assert torch.equal(one.symbols, other.symbols)
         rows = one.rows(one.symbols)
         assert torch.allclose(other.rows(one.symbols), rows, rtol=1e-9, atol=1e-12)
@@ -300,7 +302,7 @@ def test_a_remainder_gets_symbols_only_in_generators_that_are_kept():
         def _hold(self, which, node, y):
             self.seen += float(y.e.max()) > 1e-5 * float(y.spread.max())
             y = super()._hold(which, node, y)
-            assert isinstance(y.g, Mapped)
+            assert isinstance(y.g, Recomputed)
             return y
 
     dense, sparse = network(depth=30)
@@ -332,7 +334,7 @@ def test_more_inputs_than_could_be_kept_get_a_symbol_each_where_their_maps_are_a
     # The outputs would fit, the layers before them not.
     problem, domain = problem_of(dense, sparse, x), ball_domain(x, 0.01)
     monkeypatch.setattr(methods, "_ZONOTOPES", 10)
-    assert isinstance(by_zonotopes(problem, domain).pair.f.g, Mapped)
+    assert isinstance(by_zonotopes(problem, domain).pair.f.g, Recomputed)
     asked = by_zonotopes(replace(problem, symbols=40, shared={}), domain)
     assert isinstance(asked.pair.f.g, torch.Tensor)
     monkeypatch.setattr(methods, "_ZONOTOPES", 10 * 20)

@@ -60,7 +60,7 @@ has come a hundred times as near.
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class Recomputed:
     """Generators of some values after a linear map, computed a few symbols at a time."""
 
     function: "Convolution | Callable[..., Tensor]"
@@ -116,7 +116,7 @@ class Zonotope:
     c: Tensor
     low: Tensor
     ids: Tensor
-    g: Tensor | Mapped
+    g: Tensor | Recomputed
     scale: Tensor
     mass: Tensor
     e: Tensor
@@ -181,7 +181,7 @@ class Zonotope:
 
     def _kept(self, places: slice | Tensor) -> Tensor:
         """The generators at some places of g."""
-        return self.g.rows(self.ids[places]) if isinstance(self.g, Mapped) else self.g[places]
+        return self.g.rows(self.ids[places]) if isinstance(self.g, Recomputed) else self.g[places]
 
     def _place(self, symbols: Tensor) -> tuple[int, int]:
         """Where consecutive symbols begin in g, and how many of them there are in a row."""
@@ -193,7 +193,7 @@ class Zonotope:
 
     def columns(self, at: Tensor) -> Tensor:
         """The generators of some entries, (symbols, entries)."""
-        if isinstance(self.g, Mapped):
+        if isinstance(self.g, Recomputed):
             parts = [self.g.rows(part).flatten(1)[:, at] for part in self.g.parts(self.ids)]
             old = torch.cat(parts)
         else:
@@ -219,12 +219,12 @@ class Zonotope:
         self, at: Tensor, factor: Tensor, other: "Zonotope", unit: float, slabs: Slabs
     ) -> "Zonotope":
         """The value and factor · other at some entries; the factors may be off by a rounding."""
-        made = Mapped(partial(_add_at, at, factor), (self, other), tuple(self.c.shape[1:]))
+        made = Recomputed(partial(_add_at, at, factor), (self, other), tuple(self.c.shape[1:]))
         symbols = made.symbols
         part = self.c.new_zeros(len(symbols), len(at))
         part[torch.searchsorted(symbols, self.symbols)] = self.columns(at)
         part.index_add_(0, torch.searchsorted(symbols, other.symbols), factor * other.columns(at))
-        g: Tensor | Mapped = made
+        g: Tensor | Recomputed = made
         if slabs.fits(shape := (len(symbols), *made.shape)):
             g = slabs.empty(self.c, shape)
             many = max(1, _BATCH // self.c.numel())
@@ -490,13 +490,13 @@ class Zonotopes:
         function: Convolution | Callable[..., Tensor],
         xs: Sequence[Zonotope],
         shape: tuple[int, ...],
-    ) -> tuple[Tensor, Tensor | Mapped, Tensor]:
+    ) -> tuple[Tensor, Tensor | Recomputed, Tensor]:
         """The symbols of some values, their generators after a linear map, or that map if they are
         too large, and at least the sum of absolute values of these.
         """
-        made = Mapped(function, tuple(xs), tuple(shape))
+        made = Recomputed(function, tuple(xs), tuple(shape))
         symbols, mass = made.symbols, xs[0].c.new_zeros(1, *shape)
-        g: Tensor | Mapped = made
+        g: Tensor | Recomputed = made
         if self._slabs.fits(size := (len(symbols), *shape)):
             g = self._slabs.empty(mass, size)
         done = 0
@@ -611,7 +611,7 @@ class Zonotopes:
     def _hold(self, which: int, node: Activation | Opaque | Pool, y: Zonotope) -> Zonotope:
         """The value, its remainder made of symbols where that is needed and affordable."""
         # Beside a skip that keeps its remainder nothing would be gained.
-        if node.name not in self.alone or isinstance(y.g, Mapped):
+        if node.name not in self.alone or isinstance(y.g, Recomputed):
             return y
         largest, radius = float(y.e.max()), float(y.spread.max())
         numbers = int((y.e != 0).sum()) * y.c.numel()
