@@ -295,7 +295,9 @@ def test_generators_that_are_computed_anew_are_those_that_were_kept(kind, monkey
         assert torch.allclose(other.e, one.e, rtol=1e-3, atol=1e-12)
 
 
-def test_a_remainder_gets_symbols_only_in_generators_that_are_kept():
+def test_a_remainder_gets_symbols_only_in_generators_that_are_kept(monkeypatch):
+    monkeypatch.setattr(zonotope, "_AGAIN", math.inf)
+
     class Watched(Zonotopes):
         seen = 0
 
@@ -341,6 +343,33 @@ def test_more_inputs_than_could_be_kept_get_a_symbol_each_where_their_maps_are_a
     problem = replace(problem, effort=300)
     _, skipped = run_methods(problem, ball_domain(x, 0.01), ["interval", "zonotope"])
     assert "20 open inputs need a symbol each, 10 are allowed" in skipped["zonotope"]
+
+
+def test_what_is_too_deep_to_be_computed_anew_is_refused(monkeypatch):
+    class Skips(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.maps = nn.ModuleList(nn.Linear(8, 8) for _ in range(12))
+
+        def forward(self, x):
+            for layer in self.maps:
+                x = x + torch.relu(layer(x))
+            return x
+
+    g = generator(14, "skips")
+    dense = randomize(Skips().double(), g)
+    sparse = pruned(dense, g)
+    x = torch.randn(1, 8, generator=g, dtype=torch.float64)
+    problem, domain = problem_of(dense, sparse, x), ball_domain(x, 0.01)
+    monkeypatch.setattr(methods, "_ZONOTOPES", 8)
+    _, skipped = run_methods(problem, domain, ["interval", "zonotope"])
+    assert "too deep to be computed anew" in skipped["zonotope"]
+    # Where the symbols of all inputs can be kept, so can the few that remainders add.
+    monkeypatch.setattr(methods, "_ZONOTOPES", 16 * 8)
+    monkeypatch.setattr(zonotope, "_THREATENS", 0.0)
+    held = by_zonotopes(replace(problem, shared={}), domain)
+    assert len(held.pair.d.symbols) > 16
+    assert isinstance(held.pair.d.g, torch.Tensor)
 
 
 def test_remainders_get_symbols_only_where_no_skip_is_left():

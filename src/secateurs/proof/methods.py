@@ -173,12 +173,17 @@ def by_zonotopes(problem: NetworkPair, domain: Domain) -> Proven:
     for lo, hi, how, found in kept:
         if how == settings and torch.equal(lo, domain.lo) and torch.equal(hi, domain.hi):
             return found
-    own = problem.symbols is not None
+    most, stored = problem.symbols, math.inf
+    if most is None:
+        most = _symbols_of_zonotopes(problem, domain)
+        # What remainders add to as many symbols as can be kept is kept with them.
+        if most > _ZONOTOPES // problem.widest:
+            stored = _ZONOTOPES
     flow = RangedZonotopes(
         unit=problem.unit,
         radii=problem.weight_radii() if problem.unit else ({}, {}),
-        most=problem.symbols if own else _symbols_of_zonotopes(problem, domain),
-        stored=math.inf if own else _ZONOTOPES,
+        most=most,
+        stored=stored,
         alone=nodes_alone(problem.graph),
         late=Pace(clock=problem.clock).late("zonotope: one layer further"),
     )

@@ -59,6 +59,12 @@ has come a hundred times as near.
 """
 
 
+_AGAIN = 32
+"""Values that may be computed for one that is not kept. A skip reads what it passes by twice, and
+through ten of them everything would be computed a thousand times.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Recomputed:
     """Generators of some values after a linear map, computed a few symbols at a time."""
@@ -66,6 +72,29 @@ class Recomputed:
     function: "Convolution | Callable[..., Tensor]"
     xs: Sequence["Zonotope"]
     shape: tuple[int, ...]
+    values: int
+
+    @staticmethod
+    def of(
+        function: "Convolution | Callable[..., Tensor]",
+        xs: Sequence["Zonotope"],
+        shape: Sequence[int],
+    ) -> "Recomputed":
+        """With the number of values that are computed on the way, itself among them."""
+        before = sum(x.g.values for x in xs if isinstance(x.g, Recomputed))
+        return Recomputed(function, tuple(xs), tuple(shape), 1 + before)
+
+    def kept_in(self, slabs: Slabs, count: int) -> "Tensor | Recomputed":
+        """Memory for the generators of so many symbols; itself if they are too large for it."""
+        if slabs.fits(shape := (count, *self.shape)):
+            return slabs.empty(self.xs[0].c, shape)
+        if self.values > _AGAIN:
+            raise TooLarge(
+                f"{count} symbols for each of {math.prod(self.shape)} values take"
+                f" {math.prod(shape) / 2**27:.1f} GB, too much to be kept and too deep to be"
+                " computed anew; let fewer inputs vary, or say symbols= to keep all"
+            )
+        return self
 
     @property
     def symbols(self) -> Tensor:
@@ -219,14 +248,13 @@ class Zonotope:
         self, at: Tensor, factor: Tensor, other: "Zonotope", unit: float, slabs: Slabs
     ) -> "Zonotope":
         """The value and factor · other at some entries; the factors may be off by a rounding."""
-        made = Recomputed(partial(_add_at, at, factor), (self, other), tuple(self.c.shape[1:]))
+        made = Recomputed.of(partial(_add_at, at, factor), (self, other), self.c.shape[1:])
         symbols = made.symbols
         part = self.c.new_zeros(len(symbols), len(at))
         part[torch.searchsorted(symbols, self.symbols)] = self.columns(at)
         part.index_add_(0, torch.searchsorted(symbols, other.symbols), factor * other.columns(at))
-        g: Tensor | Recomputed = made
-        if slabs.fits(shape := (len(symbols), *made.shape)):
-            g = slabs.empty(self.c, shape)
+        g = made.kept_in(slabs, len(symbols))
+        if isinstance(g, Tensor):
             many = max(1, _BATCH // self.c.numel())
             for to, of in zip(torch.split(g, many), torch.split(symbols, many), strict=True):
                 to.copy_(self.rows(of))
@@ -494,12 +522,9 @@ class Zonotopes:
         """The symbols of some values, their generators after a linear map, or that map if they are
         too large, and at least the sum of absolute values of these.
         """
-        made = Recomputed(function, tuple(xs), tuple(shape))
+        made = Recomputed.of(function, xs, shape)
         symbols, mass = made.symbols, xs[0].c.new_zeros(1, *shape)
-        g: Tensor | Recomputed = made
-        if self._slabs.fits(size := (len(symbols), *shape)):
-            g = self._slabs.empty(mass, size)
-        done = 0
+        g, done = made.kept_in(self._slabs, len(symbols)), 0
         for part in made.parts(symbols):
             to = (
                 g[done : done + len(part)]
