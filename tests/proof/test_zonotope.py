@@ -21,7 +21,7 @@ from secateurs.proof.certify import prove, search_boxes
 from secateurs.proof.domain import ball_domain
 from secateurs.proof.methods import by_zonotopes, run_methods
 from secateurs.proof.slabs import Slabs
-from secateurs.proof.zonotope import Recomputed, Zonotopes, _Line, nodes_alone, point
+from secateurs.proof.zonotope import Recomputed, Zonotopes, nodes_alone, point
 from tiny_networks import KINDS, pruned, randomize
 
 
@@ -385,19 +385,6 @@ def test_remainders_get_symbols_only_where_no_skip_is_left():
     graph = capture(Net(), torch.zeros(1, 4))
     bends = [n.name for n in graph.nodes if isinstance(n, Activation)]
     assert nodes_alone(graph) == {bends[0], bends[2]}
-
-
-def test_the_line_of_a_difference_holds_and_is_no_wider_than_it_has_to_be():
-    g = generator(15, "lines")
-    for bend in (0.0, -0.5, 0.3, 1.7):
-        z = 4 * torch.rand(2, 40, 3000, generator=g, dtype=torch.float64) - 2
-        z[0] = z[1] + 0.3 * z[0] * torch.rand(40, 1, generator=g, dtype=torch.float64) + z[0, :, :1]
-        ends = [(v.amin(1, keepdim=True), v.amax(1, keepdim=True)) for v in (*z, z[0] - z[1])]
-        line = _Line.of_gap(bend, ends, 2.0**-53)
-        bent = torch.where(z > 0, z, bend * z)
-        off = bent[0] - bent[1] - line.slope * (z[0] - z[1]) - line.shift
-        assert bool((off.abs() <= line.half + 1e-12).all())
-        assert float((off.abs().amax(1, keepdim=True) / line.half.clamp(min=1e-9)).median()) > 0.5
 
 
 def small_pair(module, other, x, radius, **options):

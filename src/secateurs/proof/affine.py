@@ -39,7 +39,7 @@ from secateurs.proof.interval import (
     centre_and_radius,
     from_bounds,
 )
-from secateurs.proof.planes import Band, band_mass, chosen, narrowest, runner_up
+from secateurs.proof.planes import Band, band_mass, bands, chosen, runner_up
 
 
 class TooLarge(Exception):
@@ -117,14 +117,11 @@ class AffineForms:
         return Forms(z=z.shifted(b), d=d.shifted(b - c), mass=mass, box=box)
 
     def activation(self, node: Activation, x: Forms, known: Bounds | None = None) -> Forms:
-        """The narrowest of a few parallel bands around relu, and around the difference of relus."""
+        """Parallel bands around relu, and around the difference of relus."""
         if self.late():
             raise TooLarge("the time was up")
         bounds = self.bounds(x) if known is None else known
-        z, d = (
-            narrowest(bounds, difference, self.unit).leaky_band(node.slope)
-            for difference in (False, True)
-        )
+        z, _, d = bands(bounds, node.slope, self.unit)
         self._steps += 16
         return Forms(
             z=self._banded(x, z),

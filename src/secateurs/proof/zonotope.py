@@ -4,7 +4,7 @@ varies and for every open neuron.
 Each value of f, each of g, and each difference d of the two is c + Σ_k g_k ε_k ± e over shared
 symbols ε_k in [−1, 1]. Affine maps act on c and on all g_k exactly; a difference becomes W'd + (W −
 W')f, so that it stays as small as the networks' differences are, however deep they are. An open
-neuron gets its own line in each network, and one for its difference: |relu(z) − relu(z')| is at
+neuron gets its own band in each network, and one for its difference: |relu(z) − relu(z')| is at
 most |z − z'|, whatever is unknown of z. The remainder e holds roundings and whatever got no symbol;
 it travels through |W|, growing by a factor of 20 or so in each layer of a convolutional network.
 Once it threatens to matter, it is given symbols, too.
@@ -38,7 +38,7 @@ from secateurs.proof.forms import (
     terms,
 )
 from secateurs.proof.interval import centre_and_radius
-from secateurs.proof.planes import chosen, runner_up
+from secateurs.proof.planes import Band, Plane, bands, chosen, runner_up
 from secateurs.proof.rounding import Radii
 from secateurs.proof.slabs import Slabs
 from secateurs.proof.twofold import DEEP, Twofold, mapped, two_sum
@@ -62,6 +62,16 @@ has come a hundred times as near.
 _AGAIN = 32
 """Values that may be computed for one that is not kept. A skip reads what it passes by twice, and
 through ten of them everything would be computed a thousand times.
+"""
+
+_AGAIN = 32
+"""Values that may be computed for one that is not kept. A skip reads what it passes by twice, and
+through ten of them everything would be computed a thousand times.
+"""
+
+_HELD = 2**27
+"""Numbers of all generators up to which remainders are given symbols beside those of earlier ones:
+1 GB. Beyond, they replace them.
 """
 
 
@@ -546,14 +556,13 @@ class Zonotopes:
         return total
 
     def activation(self, node: Activation, x: Pair) -> Pair:
-        """slope·z + shift ± half for a neuron that is open, parallel to the chord; for its
-        difference the better of two: that of both lines, or λ(z − z') and what h(z) − h(z') can be,
-        where h(z) = relu(z) − λz has the slopes −λ and 1 − λ.
+        """A band for a neuron that is open, in each network; for its difference the narrower of
+        two: that of both bands, with their symbols, or one of its own.
         """
         if self.late():
             raise TooLarge("the time was up")
-        ends = x.ends(self.unit)
-        lines = [_Line.of(node.slope, *pair, self.unit) for pair in ends[:_GAP]]
+        b = Bounds(**dict(zip(FIELDS, chain(*x.ends(self.unit)), strict=True)))
+        *lines, gap = bands(b, node.slope, self.unit)
         out = list[Zonotope]()
         held = list[tuple[Tensor, Tensor]]()
         for which, line in enumerate(lines):
@@ -561,21 +570,16 @@ class Zonotopes:
             y, new, where = self._opened(which, y, line.half)
             held.append((new, where))
             out.append(self._hold(which, node, y))
-        gap = _Line.of_gap(node.slope, ends, self.unit)
-        apart = lines[0].half + lines[1].half < gap.half
-        both = replace(
-            lines[1],
-            shift=lines[0].shift - lines[1].shift,
-            half=torch.zeros_like(gap.half),
+        (f, g), apart = (line.plane for line in lines), lines[0].half + lines[1].half < gap.half
+        both = Plane(p=f.p - g.p, q=g.p, c=f.c - g.c)
+        gap = replace(
+            gap,
+            plane=gap.plane.replaced(both, apart),
+            half=torch.where(apart, 0.0, gap.half),
         )
-        gap = gap.replaced(both, apart)
         y = self._bent(_GAP, node, x, gap)
         # The difference of two shifts is rounded.
-        y = replace(y, e=y.e + 2 * self.unit * gap.shift.abs() * apart)
-        change = torch.where(apart, lines[0].slope - lines[1].slope, 0.0).flatten()
-        at = change.nonzero().flatten()
-        if len(at):
-            y = y.plus_at(at, change[at], x.f, self.unit, self._slabs)
+        y = replace(y, e=y.e + 2 * self.unit * gap.plane.c.abs() * apart)
         for sign, line, (new, where) in zip((1, -1), lines, held, strict=True):
             half = line.half * apart
             here = apart.flatten()[where]
@@ -585,18 +589,27 @@ class Zonotopes:
         out.append(self._hold(_GAP, node, y))
         return Pair(*out)
 
-    def _bent(self, which: int, node: Activation, x: Pair, line: "_Line") -> Zonotope:
-        """slope·z + shift."""
-        z = x.all[which]
-        y = z.scaled(line.slope, line.shift, self.unit)
+    def _bent(self, which: int, node: Activation, x: Pair, band: Band) -> Zonotope:
+        """The plane of a band."""
+        z, own = x.all[which], band.plane.q if which == _GAP else band.plane.p
+        y = self._along(which, x, band.plane)
         if node.slope:
             # The slope itself is a rounded sum; that of a difference may be those of both.
             reach = z.reach if which != _GAP else z.reach + x.f.reach + x.g.reach
             lost = 4 * self.unit * (abs(node.slope) + abs(1 - node.slope))
             y = replace(y, e=y.e + lost * reach)
         # To multiply by 0 or 1 rounds nothing.
-        exact = (line.half == 0) & (line.shift == 0) & ((line.slope == 0) | (line.slope == 1))
-        return replace(y, e=torch.where(exact, line.slope * z.e, y.e))
+        exact = (band.half == 0) & (band.plane.c == 0) & ((own == 0) | (own == 1))
+        if which == _GAP:
+            exact &= band.plane.p == 0
+        return replace(y, e=torch.where(exact, own * z.e, y.e))
+
+    def _along(self, which: int, x: Pair, plane: Plane) -> Zonotope:
+        """The plane: of the value itself, and for a difference of the value of f as well."""
+        of_f, own = (plane.p, plane.q)[:: 1 if which == _GAP else -1]
+        y = x.all[which].scaled(own, plane.c, self.unit)
+        at = of_f.flatten().nonzero().flatten()
+        return y.plus_at(at, of_f.flatten()[at], x.f, self.unit, self._slabs) if len(at) else y
 
     def opaque(self, node: Opaque, xs: Sequence[Pair]) -> Pair:
         """The bands of a hardswish, each with symbols of its own."""
@@ -607,11 +620,7 @@ class Zonotopes:
         b = Bounds(**dict(zip(FIELDS, chain(*x.ends(self.unit)), strict=True)))
         lost = hardswish.slack(b, self.unit)
         for which, band in enumerate(hardswish.bands(b, 0.0)):
-            of_f, own = (band.plane.p, band.plane.q)[:: 1 if which == _GAP else -1]
-            y = x.all[which].scaled(own, band.plane.c, self.unit)
-            at = of_f.flatten().nonzero().flatten()
-            if len(at):
-                y = y.plus_at(at, of_f.flatten()[at], x.f, self.unit, self._slabs)
+            y = self._along(which, x, band.plane)
             y, *_ = self._opened(which, replace(y, e=y.e + lost[which]), band.half)
             out.append(self._hold(which, node, y))
         return Pair(*out)
@@ -772,81 +781,6 @@ class Zonotopes:
         """New symbols."""
         self._next += count
         return torch.arange(self._next - count, self._next, device=self._device)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
-    """A function of z, or the difference of two, is within half of slope·z + shift."""
-
-    slope: Tensor
-    shift: Tensor
-    half: Tensor
-
-    @staticmethod
-    def of(bend: float, l: Tensor, h: Tensor, unit: float) -> "_Line":
-        """A ReLU of this slope below zero; parallel to its chord where it is open."""
-        # Written so that a NaN, of values that overflow, counts as open and stays one.
-        on, off = l >= 0, h <= 0
-        slope = _chord(l, h)
-        # At both ends, since the slope is rounded.
-        height = torch.maximum(-slope * l, (1 - slope) * h).relu() * (1 + 8 * unit)
-        height = torch.where(on | off, 0.0, height)
-        slope = torch.where(on, 1.0, torch.where(off, 0.0, slope))
-        return _Line(
-            # To multiply by 0 or 1 rounds nothing.
-            slope=torch.where(on, 1.0, bend + (1 - bend) * slope),
-            shift=(1 - bend) / 2 * height,
-            half=abs(1 - bend) / 2 * height,
-        )
-
-    @staticmethod
-    def of_gap(bend: float, ends: Sequence[tuple[Tensor, Tensor]], unit: float) -> "_Line":
-        """The difference of such ReLUs of z and z' by z − z', from the ends of all three; exact
-        where both are on or both are off.
-        """
-        (l, h), (l2, h2), _ = ends
-        on, off = (l >= 0) & (l2 >= 0), (h <= 0) & (h2 <= 0)
-        chord = _chord(torch.minimum(l, l2), torch.maximum(h, h2))
-        best, other = (
-            _gap_line(bend, slope, ends, unit) for slope in (chord, torch.full_like(chord, 0.5))
-        )
-        best = best.replaced(other, other.half < best.half)
-        settled = on | off
-        return _Line(
-            slope=torch.where(on, 1.0, torch.where(off, bend, best.slope)),
-            shift=torch.where(settled, 0.0, best.shift),
-            half=torch.where(settled, 0.0, best.half),
-        )
-
-    def replaced(self, other: "_Line", where: Tensor) -> "_Line":
-        """The other line for some entries."""
-        return _Line(
-            slope=torch.where(where, other.slope, self.slope),
-            shift=torch.where(where, other.shift, self.shift),
-            half=torch.where(where, other.half, self.half),
-        )
-
-
-def _gap_line(
-    bend: float, slope: Tensor, ends: Sequence[tuple[Tensor, Tensor]], unit: float
-) -> _Line:
-    """What h(z) − h(z') can be, where h(z) = relu(z) − slope·z."""
-    *own, (low, high) = ends
-    # h is never negative, and its slopes are −slope and 1 − slope.
-    height, height2 = (torch.maximum(-slope * l, (1 - slope) * h).relu() for l, h in own)
-    top = torch.maximum((1 - slope) * high, -slope * low).minimum(height)
-    bottom = torch.minimum((1 - slope) * low, -slope * high).maximum(-height2)
-    return _Line(
-        slope=bend + (1 - bend) * slope,
-        shift=(1 - bend) / 2 * (top + bottom),
-        # Both ends are rounded, and never on one side of zero.
-        half=abs(1 - bend) / 2 * (top - bottom) * (1 + 16 * unit),
-    )
-
-
-def _chord(l: Tensor, h: Tensor) -> Tensor:
-    """The slope of a ReLU's chord."""
-    return (h / (h - l).clamp(min=torch.finfo(h.dtype).tiny)).clamp(0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

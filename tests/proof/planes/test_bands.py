@@ -1,9 +1,104 @@
-"""Bands around a ReLU: what their rounding is measured by."""
+"""Bands around a ReLU and around a difference of ReLUs, by what they must cover, the narrowest that
+there are, and what their rounding is measured by.
+"""
 
+import numpy as np
+import pytest
 import torch
+from scipy.optimize import linprog
 
-from secateurs.proof.forms import StreamValues
-from secateurs.proof.planes import Band, Plane, band_mass
+from proof.planes.test_planes import corners_of, kept, points, ranges_of_all_shapes
+from secateurs.proof.forms import Bounds, StreamValues
+from secateurs.proof.planes import Band, Plane, band_mass, bands
+
+
+@pytest.mark.parametrize("slope", [-0.5, 0.0, 0.3, 1.7])
+@pytest.mark.parametrize("scale", [1e-3, 0.3, 30.0])
+def test_bands_cover_what_they_are_around(scale, slope):
+    b = ranges_of_all_shapes(3000, scale)
+    f, g, gap = bands(b, slope, 0.0)
+    far = 1e-12 * (1 + scale)
+    for z, d, inside in points(b, 90):
+        bent, other = (torch.where(v > 0, v, slope * v) for v in (z, z - d))
+        for band, truth, at in (
+            (f, bent, (z, d)),
+            (g, other, (z - d, d)),
+            (gap, bent - other, (z, d)),
+        ):
+            off = truth - kept(band.plane, inside).at(*at)
+            assert bool((off.abs() <= band.half[inside] + far).all())
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.03, 0.3, 1.0, 3.0])
+def test_bands_are_hardly_wider_than_the_narrowest(scale):
+    b = ranges_of_all_shapes(200, scale)
+    gap = bands(b, 0.0, 0.0)[-1]
+    least = 0.0
+    for k in range(200):
+        corners, value = corners_of(b.each(lambda end, k=k: end[k : k + 1]))
+        if not len(corners):
+            continue
+        # Slopes of δ are found better where δ is as large as z.
+        corners, ones = corners / (1, scale), np.ones(len(corners))
+        planes = np.vstack([np.c_[sign * corners, sign * ones, -ones] for sign in (-1, 1)])
+        found = linprog(
+            *((0, 0, 0, 1), planes, np.r_[-value, value]),
+            bounds=[(None, None)] * 3 + [(0, None)],
+        )
+        assert gap.half[k] >= found.fun - 1e-9
+        least += found.fun
+    assert float(gap.half.sum()) <= 1.004 * least
+
+
+def test_roundings_are_within_the_band():
+    """In single precision, where they show: at the corners, and without their share outside."""
+    b = ranges_of_all_shapes(4000, 1e-4)
+    small = b.each(lambda end: end.float())
+    # What was rounded is the range that counts.
+    b = small.each(lambda end: end.double())
+    for unit, covers in ((2.0**-24, True), (0.0, False)):
+        f, g, gap = bands(small, 0.0, unit)
+        outside = []
+        for z, d, inside in points(b, 30):
+            for band, truth, at in (
+                (f, z.relu(), (z, d)),
+                (g, (z - d).relu(), (z - d, d)),
+                (gap, z.relu() - (z - d).relu(), (z, d)),
+            ):
+                plane = band.plane
+                exact = Plane(p=plane.p.double(), q=plane.q.double(), c=plane.c.double())
+                off = (truth - kept(exact, inside).at(*at)).abs() - band.half.double()[inside]
+                outside.append(bool((off > 1e-15).any()))
+        assert any(outside) != covers
+
+
+def test_settled_neurons_have_no_band():
+    one = torch.ones(1, dtype=torch.float64)
+    for sign, sign_g, slopes in (
+        (1, 1, (0, 1)),
+        (-1, -1, (0, 0)),
+        (1, -1, (1, 0)),
+        (-1, 1, (-1, 1)),
+    ):
+        ends = [(min(s, 3 * s) * one, max(s, 3 * s) * one) for s in (sign, sign_g)]
+        (l, h), (gl, gh) = ends
+        b = Bounds(l=l, h=h, gl=gl, gh=gh, dl=l - gh, dh=h - gl)
+        gap = bands(b, 0.0, 2.0**-53)[-1]
+        assert (gap.plane.p.item(), gap.plane.q.item()) == slopes
+        assert gap.plane.c.item() == gap.half.item() == 0
+
+
+def test_equal_neurons_have_no_band():
+    one = torch.ones(1, dtype=torch.float64)
+    b = Bounds(l=-one, h=one, gl=-one, gh=one, dl=0 * one, dh=0 * one)
+    gap = bands(b, 0.0, 2.0**-53)[-1]
+    assert gap.plane.p.item() == gap.plane.c.item() == gap.half.item() == 0
+
+
+def test_what_overflowed_stays_unknown():
+    nan = torch.full((1,), torch.nan, dtype=torch.float64)
+    b = Bounds(l=nan, h=nan, gl=nan, gh=nan, dl=nan, dh=nan)
+    assert all(bool(band.half.isnan()) for band in bands(b, 0.0, 2.0**-53))
 
 
 def test_the_mass_of_a_band_counts_each_of_its_terms():

@@ -1,7 +1,11 @@
 """The planes around a ReLU and around a difference of ReLUs, by sampling what they must cover."""
 
+from itertools import combinations
+
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import linprog
 
 from secateurs.proof.forms import Bounds
 from secateurs.proof.planes import (
@@ -29,6 +33,25 @@ def random_bounds(count, scale):
     return Bounds(l=l, h=h, gl=l - dh, gh=h - dl, dl=dl, dh=dh).consistent()
 
 
+def ranges_of_all_shapes(count, scale, seed=0):
+    """Around a point, each end as far as it happens to be, so that any three of them may bind."""
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.rand(*shape, generator=g, dtype=torch.float64)
+
+    z, d = draw(count) - 0.5, scale * (2 * draw(count) - 1)
+    far = draw(6, count) * 10 ** (-draw(6, count))
+    return Bounds(
+        l=z - far[0],
+        h=z + far[1],
+        gl=z - d - far[2],
+        gh=z - d + far[3],
+        dl=d - scale * far[4],
+        dh=d + scale * far[5],
+    ).consistent()
+
+
 def points(b, count=60):
     """Pairs (z, δ) on a grid with random inner points, kept where z' = z − δ is within its
     bounds.
@@ -42,13 +65,31 @@ def points(b, count=60):
         yield z[inside], d[inside], inside
 
 
+def corners_of(b):
+    """Where two of the lines cross that bound the ranges of one neuron or are a kink, as (z, δ),
+    and the difference of ReLUs there.
+    """
+    l, h, gl, gh, dl, dh = (getattr(b, name).item() for name in FIELDS)
+    ends = [(1, 0, h), (-1, 0, -l), (0, 1, dh), (0, -1, -dl), (1, -1, gh), (-1, 1, -gl)]
+    found = []
+    for one, two in combinations([*ends, (1, 0, 0.0), (1, -1, 0.0)], 2):
+        lines = np.array([one[:2], two[:2]], dtype=float)
+        if abs(np.linalg.det(lines)) < 0.5:
+            continue
+        z, d = np.linalg.solve(lines, [one[2], two[2]])
+        if all(p * z + q * d <= c + 1e-9 for p, q, c in ends):
+            found.append((z, d))
+    corners = np.array(found).reshape(-1, 2)
+    return corners, corners[:, 0].clip(0) - (corners[:, 0] - corners[:, 1]).clip(0)
+
+
 def kept(plane, inside):
     return type(plane)(p=plane.p[inside], q=plane.q[inside], c=plane.c[inside])
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, 30.0])
 def test_every_plane_is_on_its_side(scale):
-    b = random_bounds(2000, scale)
+    b = ranges_of_all_shapes(4000, scale)
     for z, d, inside in points(b):
         truth = z.relu() - (z - d).relu()
         for plane in planes_above(b):
@@ -78,6 +119,31 @@ def test_the_range_is_sound_and_attained(scale):
         )
     reached = (high - low) / (r.dh - r.dl).clamp(min=1e-300)
     assert float(reached[torch.isfinite(reached) & (r.dh > r.dl)].median()) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("scale", "share"), [(0.03, 1e-4), (0.3, 0.0105), (1.0, 0.0155), (3.0, 0.0085)]
+)
+def test_the_planes_are_all_that_there_is_above_a_difference(scale, share):
+    """The lowest of them is hardly above the least concave function: the best mean of values at
+    corners.
+    """
+    g = np.random.default_rng(0)
+    b = ranges_of_all_shapes(200, scale)
+    b = b.each(lambda end: end[~b.settled])
+    lost, width = 0.0, 0.0
+    for k in range(len(b.l)):
+        one = b.each(lambda end, k=k: end[k : k + 1])
+        corners, value = corners_of(one)
+        if len(corners) < 4:
+            continue
+        middle = torch.from_numpy(g.dirichlet(np.ones(len(corners))) @ corners)
+        sums = np.vstack([corners.T, np.ones(len(corners))])
+        ends = [sign * linprog(sign * value, A_eq=sums, b_eq=[*middle, 1]).fun for sign in (-1, 1)]
+        above = min(plane.at(*middle).item() for plane in planes_above(one))
+        assert above >= ends[0] - 1e-9
+        lost, width = lost + above - ends[0], width + ends[0] - ends[1]
+    assert lost <= share * width
 
 
 def test_settled_neurons_lose_nothing():
