@@ -315,6 +315,20 @@ def test_a_remainder_gets_symbols_only_in_generators_that_are_kept(monkeypatch):
     assert flow.seen
 
 
+def test_remainders_keep_their_symbols_while_there_is_room():
+    dense, sparse = network(depth=40)
+    x = torch.randn(1, 20, generator=generator(14), dtype=torch.float64)
+    problem = problem_of(dense, sparse, x)
+    reach, counts = [], []
+    for held in (0, 2**20):
+        flow = Zonotopes(unit=2.0**-30, held=held, alone=nodes_alone(problem.graph))
+        y = propagate(problem.graph, flow, [problem.flow_input(ball_domain(x, 1e-6))], problem.pair)
+        reach.append(y.d.spread + y.d.e)
+        counts.append(int(torch.isin(y.d.symbols, flow._rest_of(2)).sum()))
+    assert counts[1] > counts[0]
+    assert bool((reach[1] < reach[0]).all())
+
+
 def hardswished() -> nn.Module:
     """Whose difference takes a part of what enters the neurons of f."""
     return nn.Sequential(

@@ -184,6 +184,7 @@ def by_zonotopes(problem: NetworkPair, domain: Domain) -> Proven:
         radii=problem.weight_radii() if problem.unit else ({}, {}),
         most=most,
         stored=stored,
+        held=_ZONOTOPES if problem.symbols is None else most * problem.widest,
         alone=nodes_alone(problem.graph),
         late=Pace(clock=problem.clock).late("zonotope: one layer further"),
     )

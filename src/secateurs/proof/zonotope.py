@@ -421,8 +421,10 @@ class Zonotopes:
 
     radii: those of computed weights of f and of g, by the nodes' names; none where they add
     nothing. most: symbols of one value, those of remainders apart. stored: numbers of the
-    generators of one value; those of larger ones are computed anew when they are read. alone: see
-    `nodes_alone`. late: called at every layer; once it returns True the flow gives up.
+    generators of one value; those of larger ones are computed anew when they are read. held: up to
+    so many numbers new remainders get symbols beside those of earlier ones; beyond, they replace
+    them. alone: see `nodes_alone`. late: called at every layer; once it returns True the flow gives
+    up.
     """
 
     def __init__(
@@ -432,6 +434,7 @@ class Zonotopes:
         radii: tuple[Radii, Radii] = ({}, {}),
         most: int = 2**16,
         stored: float = math.inf,
+        held: float = math.inf,
         alone: Container[str] = (),
         late: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -440,7 +443,7 @@ class Zonotopes:
         self._next = 0
         # The symbols of remainders, of each value of a pair.
         self._rest: list[Tensor] = []
-        self._slabs = Slabs(most=stored)
+        self._slabs, self._held = Slabs(most=stored), held
         self.dropped = 0
 
     def input(self, node: Input, value: tuple[Tensor, Tensor]) -> Pair:
@@ -652,7 +655,9 @@ class Zonotopes:
         near = largest > _THREATENS * radius * (1 if numbers <= _CHEAP else 100)
         if not near or numbers > _AFFORDABLE or not math.isfinite(largest):
             return y
-        if len(rest := self._rest_of(which)):
+        # Earlier ones keep theirs where there is room for both.
+        rest = self._rest_of(which)
+        if len(rest) and y.numbers + numbers > self._held:
             held = y.without(rest, self.unit)
             # While what has symbols is the larger part, making it a remainder loses more.
             if float((held.e - y.e).max()) > largest:
