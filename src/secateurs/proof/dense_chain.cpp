@@ -363,7 +363,7 @@ class Pass {
             set(now.mid_y, now.rad_y, -r.exchanged().most_y(), r.most_y());
             around(now.f, a, r.l, r.h), around(now.g, a, r.gl, r.gh);
             const Plane up = above(r), low = below(r);
-            // Slopes err by a few units, none is above one: offsets are moved outwards by what that can matter.
+            // Slopes err by a few units, none is above two: offsets are moved outwards by what that can matter.
             const double most = r.size_z() + r.size_g() + r.size_d();
             const double far = r.settled() ? 0 : 32 * unit_ * (most + std::fabs(up.c) + std::fabs(low.c));
             now.up_z[a] = up.p, now.up_d[a] = up.q, now.up_c[a] = up.c + far;
