@@ -139,22 +139,9 @@ Plane above(const Range& b) {
         const double slope = b.dh / -b.gl;
         offer({slope, -slope, -slope * b.gl});
     }
-    if (b.dl > 0 && b.l < 0) {
-        const double slope = b.dl / (b.dl - b.l);
-        offer({slope, 1 - slope, -slope * b.l - (1 - slope) * b.dl});
-    }
-    if (b.dh < 0 && b.h > 0) {
-        const double slope = -b.dh / (b.h - b.dh);
+    if (b.dh < 0 && b.gh > 0) {
+        const double slope = std::min(-b.dh, b.gh) / b.gh;
         offer({-slope, slope, 0});
-    }
-    if (b.dl < 0 && b.h > 0) {
-        const double slope = -b.dl / (b.h - b.dl);
-        offer({-slope, 1, slope * b.h});
-    }
-    if (b.dl < 0 && b.gh > 0) {
-        const double down = std::min(b.gh, -b.dl), slope = down / b.gh;
-        const double rise = (std::max(b.dh, -b.gh) + down) / (b.dh - b.dl);
-        offer({-slope, rise + slope, -rise * b.dl});
     }
     return best;
 }
@@ -363,9 +350,9 @@ class Pass {
             set(now.mid_y, now.rad_y, -r.exchanged().most_y(), r.most_y());
             around(now.f, a, r.l, r.h), around(now.g, a, r.gl, r.gh);
             const Plane up = above(r), low = below(r);
-            // Slopes err by a few units, none is above two: offsets are moved outwards by what that can matter.
+            // Slopes err by a few units, none is above one: offsets are moved outwards by what that can matter.
             const double most = r.size_z() + r.size_g() + r.size_d();
-            const double far = r.settled() ? 0 : 32 * unit_ * (most + std::fabs(up.c) + std::fabs(low.c));
+            const double far = r.settled() ? 0 : 16 * unit_ * (most + std::fabs(up.c) + std::fabs(low.c));
             now.up_z[a] = up.p, now.up_d[a] = up.q, now.up_c[a] = up.c + far;
             now.low_z[a] = low.p, now.low_d[a] = low.q, now.low_c[a] = low.c - far;
         }

@@ -495,8 +495,8 @@ def _layer_planes(
         return replace(top, c=top.c + far), relu_below(l, h)
 
     up, low = difference_above(b), difference_below(b)
-    # Slopes err by a few units, and none is above two: offsets are moved outwards accordingly.
-    far = 32 * unit * (sum(b.sizes) + up.c.abs() + low.c.abs())
+    # Slopes err by a few units, and none is above one: offsets are moved outwards accordingly.
+    far = 16 * unit * (sum(b.sizes) + up.c.abs() + low.c.abs())
     far = torch.where(b.settled, 0.0, far)
     return _LayerPlanes(
         layer=layer,

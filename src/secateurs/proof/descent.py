@@ -23,7 +23,7 @@ from secateurs.proof.forms import Bounds, StreamValues, Widened
 from secateurs.proof.interval import Known
 from secateurs.proof.linear import Relaxation, Relaxed
 from secateurs.proof.patches import Cone
-from secateurs.proof.planes import costliest
+from secateurs.proof.planes import EVERY, costliest
 from secateurs.proof.zonotope import Pair, Zonotopes
 
 
@@ -75,6 +75,8 @@ _WORTH = 0.75
 
 class Descent(Relaxation):
     """The relaxation on known ranges; fed with the box of these."""
+
+    rules = EVERY
 
     def __init__(self, seen: dict[str, NodeRanges], **options: Any) -> None:
         super().__init__(inner=Known({name: one.bounds for name, one in seen.items()}), **options)

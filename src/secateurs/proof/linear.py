@@ -26,6 +26,7 @@ from secateurs.proof.forms import (
 from secateurs.proof.interval import Interval, TwoStream, centre_and_radius
 from secateurs.proof.patches import ActivationPlanes, Box, Cone, Mapped, Record, cone, ends
 from secateurs.proof.planes import (
+    ABOVE,
     Above,
     Plane,
     costliest,
@@ -400,6 +401,8 @@ _TAPES = ("z", "g", "d")
 class Relaxation(Backward):
     """The flow of affine bounds; fed with a pair (lo, hi)."""
 
+    rules = ABOVE
+
     def __init__(self, *, unit: float = 0.0, **options: Any) -> None:
         super().__init__(unit=unit, **options)
         self._mass, self._mass_g = TwoStream(unit=unit), TwoStream(unit=unit)
@@ -472,8 +475,8 @@ class Relaxation(Backward):
             for ends in ((b.l, b.h), (b.gl, b.gh))
         )
         planes_d = (
-            difference_above(b).leaky(node.slope, difference=True),
-            difference_below(b).leaky(node.slope, difference=True),
+            difference_above(b, self.rules).leaky(node.slope, difference=True),
+            difference_below(b, self.rules).leaky(node.slope, difference=True),
         )
         if node.slope > 1:  # (1 − slope)·relu turns planes above into planes below
             planes_z, planes_g, planes_d = (

@@ -140,6 +140,14 @@ def _tilted(b: Bounds) -> Plane:
 
 
 def _negative(b: Bounds) -> Plane:
+    """For dh < 0: F ≤ −clamp(z', 0, −dh), which lies under the line from (0, 0) to (gh, −e), e =
+    min(−dh, gh).
+    """
+    slope = share(torch.minimum(-b.dh, b.gh), b.gh)
+    return _where((b.dh < 0) & (b.gh > 0), Plane(p=-slope, q=slope, c=torch.zeros_like(slope)))
+
+
+def _negative_in_f(b: Bounds) -> Plane:
     """For dh < 0: F ≤ z'·dh/(h − dh), which is 0 at z' = 0 and dh at (z, δ) = (h, dh)."""
     slope = share(-b.dh, b.h - b.dh)
     return _where((b.dh < 0) & (b.h > 0), Plane(p=-slope, q=slope, c=torch.zeros_like(slope)))
@@ -160,19 +168,23 @@ def _sunk_in_g(b: Bounds) -> Plane:
     return _where((b.dl < 0) & (b.gh > 0), Plane(p=-slope, q=rise + slope, c=-rise * b.dl))
 
 
+Rules = tuple[Callable[[Bounds], Plane], ...]
+
 # `_one_lipschitz` is first because it applies everywhere: the choice starts from a
 # plane that is finite.
-ABOVE: tuple[Callable[[Bounds], Plane], ...] = (
+ABOVE: Rules = (
     _one_lipschitz,
     _chord_minus_zero,
     _chord_minus_identity,
     _clamped,
     _clamped_in_g,
-    _tilted,
     _negative,
-    _sunk,
-    _sunk_in_g,
 )
+"""Those among which `linear` chooses: other choices would prove other bounds than certificates that
+were kept, at most 1 % lower in the mean and some higher.
+"""
+
+EVERY: Rules = (*ABOVE, _tilted, _negative_in_f, _sunk, _sunk_in_g)
 
 
 def _where(applies: Tensor, plane: Plane) -> Plane:
@@ -185,21 +197,21 @@ def _where(applies: Tensor, plane: Plane) -> Plane:
     )
 
 
-def difference_above(b: Bounds) -> Plane:
+def difference_above(b: Bounds, rules: Rules = ABOVE) -> Plane:
     """The plane above F that is lowest in the middle of the bounds."""
     # Any choice is sound. The middle is cheap to compare at and is where the mean of a
     # plane over the box lies.
     z, d = (b.l + b.h) / 2, (b.dl + b.dh) / 2
     close = _TIE * (b.h - b.l + b.dh - b.dl)
     best: Plane | None = None
-    for plane in planes_above(b):
+    for plane in planes_above(b, rules):
         best = plane if best is None else _lower(best, plane, z, d, close)
     return best if best is not None else relu_above(b.l, b.h)
 
 
-def difference_below(b: Bounds) -> Plane:
+def difference_below(b: Bounds, rules: Rules = ABOVE) -> Plane:
     """The plane below F that is highest in the middle of the bounds."""
-    return _exchange(difference_above(b.exchanged()))
+    return _exchange(difference_above(b.exchanged(), rules))
 
 
 def relu_range(b: Bounds) -> Bounds:
@@ -225,11 +237,11 @@ def _largest_difference(b: Bounds) -> Tensor:
     return torch.where(b.dh >= 0, growing, falling)
 
 
-def planes_above(b: Bounds) -> Iterator[Plane]:
+def planes_above(b: Bounds, rules: Rules = EVERY) -> Iterator[Plane]:
     """Every plane above F we know. Where a rule does not apply to a neuron, its plane is +∞
     there.
     """
-    for rule in ABOVE:
+    for rule in rules:
         yield rule(b)
 
 

@@ -369,7 +369,7 @@ class _Prover:
             open_ = ~(((b.l >= 0) & (b.gl >= 0)) | ((b.h <= 0) & (b.gh <= 0)))
             up, low = difference_above(b), difference_below(b)
             own = relu_below(b.l, b.h).p, relu_below(b.gl, b.gh).p
-            slopes = torch.stack([*own, up.p, up.q, low.p, low.q], dim=2).nan_to_num().clamp(-2, 2)
+            slopes = torch.stack([*own, up.p, up.q, low.p, low.q], dim=2).nan_to_num().clamp(-1, 1)
             for box in range(boxes):
                 bits = np.packbits(open_[box].cpu().numpy())
                 found[box].append((bits, slopes[box][open_[box]].float().cpu().numpy()))
