@@ -15,6 +15,7 @@ from secateurs.proof import descent, methods, top_class
 from secateurs.proof.certify import search_boxes
 from secateurs.proof.domain import ball_domain
 from secateurs.proof.methods import both_ends, by_zonotopes
+from secateurs.proof.planes import ABOVE
 from secateurs.proof.problem import TimeLimit
 from secateurs.proof.top_class import pair_ends
 from tiny_networks import randomize
@@ -73,6 +74,14 @@ def test_passes_from_neurons_narrow_what_passes_from_outputs_stand_on(monkeypatc
     monkeypatch.setattr(descent, "_WORTH", 0.0)
     _, without, _ = bounds_of(dense, sparse, X, 0.1)
     assert bool((near < 0.9 * without).all())
+
+
+def test_passes_choose_among_more_planes_than_linear(monkeypatch):
+    dense, sparse = convolutional(depth=4)
+    _, near, _ = bounds_of(dense, sparse, X, 0.03)
+    monkeypatch.setattr(descent.Descent, "rules", ABOVE)
+    _, without, _ = bounds_of(dense, sparse, X, 0.03)
+    assert bool((near < 0.9999 * without).all())
 
 
 def test_passes_from_neurons_narrow_values_and_differences():

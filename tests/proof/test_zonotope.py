@@ -21,7 +21,7 @@ from secateurs.proof.certify import prove, search_boxes
 from secateurs.proof.domain import ball_domain
 from secateurs.proof.methods import by_zonotopes, run_methods
 from secateurs.proof.slabs import Slabs
-from secateurs.proof.zonotope import Recomputed, Zonotopes, nodes_alone, point
+from secateurs.proof.zonotope import Pair, Recomputed, Zonotopes, nodes_alone, point
 from tiny_networks import KINDS, pruned, randomize
 
 
@@ -411,6 +411,25 @@ def test_a_value_and_a_multiple_of_another_have_both_remainders():
     f = replace(point(x), e=torch.tensor([[0.25, 0.5]], dtype=torch.float64))
     y = f.plus_at(torch.tensor([1]), torch.tensor([-3.0], dtype=torch.float64), f, 0.0, Slabs())
     assert y.c.tolist() == [[1.0, 4.0]] and y.e.tolist() == [[0.25, 2.0]]
+
+
+@pytest.mark.parametrize(("z", "other", "kept"), [(3, -3, 0.5), (-3, 3, 0.25), (3, 5, 0.75)])
+def test_a_difference_that_is_a_value_of_one_network_has_its_remainder(z, other, kept):
+    """That is z where f is on and g is off, and −z' the other way around."""
+    graph = capture(nn.ReLU(), torch.zeros(1, 1))
+    node = next(n for n in graph.nodes if isinstance(n, Activation))
+    f, g, d = (
+        replace(
+            point(torch.tensor([[float(c)]], dtype=torch.float64)),
+            e=torch.tensor([[e]], dtype=torch.float64),
+        )
+        for c, e in ((z, 0.5), (other, 0.25), (z - other, 0.75))
+    )
+    flow = Zonotopes(unit=2.0**-53)
+    flow.input(graph.inputs[0], (torch.zeros(1, 1),) * 2)
+    y = flow.activation(node, Pair(f, g, d)).d
+    assert float(y.c) == max(z, 0) - max(other, 0)
+    assert float(y.e) >= kept
 
 
 def test_what_weights_of_different_size_lose_in_their_difference_is_covered():

@@ -143,7 +143,8 @@ Larger ones are computed anew whenever they are read.
 
 _DOWN = 16
 """Backward passes from neurons may take this many times the cells of `effort`: minutes, which only
-networks of fifty layers need, and there they bring the bound from 2.2 times what is found to 1.5.
+networks of fifty layers need. There, before remainders kept their symbols, they brought the bound
+from 2.2 times what is found to 1.5.
 """
 
 

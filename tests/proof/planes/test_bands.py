@@ -88,6 +88,15 @@ def test_settled_neurons_have_no_band():
         assert gap.plane.c.item() == gap.half.item() == 0
 
 
+@pytest.mark.parametrize("slope", [-7.97, 0.1, 4.7])
+def test_what_a_neuron_passes_on_is_not_rounded(slope):
+    """Although slope + (1 − slope) need not be 1."""
+    one = torch.ones(1, dtype=torch.float64)
+    b = Bounds(l=one, h=2 * one, gl=one, gh=2 * one, dl=-one, dh=one)
+    f, g, gap = bands(b, slope, 2.0**-53)
+    assert f.plane.p.item() == g.plane.p.item() == gap.plane.q.item() == 1
+
+
 def test_equal_neurons_have_no_band():
     one = torch.ones(1, dtype=torch.float64)
     b = Bounds(l=-one, h=one, gl=-one, gh=one, dl=0 * one, dh=0 * one)
