@@ -58,12 +58,6 @@ _CHEAP, _AFFORDABLE = 2**24, 2**26
 has come a hundred times as near.
 """
 
-
-_AGAIN = 32
-"""Values that may be computed for one that is not kept. A skip reads what it passes by twice, and
-through ten of them everything would be computed a thousand times.
-"""
-
 _AGAIN = 32
 """Values that may be computed for one that is not kept. A skip reads what it passes by twice, and
 through ten of them everything would be computed a thousand times.
