@@ -68,6 +68,38 @@ def test_a_convolution_of_a_window_is_that_of_the_map(seed):
     assert torch.equal(result(node, [weight], [(rows, scale)]), right)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_small_maps_are_convolved_side_by_side(seed):
+    g = generator(seed, "beside")
+
+    def draw(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    how = {name: (draw(1, 4), draw(1, 4)) for name in ("kernel_size", "stride")}
+    how |= {"padding": (draw(0, 2), draw(0, 2)), "dilation": (draw(1, 3), draw(1, 3))}
+    ways = (how[name] for name in ("dilation", "kernel_size", "padding"))
+    height, width = (
+        max(draw(1, 9), step * (size - 1) + 1 - 2 * pad)
+        for step, size, pad in zip(*ways, strict=True)
+    )
+    channels, maps = draw(1, 12), draw(16, 75)
+    layer = nn.Conv2d(channels, draw(1, 20), **how, bias=False)
+    weight = whole_numbers(g, *layer.weight.shape)
+    weight *= torch.rand(weight.shape, generator=g) < (0.1, 0.5, 1.0)[seed % 3]
+    node = node_of(layer, channels, height, width)
+    rows = torch.zeros(maps, 1, channels, height, width, dtype=torch.float64)
+    # Those that are taken together reach different places.
+    area = rows[: draw(1, maps), ..., draw(0, height) :, : draw(1, width + 1)]
+    area.copy_(whole_numbers(g, *area.shape))
+    scale = whole_numbers(g, *rows.shape[1:]).unsqueeze(0)
+    right = linear(node, rows * scale, weight)
+    assert torch.equal(result(node, [weight], [(rows, scale)]), right)
+    more = whole_numbers(g, *rows.shape)
+    both = [(rows, scale), (more, None)]
+    sums = right + linear(node, more, -weight)
+    assert torch.equal(result(node, [weight, -weight], both), sums)
+
+
 def test_several_values_are_summed_and_those_without_these_symbols_left_out():
     g = generator(0, "sums")
     node = node_of(nn.Conv2d(3, 5, 3, padding=1), 3, 7, 9)
@@ -96,11 +128,12 @@ def test_a_single_number_of_any_size_is_not_taken_for_zero(value):
     assert torch.equal(out.nan_to_num(nan=7.0), linear(node, rows, weight).nan_to_num(nan=7.0))
 
 
-def test_the_bits_do_not_depend_on_the_number_of_threads():
+@pytest.mark.parametrize("size", [12, 5])
+def test_the_bits_do_not_depend_on_the_number_of_threads(size):
     g = generator(0, "threads")
-    node = node_of(nn.Conv2d(8, 9, 3, padding=1), 8, 12, 12)
+    node = node_of(nn.Conv2d(8, 9, 3, padding=1), 8, size, size)
     weight = torch.randn(9, 8, 3, 3, generator=g, dtype=torch.float64)
-    rows = torch.randn(40, 1, 8, 12, 12, generator=g, dtype=torch.float64)
+    rows = torch.randn(40, 1, 8, size, size, generator=g, dtype=torch.float64)
     before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
