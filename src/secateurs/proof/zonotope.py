@@ -107,9 +107,12 @@ class Recomputed:
         return every
 
     def parts(self, symbols: Tensor) -> Sequence[Tensor]:
-        """The symbols, as many at a time as stay in the cache."""
+        """The symbols, as many at a time as stay in the cache, or have the size of the weights,
+        which are arranged anew each time.
+        """
         widest = max(math.prod(self.shape), *(x.c.numel() for x in self.xs))
-        count = max(1, _BATCH // widest)
+        weights = self.function.weights if isinstance(self.function, Convolution) else ()
+        count = max(1, max([_BATCH, *(w.numel() for w in weights)]) // widest)
         return [symbols[k : k + count] for k in range(0, len(symbols), count)]
 
     def into(self, to: Tensor, symbols: Tensor, mass: Tensor | None = None) -> None:
