@@ -128,7 +128,9 @@ def test_a_class_that_float64_gets_wrong_is_not_certified():
         g[2].weight[0, 1] = 0.5
     x = torch.tensor([[1.0, 0.6]]).double()
     cert = sc.certify(f, g, around=x, radius=1e-9)
-    assert not bool(cert.certified(x).any()) and "certifies 0 of 1" in cert.verdict
+    assert not bool(cert.certified(x).any())
+    # Some processors sum in an order in which nothing is lost.
+    assert "certifies 0 of 1" in cert.verdict or "vacuous" in cert.verdict
 
 
 @pytest.mark.parametrize("zeros", [0, 60])
