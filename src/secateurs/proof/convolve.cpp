@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -236,8 +237,7 @@ struct Beside {
     std::vector<int64_t> offsets;  // of all taps for each place
     Beside(const Layer& of, int64_t blocks)
         : layer(of), open(blocks), wide(blocks * LANES), window(of.y, of.x), line(of.x.in),
-          packed(of.channels * of.size() * wide),
-          found(MANY * of.made() * wide) {
+          packed(of.channels * of.size() * wide), found(MANY * of.made() * wide) {
         const Axis &y = layer.y, &x = layer.x;
         for (int64_t r = 0; r < y.out; ++r)
             for (int64_t q = 0; q < x.out; ++q)
@@ -303,8 +303,10 @@ extern "C" void secateurs_convolve(double* out, const double* map, const double*
     const int64_t wide = beside ? open * LANES : 1;
 #pragma omp parallel num_threads(threads)
     {
-        Places* places = beside ? nullptr : new Places(layer);
-        Beside* side = beside ? new Beside(layer, open) : nullptr;
+        std::optional<Places> places;
+        std::optional<Beside> side;
+        if (beside) side.emplace(layer, open);
+        else places.emplace(layer);
 #pragma omp for schedule(dynamic)
         for (int64_t n = 0; n < maps; n += wide) {
             double* to = out + n * results;
@@ -312,8 +314,6 @@ extern "C" void secateurs_convolve(double* out, const double* map, const double*
             if (beside) side->convolve(to, from, std::min(wide, maps - n));
             else places->convolve(to, from);
         }
-        delete places;
-        delete side;
     }
 }
 
