@@ -99,12 +99,15 @@ def grid_of_three():
 
 @pytest.mark.parametrize("status", [1, 2, 4])
 def test_a_solver_that_gives_up_proves_nothing(status, monkeypatch):
+    """Parts are cut all the same, and bounded by their planes."""
     f = mlp(3, 8, 3)
-    found = programs(f, moved(f, 0.3), 3)
+    g = moved(f, 0.3)
+    found = programs(f, g, 3)
     before = found.most
     monkeypatch.setattr(sign_programs, "linprog", lambda *a, **o: SimpleNamespace(status=status))
-    found.work(10, 0.0)
-    assert found.most == before > 0
+    assert found._frame.solve(0, 1, found._parts[0].known.numpy()).bound == math.inf
+    found.work(2, 0.0)
+    assert needed(f, g, grid_of_three()) <= found.most < before
 
 
 def test_multipliers_that_are_not_numbers_prove_nothing(monkeypatch):
@@ -159,7 +162,13 @@ def test_lines_lie_above_a_relu():
     assert slope[:5].tolist() == [0, 0, 1, 1, 1] and shift[:5].tolist() == [0] * 5
 
 
-def test_large_networks_are_left_out():
-    lo = torch.zeros(1, 4)
-    chain = chain_of(read_problem(mlp(4, 300, 300, 3), mlp(4, 300, 300, 3), lo)).of_pairs()
-    assert not SignPrograms.fit(chain)
+@pytest.mark.parametrize(("widths", "fits"), [((4, 50, 50), True), ((4, 300, 300), False)])
+def test_large_networks_are_left_out(widths, fits):
+    f = mlp(*widths, 3)
+    chain = chain_of(read_problem(f, f, torch.zeros(1, widths[0]))).of_pairs()
+    assert SignPrograms.fit(chain) == fits
+
+
+def test_many_inputs_are_left_out():
+    f = mlp(2000, 30, 3)
+    assert not SignPrograms.fit(chain_of(read_problem(f, f, torch.zeros(1, 2000))).of_pairs())

@@ -224,3 +224,19 @@ def test_what_are_no_classes_or_no_pair_is_refused():
         sc.smallest_margin(mlp(3, 4, 1), mlp(3, 4, 1), box=box(3))
     with pytest.raises(StructureMismatch):
         sc.smallest_margin(mlp(3, 4, 2), mlp(3, 5, 2), box=box(3))
+
+
+@pytest.mark.parametrize("boxes", [16, 17])
+def test_of_many_boxes_only_inputs_are_cut(boxes, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        prover,
+        "SignPrograms",
+        type("Counted", (prover.SignPrograms,), {"fit": staticmethod(lambda c: made.append(c))}),
+    )
+    ends = torch.linspace(-1, 1, boxes + 1)
+    lo, hi = (torch.stack([t, torch.zeros_like(t)], dim=1) for t in (ends[:-1], ends[1:]))
+    f = mlp(2, 6, 3)
+    found = sc.smallest_margin(f, moved(f, 0.1), box=(lo, hi), seconds=5)
+    assert bool(made) == (boxes == 16)
+    assert found.refuted <= found.proven < math.inf

@@ -35,8 +35,8 @@ from secateurs.proof.top_class import TopClass
 _COST = 1e4
 """What breaking a constraint by 1 takes off the lead."""
 
-_VARIABLES = 2_000
-"""Of a program at most: one of so many takes seconds."""
+_VARIABLES, _WEIGHTS = 2_000, 50_000
+"""Of a program at most, with the weights of f: one of so many takes seconds."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class _Solved:
 
 
 @dataclass(order=True, slots=True)
-class _Part:
+class _SignPart:
     """Some signs: f leads with class `one`, g puts `two` as high. The largest bound comes first."""
 
     key: tuple[float, int]
@@ -76,7 +76,7 @@ class SignPrograms:
 
     def __init__(self, chain: DenseChain, claim: TopClass, lo: Tensor, hi: Tensor) -> None:
         self.chain, self.claim, self.lo, self.hi = chain, claim, lo[None], hi[None]
-        self.solved, self._parts, self._number = 0, list[_Part](), count()
+        self.solved, self._parts, self._number = 0, list[_SignPart](), count()
         self._leaf = 0.0
         found = chain.bounds(self.lo, self.hi)
         self._frame = _Frame(chain, claim, lo, hi, found.known[0])
@@ -88,22 +88,24 @@ class SignPrograms:
     @staticmethod
     def fit(chain: DenseChain) -> bool:
         """Whether their programs are small enough."""
-        return 4 * chain.neurons <= _VARIABLES
+        weights = sum(layer.weight.numel() for layer in chain.layers)
+        return 4 * chain.neurons <= _VARIABLES and weights <= _WEIGHTS
 
     @property
     def most(self) -> float:
         """The largest lead that is still possible; at least 0."""
         return max([self._leaf, *(part.bound for part in self._parts[:1])])
 
-    def work(self, seconds: float, enough: float) -> Tensor:
+    def work(self, seconds: float, enough: float, limit: float = math.inf) -> Tensor:
         """Solve programs for so long, or until `most` is enough; returns the inputs that their
-        solutions lie at, (programs, inputs): f's largest lead is near one of them.
+        solutions lie at, (programs, inputs): f's largest lead is near one of them. limit: the
+        seconds that one of them may take.
         """
         end, xs = monotonic() + seconds, list[Numbers]()
         while self._parts and self.most > enough and (not xs or monotonic() < end):
             part = heapq.heappop(self._parts)
             if not part.solved:
-                found = self._frame.solve(part.one, part.two, part.known.numpy())
+                found = self._frame.solve(part.one, part.two, part.known.numpy(), limit)
                 self.solved += 1
                 xs.append(found.x)
                 # A program never proves less than is known of the whole.
@@ -126,9 +128,9 @@ class SignPrograms:
         solved: bool = False,
     ) -> None:
         key = -bound, next(self._number)
-        heapq.heappush(self._parts, _Part(key, one, two, known, neuron, solved))
+        heapq.heappush(self._parts, _SignPart(key, one, two, known, neuron, solved))
 
-    def _halve(self, part: _Part, neuron: int) -> None:
+    def _halve(self, part: _SignPart, neuron: int) -> None:
         """Cut a part at a neuron; each half lets the others be known better."""
         which, place = divmod(neuron, self.chain.neurons)
         both = part.known.repeat(2, 1, 1)
@@ -218,8 +220,10 @@ class _Frame:
             self.claims[one, two] = _matrix(rows, len(self.low)), limits
         return self.claims[one, two]
 
-    def solve(self, one: int, two: int, known: Numbers) -> _Solved:
-        """The program of a part; of values that overflow nothing is known."""
+    def solve(self, one: int, two: int, known: Numbers, limit: float = math.inf) -> _Solved:
+        """The program of a part, which may take so many seconds; of values that overflow nothing is
+        known.
+        """
         middle = (self.low + self.high)[: self.inputs] / 2
         if not self.finite:
             return _Solved(bound=math.inf, x=middle, neuron=None)
@@ -238,18 +242,25 @@ class _Frame:
             b_eq=self.equal,
             bounds=np.stack([self.low, self.high], axis=1),
             method="highs-ds",
+            options={"time_limit": max(0.0, limit)},
         )
         if found.status != 0:
-            return _Solved(bound=math.inf, x=middle, neuron=None)
+            # Nothing was proved; the highest triangle is cut.
+            return _Solved(bound=math.inf, x=middle, neuron=self._deepest(shift, 0.0))
         z, a = found.x[self.sum], found.x[self.value]
         deep = np.where((l < 0) & (h > 0), a - np.maximum(z, 0), 0.0)
-        worst = int(deep.argmax()) if len(deep) else 0
-        inside = len(deep) > 0 and deep[worst] > 1e-9 * max(1.0, float(np.abs(z).max()))
         return _Solved(
             bound=self._proved(matrix, sides, found),
-            x=found.x[: self.inputs],
-            neuron=int(self.which[worst] * self.neurons + self.place[worst]) if inside else None,
+            x=np.clip(found.x, self.low, self.high)[: self.inputs],
+            neuron=self._deepest(deep, 1e-9 * max([1.0, *np.abs(z)])),
         )
+
+    def _deepest(self, deep: Numbers, least: float) -> int | None:
+        """The neuron with the largest of these numbers, if it is above the least."""
+        if not len(deep) or deep.max() <= least:
+            return None
+        worst = deep.argmax()
+        return int(self.which[worst] * self.neurons + self.place[worst])
 
     def _proved(self, matrix: csr_matrix, sides: Numbers, found: Any) -> float:
         """The bound that the multipliers of a solution prove, rounding included."""

@@ -52,6 +52,9 @@ the lead that was found from 4.5 to 5.1 in half a second; random starts gained n
 _AHEAD = 8
 """How much longer is worked on what is ahead: parts of inputs, or signs of neurons."""
 
+_BOXES = 16
+"""More boxes than these are cut at inputs alone: each has programs of its own."""
+
 _AGAIN = 8
 """Batches between two rounds of the search."""
 
@@ -277,9 +280,13 @@ class _Cutting:
             pace.done(self._state())
 
     def _programs(self) -> list[SignPrograms]:
-        """Programs over the signs of neurons, for each box; none for other networks."""
+        """Programs over the signs of neurons, for each box; none for other networks, and on a
+        device, where there is no solver.
+        """
         chain = chain_of(self.problem)
-        if chain is None or not SignPrograms.fit(pairs := chain.of_pairs()):
+        if chain is None or len(self.lo) > _BOXES or self.lo.device.type != "cpu":
+            return []
+        if not SignPrograms.fit(pairs := chain.of_pairs()):
             return []
         boxes = zip(self.lo, self.hi, strict=True)
         return [SignPrograms(pairs, self.claim, lo, hi) for lo, hi in boxes]
@@ -291,7 +298,9 @@ class _Cutting:
         if self.programs:
             worst = max(self.programs, key=lambda one: one.most)
             before, ahead = worst.solved, worst.most < self._top
-            self._look(worst.work(seconds * (_AHEAD if ahead else 1 / _AHEAD), enough))
+            left = max(0.0, self.problem.clock.left())
+            own = min(seconds * (_AHEAD if ahead else 1 / _AHEAD), left)
+            self._look(worst.work(own, enough, left))
             self.bounded += worst.solved - before
 
     @property
