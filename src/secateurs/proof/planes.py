@@ -515,6 +515,11 @@ _ROUNDS = 2
 layers, and without any within 16 %.
 """
 
+_TIE = 1e-9
+"""Bands whose widths differ by less are equally narrow, and the first is taken: by which of them
+the order of a processor's sums is less, a bound would depend on the processor, and on a batch.
+"""
+
 
 def _around_difference(b: Bounds, unit: float) -> Band:
     """The narrowest band that the slopes of planes above and below F lead to."""
@@ -565,7 +570,7 @@ def _narrowest(b: Bounds, unit: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             for every, old in ((p, best[0]), (q, best[1]))
         ]
         new = _least(nearer[0], nearer[1], z, d, value)
-        less = new[3] < best[3]
+        less = new[3] * (1 + _TIE) < best[3]
         best = tuple(torch.where(less, one, old) for one, old in zip(new, best, strict=True))
     p, q, c, half = best
     # z − d and the sums above round relative to z and d, not to their difference.
@@ -577,7 +582,9 @@ def _least(p: Tensor, q: Tensor, z: Tensor, d: Tensor, value: Tensor) -> tuple[T
     """Of these slopes, (slopes, neurons), those of the narrowest band around values at points."""
     rest = value - p.unsqueeze(1) * z - q.unsqueeze(1) * d
     high, low = rest.amax(dim=1), rest.amin(dim=1)
-    best = (high - low).argmin(dim=0, keepdim=True)
+    width = high - low
+    least, rounding = width.amin(dim=0), 8 * torch.finfo(z.dtype).eps * z.abs().amax(dim=0)
+    best = (width <= least * (1 + _TIE) + rounding).int().argmax(dim=0, keepdim=True)
     p, q, high, low = (of.gather(0, best)[0] for of in (p, q, high, low))
     return p, q, (high + low) / 2, (high - low) / 2
 
