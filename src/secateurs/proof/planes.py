@@ -215,6 +215,17 @@ def difference_below(b: Bounds, rules: Rules = ABOVE) -> Plane:
     return _exchange(difference_above(b.exchanged(), rules))
 
 
+def height_above(b: Bounds, s: Tensor, t: Tensor, unit: float) -> Tensor:
+    """The least c for which relu(z) − relu(z') ≤ s·z − t·z' + c on the ranges, and what rounds in
+    it or in either slope's difference from 1.
+    """
+    z, d = _corners(b)
+    g = z - d
+    rest = z.relu() - g.relu() - s * z + t * g
+    size, size_g, _ = b.sizes
+    return rest.amax(dim=0) + 8 * unit * ((2 + s.abs()) * size + (2 + t.abs()) * size_g)
+
+
 def relu_range(b: Bounds) -> Bounds:
     """The exact ranges of relu(z), relu(z') and their difference: the case split of ReluDiff."""
     return Bounds(

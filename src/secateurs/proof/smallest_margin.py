@@ -50,7 +50,7 @@ the lead that was found from 4.5 to 5.1 in half a second; random starts gained n
 """
 
 _AHEAD = 8
-"""How much longer is worked on what is ahead: parts of inputs, or signs of neurons."""
+"""How much longer programs are worked on than parts once they are ahead."""
 
 _BOXES = 16
 """More boxes than these are cut at inputs alone: each has programs of its own."""
@@ -292,16 +292,18 @@ class _Cutting:
         return [SignPrograms(pairs, self.claim, lo, hi) for lo, hi in boxes]
 
     def _solve(self, seconds: float, enough: float) -> None:
-        """Work on the programs of the box with the largest lead, longer than for these seconds if
-        they are ahead of the parts, else for less.
+        """Work on the programs of the box with the largest lead for these seconds, or longer if
+        they are ahead of the parts.
         """
         if self.programs:
             worst = max(self.programs, key=lambda one: one.most)
             before, ahead = worst.solved, worst.most < self._top
             left = max(0.0, self.problem.clock.left())
-            own = min(seconds * (_AHEAD if ahead else 1 / _AHEAD), left)
-            self._look(worst.work(own, enough, left))
+            own = min(seconds * (_AHEAD if ahead else 1), left)
+            x = worst.work(own, enough, left)
             self.bounded += worst.solved - before
+            if len(x):
+                self._look(x)
 
     @property
     def proven(self) -> float:

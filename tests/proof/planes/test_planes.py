@@ -11,6 +11,7 @@ from secateurs.proof.forms import Bounds
 from secateurs.proof.planes import (
     difference_above,
     difference_below,
+    height_above,
     planes_above,
     relu_above,
     relu_below,
@@ -200,3 +201,20 @@ def test_the_last_digit_chooses_no_plane(by):
     assert relu_below(l, h).p.item() == 0
     above = difference_above(b)
     assert (above.p.item(), above.q.item()) == (pytest.approx(0.5), 0)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0])
+def test_a_height_is_the_least_for_any_slopes(scale):
+    b = ranges_of_all_shapes(300, scale)
+    g = torch.Generator().manual_seed(1)
+    s, t = 2 * torch.rand(2, 300, generator=g, dtype=torch.float64) - 0.5
+    height = height_above(b, s, t, 2.0**-53)
+    for z, d, inside in points(b, 90):
+        above = s[inside] * z - t[inside] * (z - d) + height[inside]
+        assert bool((z.relu() - (z - d).relu() <= above).all())
+    for k in range(300):
+        corners, value = corners_of(b.each(lambda end, k=k: end[k : k + 1]))
+        if len(corners):
+            (z, d), slopes = torch.tensor(corners).T, (float(s[k]), float(t[k]))
+            reached = (torch.tensor(value) - slopes[0] * z + slopes[1] * (z - d)).max()
+            assert float(height[k]) == pytest.approx(float(reached), abs=1e-8)
