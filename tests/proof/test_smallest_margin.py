@@ -226,6 +226,16 @@ def test_what_are_no_classes_or_no_pair_is_refused():
         sc.smallest_margin(mlp(3, 4, 2), mlp(3, 5, 2), box=box(3))
 
 
+def test_programs_have_the_time_that_no_batch_of_parts_fits_into(monkeypatch):
+    f = mlp(3, 8, 8, 3, seed=1)
+    g = moved(f, 0.3)
+    monkeypatch.setattr(prover.Pace, "allows", lambda pace, count: False)
+    found = sc.smallest_margin(f, g, box=box(3), seconds=30, tolerance=0.02)
+    assert found.proven <= 1.02 * found.refuted
+    attacked = needed(f, g, 2 * torch.rand(50_000, 3, dtype=torch.float64) - 1)
+    assert attacked <= found.proven
+
+
 @pytest.mark.parametrize("boxes", [16, 17])
 def test_of_many_boxes_only_inputs_are_cut(boxes, monkeypatch):
     made = []

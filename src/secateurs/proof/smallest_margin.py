@@ -278,6 +278,10 @@ class _Cutting:
                 self._climb(*self._around(step), step)
             self._solve(monotonic() - begin, self.refuted * (1 + tolerance))
             pace.done(self._state())
+        # There may be time for programs where a batch of parts would take too long.
+        left, enough = self.problem.clock.left(), self.refuted * (1 + tolerance)
+        if left > 0 and self.proven > enough:
+            self._solve(left, enough)
 
     def _programs(self) -> list[SignPrograms]:
         """Programs over the signs of neurons, for each box; none for other networks, and on a
