@@ -222,11 +222,6 @@ class Bounds:
     dl: Tensor
     dh: Tensor
 
-    @property
-    def columns(self) -> tuple[Tensor, ...]:
-        """The ends, in the order of `FIELDS`."""
-        return tuple(getattr(self, field) for field in FIELDS)
-
     def exchanged(self) -> "Bounds":
         """The same knowledge with the two networks exchanged."""
         return Bounds(l=self.gl, h=self.gh, gl=self.l, gh=self.h, dl=-self.dh, dh=-self.dl)

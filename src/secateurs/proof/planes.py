@@ -64,10 +64,10 @@ def relu_above(l: Tensor, h: Tensor) -> Plane:
 
 
 _TIE = 1e-9
-"""Planes that differ by so much of the widths, or less, count as equally good. Where two are, as on
-a range that lies evenly around 0, the last digit would choose: then the compiled passes and those
-of torch, or a machine that sums in another order, would take planes that differ by far more
-elsewhere.
+"""Planes that differ by so much of the widths, or less, count as equally good, and bands whose
+widths do. Where two are, as on a range that lies evenly around 0, the last digit would choose: then
+the compiled passes and those of torch, a machine that sums in another order, or another batch would
+take planes that differ by far more elsewhere.
 """
 
 
@@ -524,11 +524,6 @@ _STEPS = (0.5, 0.25, 0.1)
 _ROUNDS = 2
 """Rounds: on ResNets the bands are then within 1.3 % of the narrowest that there are in the last
 layers, and without any within 16 %.
-"""
-
-_TIE = 1e-9
-"""Bands whose widths differ by less are equally narrow, and the first is taken: by which of them
-the order of a processor's sums is less, a bound would depend on the processor, and on a batch.
 """
 
 

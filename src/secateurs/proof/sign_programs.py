@@ -320,8 +320,8 @@ class _Frame:
         neurons = np.flatnonzero(open_)
         ends = torch.from_numpy(known[:, neurons]).unbind()
         b = Bounds(**dict(zip(FIELDS, ends, strict=True)))
-        both = zip(b.columns, b.exchanged().columns, strict=True)
-        b = Bounds(**dict(zip(FIELDS, map(torch.cat, both), strict=True)))
+        other = b.exchanged()
+        b = Bounds(**{k: torch.cat([getattr(b, k), getattr(other, k)]) for k in FIELDS})
         plane = difference_above(b, EVERY)
         # In z and z', where a plane is one in z and z − z'.
         s, t = plane.p + plane.q, plane.q
