@@ -303,10 +303,36 @@ def _computed(func, args, kwargs):
             return draws[value]
         return value.held if isinstance(value, OnDevice) else value
 
-    result = func(*tree_map(own, args), **tree_map(own, kwargs))
+    args, kwargs = tree_map(own, args), tree_map(own, kwargs)
+    if func is torch.ops.aten.convolution_backward.default:
+        result = _convolved_back(*args, **kwargs)
+    else:
+        result = func(*args, **kwargs)
     for generator, drawn in draws.items():
         generator.set_state(drawn.get_state())
     return result
+
+
+def _convolved_back(grad, images, weight, *args, **kwargs):
+    """As `aten.convolution_backward`, whose gradients have the layout of what they belong to.
+
+    Torch 2.13.0 crashes here on processors without AVX-512, where tensors are in channels_last, of
+    few channels, and kernels are 1 × 1 with stride 2: no card does, so the passes go another way.
+    (`contiguous` would leave such kernels alone, which are contiguous in either layout.)
+    """
+    given = [
+        torch.empty_like(tensor, memory_format=torch.contiguous_format).copy_(tensor)
+        for tensor in (grad, images, weight)
+    ]
+    of_images, of_weight, of_bias = torch.ops.aten.convolution_backward(*given, *args, **kwargs)
+
+    def like(made, tensor):
+        last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+        if made is None or not last:
+            return made
+        return made.contiguous(memory_format=torch.channels_last)
+
+    return like(of_images, images), like(of_weight, weight), of_bias
 
 
 def _placed(value, of=None):
