@@ -1,6 +1,6 @@
 """Certificates on networks and tasks that others published.
 
-    python benchmarks/third_party.py PATH [--parts acasxu artefacts pairs convolutional lirpa alpha]
+    python benchmarks/third_party.py PATH [--parts acasxu redrawn pruned artefacts pairs …]
         [--seconds 60] [--threads 1] [--out FOLDER] [--boxes 72] [--seeds 1 50]
         [--networks resnet_2b …]
 
@@ -8,6 +8,9 @@ PATH holds checkouts by their usual names; each part runs where what it reads li
 
 acasxu         lukasmrohwer/acasxu-benchmark (isomorphic ACAS Xu, a category of VNN-COMP): for each
                seed the pair that its script makes; do both networks differ by at most 0.05?
+redrawn        the same, the 50 pairs that one seed makes: those of VNN-COMP 2026
+pruned         lukasmrohwer/acasxu-isomorphic-networks-benchmark: the 45 networks of ACAS Xu, each
+               with 5, 10 and 30 % of it pruned; the same question
 artefacts      pauls658/NeuroDiff-ASE2020-Artifact: MNIST 3×100 and HAR against their 16-bit copies,
                beside the bounds in its logs (of ReluDiff as well)
 pairs          YuantianDing/BoundLab (and jakdar-alabdi/VeryDiff for its published answers,
@@ -37,6 +40,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -115,52 +119,97 @@ def commit(path: Path) -> str:
 # Isomorphic ACAS Xu.
 
 
-def instance(path: Path, seed: int, folder: Path) -> tuple[str, Path, Path]:
-    """The name of the network, its file, and the file of the perturbed one: every initializer is
+REDRAWN = 157191271
+"""The seed of VNN-COMP's 50 pairs (VNN-COMP/vnncomp2026_benchmarks, 39ef730): no other below it has
+the script choose the networks that `instances.csv` names, in their order.
+"""
+
+
+def instances(path: Path, seed: int, folder: Path) -> Iterator[tuple[str, Path, Path]]:
+    """The names of networks, their files, and the files of the perturbed ones: every initializer is
     moved by N(0, 0.001²), as the script does.
     """
-    random.seed(seed)
-    name = f"{random.randint(1, 5)}_{random.randint(1, 9)}"
-    first = path / f"onnx/original/ACASXU_run2a_{name}_batch_2000.onnx"
-    model = onnx.load(str(first))
-    np.random.seed(random.randint(0, 2**32 - 1))
-    for one in model.graph.initializer:
-        value = numpy_helper.to_array(one)
-        noise = np.random.normal(loc=0.0, scale=0.001, size=value.shape).astype(value.dtype)
-        one.CopyFrom(numpy_helper.from_array(value + noise, name=one.name))
-    second = folder / f"{seed}.onnx"
-    onnx.save(model, str(second))
-    return name, first, second
+    draw = random.Random(seed)
+    while True:
+        name = f"{draw.randint(1, 5)}_{draw.randint(1, 9)}"
+        first = path / f"onnx/original/ACASXU_run2a_{name}_batch_2000.onnx"
+        model = onnx.load(str(first))
+        noises = np.random.RandomState(draw.randint(0, 2**32 - 1))
+        for one in model.graph.initializer:
+            value = numpy_helper.to_array(one)
+            noise = noises.normal(loc=0.0, scale=0.001, size=value.shape).astype(value.dtype)
+            one.CopyFrom(numpy_helper.from_array(value + noise, name=one.name))
+        second = folder / f"{seed}.onnx"
+        onnx.save(model, str(second))
+        yield name, first, second
+
+
+def answered(run: Run, first: Path, second: Path, question: Path) -> Iterator[object]:
+    """The cells of a row about one pair."""
+    with timed() as took:
+        found = verify(first, second, question, seconds=run.seconds)
+    cert = found.certificate
+    yield from (found.answer, cert.bound, cert.lower_bound, f"{cert.share or 0:.4f}")
+    yield parts_of(cert.assumptions)
+    yield from (f"{value:.1f}" for value in took)
+    yield commit(first.parent)
+
+
+ANSWERED = ("answer", "bound", "found", "share", "parts", "seconds", "cpu", "commit")
 
 
 def acasxu(run: Run) -> None:
+    """The first pair of each seed."""
     path = run.checkout("acasxu-benchmark")
     if path is None:
         print("acasxu: no acasxu-benchmark here")
         return
-    fields = ("network", "answer", "bound", "found", "share", "parts", "seconds", "cpu", "commit")
-    rows = Rows(run.out / "third_party_acasxu.csv", ("seed",), fields)
+    rows = Rows(run.out / "third_party_acasxu.csv", ("seed",), ("network", *ANSWERED))
+    question = path / "vnnlib/instance_0.vnnlib"
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(run.seeds[0], run.seeds[1] + 1):
-            if (seed,) in rows:
-                continue
-            name, first, second = instance(path, seed, Path(folder))
-            with timed() as took:
-                found = verify(
-                    first, second, path / "vnnlib/instance_0.vnnlib", seconds=run.seconds
-                )
-            cert = found.certificate
-            rows.add(
-                (seed,),
-                name,
-                found.answer,
-                cert.bound,
-                cert.lower_bound,
-                f"{cert.share or 0:.4f}",
-                parts_of(cert.assumptions),
-                *(f"{value:.1f}" for value in took),
-                commit(path),
-            )
+            if (seed,) not in rows:
+                name, *pair = next(instances(path, seed, Path(folder)))
+                rows.add((seed,), name, *answered(run, *pair, question))
+
+
+def redrawn(run: Run) -> None:
+    """All pairs of VNN-COMP's seed."""
+    path = run.checkout("acasxu-benchmark")
+    if path is None:
+        print("redrawn: no acasxu-benchmark here")
+        return
+    rows = Rows(run.out / "third_party_redrawn.csv", ("number",), ("network", *ANSWERED))
+    question = path / "vnnlib/instance_0.vnnlib"
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = instances(path, REDRAWN, Path(folder))
+        for number, (name, *pair) in zip(range(50), drawn, strict=False):
+            if (number,) not in rows:
+                rows.add((number,), name, *answered(run, *pair, question))
+
+
+def pruned(run: Run) -> None:
+    """All pruned networks of ACAS Xu, on the box of the first instance."""
+    path = run.checkout("acasxu-isomorphic-networks-benchmark")
+    if path is None:
+        print("pruned: no acasxu-isomorphic-networks-benchmark here")
+        return
+    rows = Rows(run.out / "third_party_pruned.csv", ("percent", "network"), ANSWERED)
+    box, _, asked = (path / "vnnlib/instance_0.vnnlib").read_text().partition("; Output")
+    # As written, it is asked for an input at which they agree.
+    (epsilon,) = set(re.findall(r"\(\+ Y_f\[\d\] ([\d.]+)\)", asked))
+    apart = " ".join(
+        f"(> Y_g[{i}] (+ Y_f[{i}] {epsilon})) (< Y_g[{i}] (- Y_f[{i}] {epsilon}))" for i in range(5)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        question = Path(folder) / "as_meant.vnnlib"
+        question.write_text(f"{box}(assert (or {apart}))")
+        for percent, i, j in product((5, 10, 30), range(1, 6), range(1, 10)):
+            name = f"ACASXU_run2a_{i}_{j}_batch_2000"
+            first = path / f"onnx/nets/{name}.onnx"
+            second = path / f"onnx/nets_pruned/{name}_pruned{percent}.onnx"
+            if (percent, f"{i}_{j}") not in rows:
+                rows.add((percent, f"{i}_{j}"), *answered(run, first, second, question))
 
 
 def parts_of(assumptions: tuple[str, ...]) -> int:
@@ -582,7 +631,13 @@ def alpha(run: Run) -> None:
     lirpa(run, "alpha-CROWN")
 
 
-PARTS = {one.__name__: one for one in (acasxu, artefacts, pairs, convolutional, lirpa, alpha)}
+PARTS = {
+    one.__name__: one
+    for one in (
+        *(acasxu, redrawn, pruned),
+        *(artefacts, pairs, convolutional, lirpa, alpha),
+    )
+}
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ from secateurs.proof.kept import boxes_of_record, read_record
 from secateurs.proof.networks import read_network
 from secateurs.proof.vnnlib import read_vnnlib
 from secateurs_lab.zoo.records import rounded
-from third_party import instance
+from third_party import instances
 
 OPINION = Path(__file__).parents[1] / "tools" / "second_opinion.py"
 FIELDS = ("seed", "network", "answer", "bound", "parts", "bytes", "parts of the certificate")
@@ -88,7 +88,7 @@ def acasxu(asked: argparse.Namespace) -> None:
 def _one_pair(
     asked: argparse.Namespace, seed: int, folder: Path, box: tuple[Tensor, ...]
 ) -> list[Any]:
-    name, *files = instance(asked.path, seed, folder)
+    name, *files = next(instances(asked.path, seed, folder))
     theirs = [read_network(file) for file in files]
     pair = [Plain(network).eval() for network in theirs]
     for one, other in zip(theirs, pair, strict=True):

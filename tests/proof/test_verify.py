@@ -5,7 +5,7 @@ import torch
 from secateurs.cli import main
 from secateurs.errors import ArgumentError, DataError
 from secateurs.proof.networks import read_network
-from secateurs.proof.verify import _classes_differ, _inner, _within, verify
+from secateurs.proof.verify import _classes_differ, _inner, _nearest, verify
 from secateurs.proof.vnnlib import Question
 
 onnx = pytest.importorskip("onnx")
@@ -236,13 +236,16 @@ def ask(folder, box, f, g, outputs=1, sign="", **options):
 IDENTITY, MOVED, DOUBLED = ([[1.0]], [0.0]), ([[1.0]], [0.7]), ([[2.0]], [0.0])
 
 
-def test_a_witness_lies_in_the_box_or_there_is_none(tmp_path):
+def test_a_witness_lies_in_the_box_or_beside_it_where_no_number_does(tmp_path):
     """The box {1 + 2⁻⁴⁰} of float64 has no number of float32, and {0.1} has neither."""
     exact = f"{1 + 2**-40:.40f}"
     box = f"(assert (>= X_f[0] {exact}))(assert (<= X_f[0] {exact}))"
     found = ask(tmp_path, box, IDENTITY, MOVED)
-    assert found.answer == "unknown" and found.witness is None
-    assert "no float32 lies in the box" in found.remarks[-1]
+    assert found.answer == "sat" and found.witness[0].item() == 1
+    assert found.remarks[-1] == (
+        "in 1 of 1 entries no float32 lies in the box: there the witness has the nearest one, and"
+        " in real numbers the networks differ on the box as well"
+    )
     # The same in files of float64, which has it.
     found = ask(tmp_path, box, IDENTITY, MOVED, kind=np.float64)
     assert found.answer == "sat" and found.witness[0].item() == 1 + 2**-40
@@ -251,7 +254,27 @@ def test_a_witness_lies_in_the_box_or_there_is_none(tmp_path):
     )
     box = "(assert (>= X_f[0] 0.1))(assert (<= X_f[0] 0.1))"
     found = ask(tmp_path, box, IDENTITY, MOVED, kind=np.float64)
-    assert found.answer == "unknown" and "no float64 lies in the box" in found.remarks[-1]
+    assert found.answer == "sat" and found.witness[0].item() == 0.1
+    assert "no float64 lies in the box" in found.remarks[-1]
+
+
+def test_no_witness_beside_a_box_is_taken_for_one_in_it(tmp_path):
+    """Of 2⁻²⁵ above the middle of two numbers: the nearest float32 is out of the box, on which
+    the networks differ by too little; and of a box that is beyond what float32 reaches.
+    """
+    steep = [[2.0**25]], [-(2.0**25)]
+    exact = f"{1 + 2**-25:.40f}"
+    box = f"(assert (>= X_f[0] {exact}))(assert (<= X_f[0] {exact}))"
+    # At 1, the nearest float32, f answers 0 and g 0; in the box f answers 1.
+    found = ask(tmp_path, box, steep, ([[0.0]], [0.0]))
+    assert found.answer == "unknown" and found.witness is None
+    assert "was found in float64, and not in the networks' own precision" in found.remarks[-1]
+    # The other way round: they differ at the nearest float32 alone.
+    found = ask(tmp_path, box, steep, ([[0.0]], [1.0]))
+    assert found.answer == "unsat"
+    box = "(assert (>= X_f[0] 1e200))(assert (<= X_f[0] 1e200))"
+    found = ask(tmp_path, box, IDENTITY, DOUBLED)
+    assert found.answer == "unknown" and "no float32 is near it" in found.remarks[-1]
 
 
 def test_a_witness_does_not_lie_on_an_open_end(tmp_path):
@@ -330,11 +353,12 @@ def test_the_inner_box_holds_what_the_box_holds_and_nothing_else():
 
 def test_a_point_is_moved_into_the_box():
     least, most = torch.tensor([0.0, 1.0]), torch.tensor([0.5, 2.0])
-    inside = _within(torch.tensor([[-1.0, 3.0]], dtype=torch.float64), least, most)
+    inside = _nearest(torch.tensor([[-1.0, 3.0]], dtype=torch.float64), least, most)
     assert inside.tolist() == [0.0, 2.0] and inside.dtype == torch.float32
-    kept = _within(torch.tensor([[0.25, 1.5]], dtype=torch.float64), least, most)
+    kept = _nearest(torch.tensor([[0.25, 1.5]], dtype=torch.float64), least, most)
     assert kept.tolist() == [0.25, 1.5]
-    assert _within(torch.zeros(1, 2), torch.tensor([0.0, torch.nan]), most) is None
+    beside = torch.tensor([0.0, torch.nan])
+    assert _nearest(torch.tensor([[-1.0, 3.0]]), beside, beside).tolist() == [0.0, 3.0]
 
 
 def test_a_file_that_is_read_otherwise_than_it_runs_is_refused(files, monkeypatch):

@@ -173,7 +173,15 @@ def test_of_version_1_the_box_is_read(tmp_path):
         (PAIR + "(assert (> Y_g[0] (+ Y_f[0] 0.05)))", "not asked whether each"),
         (PAIR + "(assert (> Y_g[0] (* Y_f[0] 2)))", "another one plus a number"),
         (PAIR + "(assert (> Y_g[0] (+ Y_f[1] 0.05)))", "the same output of both"),
-        (PAIR + "(assert (> Y_g[0] (- Y_f[0] 0.05)))", "ε must be a positive number"),
+        (PAIR + "(assert (> Y_g[0] (- Y_f[0] 0)))", "ε must be a positive number"),
+        # A pair is equivalent where this holds, and a counterexample is asked for.
+        (
+            PAIR + "(assert (> Y_g[0] (- Y_f[0] 0.05)))",
+            "agree to within 0.05; what is looked for are inputs at which they do not, as"
+            " (> Y_g.0. (. Y_f.0. 0.05))",
+        ),
+        (PAIR + "(assert (<= Y_g[0] (+ Y_f[0] 0.05)))", "agree to within 0.05"),
+        (PAIR + "(assert (<= Y_f[0] (+ Y_g[0] 0.05)))", "agree to within 0.05"),
         (PAIR + MEANT + SLIP, "not one 'or'"),
         # A point would have to break both: the answer `sat` would be wrong.
         (

@@ -122,12 +122,13 @@ def verify(
     refuted = certificate.answer == "refuted"
     if found is None or not (refuted or claim is None):
         return told
-    x = _within(found, *box)
+    x = _nearest(found, *box)
     kind = "float64" if double else "float32"
-    if x is None and not refuted:
+    beside = int(box[0].isnan().sum())
+    if beside and not refuted:
         return told
-    if x is None:
-        remark = f"an input was found among the real numbers, but no {kind} lies in the box there"
+    if not x.isfinite().all():
+        remark = f"an input was found among the real numbers, but no {kind} is near it"
         return replace(told, remarks=(*told.remarks, remark))
     f, g = outputs = [run(x) for run in runs]
     if allowed is None:
@@ -136,6 +137,8 @@ def verify(
         confirmed = float((f.double() - g.double()).abs().max()) > allowed
     if confirmed:
         remarks = (*told.remarks, _OF_FLOATS.format(kind))
+        if beside:
+            remarks = (*remarks, _BESIDE.format(beside, x.numel(), kind))
         return replace(told, answer="sat", witness=(x.flatten(), f, g), remarks=remarks)
     if not refuted:
         return told
@@ -149,6 +152,10 @@ _OF_REALS = (
     " its rounding"
 )
 _OF_FLOATS = "sat speaks of {}: both outputs are what a computer answered at the input"
+_BESIDE = (
+    "in {} of {} entries no {} lies in the box: there the witness has the nearest one, and"
+    " in real numbers the networks differ on the box as well"
+)
 
 
 def _allowed(question: Question, epsilon: float | None, instance: str | Path) -> float:
@@ -217,13 +224,12 @@ def _inner(question: Question, shape: tuple[int, ...], dtype: torch.dtype) -> tu
     return least, most
 
 
-def _within(x: Tensor, least: Tensor, most: Tensor) -> Tensor | None:
-    """The nearest input in the box, whose ends are of the networks' own precision; None where an
-    entry has no such number.
+def _nearest(x: Tensor, least: Tensor, most: Tensor) -> Tensor:
+    """The nearest input in the box, whose ends are of the networks' own precision; in an entry of
+    which no such number lies in the box, as in one fixed at 0.1, the nearest number.
     """
-    if least.isnan().any():
-        return None
-    return x.reshape(least.shape).to(least.dtype).clamp(least, most)
+    own = x.reshape(least.shape).to(least.dtype)
+    return torch.where(least.isnan(), own, own.clamp(least, most))
 
 
 def _refuse_misread(

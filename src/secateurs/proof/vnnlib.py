@@ -386,8 +386,15 @@ class _Reader:
         # ±(g − f) + number is above zero, or below it: f is declared first.
         above = (sign.text[0] == ">") == (signs[g, j] == 1)
         shift = -number * signs[g, j]
-        if shift * (1 if above else -1) <= 0:
+        if not shift:
             raise self._wrong(sign.line, "ε must be a positive number")
+        if (shift > 0) != above:
+            raise self._wrong(
+                sign.line,
+                f"this holds where the outputs agree to within {float(abs(shift)):g}; what is"
+                " looked for are inputs at which they do not, as"
+                f" (> {g}[{i}] (+ {f}[{i}] {float(abs(shift)):g}))",
+            )
         return _Atom(i, 1 if above else -1, abs(shift), len(sign.text) == 2)
 
     def _sum(self, term: _Term, sign: int, terms: dict[tuple[str, int], int]) -> Fraction:
