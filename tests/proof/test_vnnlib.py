@@ -168,6 +168,8 @@ def test_of_version_1_the_box_is_read(tmp_path):
         ),
         (PAIR.replace("(<= X_f[1] 2)", "(or (<= X_f[1] 2) (<= X_f[0] 1))"), "'or' of inputs"),
         (PAIR.replace("(assert (== X_f[0] X_g[0]))", "") + MEANT, "nothing ties entry 0"),
+        # As a network that is asked to be monotonic.
+        (PAIR + "(assert (<= X_f[0] X_g[0]))", "'<=' compares two inputs; the question is about"),
         (PAIR + "(assert (<= X_f[0] Y_f[0]))", "about inputs or about outputs, not both"),
         (PAIR, "not asked whether each of them differs"),
         (PAIR + "(assert (> Y_g[0] (+ Y_f[0] 0.05)))", "not asked whether each"),

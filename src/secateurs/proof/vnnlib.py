@@ -345,6 +345,12 @@ class _Reader:
                     raise self._wrong(sign.line, "inputs may be tied to the same entry alone")
                 self.shared.add(i)
                 continue
+            if self._is_variable(left) and self._is_variable(right):
+                raise self._wrong(
+                    sign.line,
+                    f"{sign.text!r} compares two inputs; the question is about one input of both"
+                    " networks, whose entries are tied by ==",
+                )
             if sign.text in ("==", "="):
                 if not self._is_variable(left):
                     left, right = right, left
