@@ -87,3 +87,28 @@ def test_what_does_not_converge_is_said(monkeypatch):
     monkeypatch.setattr("secateurs.llm.least_squares.STEPS", 2)
     solved, done = solve_together(*problem())
     assert not done and solved.isfinite().all()
+
+
+def test_rows_that_are_solved_leave_the_products(monkeypatch):
+    """Half of the rows have nothing to solve; the others are not changed by leaving these out."""
+    weights, mask, gram, damping = problem()
+    easy = torch.arange(len(weights)) % 4 != 0
+    mask[easy] = True
+    seen = []
+    descend = least_squares._descend
+
+    def watch(rows, *args):
+        seen.append((rows.solved.shape[1], args[-1]))
+        return descend(rows, *args)
+
+    monkeypatch.setattr(least_squares, "_descend", watch)
+    solved, done = solve_together(weights, mask, gram, damping)
+    assert done and seen[:2] == [(48, 500), (12, 500)] and seen[-1][1] < 500
+    assert torch.equal(solved[easy], weights[easy])
+    exact = solve_rows(weights, mask, gram, damping)
+    assert float(energies(solved - exact, gram).sum()) < 1e-4 * float(
+        energies(weights * mask - exact, gram).sum()
+    )
+    # A row that is not solved says so, from whichever matrix it is solved in.
+    monkeypatch.setattr(least_squares, "STEPS", 5)
+    assert not solve_together(weights, mask, gram, damping)[1]

@@ -8,7 +8,7 @@ from torch import nn
 
 import secateurs as sc
 from secateurs.errors import ArgumentError, ParameterError, ScoreError
-from secateurs.llm import least_squares
+from secateurs.llm import least_squares, reconstruct_model
 from secateurs.llm.reconstruct import DAMPING, rows_given
 
 CONVOLUTIONS = {
@@ -219,6 +219,41 @@ def test_a_layer_that_runs_twice_is_solved_on_all_it_meets():
     sc.prune_(model, "magnitude", sparsity=0.5)
     done = sc.reconstruct_(model, dense, batch=torch.randn(50, 6))
     assert done.layers["a.weight"].samples == 100
+
+
+def test_one_run_of_the_dense_model_serves_several_layers(monkeypatch):
+    """As many as can be held, with the same result; also where a layer works in the place of what
+    an earlier one was given.
+    """
+
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.runs = 0
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+        def forward(self, x):
+            self.runs += 1
+            x = x.clone()
+            for layer in self.layers:
+                x += layer(x).relu_()
+            return x
+
+    torch.manual_seed(0)
+    model = InPlace()
+    batch = [torch.randn(40, 8), torch.randn(30, 8)]
+    found = []
+    # The first batch gives each layer 320 numbers, and 640 are counted for both.
+    for held, runs in ((0, 12), (2 * 640, 6), (6 * 640, 2), (1 << 26, 2)):
+        monkeypatch.setattr(reconstruct_model, "HELD", held)
+        dense, pruned = copy.deepcopy(model), copy.deepcopy(model)
+        sc.prune_(pruned, "magnitude", sparsity=0.5)
+        done = sc.reconstruct_(pruned, dense, batch=batch)
+        assert dense.runs == runs and len(done.layers) == 6
+        found.append([layer.weight.detach() for layer in pruned.layers])
+    for other in found[1:]:
+        for one, same in zip(found[0], other, strict=True):
+            assert torch.equal(one, same)
 
 
 def test_after_an_error_the_weights_are_as_they_were():

@@ -1,5 +1,7 @@
 """Weights on a fixed mask that keep a layer's outputs: one least-squares problem for each row."""
 
+from dataclasses import dataclass, fields, replace
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,8 @@ def solve_together(
     Everything has a first dimension of groups, whose rows meet inputs of their own: `weights` is
     (groups, rows, inputs), `gram` (groups, inputs, inputs), `damping` (groups, 1, 1). One matrix
     product a step serves all rows, where each alone would need a factorization of its own. H itself
-    is not changed or copied; four matrices of the size of the rows are held.
+    is not changed or copied; four matrices of the size of the rows are held, and where half of them
+    are solved as many of half the size.
 
     `pull` is W(C − H), where what a row shall answer is not XW but ZW for other inputs Z, and
     C = ZᵀX.
@@ -54,26 +57,65 @@ def solve_together(
     residual.masked_fill_(gone, 0.0)
     # From the masked weights: the damping pulls towards them, so it adds nothing to the residual.
     direction = residual * scale
-    image = torch.empty_like(residual)
     size = products(residual, direction)
-    enough = RESIDUAL**2 * size
-    for _ in range(STEPS):
-        open_ = size > enough
-        if not open_.any():
-            return solved, True
-        torch.mul(direction, damping, out=image)
-        image.baddbmm_(direction, gram).masked_fill_(gone, 0.0)
-        curvature = products(direction, image)
+    rows = _Rows(
+        solved=solved,
+        residual=residual,
+        direction=direction,
+        gone=gone,
+        size=size,
+        enough=RESIDUAL**2 * size,
+    )
+    return solved, _descend(rows, gram, damping, scale, STEPS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Where the rows are on their way: matrices of (groups, rows, inputs), and columns."""
+
+    solved: Tensor
+    residual: Tensor
+    direction: Tensor
+    gone: Tensor
+    size: Tensor
+    enough: Tensor
+
+    def some(self, chosen: Tensor) -> "_Rows":
+        """Copies of some rows, of the only group."""
+        held = {field.name: getattr(self, field.name)[:, chosen] for field in fields(self)}
+        return _Rows(**held)
+
+
+def _descend(rows: _Rows, gram: Tensor, damping: Tensor, scale: Tensor, steps: int) -> bool:
+    """Solve for the rows in place; whether all converged."""
+    image = torch.empty_like(rows.residual)
+    size = rows.size
+    for taken in range(steps):
+        open_ = size > rows.enough
+        count = int(open_.sum())
+        if not count:
+            return True
+        if len(gram) == 1 and 2 * count <= open_.numel():
+            # Rows need forty to a hundred steps: the products would be half for those that stand.
+            chosen = open_[0, :, 0]
+            left = replace(rows, size=size).some(chosen)
+            del image
+            done = _descend(left, gram, damping, scale, steps - taken)
+            rows.solved[:, chosen] = left.solved
+            return done
+        torch.mul(rows.direction, damping, out=image)
+        image.baddbmm_(rows.direction, gram).masked_fill_(rows.gone, 0.0)
+        curvature = products(rows.direction, image)
         # Rows that are solved stand still: 0/0 is not a step.
         step = torch.where(open_ & (curvature > 0), size / curvature, 0.0)
-        solved.addcmul_(step, direction)
-        residual.addcmul_(step, image, value=-1)
-        scaled = torch.mul(residual, scale, out=image)
-        after = products(residual, scaled)
+        rows.solved.addcmul_(step, rows.direction)
+        rows.residual.addcmul_(step, image, value=-1)
+        scaled = torch.mul(rows.residual, scale, out=image)
+        after = products(rows.residual, scaled)
         turn = torch.where(open_ & (size > 0), after / size, 0.0)
-        direction.mul_(turn).add_(scaled)
+        rows.direction.mul_(turn).add_(scaled)
         size = torch.where(open_, after, size)
-    return solved, not bool((size > enough).any())
+    return not bool((size > rows.enough).any())
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:

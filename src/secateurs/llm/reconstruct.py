@@ -250,10 +250,13 @@ def _patches(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Weights that meet the same inputs; `once` says that a batch calls their layers once."""
+    """Weights that meet the same inputs; `once` says that a batch calls their layers once, and
+    `entries` how many numbers the first batch gave them.
+    """
 
     names: tuple[str, ...]
     once: bool
+    entries: int = 0
 
 
 def stages_of(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> list[Stage]:
@@ -267,8 +270,10 @@ def stages_of(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> lis
         place = (x.data_ptr(), x.shape, x.stride(), x._version)
         met.setdefault(name, []).append((place, _view(layers[name])))
         order.setdefault(name, len(order))
+        sizes[name] = x.numel()
 
     order: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     with _watching(layers, note):
         run()
     together: dict[tuple[object, ...], list[str]] = {}
@@ -276,7 +281,8 @@ def stages_of(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> lis
         together.setdefault(tuple(met[name]), []).append(name)
     # Layers that this batch does not reach, such as an expert that gets no token, come last.
     return [
-        Stage(names=tuple(names), once=len(met[names[0]]) == 1) for names in together.values()
+        Stage(names=tuple(names), once=len(met[names[0]]) == 1, entries=sizes[names[0]])
+        for names in together.values()
     ] + [Stage(names=(name,), once=False) for name in layers if name not in order]
 
 
@@ -316,6 +322,24 @@ def inputs_of(layer: nn.Module, run: Callable[[], object], *, once: bool) -> lis
             raise _Collected
 
     with _watching({"": layer}, keep), suppress(_Collected):
+        run()
+    return given
+
+
+def inputs_together(
+    layers: Mapping[str, nn.Module], run: Callable[[], object]
+) -> dict[str, list[Tensor]]:
+    """What each of the layers is given where it is first called in one run, which ends there."""
+    given: dict[str, list[Tensor]] = {name: [] for name in layers}
+
+    def keep(name: str, x: Tensor) -> None:
+        if not given[name]:
+            # A later operation may work in its place.
+            given[name].append(x.clone())
+        if all(given.values()):
+            raise _Collected
+
+    with _watching(layers, keep), suppress(_Collected):
         run()
     return given
 

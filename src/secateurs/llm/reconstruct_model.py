@@ -10,7 +10,7 @@ that it makes up for the layers before it as well. Row r has the solution
     V[S] = (H[S, S] + δI)⁻¹ (C[S] w + δ w[S]),    H = XᵀX, C = XᵀZ.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
@@ -32,6 +32,7 @@ from secateurs.llm.reconstruct import (
     Stage,
     convolves_plainly,
     inputs_of,
+    inputs_together,
     layers_of,
     rows_given,
     solve_,
@@ -84,7 +85,8 @@ def reconstruct_(
 
     Linear layers and convolutions are solved for, in the order in which they run, each on what the
     layers before it give by then. Zeros stay zero; everything else (biases, norms, embeddings)
-    stays as it is. Beside both models, memory holds three matrices of inputs × inputs of one layer.
+    stays as it is. Beside both models, memory holds three matrices of inputs × inputs of one layer,
+    and some of what the dense model gives to its layers (up to 256 MB).
 
     Args:
         model: the pruned model; its kept weights change in place, and after an error they are as
@@ -131,9 +133,9 @@ def reconstruct_(
     ):
         pairs = _pairs(model, dense, batch)
         keep(weights[name] for name in layers)
-        for stage in stages_of(layers, pairs[0][0]):
+        for stage, asked in _with_asked(stages_of(layers, pairs[0][0]), others, pairs):
             first = stage.names[0]
-            moments = _moments(layers[first], others[first], pairs, stage)
+            moments = _moments(layers[first], others[first], pairs, stage, asked)
             for name in stage.names:
                 say(name)
                 if isinstance(moments, str):
@@ -211,6 +213,32 @@ def _pairs(model: nn.Module, dense: nn.Module, batch: Any) -> list[Pair]:
     return pairs
 
 
+HELD = 1 << 26
+"""Numbers that the dense model gives to its layers and that are held at a time."""
+
+
+def _with_asked(
+    stages: list[Stage], others: Mapping[str, nn.Module], pairs: list[Pair]
+) -> Iterator[tuple[Stage, list[list[Tensor]] | None]]:
+    """Each stage with what the dense model gives its layers in each batch. No solving changes that,
+    so that one run serves as many stages as can be held; None where it is one.
+    """
+    waiting = stages[::-1]
+    while waiting:
+        window = [waiting.pop()]
+        room = HELD // len(pairs) - window[0].entries
+        while waiting and window[0].once and waiting[-1].once and waiting[-1].entries <= room:
+            window.append(waiting.pop())
+            room -= window[-1].entries
+        if len(window) == 1:
+            yield window[0], None
+            continue
+        firsts = {stage.names[0]: others[stage.names[0]] for stage in window}
+        held = [inputs_together(firsts, run_dense) for _, run_dense in pairs]
+        for stage in window:
+            yield stage, [given.pop(stage.names[0]) for given in held]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moments:
     """Sums over all that a layer is given: XᵀX, ZᵀX and ZᵀZ."""
@@ -221,13 +249,19 @@ class _Moments:
     samples: int
 
 
-def _moments(layer: nn.Module, other: nn.Module, pairs: list[Pair], stage: Stage) -> _Moments | str:
+def _moments(
+    layer: nn.Module,
+    other: nn.Module,
+    pairs: list[Pair],
+    stage: Stage,
+    held: list[list[Tensor]] | None,
+) -> _Moments | str:
     """The sums over all batches, or why there are none."""
     sums: list[Tensor] = []
     samples = 0
-    for run, run_dense in pairs:
+    for number, (run, run_dense) in enumerate(pairs):
         given = inputs_of(layer, run, once=stage.once)
-        asked = inputs_of(other, run_dense, once=stage.once)
+        asked = inputs_of(other, run_dense, once=stage.once) if held is None else held[number]
         if [x.shape for x in given] != [z.shape for z in asked]:
             return "the dense network gives it other inputs (as experts get other tokens)"
         for x, z in zip(given, asked, strict=True):
