@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
+from secateurs.base.convolved import CONVOLUTIONS, Call, Convolving, convolves_plainly
 from secateurs.base.interrupts import Uninterrupted
 from secateurs.errors import ScoreError
 from secateurs.llm.least_squares import energies, products, solve_together
@@ -171,19 +171,6 @@ def rows_together(inputs: int) -> int:
 
 
 # Which layers can be solved for, in which order they run, and what they are given.
-
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-
-
-def convolves_plainly(module: nn.Module) -> bool:
-    """Whether the module is a convolution that computes as torch's own. Another sees what it is
-    given only after a forward of its own, which pads, or changes the weight.
-    """
-    for kind in CONVOLUTIONS:
-        if isinstance(module, kind):
-            own = type(module)
-            return own.forward is kind.forward and own._conv_forward is kind._conv_forward
-    return False
 
 
 def layers_of(
@@ -362,42 +349,24 @@ def _watching(
         for name, layer in layers.items()
         if isinstance(layer, CONVOLUTIONS) and not convolves_plainly(layer)
     }
+    weights = {name: layer.weight for name, layer in own.items()}
+
+    def as_it_says(name: str, _: object, given: Call) -> None:
+        if _as_it_says(own[name], given):
+            see(name, given["input"].detach())
+
     handles = list[RemovableHandle]()
     try:
         with Uninterrupted():
             for name, layer in layers.items():
                 if name not in own:
                     handles.append(layer.register_forward_pre_hook(hook(name), with_kwargs=True))
-        with _Convolving(own, see) if own else nullcontext():
+        with Convolving(weights, as_it_says) if own else nullcontext():
             yield
     finally:
         with Uninterrupted():
             for handle in handles:
                 handle.remove()
-
-
-class _Convolving(TorchFunctionMode):
-    """Calls `see` where a convolution with a forward of its own, such as one that pads as
-    TensorFlow does, convolves with its weight, by the stride and padding that it says."""
-
-    def __init__(self, layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None]) -> None:
-        super().__init__()
-        self.layers = {id(layer.weight): (name, layer) for name, layer in layers.items()}
-        self.see = see
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in (F.conv1d, F.conv2d, F.conv3d):
-            given = dict(zip(_CONVOLVED, args, strict=False)) | kwargs
-            name, layer = self.layers.get(id(given["weight"]), ("", None))
-            if layer is not None and _as_it_says(layer, given):
-                self.see(name, given["input"].detach())
-        return func(*args, **kwargs)
-
-
-_CONVOLVED = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 
 
 def _as_it_says(layer: nn.Module, given: Mapping[str, Any]) -> bool:

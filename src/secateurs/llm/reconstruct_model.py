@@ -20,17 +20,16 @@ import torch
 from rich.console import Group
 from torch import Tensor, nn
 
+from secateurs.base.convolved import CONVOLUTIONS, convolves_plainly
 from secateurs.base.copies import evaluating
 from secateurs.base.parameters import aliases, refuse_wrapped
 from secateurs.base.printing import Printed
 from secateurs.base.progress import Progress, show_progress
 from secateurs.errors import ArgumentError, ParameterError
 from secateurs.llm.reconstruct import (
-    CONVOLUTIONS,
     DAMPING,
     Reconstruction,
     Stage,
-    convolves_plainly,
     inputs_of,
     inputs_together,
     layers_of,

@@ -52,6 +52,48 @@ def test_wanda_of_a_convolution_is_wanda_of_the_unfolded_linear_layer():
         torch.testing.assert_close(sc.score(conv, "wanda", batch=x)["weight"], expected)
 
 
+class Toeplitz(nn.Conv1d):
+    """A matrix by a convolution, on vectors: as in PESTO's encoder of pitch."""
+
+    def forward(self, x):
+        return super().forward(x.unsqueeze(-2)).squeeze(-2)
+
+
+class PadsItself(nn.Conv2d):
+    """As TensorFlow pads; called by keyword."""
+
+    def forward(self, x):
+        x = F.pad(x, (0, 1, 0, 1))
+        return F.conv2d(input=x, weight=self.weight, bias=self.bias, stride=self.stride)
+
+
+def test_wanda_of_a_convolution_with_a_forward_of_its_own_is_of_what_it_convolves():
+    torch.manual_seed(0)
+    net, x = Toeplitz(1, 1, 5, padding=2).double(), torch.randn(3, 8, dtype=torch.float64)
+    plain = nn.Conv1d(1, 1, 5, padding=2).double()
+    plain.load_state_dict(net.state_dict())
+    expected = sc.score(plain, "wanda", batch=x[:, None])["weight"]
+    torch.testing.assert_close(sc.score(net, "wanda", batch=x)["weight"], expected)
+    net, x = PadsItself(2, 3, 3, stride=2).double(), torch.randn(3, 2, 8, 8, dtype=torch.float64)
+    other = nn.Conv2d(2, 3, 3, stride=2).double()
+    other.load_state_dict(net.state_dict())
+    expected = sc.score(other, "wanda", batch=F.pad(x, (0, 1, 0, 1)))["weight"]
+    torch.testing.assert_close(sc.score(net, "wanda", batch=x)["weight"], expected)
+
+
+def test_wanda_of_transposed_and_reflecting_convolutions():
+    """‖x_j‖² is ∂/∂w_ij of the sum of op(x²; w), which each class computes itself."""
+    torch.manual_seed(0)
+    up = nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2)
+    around = nn.Conv1d(4, 6, 3, padding=2, padding_mode="reflect", dilation=2)
+    for layer, x in ((up, torch.randn(2, 4, 5, 5)), (around, torch.randn(2, 4, 9))):
+        layer.double()
+        x = x.double()
+        (met,) = torch.autograd.grad(layer(x.square()).sum(), [layer.weight])
+        expected = met.sqrt() * layer.weight.detach().abs()
+        torch.testing.assert_close(sc.score(layer, "wanda", batch=x)["weight"], expected)
+
+
 def test_wanda_adds_up_over_the_uses_of_a_tied_weight():
     class Twice(nn.Module):
         def __init__(self):

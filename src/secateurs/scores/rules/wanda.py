@@ -8,16 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from secateurs.base.convolved import CONVOLUTIONS, TRANSPOSED, Call, Convolving
 from secateurs.base.interrupts import Uninterrupted
 from secateurs.errors import ParameterError
 from secateurs.scores.scorer import set_mode
 from secateurs.scores.task import Mode, Task, call, score_rule, wide_dtype
-
-_CONVOLUTIONS: tuple[type[nn.Module], ...] = (
-    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
-    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-)
-"""The layers, beside matrices, whose weights meet known inputs."""
 
 
 @score_rule("wanda", needs=("batch",))
@@ -71,6 +66,10 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
     it is used.
     """
     names = {id(parameter): name for name, parameter in task.parameters.items()}
+
+    def convolved(name: str, function: Callable[..., Tensor], given: Call) -> None:
+        _add(squares, name, _by_gradient(function, given))
+
     handles = []
     try:
         with Uninterrupted():
@@ -78,18 +77,23 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
                 # `_parameters`, not the attribute: under a parametrisation that would compute a
                 # new tensor.
                 name = names.get(id(module._parameters.get("weight")))
-                if name is not None and _knows_inputs(module):
+                if name is not None and lies_along(module):
                     adder = _adder(name, squares)
                     handles.append(module.register_forward_pre_hook(adder, with_kwargs=True))
-        yield
+        with Convolving(task.parameters, convolved):
+            yield
     finally:
         with Uninterrupted():
             for handle in handles:
                 handle.remove()
 
 
+def _add(squares: dict[str, Tensor], name: str, met: Tensor) -> None:
+    squares[name] = squares[name] + met if name in squares else met
+
+
 def _knows_inputs(module: nn.Module) -> bool:
-    return bool(lies_along(module)) or isinstance(module, _CONVOLUTIONS)
+    return bool(lies_along(module)) or isinstance(module, CONVOLUTIONS + TRANSPOSED)
 
 
 def lies_along(module: nn.Module) -> str:
@@ -108,10 +112,8 @@ def _adder(
     def add(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         # A layer may be called by keyword: layer(input=x).
         inputs = signature(module.forward).bind(*args, **named).args
-        lies = lies_along(module)
-        met = _by_column(inputs[0]) if lies else _by_gradient(module, inputs)
-        met = met[:, None] if lies == "rows" else met
-        squares[name] = squares[name] + met if name in squares else met
+        met = _by_column(inputs[0])
+        _add(squares, name, met[:, None] if lies_along(module) == "rows" else met)
 
     return add
 
@@ -125,15 +127,12 @@ def _by_column(x: Tensor) -> Tensor:
     return flat.to(wide_dtype(flat)).square().sum(0)
 
 
-def _by_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+def _by_gradient(function: Callable[..., Tensor], given: Call) -> Tensor:
     """Σ x² for every entry of a kernel: the gradient of the sum of op(x²; w)."""
-    base = next(kind for kind in _CONVOLUTIONS if isinstance(module, kind))
-    x = inputs[0].detach()
+    x, weight = given["input"].detach(), given["weight"].detach().requires_grad_()
     with torch.enable_grad():
-        # The class's own forward: calling the module would run its hooks, this one
-        # among them.
-        output = base.forward(module, x.square(), *inputs[1:])
-        (met,) = torch.autograd.grad(output.sum(), [module.get_parameter("weight")])
+        output = function(**{**given, "input": x.square(), "weight": weight, "bias": None})
+        (met,) = torch.autograd.grad(output.sum(), [weight])
     return met.to(wide_dtype(met))
 
 
