@@ -23,9 +23,14 @@ def capture_once(task: Task) -> None:
     # Batch norm must be the affine map of its running statistics.
     task.model.eval()
     # Imported here: reading a model is a large part of the package, and only this score needs it.
-    from secateurs.graph import capture
+    from secateurs.graph import Opaque, capture
 
-    _GRAPHS[task.model] = capture(task.model, _example(task))
+    example = _example(task)
+    # No weight stands behind a softmax, sigmoid or tanh at the end: paths end in front of it.
+    graph = capture(task.model, example, ending=True)
+    if any(isinstance(node, Opaque) for node in graph.nodes):
+        graph = capture(task.model, example)  # which refuses them by name
+    _GRAPHS[task.model] = graph
 
 
 def graph_of_copy(task: Task) -> "Graph":
@@ -45,8 +50,9 @@ def path(task: Task, *, relative: bool = True) -> dict[str, Tensor]:
     biases counted, batch norm folded and max-pools summed. Scores are the same after any rescaling
     of hidden neurons that leaves the network's function alone.
 
-    Only networks of the six primitives are covered; others raise `UnsupportedOperation`. Reference:
-    Gonon et al. 2024, Section 4 (Φ-layerwise with scope="layer", Φ-global with scope="global").
+    Only networks of the six primitives are covered; others raise `UnsupportedOperation`. A softmax,
+    sigmoid or tanh at the end has no weights, and paths end in front of it. Reference: Gonon et al.
+    2024, Section 4 (Φ-layerwise with scope="layer", Φ-global with scope="global").
     """
     from secateurs.paths import path_costs
 
