@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -258,7 +260,20 @@ def test_a_witness_lies_in_the_box_or_beside_it_where_no_number_does(tmp_path):
     assert "no float64 lies in the box" in found.remarks[-1]
 
 
-def test_no_witness_beside_a_box_is_taken_for_one_in_it(tmp_path):
+def test_entries_without_a_number_are_counted(files):
+    first, second, instance = files(1e-6)
+    text = instance.read_text()
+    instance.write_text(
+        text.replace("X_f[0] 1)", "X_f[0] 0.3)").replace("X_f[0] -1)", "X_f[0] 0.3)")
+    )
+    found = verify(first, second, instance)
+    assert found.answer == "sat" and "in 1 of 2 entries no float32" in found.remarks[-1]
+    instance.write_text(instance.read_text().replace("X_f[1] 0.7)", "X_f[1] 0.1)"))
+    found = verify(first, second, instance)
+    assert found.answer == "sat" and "in 2 of 2 entries no float32" in found.remarks[-1]
+
+
+def test_no_witness_beside_a_box_is_taken_for_one_in_it(tmp_path, monkeypatch):
     """Of 2⁻²⁵ above the middle of two numbers: the nearest float32 is out of the box, on which
     the networks differ by too little; and of a box that is beyond what float32 reaches.
     """
@@ -272,6 +287,13 @@ def test_no_witness_beside_a_box_is_taken_for_one_in_it(tmp_path):
     # The other way round: they differ at the nearest float32 alone.
     found = ask(tmp_path, box, steep, ([[0.0]], [1.0]))
     assert found.answer == "unsat"
+    # Also where nothing was proved.
+    x = torch.tensor([[1 + 2**-25]], dtype=torch.float64)
+    open_ = SimpleNamespace(answer="open", worst_input=x, claim=None)
+    with monkeypatch.context() as patched:
+        patched.setattr("secateurs.proof.verify.certify", lambda *_, **options: open_)
+        found = ask(tmp_path, box, steep, ([[0.0]], [1.0]))
+    assert found.answer == "unknown" and not found.remarks
     box = "(assert (>= X_f[0] 1e200))(assert (<= X_f[0] 1e200))"
     found = ask(tmp_path, box, IDENTITY, DOUBLED)
     assert found.answer == "unknown" and "no float32 is near it" in found.remarks[-1]

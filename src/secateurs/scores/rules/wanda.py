@@ -131,7 +131,7 @@ def _by_gradient(function: Callable[..., Tensor], given: Call) -> Tensor:
     """Σ x² for every entry of a kernel: the gradient of the sum of op(x²; w)."""
     x, weight = given["input"].detach(), given["weight"].detach().requires_grad_()
     with torch.enable_grad():
-        output = function(**{**given, "input": x.square(), "weight": weight, "bias": None})
+        output = function(**{**given, "input": x.square(), "weight": weight})
         (met,) = torch.autograd.grad(output.sum(), [weight])
     return met.to(wide_dtype(met))
 
