@@ -40,7 +40,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ the script choose the networks that `instances.csv` names, in their order.
 """
 
 
-def instances(path: Path, seed: int, folder: Path) -> Iterator[tuple[str, Path, Path]]:
+def instances(seed: int, path: Path, folder: Path) -> Iterator[tuple[str, Path, Path]]:
     """The names of networks, their files, and the files of the perturbed ones: every initializer is
     moved by N(0, 0.001²), as the script does.
     """
@@ -158,32 +158,33 @@ def answered(run: Run, first: Path, second: Path, question: Path) -> Iterator[ob
 ANSWERED = ("answer", "bound", "found", "share", "parts", "seconds", "cpu", "commit")
 
 
+Pairs = Iterator[tuple[int, tuple[str, Path, Path]]]
+
+
 def acasxu(run: Run) -> None:
     """The first pair of each seed."""
-    path = run.checkout("acasxu-benchmark")
-    if path is None:
-        print("acasxu: no acasxu-benchmark here")
-        return
-    rows = Rows(run.out / "third_party_acasxu.csv", ("seed",), ("network", *ANSWERED))
-    question = path / "vnnlib/instance_0.vnnlib"
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(run.seeds[0], run.seeds[1] + 1):
-            if (seed,) not in rows:
-                name, *pair = next(instances(path, seed, Path(folder)))
-                rows.add((seed,), name, *answered(run, *pair, question))
+    seeds = range(run.seeds[0], run.seeds[1] + 1)
+    _isomorphic(run, "acasxu", "seed", lambda *at: ((s, next(instances(s, *at))) for s in seeds))
 
 
 def redrawn(run: Run) -> None:
-    """All pairs of VNN-COMP's seed."""
+    """The pairs of VNN-COMP's seed."""
+    _isomorphic(run, "redrawn", "number", lambda *at: enumerate(_of_competition(*at)))
+
+
+def _of_competition(path: Path, folder: Path) -> Iterator[tuple[str, Path, Path]]:
+    return islice(instances(REDRAWN, path, folder), 50)
+
+
+def _isomorphic(run: Run, part: str, key: str, drawn: Callable[[Path, Path], Pairs]) -> None:
     path = run.checkout("acasxu-benchmark")
     if path is None:
-        print("redrawn: no acasxu-benchmark here")
+        print(f"{part}: no acasxu-benchmark here")
         return
-    rows = Rows(run.out / "third_party_redrawn.csv", ("number",), ("network", *ANSWERED))
+    rows = Rows(run.out / f"third_party_{part}.csv", (key,), ("network", *ANSWERED))
     question = path / "vnnlib/instance_0.vnnlib"
     with tempfile.TemporaryDirectory() as folder:
-        drawn = instances(path, REDRAWN, Path(folder))
-        for number, (name, *pair) in zip(range(50), drawn, strict=False):
+        for number, (name, *pair) in drawn(path, Path(folder)):
             if (number,) not in rows:
                 rows.add((number,), name, *answered(run, *pair, question))
 

@@ -88,7 +88,7 @@ def acasxu(asked: argparse.Namespace) -> None:
 def _one_pair(
     asked: argparse.Namespace, seed: int, folder: Path, box: tuple[Tensor, ...]
 ) -> list[Any]:
-    name, *files = next(instances(asked.path, seed, folder))
+    name, *files = next(instances(seed, asked.path, folder))
     theirs = [read_network(file) for file in files]
     pair = [Plain(network).eval() for network in theirs]
     for one, other in zip(theirs, pair, strict=True):

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
-Call = dict[str, Any]
+Arguments = dict[str, Any]
 """The arguments of a convolution by name."""
 
 
@@ -36,7 +36,7 @@ class Convolving(TorchFunctionMode):
     def __init__(
         self,
         weights: Mapping[str, object],
-        see: Callable[[str, Callable[..., Any], Call], None],
+        see: Callable[[str, Callable[..., Any], Arguments], None],
     ) -> None:
         super().__init__()
         self.names = {id(weight): name for name, weight in weights.items()}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
-from secateurs.base.convolved import CONVOLUTIONS, Call, Convolving, convolves_plainly
+from secateurs.base.convolved import CONVOLUTIONS, Arguments, Convolving, convolves_plainly
 from secateurs.base.interrupts import Uninterrupted
 from secateurs.errors import ScoreError
 from secateurs.llm.least_squares import energies, products, solve_together
@@ -351,7 +351,7 @@ def _watching(
     }
     weights = {name: layer.weight for name, layer in own.items()}
 
-    def as_it_says(name: str, _: object, given: Call) -> None:
+    def as_it_says(name: str, _: object, given: Arguments) -> None:
         if _as_it_says(own[name], given):
             see(name, given["input"].detach())
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateurs.base.convolved import CONVOLUTIONS, TRANSPOSED, Call, Convolving
+from secateurs.base.convolved import CONVOLUTIONS, TRANSPOSED, Arguments, Convolving
 from secateurs.base.interrupts import Uninterrupted
 from secateurs.errors import ParameterError
 from secateurs.scores.scorer import set_mode
@@ -67,7 +67,7 @@ def _watched(task: Task, squares: dict[str, Tensor]) -> Iterator[None]:
     """
     names = {id(parameter): name for name, parameter in task.parameters.items()}
 
-    def convolved(name: str, function: Callable[..., Tensor], given: Call) -> None:
+    def convolved(name: str, function: Callable[..., Tensor], given: Arguments) -> None:
         _add(squares, name, _by_gradient(function, given))
 
     handles = []
@@ -127,7 +127,7 @@ def _by_column(x: Tensor) -> Tensor:
     return flat.to(wide_dtype(flat)).square().sum(0)
 
 
-def _by_gradient(function: Callable[..., Tensor], given: Call) -> Tensor:
+def _by_gradient(function: Callable[..., Tensor], given: Arguments) -> Tensor:
     """Σ x² for every entry of a kernel: the gradient of the sum of op(x²; w)."""
     x, weight = given["input"].detach(), given["weight"].detach().requires_grad_()
     with torch.enable_grad():
