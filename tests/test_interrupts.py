@@ -227,8 +227,9 @@ def test_ctrl_c_leaves_models_and_files_as_they_were(name, tmp_path, monkeypatch
     assert last > 1, "the call reported no step"
 
 
-# Two instructions lie between the end of a call and what makes a Ctrl-C wait: not tried.
-UNTRIED = ("interrupts.py", "contextlib.py", "signal.py", "threading.py")
+# Two instructions lie between the end of a call and what makes a Ctrl-C wait: not tried. Nor is
+# torch's own switch of gradients, which stays off where a Ctrl-C comes as it is turned on again.
+UNTRIED = ("interrupts.py", "contextlib.py", "signal.py", "threading.py", "grad_mode.py")
 
 
 def presser(last):
@@ -296,7 +297,7 @@ def test_ctrl_c_at_any_moment(name, tmp_path, monkeypatch):
                 {path.name: content for path, content in found.items()} == files
                 and same_values(whole, after)
             )
-    assert stopped > 10
+    assert stopped > 10 and torch.is_grad_enabled()
 
 
 def same_values(these, others):
