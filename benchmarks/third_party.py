@@ -10,7 +10,7 @@ acasxu         lukasmrohwer/acasxu-benchmark (isomorphic ACAS Xu, a category of 
                seed the pair that its script makes; do both networks differ by at most 0.05?
 redrawn        the same, the 50 pairs that one seed makes: those of VNN-COMP 2026
 pruned         lukasmrohwer/acasxu-isomorphic-networks-benchmark: the 45 networks of ACAS Xu, each
-               with 5, 10 and 30 % of it pruned; the same question
+               with 5, 10 and 30 % of its neurons pruned; the same question
 artefacts      pauls658/NeuroDiff-ASE2020-Artifact: MNIST 3×100 and HAR against their 16-bit copies,
                beside the bounds in its logs (of ReluDiff as well)
 pairs          YuantianDing/BoundLab (and jakdar-alabdi/VeryDiff for its published answers,
@@ -632,13 +632,8 @@ def alpha(run: Run) -> None:
     lirpa(run, "alpha-CROWN")
 
 
-PARTS = {
-    one.__name__: one
-    for one in (
-        *(acasxu, redrawn, pruned),
-        *(artefacts, pairs, convolutional, lirpa, alpha),
-    )
-}
+_ALL = (acasxu, redrawn, pruned, artefacts, pairs, convolutional, lirpa, alpha)
+PARTS = {one.__name__: one for one in _ALL}
 
 
 def main() -> None:

@@ -246,7 +246,7 @@ def test_a_witness_lies_in_the_box_or_beside_it_where_no_number_does(tmp_path):
     assert found.answer == "sat" and found.witness[0].item() == 1
     assert found.remarks[-1] == (
         "in 1 of 1 entries no float32 lies in the box: there the witness has the nearest one, and"
-        " in real numbers the networks differ on the box as well"
+        " evaluated in float64 the networks differ within the last digit of the box as well"
     )
     # The same in files of float64, which has it.
     found = ask(tmp_path, box, IDENTITY, MOVED, kind=np.float64)

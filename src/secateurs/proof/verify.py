@@ -154,7 +154,7 @@ _OF_REALS = (
 _OF_FLOATS = "sat speaks of {}: both outputs are what a computer answered at the input"
 _BESIDE = (
     "in {} of {} entries no {} lies in the box: there the witness has the nearest one, and"
-    " in real numbers the networks differ on the box as well"
+    " evaluated in float64 the networks differ within the last digit of the box as well"
 )
 
 
