@@ -76,6 +76,15 @@ def test_passes_from_neurons_narrow_what_passes_from_outputs_stand_on(monkeypatc
     assert bool((near < 0.9 * without).all())
 
 
+@pytest.mark.parametrize("radius", [0.02, 0.03, 0.06])
+def test_passes_that_are_left_out_would_gain_little(radius, monkeypatch):
+    dense, sparse = convolutional()
+    _, near, _ = bounds_of(dense, sparse, X, radius)
+    monkeypatch.setattr(descent, "_WORTH", 2.0)
+    _, every, _ = bounds_of(dense, sparse, X, radius)
+    assert bool((near <= 1.025 * every).all())
+
+
 def test_passes_choose_among_more_planes_than_linear(monkeypatch):
     dense, sparse = convolutional(depth=4)
     _, near, _ = bounds_of(dense, sparse, X, 0.03)

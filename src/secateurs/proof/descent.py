@@ -69,8 +69,10 @@ class RangedZonotopes(Zonotopes):
 _TRIED = 4
 """Neurons of a layer that are tried before all others."""
 
-_WORTH = 0.75
-"""Passes from a layer are worth their time where they narrow the differences to less than this."""
+_WORTH = 0.85
+"""Passes from a layer are worth their time where they narrow the differences to less than this. On
+ResNets at radii that open many neurons they gain most, and at 0.75 an int8 copy went without any.
+"""
 
 
 class Descent(Relaxation):
