@@ -3,8 +3,9 @@
     python -m experiments.cifar FOLDER --workers 2
 
 begins the study, or goes on with it; what is finished is never done again, and `secateurs study
-report FOLDER` shows it. A run takes some 25 minutes of a core. The images are those of docs/data.md
-(JPEG).
+report FOLDER` shows it. A run takes some 25 minutes of a core, and with `--epochs 60` one and a
+half hours: there λ is fixed beforehand, five strengths a depth. The images are those of
+docs/data.md (JPEG).
 """
 
 # mypy: disable-error-code="call-overload,no-any-return"
@@ -12,12 +13,24 @@ report FOLDER` shows it. A run takes some 25 minutes of a core. The images are t
 # runs' keys.
 
 import argparse
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from secateurs_lab.models import build
-from secateurs_lab.study import Dwf, Gradual, How, Net, Prune, RigLMethod, Study, Training, run
+from secateurs_lab.study import (
+    Dwf,
+    Gradual,
+    How,
+    Method,
+    Net,
+    Prune,
+    RigLMethod,
+    Study,
+    Training,
+    run,
+)
 
 
 def resnet_20(generator: torch.Generator | None = None) -> nn.Module:
@@ -26,20 +39,26 @@ def resnet_20(generator: torch.Generator | None = None) -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-SPARSE = Study(
+RATES = {2: 0.2, 3: 0.5}
+"""By depth, for a ResNet-18 on CIFAR-10 (table 4 of the factorization paper)."""
+
+OTHERS: tuple[Method, ...] = (
+    RigLMethod(),
+    Prune(score="synflow", rounds=100, after="init"),
+    Prune(score="snip", examples=2560, after="init"),
+    Prune(score="synflow", rounds=100, how="sample", after="init"),
+    Prune(score="snip", examples=2560, how="sample", after="init"),
+)
+
+FIFTEEN = Study(
     name="sparse-cifar",
     model=Net(name="resnet-20-channels-last", make=resnet_20),
     data="cifar-10-jpeg",
     methods=(
-        # The rates of the factorization paper's table 4 for a ResNet-18 on CIFAR-10.
-        Dwf(depth=2, target=True, strength=2e-4, train={"lr": 0.2}),
+        Dwf(depth=2, target=True, strength=2e-4, train={"lr": RATES[2]}),
         Gradual(),
-        Dwf(depth=3, target=True, strength=2e-4, train={"lr": 0.5}),
-        RigLMethod(),
-        Prune(score="synflow", rounds=100, after="init"),
-        Prune(score="snip", examples=2560, after="init"),
-        Prune(score="synflow", rounds=100, how="sample", after="init"),
-        Prune(score="snip", examples=2560, how="sample", after="init"),
+        Dwf(depth=3, target=True, strength=2e-4, train={"lr": RATES[3]}),
+        *OTHERS,
     ),
     compressions=(20.0,),
     train=Training(
@@ -55,13 +74,49 @@ SPARSE = Study(
 """At 95 % of zeros, in equal epochs, without tuning."""
 
 
+def factorized(depth: int, strength: float) -> Dwf:
+    """Factorization by a constant λ."""
+    label = f"dwf D={depth}, λ {strength:.3g}"
+    return Dwf(depth=depth, strength=strength, train={"lr": RATES[depth]}, label=label)
+
+
+# The least strength of either depth has run on a card (`experiments.cifar_card`). By turns, so that
+# a study that is stopped has as many of either.
+_STRENGTHS = (
+    (7.5e-4, 2.4e-4),
+    (1.1e-3, 3.6e-4),
+    (5.5e-4, 1.7e-4),
+    (1.6e-3, 5.4e-4),
+    (4e-4, 1.21e-4),
+)
+
+SIXTY = replace(
+    FIFTEEN,
+    name="sparse-cifar-sixty",
+    methods=(
+        *(factorized(2 + i, pair[i]) for pair in _STRENGTHS for i in (0, 1)),
+        Gradual(),
+        *OTHERS,
+    ),
+    compressions=(20.0, 50.0, 10.0),
+    train=replace(FIFTEEN.train, length="60ep", evaluate_every=5),
+)
+"""Five strengths that are fixed beforehand, and the compressions that they are compared at."""
+
+STUDIES = {15: FIFTEEN, 60: SIXTY}
+"""By the number of their epochs."""
+
+
 def main() -> None:
     """Begin the study, or go on with it."""
     parser = argparse.ArgumentParser(prog="python -m experiments.cifar", description=__doc__)
     parser.add_argument("folder")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--epochs", type=int, choices=STUDIES, default=15)
     asked = parser.parse_args()
-    with run(SPARSE, asked.folder, how=How(engine="local", workers=asked.workers)) as store:
+    with run(
+        STUDIES[asked.epochs], asked.folder, how=How(engine="local", workers=asked.workers)
+    ) as store:
         for row in store.rows():
             print(row.label, row.compression, row.accuracy)
 

@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.cifar import SPARSE
+from experiments.cifar import FIFTEEN, RATES
 from secateurs.base.random import generator
 from secateurs.masks import apply_
 from secateurs.optim import FactorizedSGD
@@ -70,10 +70,6 @@ class Wish:
     compression: float | None = None
     seed: int = 0
     on_noise: bool = False
-
-
-RATES = {2: 0.2, 3: 0.5}
-"""By depth, for a ResNet-18 on CIFAR-10 (table 4 of the factorization paper)."""
 
 
 def wishes() -> list[Wish]:
@@ -255,7 +251,7 @@ class Scale:
     def settings(self, wish: Wish) -> Run:
         """The run as a study has it."""
         train = replace(
-            SPARSE.train,
+            FIFTEEN.train,
             length=f"{self.epochs}ep",
             batch=self.batch,
             drop_last=True,
