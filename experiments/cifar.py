@@ -73,28 +73,13 @@ FIFTEEN = Study(
 )
 """At 95 % of zeros, in equal epochs, without tuning."""
 
-
-def factorized(depth: int, strength: float) -> Dwf:
-    """Factorization by a constant λ."""
-    label = f"dwf D={depth}, λ {strength:.3g}"
-    return Dwf(depth=depth, strength=strength, train={"lr": RATES[depth]}, label=label)
-
-
-# The least strength of either depth has run on a card (`experiments.cifar_card`). By turns, so that
-# a study that is stopped has as many of either.
-_STRENGTHS = (
-    (7.5e-4, 2.4e-4),
-    (1.1e-3, 3.6e-4),
-    (5.5e-4, 1.7e-4),
-    (1.6e-3, 5.4e-4),
-    (4e-4, 1.21e-4),
-)
-
 SIXTY = replace(
     FIFTEEN,
     name="sparse-cifar-sixty",
     methods=(
-        *(factorized(2 + i, pair[i]) for pair in _STRENGTHS for i in (0, 1)),
+        # The least of either depth has run on a card, too (`experiments.cifar_card`).
+        Dwf(depth=2, strength=(7.5e-4, 1.1e-3, 5.5e-4, 1.6e-3, 4e-4), train={"lr": RATES[2]}),
+        Dwf(depth=3, strength=(2.4e-4, 3.6e-4, 1.7e-4, 5.4e-4, 1.21e-4), train={"lr": RATES[3]}),
         Gradual(),
         *OTHERS,
     ),
